@@ -1,0 +1,63 @@
+"""Where did the GPU time go, and what should be done about it?
+
+>>> from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
+>>> analyzer = TreePerfAnalyzer("trace.json.gz", use_kernel_name_categories=True)
+>>> analyzer.get_df_kernel_summary()
+
+Names are loaded when they are first used, so that importing the package is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.categorize import (
+        KernelCategorizer,
+        categorize_kernels,
+        hookimpl,
+    )
+    from tracelens_ext.errors import TracelensError
+    from tracelens_ext.readers import read_trace
+    from tracelens_ext.report.perf_report import generate_perf_report_pytorch
+    from tracelens_ext.trace import Trace
+    from tracelens_ext.tree import CallTree
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "CallTree": "tree",
+    "KernelCategorizer": "categorize",
+    "Trace": "trace",
+    "TracelensError": "errors",
+    "TreePerfAnalyzer": "analyzer",
+    "categorize_kernels": "categorize",
+    "generate_perf_report_pytorch": "report.perf_report",
+    "hookimpl": "categorize",
+    "read_trace": "readers",
+}
+
+__all__ = [
+    "CallTree",
+    "KernelCategorizer",
+    "Trace",
+    "TracelensError",
+    "TreePerfAnalyzer",
+    "__version__",
+    "categorize_kernels",
+    "generate_perf_report_pytorch",
+    "hookimpl",
+    "read_trace",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

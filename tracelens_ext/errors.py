@@ -1,0 +1,65 @@
+"""What can go wrong, each with a message that tells the user what to do.
+
+Library code raises these; only the command line prints them and picks the exit code.
+Every message is one line: which file, what is wrong with it, what to do.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+class TracelensError(Exception):
+    """The base of every error this package raises on purpose.
+
+    Attributes:
+        exit_code: what the command line exits with: 1 for bad input, 2 for bad usage.
+    """
+
+    exit_code = 1
+
+
+class UsageError(TracelensError):
+    """The caller asked for something that does not exist or does not go together."""
+
+    exit_code = 2
+
+
+class TraceError(TracelensError):
+    """A trace cannot be analysed.
+
+    Args:
+        path: the file, as the user named it.
+        problem: what is wrong with it, a clause without a full stop.
+        remedy: what the user can do about it, a clause without a full stop.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], problem: str, remedy: str) -> None:
+        self.path = os.fspath(path)
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{self.path}: {problem}; {remedy}")
+
+
+class TraceNotFoundError(TraceError):
+    """The file does not exist, is not a regular file, or may not be read."""
+
+
+class TraceFormatError(TraceError):
+    """The file is not a trace that any reader understands."""
+
+
+class TraceCutOffError(TraceFormatError):
+    """The file ends in the middle: of the gzip stream or of the JSON document."""
+
+
+class MergedRanksError(TraceError):
+    """Several ranks share the file and reuse each other's correlation ids."""
+
+
+class RuleError(TracelensError):
+    """A rule pack is invalid: the message names file, rule, field and what was expected."""
+
+
+class OutputError(TracelensError):
+    """A report cannot be written where the user wants it."""

@@ -1,0 +1,92 @@
+"""Files of other profilers and tools: recognised, so that the message can say what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.trace import EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tracelens_ext.trace import Trace
+
+#: First bytes of a file → what it is, and what to do.
+_MAGIC: tuple[tuple[bytes, str, str], ...] = (
+    (
+        b"SQLite format 3\x00",
+        "an SQLite database, such as Nsight Systems exports",
+        "give a PyTorch profiler trace (.json or .json.gz)",
+    ),
+    (b"\x1f\x8b", "gzipped twice", "unpack it once with gunzip"),
+    (b"PK\x03\x04", "a zip archive", "unpack it and give one trace of it"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it with `zstd -d`"),
+    (b"BZh", "compressed with bzip2", "unpack it with bunzip2"),
+    (b"\xfd7zXZ", "compressed with xz", "unpack it with unxz"),
+    (b"\x89HDF", "an HDF5 file", "give a PyTorch profiler trace (.json or .json.gz)"),
+    (b"PAR1", "a Parquet file", "give a PyTorch profiler trace (.json or .json.gz)"),
+    (b"<", "HTML or XML", "give a PyTorch profiler trace (.json or .json.gz)"),
+)
+_RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
+
+#: A top-level member that only one tool writes → the tool.
+_MEMBERS = {
+    "rocprofiler-sdk-tool": "rocprofv3's own JSON",
+    "nodes": "a PyTorch execution trace (ExecutionTraceObserver)",
+    "otherData": "a Chrome trace of another tool",
+    "shared": "a speedscope file",
+    "resourceSpans": "OpenTelemetry spans",
+}
+
+
+def refuse_bytes(path: str, head: bytes) -> None:
+    """Raise when a file's first bytes tell that it is no JSON.
+
+    Raises:
+        TraceFormatError: the file is empty, or something else that is named.
+    """
+    text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
+    if not text:
+        raise TraceFormatError(path, "is empty", "record the trace again")
+    for magic, what, remedy in _MAGIC:
+        if text.startswith(magic):
+            raise TraceFormatError(path, f"is {what}, not a trace in JSON", remedy)
+
+
+def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:
+    """The error for a JSON document without `traceEvents`."""
+    names = list(members)
+    for name in names:
+        if name in _MEMBERS and name != "otherData":
+            return TraceFormatError(path, f"is {_MEMBERS[name]}, which is not supported", _RECORD)
+    shown = ", ".join(names[:6]) + (" …" if len(names) > 6 else "")
+    has = f"it has: {shown}" if names else "it is empty"
+    return TraceFormatError(path, f"is JSON without traceEvents ({has})", _RECORD)
+
+
+def refuse_trace(trace: Trace) -> None:
+    """Raise when a trace holds nothing that PyTorch's profiler records.
+
+    Raises:
+        TraceFormatError: there are no events, or another profiler wrote them.
+    """
+    path = trace.provenance.path
+    known = trace.rows_of(*(k for k in EventKind if k < EventKind.FLOW_START))
+    if len(known):
+        return
+    if not trace.provenance.present:
+        raise TraceFormatError(path, "holds no events (traceEvents is empty)", "record it again")
+    processes = [str(name) for name in trace.process_names.values()]
+    if any(name.startswith(("/device:", "/host:")) for name in processes):
+        raise TraceFormatError(
+            path,
+            "is a JAX/XLA trace, which is not supported yet",
+            "record PyTorch programs with torch.profiler; open this one in Perfetto or XProf",
+        )
+    kinds = sorted({c for c in trace.categories if c})
+    shown = f"its events are of kinds {', '.join(kinds[:5])}" if kinds else "its events have no cat"
+    what = "holds no event that PyTorch's profiler records"
+    if "otherData" in trace.metadata:
+        what = "is a Chrome trace of another tool"
+    raise TraceFormatError(path, f"{what} ({shown})", _RECORD)

@@ -1,0 +1,165 @@
+"""What is read of a Kineto event: its fields, its kind, and which arguments of which kinds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from msgspec import Raw, Struct
+
+from tracelens_ext.readers.decimals import MISSING_TOKEN
+from tracelens_ext.trace import EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NO_TEXT = Raw()
+NO_DURATION = Raw(b"-1")
+
+
+class Args(Struct, frozen=True, gc=False):
+    """The arguments that are kept, as raw text: numbers, then texts that are interned."""
+
+    correlation: Raw = MISSING_TOKEN
+    external_id: Raw = msgspec.field(default=MISSING_TOKEN, name="External id")
+    device: Raw = MISSING_TOKEN
+    stream: Raw = MISSING_TOKEN
+    bytes: Raw = MISSING_TOKEN
+    sequence_number: Raw = msgspec.field(default=MISSING_TOKEN, name="Sequence number")
+    forward_thread: Raw = msgspec.field(default=MISSING_TOKEN, name="Fwd thread id")
+    python_id: Raw = msgspec.field(default=MISSING_TOKEN, name="Python id")
+    python_parent: Raw = msgspec.field(default=MISSING_TOKEN, name="Python parent id")
+    python_module: Raw = msgspec.field(default=MISSING_TOKEN, name="Python module id")
+
+    input_dims: Raw = msgspec.field(default=NO_TEXT, name="Input Dims")
+    input_type: Raw = msgspec.field(default=NO_TEXT, name="Input type")
+    input_strides: Raw = msgspec.field(default=NO_TEXT, name="Input Strides")
+    concrete_inputs: Raw = msgspec.field(default=NO_TEXT, name="Concrete Inputs")
+    collective: Raw = msgspec.field(default=NO_TEXT, name="Collective name")
+    dtype: Raw = NO_TEXT
+    in_elements: Raw = msgspec.field(default=NO_TEXT, name="In msg nelems")
+    out_elements: Raw = msgspec.field(default=NO_TEXT, name="Out msg nelems")
+    in_split: Raw = msgspec.field(default=NO_TEXT, name="In split size")
+    out_split: Raw = msgspec.field(default=NO_TEXT, name="Out split size")
+    group_size: Raw = msgspec.field(default=NO_TEXT, name="Group size")
+    group_name: Raw = msgspec.field(default=NO_TEXT, name="Process Group Name")
+    group_text: Raw = msgspec.field(default=NO_TEXT, name="Process Group Description")
+    group_ranks: Raw = msgspec.field(default=NO_TEXT, name="Process Group Ranks")
+    name: Raw = NO_TEXT
+
+
+class Event(Struct, gc=False):
+    """The fields of an event that are kept; numbers as raw text."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str = "?"
+    tid: int | str = "?"
+    ts: Raw = MISSING_TOKEN
+    dur: Raw = NO_DURATION
+    id: Raw = MISSING_TOKEN
+    args: Args = Args()
+
+
+NAME_IN_FILE: Mapping[str, str] = dict(
+    zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True)
+)
+_SHAPES = ("input_dims", "input_type", "input_strides", "concrete_inputs")
+_COLLECTIVE = (
+    "collective",
+    "dtype",
+    "in_elements",
+    "out_elements",
+    "in_split",
+    "out_split",
+    "group_size",
+    "group_name",
+    "group_text",
+    "group_ranks",
+)
+
+
+class Plan:
+    """Which arguments are looked for on which kinds of events.
+
+    Args:
+        kinds: the kinds of events.
+        numbers: fields of `Args` that hold integers.
+        texts: groups of text fields; an event that lacks a group's first lacks the others.
+        flow_id: whether the event's own id is wanted.
+    """
+
+    def __init__(
+        self,
+        *kinds: EventKind,
+        numbers: tuple[str, ...] = (),
+        texts: tuple[tuple[str, ...], ...] = (),
+        flow_id: bool = False,
+    ) -> None:
+        self.wanted = np.zeros(256, dtype=bool)
+        self.wanted[list(kinds)] = True
+        self.numbers, self.texts, self.flow_id = numbers, texts, flow_id
+
+
+PLAN = (
+    Plan(
+        EventKind.CPU_OP,
+        EventKind.USER_ANNOTATION,
+        numbers=("external_id", "sequence_number", "forward_thread"),
+        texts=(_SHAPES, _COLLECTIVE),
+    ),
+    Plan(EventKind.RUNTIME, EventKind.DRIVER, numbers=("correlation", "external_id")),
+    Plan(
+        EventKind.KERNEL,
+        numbers=("correlation", "external_id", "device", "stream"),
+        texts=(_COLLECTIVE,),
+    ),
+    Plan(
+        EventKind.MEMCPY,
+        EventKind.MEMSET,
+        numbers=("correlation", "external_id", "device", "stream", "bytes"),
+    ),
+    Plan(EventKind.PYTHON_FUNCTION, numbers=("python_id", "python_parent", "python_module")),
+    Plan(EventKind.FLOW_START, EventKind.FLOW_END, flow_id=True),
+    Plan(EventKind.OTHER, numbers=("correlation",)),
+)
+
+_KINDS: Mapping[str, EventKind] = {
+    "cpu_op": EventKind.CPU_OP,
+    "operator": EventKind.CPU_OP,
+    "user_annotation": EventKind.USER_ANNOTATION,
+    "python_function": EventKind.PYTHON_FUNCTION,
+    "cuda_runtime": EventKind.RUNTIME,
+    "xpu_runtime": EventKind.RUNTIME,
+    "privateuse1_runtime": EventKind.RUNTIME,
+    "runtime": EventKind.RUNTIME,
+    "cuda_driver": EventKind.DRIVER,
+    "privateuse1_driver": EventKind.DRIVER,
+    "driver": EventKind.DRIVER,
+    "kernel": EventKind.KERNEL,
+    "gpu_memcpy": EventKind.MEMCPY,
+    "memcpy": EventKind.MEMCPY,
+    "gpu_memset": EventKind.MEMSET,
+    "memset": EventKind.MEMSET,
+    "gpu_user_annotation": EventKind.GPU_ANNOTATION,
+}
+_PHASES: Mapping[str, EventKind] = {
+    "s": EventKind.FLOW_START,
+    "t": EventKind.FLOW_END,
+    "f": EventKind.FLOW_END,
+    "i": EventKind.INSTANT,
+    "I": EventKind.INSTANT,
+}
+#: Beyond the kinds of events: metadata, and what cannot be an event.
+METADATA, NO_PHASE = 254, 255
+
+
+def kind_of(phase: str, category: str) -> int:
+    """The `EventKind` of an event, or `METADATA`, or `NO_PHASE`."""
+    if phase == "X":
+        return _KINDS.get(category.lower(), EventKind.OTHER)
+    if phase == "M":
+        return METADATA
+    return _PHASES.get(phase, EventKind.OTHER) if phase else NO_PHASE

@@ -1,0 +1,237 @@
+"""`Trace`: the columnar event table that every reader fills and every analysis reads.
+
+One row an event, in file order; a column is a numpy array. Texts are interned: a column holds
+codes, a list holds the distinct texts. Arguments that only some events have are `ArgColumn`s.
+Times are int64 nanoseconds since the trace's first event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    Int64Array = npt.NDArray[np.int64]
+    Int32Array = npt.NDArray[np.int32]
+
+#: What an integer column holds where an event has no such number.
+NONE = -1
+
+
+class EventKind(IntEnum):
+    """What an event is, whatever its format calls it."""
+
+    CPU_OP = 0
+    USER_ANNOTATION = 1
+    PYTHON_FUNCTION = 2
+    RUNTIME = 3
+    DRIVER = 4
+    KERNEL = 5
+    MEMCPY = 6
+    MEMSET = 7
+    GPU_ANNOTATION = 8
+    FLOW_START = 9
+    FLOW_END = 10
+    INSTANT = 11
+    OTHER = 12
+
+
+#: Events on a host thread that nest by time.
+HOST_KINDS = (
+    EventKind.CPU_OP,
+    EventKind.USER_ANNOTATION,
+    EventKind.PYTHON_FUNCTION,
+    EventKind.RUNTIME,
+    EventKind.DRIVER,
+)
+#: Calls that start GPU work.
+LAUNCH_KINDS = (EventKind.RUNTIME, EventKind.DRIVER)
+#: Work on a GPU stream.
+GPU_KINDS = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
+
+
+@dataclass(frozen=True)
+class ArgColumn:
+    """An argument that some events have.
+
+    Attributes:
+        rows: the events that have it, ascending, shape (k,).
+        values: shape (k,): the number itself or, when `texts` is given, an index into it.
+        texts: the distinct raw JSON texts, parsed by whoever wants them.
+    """
+
+    rows: Int32Array
+    values: Int64Array
+    texts: list[str] | None = None
+
+    def dense(self, length: int, missing: int = NONE) -> Int64Array:
+        """The values as one array over all events, shape (length,)."""
+        result = np.full(length, missing, dtype=np.int64)
+        result[self.rows] = self.values
+        return result
+
+    def at(self, rows: npt.NDArray[np.integer], missing: int = NONE) -> Int64Array:
+        """The values of these events, `missing` where one has none; same shape as `rows`."""
+        if not len(self.rows):
+            return np.full(len(rows), missing, dtype=np.int64)
+        place = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+        return np.where(self.rows[place] == rows, self.values[place], missing)
+
+
+def no_arg(texts: bool = False) -> ArgColumn:
+    """An argument that no event has."""
+    empty = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
+    return ArgColumn(*empty, [] if texts else None)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU that the trace describes: its ordinal and its name as the profiler gives it."""
+
+    ordinal: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a trace came from, and what became of each of its events.
+
+    Attributes:
+        path: the file as the user named it, or `<memory>`.
+        format: what the reader calls the format.
+        bytes_read: size of the text, decompressed.
+        present: events in the file; always rows + metadata events + the sum of `dropped`.
+        metadata_events: those that only name processes and threads.
+        dropped: reason → number of events that could not be used.
+        notes: what else the user should know about the file, a sentence each.
+    """
+
+    path: str = "<memory>"
+    format: str = ""
+    bytes_read: int = 0
+    present: int = 0
+    metadata_events: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The events of one trace, in file order, n of them.
+
+    Attributes:
+        ts: start, ns since the trace's first event, int64 (n,).
+        dur: duration in ns, int64 (n,); 0 for flows and instants.
+        name: index into `names`, int32 (n,).
+        kind: an `EventKind`, uint8 (n,).
+        thread: index into `threads`, int32 (n,).
+        correlation: id that a launch shares with its GPU events, `NONE` without one, int64 (n,).
+        external_id: id of the CPU op, or of the one around a launch, `NONE` without, int64 (n,).
+        names: the distinct event names.
+        threads: (process, thread) as the trace spells them; of a GPU event (device, stream).
+        categories: the trace's own word for an event's kind, index in `category`.
+        category: index into `categories`, int32 (n,).
+        args: further arguments by their name in the trace.
+        base_ns: absolute time of the first event in ns, in the clock of the trace.
+        devices: the GPUs that the trace describes.
+        metadata: the document's other top-level members.
+        process_names: process → the name that a metadata event gives it.
+        provenance: the file, and what became of its events.
+    """
+
+    ts: Int64Array
+    dur: Int64Array
+    name: Int32Array
+    kind: npt.NDArray[np.uint8]
+    thread: Int32Array
+    correlation: Int64Array
+    external_id: Int64Array
+    category: Int32Array
+    names: list[str]
+    threads: list[tuple[int | str, int | str]]
+    categories: list[str]
+    args: Mapping[str, ArgColumn]
+    base_ns: int = 0
+    devices: tuple[Device, ...] = ()
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    process_names: Mapping[int | str, str] = field(default_factory=dict)
+    provenance: Provenance = field(default_factory=Provenance)
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    @property
+    def end(self) -> Int64Array:
+        """End of each event, ns since the first event, shape (n,)."""
+        return self.ts + self.dur
+
+    def rows_of(self, *kinds: EventKind) -> npt.NDArray[np.int64]:
+        """The events of these kinds, in file order."""
+        wanted = np.zeros(max(EventKind) + 1, dtype=bool)
+        wanted[list(kinds)] = True
+        return np.flatnonzero(wanted[self.kind])
+
+    @cached_property
+    def gpu_rows(self) -> npt.NDArray[np.int64]:
+        """The GPU events (kernels, memcpys, memsets), in file order."""
+        return self.rows_of(*GPU_KINDS)
+
+    @cached_property
+    def has_host_events(self) -> bool:
+        """Whether a CPU op, annotation, Python frame or runtime call is in the trace."""
+        return bool(len(self.rows_of(*HOST_KINDS)))
+
+    def arg(self, name: str) -> ArgColumn:
+        """The argument of that name; an empty column where no event has it."""
+        return self.args.get(name) or no_arg()
+
+    def name_of(self, row: int) -> str:
+        """The name of one event."""
+        return self.names[int(self.name[row])]
+
+    @cached_property
+    def process_of_thread(self) -> Int32Array:
+        """For each entry of `threads`, a small number for its process, equal where it is."""
+        codes: dict[int | str, int] = {}
+        processes = [codes.setdefault(process, len(codes)) for process, _ in self.threads]
+        return np.array(processes, dtype=np.int32)
+
+    @cached_property
+    def device(self) -> Int64Array:
+        """Device of each of `gpu_rows`; `NONE` where the trace does not say."""
+        return self._place("device", 0)
+
+    @cached_property
+    def stream(self) -> Int64Array:
+        """Stream of each of `gpu_rows`; `NONE` where the trace does not say."""
+        return self._place("stream", 1)
+
+    def _place(self, arg: str, part: int) -> Int64Array:
+        """The argument of the GPU events, else the number in their process or thread."""
+        values = self.arg(arg).at(self.gpu_rows)
+        unknown = np.flatnonzero(values == NONE)
+        if len(unknown):
+            numbers = np.array([_number(t[part]) for t in self.threads] or [NONE], dtype=np.int64)
+            values[unknown] = numbers[self.thread[self.gpu_rows[unknown]]]
+        return values
+
+    @property
+    def span_ns(self) -> int:
+        """From the first start to the last end of all events, ns."""
+        return int(self.end.max()) if len(self) else 0
+
+
+def _number(label: int | str) -> int:
+    """7 of 7, '7' and 'stream 7'; `NONE` of a text without digits, or of a huge number."""
+    if isinstance(label, str):
+        digits = "".join(c for c in label if c in "0123456789")
+        label = int(digits) if 0 < len(digits) < 19 else NONE
+    return label if abs(label) < 2**62 else NONE
