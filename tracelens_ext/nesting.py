@@ -1,0 +1,131 @@
+"""Which interval encloses which: the parent of every event on its thread, without a Python loop.
+
+Sorted by thread, start and longest first, the parent of an event is the nearest earlier event of
+its thread that ends no sooner. Every event starts with its predecessor as the candidate; each one
+that does not fit jumps to its candidate's own candidate, until all fit. All that a jump leaps over
+ends sooner than the candidate did, so it cannot be the parent; the jumps double in length, so a
+few passes do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tracelens_ext.trace import Int32Array, Int64Array
+
+    BoolArray = npt.NDArray[np.bool_]
+
+ROOT = -1
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """Intervals in tree order: thread by thread, parents before their children.
+
+    Attributes:
+        order: position in tree order → index of the interval, shape (m,).
+        parent: position → position of the parent, `ROOT` without one, shape (m,).
+    """
+
+    order: Int32Array
+    parent: Int32Array
+
+
+def nest(
+    thread: Int32Array, start: Int64Array, end: Int64Array, tie: Int64Array, childless: BoolArray
+) -> Nesting:
+    """Nest intervals by time on their threads.
+
+    Args:
+        thread: which intervals can enclose one another, non-negative, shape (m,).
+        start: shape (m,).
+        end: no less than `start`, shape (m,).
+        tie: of two equal intervals the one with the lower number is the parent, then the first.
+        childless: of two equal intervals that are both so neither is the parent of the other.
+
+    Returns:
+        The nesting. Intervals that overlap without nesting are siblings.
+    """
+    order = _tree_order(thread, start, end, tie)
+    lane, left, right = thread[order], start[order], end[order]
+    candidate = np.arange(-1, len(order) - 1, dtype=np.int32)
+    if len(order):
+        candidate[np.flatnonzero(np.diff(lane, prepend=-1))] = ROOT
+    leaf = childless[order]
+    unsettled = np.flatnonzero(candidate != ROOT)
+    while len(unsettled):
+        at = candidate[unsettled]
+        fits = right[at] >= right[unsettled]
+        twins = leaf[at] & leaf[unsettled]
+        twins &= (left[at] == left[unsettled]) & (right[at] == right[unsettled])
+        unsettled, at = unsettled[~fits | twins], at[~fits | twins]
+        candidate[unsettled] = candidate[at]
+        unsettled = unsettled[candidate[unsettled] != ROOT]
+    return Nesting(order, candidate)
+
+
+def _tree_order(
+    thread: Int32Array, start: Int64Array, end: Int64Array, tie: Int64Array
+) -> Int32Array:
+    """By thread, start, longest first, tie, index. Traces are nearly sorted by start already."""
+    order = np.argsort(start, kind="stable")
+    if len(order) and int(thread.max()) < np.iinfo(np.uint16).max:
+        thread = thread.astype(np.uint16)  # numpy sorts 16 bits by radix, in linear time
+    order = order[np.argsort(thread[order], kind="stable")]
+    same = (np.diff(start[order]) == 0) & (np.diff(thread[order]) == 0)
+    if same.any():
+        in_run = np.zeros(len(order), dtype=bool)
+        in_run[:-1] |= same
+        in_run[1:] |= same
+        places = np.flatnonzero(in_run)
+        run = np.cumsum(np.concatenate(([True], ~same)))[places]
+        those = order[places]
+        order[places] = those[np.lexsort((those, tie[those], -end[those], run))]
+    return order.astype(np.int32)
+
+
+def nearest_marked(parent: Int32Array, marked: BoolArray) -> Int32Array:
+    """The nearest marked ancestor of each position, `ROOT` without one.
+
+    Args:
+        parent: position → position of the parent, shape (m,).
+        marked: which positions are looked for, shape (m,).
+    """
+    result = parent.copy()
+    unsettled = np.flatnonzero(result != ROOT)
+    unsettled = unsettled[~marked[result[unsettled]]]
+    while len(unsettled):
+        result[unsettled] = result[result[unsettled]]
+        unsettled = unsettled[result[unsettled] != ROOT]
+        unsettled = unsettled[~marked[result[unsettled]]]
+    return result
+
+
+def depths(parent: Int32Array) -> Int32Array:
+    """How many ancestors each position has, shape (m,)."""
+    depth: Int32Array = (parent != ROOT).astype(np.int32)
+    jump = parent.copy()
+    unsettled = np.flatnonzero(jump != ROOT)
+    while len(unsettled):
+        at = jump[unsettled]
+        depth[unsettled] += depth[at]
+        jump[unsettled] = jump[at]
+        unsettled = unsettled[jump[unsettled] != ROOT]
+    return depth
+
+
+def subtree_ends(parent: Int32Array, depth: Int32Array) -> Int64Array:
+    """One past the last position of each subtree; a subtree is a contiguous range, shape (m,)."""
+    size = np.ones(len(parent), dtype=np.int64)
+    deepest_first = np.argsort(-depth, kind="stable")
+    levels = np.flatnonzero(np.diff(depth[deepest_first]))
+    for level in np.split(deepest_first, levels + 1):
+        inner = level[parent[level] != ROOT]
+        np.add.at(size, parent[inner], size[inner])
+    return np.arange(len(parent)) + size

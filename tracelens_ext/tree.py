@@ -1,0 +1,337 @@
+"""`CallTree`: who encloses whom on a host thread, and which launch started which GPU work.
+
+Host events (CPU ops, annotations, runtime calls and, when asked for, Python frames) nest by time
+on their thread. A GPU event hangs under the launch that carries its correlation id; a graph launch
+owns every GPU event of its graph. GPU events without a launch in the trace stay, unlinked.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cached_property
+from typing import TYPE_CHECKING, TextIO
+
+import numpy as np
+
+from tracelens_ext.errors import MergedRanksError
+from tracelens_ext.nesting import ROOT, depths, nearest_marked, nest, subtree_ends
+from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, EventKind, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from tracelens_ext.trace import Int32Array, Int64Array
+
+    BoolArray = npt.NDArray[np.bool_]
+    RowArray = npt.NDArray[np.integer]
+
+UNLINKED = "(unlinked)"
+GRAPH = "graph"
+
+_GRAPH_LAUNCH = re.compile(r"(?:cuda|hip|cu)GraphLaunch")
+_MODULE_PREFIX = "nn.Module: "
+
+
+class CallTree:
+    """The call tree of a trace.
+
+    Events are spoken of by their row in the trace; GPU events also by their place in
+    `trace.gpu_rows` (arrays that end in `_of_gpu` have one entry for each of those).
+
+    Args:
+        trace: the events.
+        add_python_func: whether Python frames are part of the tree.
+
+    Raises:
+        MergedRanksError: several ranks in the file reuse each other's correlation ids.
+
+    Attributes:
+        rows: the host events in tree order: thread by thread, parents before children, (m,).
+        parent_position: position in `rows` → position of the parent, `ROOT` without one, (m,).
+        launch_of_gpu: row of each GPU event's launch, `NONE` when unlinked, (g,).
+    """
+
+    def __init__(self, trace: Trace, *, add_python_func: bool = False) -> None:
+        self.trace = trace
+        self.add_python_func = add_python_func
+        kinds = [k for k in HOST_KINDS if add_python_func or k != EventKind.PYTHON_FUNCTION]
+        rows = trace.rows_of(*kinds)
+        launches = np.isin(trace.kind[rows], LAUNCH_KINDS)
+        ts = trace.ts[rows]
+        nesting = nest(
+            trace.thread[rows],
+            ts,
+            ts + trace.dur[rows],
+            _tie_breaker(trace.external_id[rows], launches),
+            launches,
+        )
+        self.rows: Int64Array = rows[nesting.order]
+        self.parent_position: Int32Array = nesting.parent
+        self.launch_of_gpu: Int64Array = _link(trace)
+
+    @cached_property
+    def position(self) -> Int32Array:
+        """Row → position in `rows`, `NONE` for what is no host event of the tree, (n,)."""
+        result = np.full(len(self.trace), NONE, dtype=np.int32)
+        result[self.rows] = np.arange(len(self.rows), dtype=np.int32)
+        return result
+
+    @cached_property
+    def depth(self) -> Int32Array:
+        """Number of ancestors of each position, (m,)."""
+        return depths(self.parent_position)
+
+    @cached_property
+    def subtree_end(self) -> Int64Array:
+        """One past the last position of each position's subtree, (m,)."""
+        return subtree_ends(self.parent_position, self.depth)
+
+    # GPU events and what launched them.
+
+    @cached_property
+    def launch_position_of_gpu(self) -> Int32Array:
+        """Position in `rows` of each GPU event's launch, `NONE` when unlinked, (g,)."""
+        linked = self.launch_of_gpu != NONE
+        result = np.full(len(linked), NONE, dtype=np.int32)
+        result[linked] = self.position[self.launch_of_gpu[linked]]
+        return result
+
+    @cached_property
+    def linked(self) -> BoolArray:
+        """Whether each GPU event has a launch in the trace, (g,)."""
+        linked: BoolArray = self.launch_of_gpu != NONE
+        return linked
+
+    @cached_property
+    def cpu_op_of_gpu(self) -> Int64Array:
+        """Row of the innermost CPU op around each GPU event's launch, `NONE` without, (g,)."""
+        return self._nearest_of_gpu(self.trace.kind[self.rows] == EventKind.CPU_OP)
+
+    @cached_property
+    def by_graph(self) -> BoolArray:
+        """Whether a graph launch started each GPU event, (g,)."""
+        names = self.trace.names
+        graph = np.fromiter((bool(_GRAPH_LAUNCH.match(n)) for n in names), bool, len(names))
+        result = self.linked.copy()
+        result[result] = graph[self.trace.name[self.launch_of_gpu[result]]]
+        return result
+
+    @cached_property
+    def cpu_op_label_of_gpu(self) -> tuple[Int32Array, list[str]]:
+        """What each GPU event is filed under in our tables.
+
+        `graph` when a graph launch started it; else the innermost CPU op; else the name of the
+        launch; else `(unlinked)`.
+
+        Returns:
+            Codes, shape (g,), and the labels that they stand for.
+        """
+        trace = self.trace
+        labels = [*trace.names, GRAPH, UNLINKED]
+        codes = np.full(len(self.linked), len(trace.names) + 1, dtype=np.int32)
+        codes[self.linked] = trace.name[self.launch_of_gpu[self.linked]]
+        has_op = self.cpu_op_of_gpu != NONE
+        codes[has_op] = trace.name[self.cpu_op_of_gpu[has_op]]
+        codes[self.by_graph] = len(trace.names)
+        return codes, labels
+
+    def module_of_gpu(self) -> list[str]:
+        """The `nn.Module`s around each GPU event's launch, outermost first, joined by `/`, (g,).
+
+        Empty where there is none. Needs a tree with Python frames, recorded `with_stack=True`.
+        """
+        names = self.trace.names
+        is_module = np.fromiter((n.startswith(_MODULE_PREFIX) for n in names), bool, len(names))
+        frames = is_module[self.trace.name[self.rows]]
+        outer = nearest_marked(self.parent_position, frames)
+        paths: dict[int, str] = {ROOT: ""}
+        for at in np.flatnonzero(frames).tolist():  # parents come first
+            name = names[self.trace.name[self.rows[at]]].removeprefix(_MODULE_PREFIX)
+            above = paths[int(outer[at])]
+            paths[at] = f"{above}/{name}" if above else name
+        launch = self.launch_position_of_gpu
+        return [paths[int(outer[at])] if at != NONE else "" for at in launch.tolist()]
+
+    def _nearest_of_gpu(self, marked: BoolArray) -> Int64Array:
+        launch = self.launch_position_of_gpu
+        above = np.full(len(launch), ROOT, dtype=np.int32)
+        above[self.linked] = nearest_marked(self.parent_position, marked)[launch[self.linked]]
+        result = np.full(len(launch), NONE, dtype=np.int64)
+        result[above != ROOT] = self.rows[above[above != ROOT]]
+        return result
+
+    # Walking, one event at a time.
+
+    def parent(self, row: int) -> int | None:
+        """The event that encloses a host event, or the launch of a GPU event."""
+        if (at := int(self.position[row])) != NONE:
+            above = int(self.parent_position[at])
+            return int(self.rows[above]) if above != ROOT else None
+        place = self._gpu_place(row)
+        launch = int(self.launch_of_gpu[place]) if place is not None else NONE
+        return launch if launch != NONE else None
+
+    def ancestors(self, row: int) -> Iterator[int]:
+        """The events above one, from the innermost outwards."""
+        above = self.parent(row)
+        while above is not None:
+            yield above
+            above = self.parent(above)
+
+    def children(self, row: int) -> list[int]:
+        """The host events directly below, by start, then the GPU events that a launch started."""
+        at = int(self.position[row])
+        if at == NONE:
+            return []
+        below = np.arange(at + 1, int(self.subtree_end[at]))
+        below = below[self.parent_position[below] == at]
+        return [*self.rows[below].tolist(), *self._started_by(np.array([row])).tolist()]
+
+    def subtree(self, row: int) -> list[int]:
+        """The event itself and the host events below it, parents before children."""
+        at = int(self.position[row])
+        if at == NONE:
+            return [row]
+        return [int(below) for below in self.rows[at : int(self.subtree_end[at])]]
+
+    def roots(self) -> list[int]:
+        """The host events that nothing encloses, thread by thread."""
+        return [int(row) for row in self.rows[self.parent_position == ROOT]]
+
+    def gpu_events(self, row: int) -> list[int]:
+        """All GPU events that a host event, or anything below it, started, by start."""
+        found = self._started_by(np.array(self.subtree(row)))
+        return [int(event) for event in found[np.argsort(self.trace.ts[found], kind="stable")]]
+
+    @cached_property
+    def _by_launch(self) -> tuple[Int64Array, Int64Array]:
+        """The places of linked GPU events in order of their launches, and those launches."""
+        places = np.flatnonzero(self.linked)
+        places = places[np.argsort(self.launch_of_gpu[places], kind="stable")]
+        return places, self.launch_of_gpu[places]
+
+    def _started_by(self, rows: RowArray) -> RowArray:
+        places, launches = self._by_launch
+        first, last = (np.searchsorted(launches, rows, side) for side in ("left", "right"))
+        those = [places[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True) if a < b]
+        return self.trace.gpu_rows[np.concatenate(those)] if those else np.empty(0, dtype=np.int64)
+
+    def _gpu_place(self, row: int) -> int | None:
+        place = int(np.searchsorted(self.trace.gpu_rows, row))
+        rows = self.trace.gpu_rows
+        return place if place < len(rows) and int(rows[place]) == row else None
+
+    def format_subtree(self, row: int, *, max_depth: int | None = None) -> str:
+        """The tree below an event as indented text: name, kind and duration in µs a line."""
+        lines: list[str] = []
+        stack = [(row, 0)]
+        while stack:
+            event, level = stack.pop()
+            kind = EventKind(self.trace.kind[event]).name.lower()
+            name = self.trace.name_of(event)
+            duration = int(self.trace.dur[event]) / 1000
+            lines.append(f"{'  ' * level}{name}  [{kind}, {duration:,.3f} µs]")
+            if max_depth is None or level < max_depth:
+                stack += [(child, level + 1) for child in reversed(self.children(event))]
+        return "\n".join(lines)
+
+    def print_subtree(
+        self, row: int, *, max_depth: int | None = None, file: TextIO | None = None
+    ) -> None:
+        """Write `format_subtree` to a file, standard output unless told otherwise."""
+        (file or sys.stdout).write(self.format_subtree(row, max_depth=max_depth) + "\n")
+
+    # Forward and backward.
+
+    @cached_property
+    def forward_of_backward(self) -> dict[int, int]:
+        """Row of a backward CPU op → row of the forward op that made its autograd node.
+
+        PyTorch gives both one sequence number; the backward op names the forward thread. Ops that
+        merely run under the node (they carry no forward thread) are not listed. Of several forward
+        ops with one number the last to start before the backward op made the node.
+        """
+        trace = self.trace
+        number, forward_thread = trace.arg("Sequence number"), trace.arg("Fwd thread id")
+        rows = number.rows[number.values >= 0]
+        sequence = number.values[number.values >= 0]
+        backward = forward_thread.at(rows) > 0
+        order = np.lexsort((backward, trace.ts[rows], sequence))
+        rows, sequence, backward = rows[order], sequence[order], backward[order]
+        last_forward = np.maximum.accumulate(np.where(backward, -1, np.arange(len(rows))))
+        found = np.flatnonzero(backward & (last_forward >= 0))
+        found = found[sequence[last_forward[found]] == sequence[found]]
+        made_by = rows[last_forward[found]]
+        return dict(zip(rows[found].tolist(), made_by.tolist(), strict=True))
+
+
+def _tie_breaker(external_id: Int64Array, launches: BoolArray) -> Int64Array:
+    """Who is the parent of two equal intervals: the lower External id.
+
+    A frame without an id encloses; a call without an id is enclosed.
+    """
+    return np.where(launches & (external_id == NONE), np.iinfo(np.int64).max, external_id)
+
+
+def _link(trace: Trace) -> Int64Array:
+    """The launch of each GPU event by correlation id, `NONE` without one, shape (g,)."""
+    gpu = trace.gpu_rows
+    launches = trace.rows_of(*LAUNCH_KINDS)
+    launches = launches[trace.correlation[launches] > 0]
+    result = np.full(len(gpu), NONE, dtype=np.int64)
+    if not len(launches) or not len(gpu):
+        return result
+    launches = launches[np.argsort(trace.correlation[launches], kind="stable")]
+    ids = trace.correlation[launches]
+    wanted = trace.correlation[gpu]
+    first = np.searchsorted(ids, wanted, "left")
+    last = np.searchsorted(ids, wanted, "right")
+    found = (last > first) & (wanted > 0)
+    result[found] = launches[first[found]]
+    several = np.flatnonzero(found & (last - first > 1))
+    if len(several):
+        _refuse_merged_ranks(trace, launches, ids)
+        result[several] = _latest_before(trace, launches, gpu[several], wanted[several])
+    return result
+
+
+def _refuse_merged_ranks(trace: Trace, launches: Int64Array, ids: Int64Array) -> None:
+    """Raise when launches of two processes share an id that GPU events carry."""
+    process = trace.process_of_thread[trace.thread[launches]]
+    used = np.isin(ids, trace.correlation[trace.gpu_rows])
+    shared = (np.diff(ids) == 0) & (np.diff(process) != 0) & used[1:]
+    if not shared.any():
+        return
+    labels = [str(label) for label, _ in trace.threads]
+    pids = sorted({labels[t] for t in trace.thread[launches[used]].tolist()})
+    shown = ", ".join(pids[:4]) + (" …" if len(pids) > 4 else "")
+    raise MergedRanksError(
+        trace.provenance.path,
+        f"holds several ranks (processes {shown}) that reuse {int(shared.sum()):,} correlation ids,"
+        " so kernels cannot be attributed to the right one",
+        "analyse each rank's own file",
+    )
+
+
+def _latest_before(
+    trace: Trace, launches: Int64Array, gpu: Int64Array, wanted: Int64Array
+) -> Int64Array:
+    """Of several launches with a GPU event's id the last that starts no later, else the first."""
+    candidates = launches[np.isin(trace.correlation[launches], wanted)]
+    rows = np.concatenate((candidates, gpu))
+    is_gpu = np.arange(len(rows)) >= len(candidates)
+    group = trace.correlation[rows]
+    order = np.lexsort((is_gpu, trace.ts[rows], group))
+    place = np.where(is_gpu[order], -1, np.arange(len(order)))
+    before = np.maximum.accumulate(place)
+    starts = np.flatnonzero(np.diff(group[order], prepend=group[order[0]] - 1))
+    launch_place = np.where(is_gpu[order], len(order), np.arange(len(order)))
+    first = np.minimum.reduceat(launch_place, starts)
+    before = np.maximum(before, np.repeat(first, np.diff(np.append(starts, len(order)))))
+    result = np.empty(len(gpu), dtype=np.int64)
+    those = is_gpu[order]
+    result[order[those] - len(candidates)] = rows[order[before[those]]]
+    return result
