@@ -144,6 +144,8 @@ class Trace:
         devices: the GPUs that the trace describes.
         metadata: the document's other top-level members.
         process_names: process → the name that a metadata event gives it.
+        process_labels: process → its label, such as `CPU` or `GPU 0`.
+        thread_names: entry of `threads` → the name that a metadata event gives it.
         provenance: the file, and what became of its events.
     """
 
@@ -163,6 +165,8 @@ class Trace:
     devices: tuple[Device, ...] = ()
     metadata: Mapping[str, object] = field(default_factory=dict)
     process_names: Mapping[int | str, str] = field(default_factory=dict)
+    process_labels: Mapping[int | str, str] = field(default_factory=dict)
+    thread_names: Mapping[tuple[int | str, int | str], str] = field(default_factory=dict)
     provenance: Provenance = field(default_factory=Provenance)
 
     def __len__(self) -> int:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import msgspec
 import numpy as np
 
 from tracelens_ext.trace import NONE, ArgColumn, Device, Provenance, Trace
@@ -61,6 +64,15 @@ class _ArgPieces:
 
     def join(self, texts: list[str] | None) -> ArgColumn:
         return ArgColumn(self.rows.join(), self.values.join(), texts)  # type: ignore[arg-type]
+
+
+@dataclass
+class Labels:
+    """What a trace calls its processes and threads."""
+
+    processes: dict[int | str, str] = field(default_factory=dict)
+    process_labels: dict[int | str, str] = field(default_factory=dict)
+    threads: dict[tuple[int | str, int | str], str] = field(default_factory=dict)
 
 
 class TraceBuilder:
@@ -135,7 +147,7 @@ class TraceBuilder:
         *,
         devices: tuple[Device, ...],
         metadata: Mapping[str, object],
-        process_names: Mapping[int | str, str],
+        labels: Labels,
         path: str,
         format_name: str,
         bytes_read: int,
@@ -147,8 +159,10 @@ class TraceBuilder:
         base = int(ts.min()) if len(ts) else 0
         ts -= base
         args = {name: pieces.join(None) for name, pieces in self._numbers.items()}
-        all_texts = [text.decode("utf-8", "replace") for text in self.texts]
-        args |= {name: pieces.join(all_texts) for name, pieces in self._texts.items()}
+        texts, same_text = _without_spelling(self.texts)
+        for name, pieces in self._texts.items():
+            column = pieces.join(texts)
+            args[name] = ArgColumn(column.rows, same_text[column.values], texts)
         dropped = {reason: count for reason, count in self.dropped.items() if count}
         return Trace(
             correlation=_dense(args.pop("correlation", None), len(ts)),
@@ -160,7 +174,9 @@ class TraceBuilder:
             base_ns=base,
             devices=devices,
             metadata=metadata,
-            process_names=process_names,
+            process_names=labels.processes,
+            process_labels=labels.process_labels,
+            thread_names=labels.threads,
             provenance=Provenance(
                 path=path,
                 format=format_name,
@@ -172,6 +188,19 @@ class TraceBuilder:
             ),
             **columns,  # type: ignore[arg-type]
         )
+
+
+def _without_spelling(texts: Iterable[bytes]) -> tuple[list[str], Int64Array]:
+    """Texts without white space that means nothing, each once; and old code → new code."""
+    distinct: Interner[str] = Interner()
+    codes = [distinct[_compact(text)] for text in texts]
+    return list(distinct), np.array(codes, dtype=np.int64)
+
+
+def _compact(text: bytes) -> str:
+    with suppress(msgspec.DecodeError, RecursionError):
+        text = msgspec.json.format(text, indent=-1)
+    return text.decode("utf-8", "replace")
 
 
 def _dense(column: ArgColumn | None, length: int) -> Int64Array:

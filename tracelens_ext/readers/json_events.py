@@ -39,7 +39,9 @@ _END_MARGIN = 16
 _FIRST_KEY = re.compile(rb'\s*\{\s*"([A-Za-z_]+)"')
 _ANY_CUT = re.compile(rb'\}\s*,\s*\{\s*"[A-Za-z_]')
 #: What a document that is cut off may end with, where the decoder stumbles over it.
-_UNFINISHED = re.compile(r"(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|N|Na|-?I[nfity]*|-|\.|\.?[eE][+-]?|,)?\s*\Z")
+_UNFINISHED = re.compile(
+    r"(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|N|Na|-?I[nfity]*|-|\.|\.?[eE][+-]?|,)?\s*\Z"
+)
 _ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,4})?\Z")
 _NUMBER = "0123456789.eE+-"
 _GAP = re.compile(r"[\s,]*")

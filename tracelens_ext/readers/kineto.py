@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from tracelens_ext.readers.builder import Interner, TraceBuilder
+from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
 from tracelens_ext.readers.decimals import (
     MISSING,
     MISSING_TOKEN,
@@ -60,7 +60,7 @@ class KinetoColumns:
 
     def __init__(self) -> None:
         self.builder = TraceBuilder()
-        self.process_names: dict[int | str, str] = {}
+        self.labels = Labels()
         self._decoder = msgspec.json.Decoder(list[Event])
         self._lanes: Interner[tuple[str, str, int | str, int | str]] = Interner()
         self._lane_table = np.empty((0, 3), dtype=np.int32)
@@ -149,10 +149,11 @@ class KinetoColumns:
             return
         self.builder.metadata_events += 1
         if event.name == "process_name":
-            try:
-                self.process_names[event.pid] = msgspec.json.decode(event.args.name, type=str)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                return
+            self.labels.processes[event.pid] = _decoded(event.args.name)
+        elif event.name == "process_labels":
+            self.labels.process_labels[event.pid] = _decoded(event.args.labels)
+        elif event.name == "thread_name":
+            self.labels.threads[event.pid, event.tid] = _decoded(event.args.name)
 
     def _arguments(
         self, events: list[Event], kind: IntArray
@@ -225,6 +226,14 @@ def _parse(tokens: list[Raw], parse: Callable[[list[Raw]], IntArray]) -> IntArra
         return parse(tokens)
     except UnusualNumberError:
         return parse(mend(tokens, integer=parse is parse_integers))
+
+
+def _decoded(text: Raw) -> str:
+    """The text that a JSON string stands for; empty when it is none."""
+    try:
+        return msgspec.json.decode(text, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
 
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -311,7 +320,7 @@ def _finish(
     return columns.builder.finish(
         devices=_devices(members.get("deviceProperties")),
         metadata=members,
-        process_names=columns.process_names,
+        labels=columns.labels,
         path=path,
         format_name=FORMAT,
         bytes_read=bytes_read,

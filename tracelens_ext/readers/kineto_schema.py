@@ -47,6 +47,7 @@ class Args(Struct, frozen=True, gc=False):
     group_text: Raw = msgspec.field(default=NO_TEXT, name="Process Group Description")
     group_ranks: Raw = msgspec.field(default=NO_TEXT, name="Process Group Ranks")
     name: Raw = NO_TEXT
+    labels: Raw = NO_TEXT
 
 
 class Event(Struct, gc=False):
