@@ -248,6 +248,19 @@ def test_process_names(name: str) -> None:
     assert (len(trace), trace.provenance.metadata_events) == (1, 2)
 
 
+def test_names_of_threads_and_labels_of_processes() -> None:
+    trace = read(
+        {"ph": "M", "name": "thread_name", "pid": 7, "tid": 8, "args": {"name": "main é"}},
+        {"ph": "M", "name": "thread_name", "pid": 7, "tid": "stream 1", "args": {"name": "s"}},
+        {"ph": "M", "name": "process_labels", "pid": 7, "args": {"labels": "CPU"}},
+        {"ph": "M", "name": "process_sort_index", "pid": 7, "args": {"sort_index": 1}},
+    )
+    assert trace.thread_names == {(7, 8): "main é", (7, "stream 1"): "s"}
+    assert trace.process_labels == {7: "CPU"}
+    assert trace.process_names == {}
+    assert trace.provenance.metadata_events == 4
+
+
 @pytest.mark.parametrize("name", ['"\\ud800"', '"\xff"', "5", "null", '["a"]', "{}"])
 def test_process_names_that_are_none(name: str) -> None:
     """As latin-1, one of them is no UTF-8; events follow, so that both decoders see each."""
@@ -375,7 +388,7 @@ ODD_NUMBERS = [
 ]
 ODD_TEXTS: list[Any] = [None, True, 5, 1.5, "", "a", "é", '}, {"ph"', "\ud800", ["a"], {}]
 ARGUMENTS = ["correlation", "External id", "device", "stream", "bytes", "Sequence number"]
-ARGUMENTS += ["Input Dims", "Input type", "Collective name", "dtype", "name", "unknown"]
+ARGUMENTS += ["labels", "Input Dims", "Input type", "Collective name", "dtype", "name", "unknown"]
 Strategy = st.SearchStrategy[Any]
 
 odd_numbers: Strategy = st.sampled_from(ODD_NUMBERS)
@@ -391,7 +404,7 @@ somewhat_odd_events: Strategy = st.fixed_dictionaries(
     optional={
         "ph": phases,
         "cat": categories,
-        "name": st.sampled_from(["a", "é", "process_name"]),
+        "name": st.sampled_from(["a", "é", "process_name", "thread_name", "process_labels"]),
         "pid": labels,
         "tid": labels,
         "ts": times,
@@ -457,7 +470,8 @@ def comparable(trace: Trace) -> tuple[object, ...]:
     made = trace.provenance
     # NaN is no equal of itself, and no JSON: as text it is one
     rows = json.dumps(rows_read(trace), sort_keys=True)
-    return rows, dict(made.dropped), made.metadata_events, trace.process_names
+    labels = trace.process_names, trace.process_labels, trace.thread_names
+    return rows, dict(made.dropped), made.metadata_events, labels
 
 
 def test_many_slices_are_one_trace() -> None:

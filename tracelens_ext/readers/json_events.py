@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 E = TypeVar("E")
 
 SLICE_BYTES = 1 << 19
+_MEMBER_BYTES = 1 << 16  # read at a time outside the array
 _SMALL = 1 << 14  # below this a refused slice is walked rather than halved
 _WINDOW = 1 << 13  # how far back from the end of a slice a cut is looked for first
 _SPACE = b" \t\r\n"
@@ -139,22 +140,28 @@ class EventStream(Generic[E]):
         while True:
             self._rest = self._rest.removeprefix(_BYTE_ORDER_MARK).lstrip(_SPACE)
             whole = not _BYTE_ORDER_MARK.startswith(self._rest)
-            if whole or not self._fill(self._slice_bytes):
+            if whole or not self._fill(min(_MEMBER_BYTES, self._slice_bytes)):
                 return self._rest[:1]
 
     def _value(self) -> object:
         """The next value, consumed."""
+        window = _WINDOW
         while True:
-            text = self._rest.decode("utf-8", "surrogateescape")
-            start, base = _end_of_gap(text, 0), self._source.bytes_read - len(self._rest)
-            was_at_end = self._at_end
+            part = self._rest[:window]
+            base = self._source.bytes_read - len(self._rest)
+            last = self._at_end and len(part) == len(self._rest)
+            text = part.decode("utf-8", "surrogateescape")
             try:
-                value, end = self._decode_one(self._plain_json, text, start, base)
+                value, end = self._decode_one(self._plain_json, text, base, last=last)
             except _IncompleteError:
-                if not self._fill(max(self._slice_bytes, len(self._rest))) and was_at_end:
+                if last:
                     self._cut_off()
+                if len(part) == len(self._rest):
+                    self._fill(max(min(_MEMBER_BYTES, self._slice_bytes), len(part)))
+                window *= 2
                 continue
-            self._rest = text[end:].encode("utf-8", "surrogateescape")
+            used = len(text[:end].encode("utf-8", "surrogateescape"))
+            self._rest = self._rest[used:]
             return value
 
     def _fill(self, size: int) -> bool:
@@ -254,7 +261,9 @@ class EventStream(Generic[E]):
                 position, ended = start + 1, True
                 continue
             try:
-                value, position = self._decode_one(self._exact_json, text, start, base)
+                value, position = self._decode_one(
+                    self._exact_json, text, base, start, last=self._at_end
+                )
             except _IncompleteError:
                 break
             event = self._decoder.repair(value)
@@ -263,13 +272,24 @@ class EventStream(Generic[E]):
         return events, len(text[:position].encode("utf-8", "surrogateescape")), ended
 
     def _decode_one(
-        self, decoder: json.JSONDecoder, text: str, start: int, base: int
+        self, decoder: json.JSONDecoder, text: str, base: int, start: int = 0, *, last: bool
     ) -> tuple[object, int]:
-        """The value at `start`, and where it ends; `base` is the byte at which `text` begins."""
+        """Decode one value.
+
+        Args:
+            decoder: strict or not.
+            text: what is there.
+            base: the byte of the document at which `text` begins.
+            start: where in `text` the value begins.
+            last: whether nothing comes after `text`.
+
+        Returns:
+            The value, and where in `text` it ends.
+        """
         try:
-            value, end = decoder.raw_decode(text, start)
+            value, end = decoder.raw_decode(text, _end_of_gap(text, start))
         except json.JSONDecodeError as error:
-            if self._may_go_on(text, error):
+            if _may_go_on(text, error, last=last):
                 raise _IncompleteError from None
             byte = base + len(text[: error.pos].encode("utf-8", "surrogateescape"))
             self._refuse(f"is not valid JSON at byte {byte:,} ({error.msg})", _REMEDY_DAMAGED)
@@ -278,17 +298,9 @@ class EventStream(Generic[E]):
         except ValueError:  # Python refuses integers of thousands of digits
             self._refuse("holds a number that is too long", _REMEDY_DAMAGED)
         in_number = text[end - 1] in _NUMBER and not text[end:].strip(_NUMBER)
-        if in_number and (end < len(text) or not self._at_end):
+        if in_number and (end < len(text) or not last):
             raise _IncompleteError  # its other digits follow, or are cut off
         return value, end
-
-    def _may_go_on(self, text: str, error: json.JSONDecodeError) -> bool:
-        """Whether more text might mend an error: it is at the end, or as good as there."""
-        if error.msg.startswith("Unterminated string"):
-            return True
-        if self._at_end:
-            return bool(_UNFINISHED.match(text, error.pos) or _ESCAPE.search(text))
-        return error.pos >= len(text) - _END_MARGIN
 
     def _refuse(self, problem: str, remedy: str) -> NoReturn:
         raise TraceFormatError(self._source.path, problem, remedy) from None
@@ -299,6 +311,15 @@ class EventStream(Generic[E]):
             f"the JSON ends in the middle, after {self._count:,} events",
             "copy or record the file again",
         ) from None
+
+
+def _may_go_on(text: str, error: json.JSONDecodeError, *, last: bool) -> bool:
+    """Whether more text might mend an error: it is at the end, or as good as there."""
+    if error.msg.startswith("Unterminated string"):
+        return True
+    if last:
+        return bool(_UNFINISHED.match(text, error.pos) or _ESCAPE.search(text))
+    return error.pos >= len(text) - _END_MARGIN
 
 
 def _end_of_gap(text: str, position: int) -> int:

@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
     IntArray = npt.NDArray[np.integer]
 
+_EVENTS_AT_ONCE = 4096
+_ABSENT = {field: getattr(Args(), field) for field in NAME_IN_FILE}
+
 FORMAT = "PyTorch profiler (Kineto) JSON"
 
 
@@ -94,11 +97,20 @@ class KinetoColumns:
             id=_raw(event, "id", MISSING_TOKEN),
             args=Args(
                 **{
-                    field: _raw(given, name, getattr(Event().args, field))
+                    field: _raw(given, name, _ABSENT[field])
                     for field, name in NAME_IN_FILE.items()
+                    if name in given
                 }
             ),
         )
+
+    def add_objects(self, events: list[object]) -> None:
+        """Take over events that are Python objects already."""
+        try:
+            decoded = self.decode(msgspec.json.encode(events, enc_hook=_python_value))
+        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
+            decoded = [e for e in map(self.repair, events) if e is not None]
+        self.add(decoded)
 
     def add(self, events: list[Event]) -> None:
         """Take over a slice of events."""
@@ -309,8 +321,9 @@ def read(source: ByteSource) -> tuple[Trace | None, Mapping[str, object]]:
 def from_events(events: Iterable[object], members: Mapping[str, object], path: str) -> Trace:
     """The trace of events that are Python objects already (a loaded JSON document)."""
     columns = KinetoColumns()
-    repaired = [e for e in map(columns.repair, events) if e is not None]
-    columns.add(repaired)
+    events = list(events)
+    for start in range(0, len(events), _EVENTS_AT_ONCE):
+        columns.add_objects(events[start : start + _EVENTS_AT_ONCE])
     return _finish(columns, members, path, 0)
 
 

@@ -1,0 +1,41 @@
+"""The key lists with which JAX and XLA users sort their kernels, as a pack to choose.
+
+`--categorizer jax` or `categorizer="jax"`. A kernel belongs to the first list of which a key is
+part of its name, in upper and lower case as written; what no list knows is `Uncategorized Events`
+and counts as uncategorised in the coverage.
+
+The lists are the ones that people compare numbers with, so they are kept as they are. One key to
+know about: `FillBuffer`, under `Conv`, stands for the fills that precede convolutions on AMD GPUs
+and finds every other buffer fill as well.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tracelens_ext.categorize import Rule, RulePack, hookimpl
+
+KEYS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("GEMM", ("Cijk", "gemm", "nvjet", "cublasLt")),
+    ("FA BWD", ("FmhaBwd", "flash_bprop", "ck_fused_attn::dk_dv_reduce_thd", "fmha_bwd")),
+    ("FA FWD", ("FmhaFwd", "flash_fprop", "fmha_fwd")),
+    ("FA V3", ("kernel_func",)),
+    ("Conv", ("FillBuffer", "conv_", "conv.", "conv-")),
+    ("TE", ("transformer_engine", "te_fused_attn")),
+    ("Communication rccl/nccl", ("rccl", "nccl")),
+)
+"""Label and keys, in the order in which they are tried."""
+
+UNKNOWN: Final = "Uncategorized Events"
+
+
+@hookimpl
+def tracelens_rule_packs() -> list[RulePack]:
+    """The pack `jax`."""
+    rows = [(label, "|".join(map(re.escape, keys))) for label, keys in KEYS]
+    rules = [
+        Rule(label, pattern, number=number)
+        for number, (label, pattern) in enumerate([*rows, (UNKNOWN, ".*")], start=1)
+    ]
+    return [RulePack("jax", tuple(rules), selectable=True)]

@@ -1,0 +1,130 @@
+"""The literals that a pattern needs: never wrong, whatever the pattern."""
+
+from __future__ import annotations
+
+import pytest
+import regex
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tracelens_ext.categorize.literals import Needed, requirements
+
+ALPHABET = "abKs_9"
+# U+212A (Kelvin) matches k and U+017F (long s) matches s when case is ignored.
+NAMES = st.text(alphabet=ALPHABET + "kSé:<(\n" + "\u212a\u017f", max_size=24)
+
+
+def contains(name: str, needed: Needed) -> bool:
+    return needed.text in (name.lower() if needed.ignore_case else name)
+
+
+def atoms() -> st.SearchStrategy[str]:
+    return st.one_of(
+        st.text(alphabet=ALPHABET, min_size=1, max_size=4),
+        st.sampled_from(
+            [".", "[ab]", "[^a_]", "[]a]", r"[\]b]", "[a[]", r"\d", r"\w", r"\b", "^", "$", r"\.",
+             r"\(", ":", "é", r"\x61", r"\A", "(?i)", "(?s)", "(?:)", r"\s", "}", "]", r"\Z"]
+        ),
+    )  # fmt: skip
+
+
+def wrapped(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    opening = st.sampled_from(
+        ["(", "(?:", "(?>", "(?P<n>", "(?=", "(?!", "(?<=", "(?<!", "(?i:", "(?s:", "(?-i:", "(?|"]
+    )
+    quantifier = st.sampled_from(
+        [
+            "",
+            "",
+            "",
+            "*",
+            "+",
+            "?",
+            "{2}",
+            "{0,2}",
+            "{1,}",
+            "{0}",
+            "*?",
+            "+?",
+            "++",
+            "{,2}",
+            "{e<=1}",
+        ]
+    )
+    return st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map("|".join),
+        st.tuples(opening, inner, st.just(")"), quantifier).map("".join),
+        st.tuples(inner, quantifier).map("".join),
+    )
+
+
+PATTERNS = st.recursive(atoms(), wrapped, max_leaves=10)
+
+
+@settings(max_examples=2000, deadline=None)
+@given(pattern=PATTERNS, name=NAMES)
+def test_a_name_that_matches_contains_a_needed_literal(pattern: str, name: str) -> None:
+    try:
+        compiled = regex.compile(pattern)
+    except regex.error:
+        assume(False)
+    if compiled.search(name, timeout=5) is None:
+        return
+    for needed in requirements(pattern):
+        if name.isascii() or not any(one.ignore_case for one in needed):
+            assert any(contains(name, one) for one in needed)
+
+
+@settings(max_examples=500, deadline=None)
+@given(pattern=PATTERNS, data=st.data())
+def test_a_name_made_from_the_pattern_is_never_filtered_out(
+    pattern: str, data: st.DataObject
+) -> None:
+    try:
+        regex.compile(pattern)
+        name = data.draw(st.from_regex(pattern.replace("(?|", "(?:")))
+    except Exception:  # noqa: BLE001  # the two libraries know different syntax
+        assume(False)
+    if regex.search(pattern, name, timeout=5) is None or not name.isascii():
+        return
+    for needed in requirements(pattern):
+        assert any(contains(name, one) for one in needed)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("nvjet_", [{"nvjet_"}]),
+        ("^void at::native::", [{"void at::native::"}]),
+        (r"flash_(?:fwd|bwd)_kernel", [{"flash_fwd_kernel", "flash_bwd_kernel"}]),
+        (r"flash_\w+_(?:fwd|bwd)\d_kernel", [{"_kernel"}, {"flash_"}, {"_fwd", "_bwd"}]),
+        (r"(?:nccl|rccl)\w*", [{"nccl", "rccl"}]),
+        (r"gemm(?!_bias)_kernel", [{"gemm_kernel"}]),
+        (r"foo\(anonymous namespace\)", [{"foo(anonymous namespace)"}]),
+        (r"ab+c", [{"ab"}, {"c"}]),
+        (r"(?<![a-z])mla_", [{"mla_"}]),
+        (r"a?bcd*", [{"abc", "bc"}]),
+        (r"kernels?_x", [{"kernels_x", "kernel_x"}]),
+        (r"(?:a|b.c)d", [{"d"}, {"a", "b"}]),
+        ("(?:" + "|".join(f"w{i}" for i in range(300)) + ")_k", [{"_k"}]),
+    ],
+)
+def test_what_is_needed(pattern: str, expected: list[set[str]]) -> None:
+    found = requirements(pattern)
+    assert [{one.text for one in needed} for needed in found] == expected
+    assert not any(one.ignore_case for needed in found for one in needed)
+
+
+@pytest.mark.parametrize("pattern", ["(?i)GeMM_", "(?i:GeMM_)", "x*(?i:GEMM_)y?"])
+def test_ignoring_case_needs_the_lower_case(pattern: str) -> None:
+    assert requirements(pattern) == (frozenset([Needed("gemm_", ignore_case=True)]),)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["", ".*", "a?", "abc|", "(?:abc)?", "(?x)a b c", "(?:abc){e<=1}", r"(a)\1", "[[:alpha:]]+",
+     "(?i)straße", r"\x61\x62\x63", "(?|abc|abd)", "(" * 60 + "abc" + ")" * 60, r"\Lfoo", "(abc"],
+)  # fmt: skip
+def test_nothing_is_needed_or_known(pattern: str) -> None:
+    assert requirements(pattern) == ()

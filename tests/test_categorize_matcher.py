@@ -1,0 +1,100 @@
+"""The matcher answers as a plain loop over the rules would, only faster and never without end."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import regex
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracelens_ext.categorize.matcher import BoundRule, Matcher, RuleTimeoutError
+from tracelens_ext.categorize.rules import Rule, RulePack
+
+PATTERNS = st.sampled_from(
+    ["gemm", "(?i)gemm", "ge+mm", "g.*m", "^a", "copy|fill", "(?:nccl|rccl)Dev", "é_", "ab", "x",
+     "(?i:conv)_k", ".*", "kernel_\\d+", "(?<!n)ccl", "(?i)K"]
+)  # fmt: skip
+WORDS = ["gemm", "GEMM", "Gemm", "geemm", "copy", "fill", "ncclDev", "rcclDev", "CONV_k", "ab", "x",
+         "kernel_12", "é_", "a", "\u212a", "\ud800", "\n", "\0", ""]  # fmt: skip
+NAMES = st.lists(st.sampled_from(WORDS), max_size=4).map("".join)
+OPS = st.sampled_from([None, "aten::mm", "aten::copy_", "graph"])
+CONDITIONS = st.sampled_from([None, None, "aten::", "mm$"])
+
+
+def bind(rules: list[Rule], *, limited: bool = True) -> list[BoundRule]:
+    pack = RulePack("test", tuple(rules))
+    return [BoundRule(rule, pack, "rules", limited) for rule in pack.ordered()]
+
+
+def naive(rules: list[BoundRule], name: str, cpu_op: str | None) -> BoundRule | None:
+    for bound in rules:
+        condition = bound.rule.cpu_op
+        if regex.search(bound.rule.pattern, name) and (
+            condition is None or (cpu_op is not None and regex.search(condition, cpu_op))
+        ):
+            return bound
+    return None
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    drawn=st.lists(st.tuples(PATTERNS, CONDITIONS, st.integers(-1, 1)), max_size=12),
+    kernels=st.lists(st.tuples(NAMES, st.lists(OPS, min_size=1, max_size=3)), max_size=12),
+    limited=st.booleans(),
+)
+def test_same_answers_as_a_loop_over_the_rules(
+    drawn: list[tuple[str, str | None, int]],
+    kernels: list[tuple[str, list[str | None]]],
+    limited: bool,
+) -> None:
+    rules = bind(
+        [Rule(f"C{i}", p, cpu_op=c, priority=n) for i, (p, c, n) in enumerate(drawn)],
+        limited=limited,
+    )
+    answers = Matcher(rules).first_matches([n for n, _ in kernels], [ops for _, ops in kernels])
+    assert answers == [[naive(rules, name, op) for op in ops] for name, ops in kernels]
+
+
+def test_many_long_names_go_through_in_several_passes() -> None:
+    rules = bind([Rule("A", "needle_a"), Rule("B", "needle_b")])
+    names = [f"{'x' * 3000}{i}_needle_{'ab'[i % 2]}" for i in range(2000)]
+    answers = Matcher(rules).first_matches(names, [[None]] * len(names))
+    assert [answer.rule.category for (answer,) in answers if answer] == ["A", "B"] * 1000
+
+
+def test_a_pattern_without_end_is_stopped_within_two_seconds_and_named() -> None:
+    pack = RulePack("mine", (Rule("Bad", "(a|a|aa)+$", number=7),), source="mine.toml")
+    matcher = Matcher([BoundRule(pack.rules[0], pack, "rules")])
+    started = time.perf_counter()
+    with pytest.raises(RuleTimeoutError, match=r"^mine\.toml: rule 7: pattern: .*too long"):
+        matcher.first_matches(["a" * 60 + "!"], [[None]])
+    assert time.perf_counter() - started < 2
+
+
+def test_many_slow_searches_are_stopped_too() -> None:
+    pack = RulePack("mine", (Rule("Bad", "(a|a|aa)+$"),))
+    matcher = Matcher([BoundRule(pack.rules[0], pack, "rules")])
+    names = ["a" * 15 + f"!{i}" for i in range(100_000)]
+    started = time.perf_counter()
+    with pytest.raises(RuleTimeoutError):
+        matcher.first_matches(names, [[None]] * len(names))
+    assert time.perf_counter() - started < 5
+
+
+def test_a_condition_without_end_is_stopped() -> None:
+    pack = RulePack("mine", (Rule("Bad", "kernel", cpu_op="(a|a|aa)+$"),))
+    matcher = Matcher([BoundRule(pack.rules[0], pack, "rules")])
+    with pytest.raises(RuleTimeoutError, match="cpu_op"):
+        matcher.first_matches(["kernel"], [["a" * 60 + "!"]])
+
+
+def test_a_vetted_pattern_meets_a_hostile_name_under_the_limit_and_loses() -> None:
+    pack = RulePack("built-in", (Rule("Slow", "(a|a|aa)+$"), Rule("Next", "aaa")))
+    matcher = Matcher([BoundRule(rule, pack, "builtin", limited=False) for rule in pack.rules])
+    started = time.perf_counter()
+    ((winner,),) = matcher.first_matches(["a" * 5000 + "!"], [[None]])
+    assert winner is not None
+    assert winner.rule.category == "Next"
+    assert time.perf_counter() - started < 2

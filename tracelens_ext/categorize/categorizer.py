@@ -1,0 +1,277 @@
+"""The one categoriser: every category in every table, report and chart comes from here.
+
+Order of precedence, the first answer wins: the user's rule files; the plugin or map the user
+chose; other installed plugins; the built-in packs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from tracelens_ext.categorize.choice import CategorizerLike, choose, python_stage, user_maps
+from tracelens_ext.categorize.decisions import Decisions
+from tracelens_ext.categorize.guard import Guard, one_line
+from tracelens_ext.categorize.loading import load_pack
+from tracelens_ext.categorize.matcher import RuleTimeoutError
+from tracelens_ext.categorize.registry import PluginRegistry, default_registry
+from tracelens_ext.categorize.stages import (
+    UNKNOWN,
+    BoundPack,
+    Kernel,
+    RuleStage,
+    Source,
+    Stage,
+    Verdict,
+    build_stages,
+)
+from tracelens_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens_ext.categorize.rules import PackKind, RulePack
+
+Paths = Sequence[str | os.PathLike[str]]
+
+OTHER_OP: Final = "other"
+"""The category of a CPU operation that no rule knows."""
+
+
+class KernelCategorizer:
+    """Gives kernels their categories. Made by `create`; does not change afterwards.
+
+    Attributes:
+        problems: what failed in plugins, each `NAME: error` in one line; a plugin that fails
+            while kernels are categorised adds a line and is left out from then on.
+    """
+
+    def __init__(self, sources: Sequence[Source], problems: Iterable[str] = ()) -> None:
+        self.problems: list[str] = list(problems)
+        self._sources = list(sources)
+        self._stages: dict[PackKind, list[Stage]] = {}
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        rules: Paths = (),
+        categorizer: CategorizerLike | None = None,
+        maps: Paths = (),
+        plugins: bool = True,
+        registry: PluginRegistry | None = None,
+    ) -> KernelCategorizer:
+        """Put together the rules of a run.
+
+        Args:
+            rules: TOML rule files of the user; they come first, in this order.
+            categorizer: what is asked next: the name of a selectable pack (`jax`,
+                `vllm:gpt-oss`), pack or plugin; a JSON file with a map; a mapping
+                (`{"xmma_gemm": "gemm"}` or an engine/model map of one model); or a function
+                that is given a table with the columns `kernel_name` and `cpu_op`, one row a
+                distinct pair, and answers one category (or None) a row.
+            maps: folders with engine/model maps (`*.json`), besides the user's configuration
+                folder.
+            plugins: False to leave out what other distributions have installed.
+            registry: the plugins to use instead of the installed ones.
+
+        Raises:
+            RuleError: a rule file or map is invalid.
+            UsageError: nothing is called `categorizer`.
+        """
+        registry = registry or default_registry(plugins=plugins)
+        _refuse_text("rules", rules)
+        _refuse_text("maps", maps)
+        sources = [BoundPack(load_pack(path), "rules") for path in rules]
+        offered = registry.rule_packs()
+        # The nearest to the user last: of two maps with one name it is theirs that counts.
+        selectable = {o.pack.name: o for o in offered if o.pack.selectable}
+        selectable |= {o.pack.name: o for o in user_maps(maps, registry)}
+        chosen = choose(categorizer, registry, offered, selectable)
+        taken = {
+            id(source.pack) if isinstance(source, BoundPack) else source.name
+            for source in chosen
+            if isinstance(source, BoundPack) or not source.own_risk
+        }
+        rest = [o for o in offered if not o.pack.selectable and id(o.pack) not in taken]
+        third: list[Source] = [BoundPack(o.pack, "plugin") for o in rest if not o.plugin.own]
+        third += [
+            python_stage(hook)
+            for hook in registry.categorizers()
+            if not hook.options.selectable and hook.plugin.name not in taken
+        ]
+        own = [BoundPack(o.pack, "builtin", limited=False) for o in rest if o.plugin.own]
+        return cls(
+            [*sources, *chosen, *sorted(third, key=_order), *sorted(own, key=_order)],
+            registry.problems,
+        )
+
+    def categorize(
+        self, names: Collection[str], cpu_ops: Collection[str | None] | None = None
+    ) -> Decisions:
+        """Categorise kernels, each distinct one once.
+
+        Args:
+            names: kernel names as the trace spells them.
+            cpu_ops: for each, the CPU operation that launched it, None where it is not known.
+
+        Returns:
+            The decisions, in the order asked.
+
+        Raises:
+            RuleError: a rule of the user takes too long on a name.
+            UsageError: the two lists differ in length, or the function passed as `categorizer`
+                answers something else than one category a row.
+        """
+        _refuse_text("names", names)
+        if cpu_ops is None:
+            asked: Iterable[Kernel] = ((name, None) for name in names)
+        elif len(cpu_ops) != len(names):
+            raise UsageError(
+                f"expected as many cpu_ops as names ({len(names)}), got {len(cpu_ops)}"
+            )
+        else:
+            asked = (
+                (name, op if isinstance(op, str) else None)
+                for name, op in zip(names, cpu_ops, strict=True)
+            )
+        numbers: dict[Kernel, int] = {}
+        order = [numbers.setdefault(kernel, len(numbers)) for kernel in asked]
+        verdicts = self._decide(list(numbers))
+        return Decisions(
+            category=[verdicts[number].category for number in order],
+            vendor=[verdicts[number].vendor for number in order],
+            library=[verdicts[number].library for number in order],
+            rule=[verdicts[number].rule for number in order],
+            pack=[verdicts[number].pack for number in order],
+            known=[verdicts[number].known for number in order],
+        )
+
+    def categorize_ops(self, op_names: Collection[str]) -> list[str]:
+        """Categorise CPU operations with the packs of kind `op`.
+
+        Args:
+            op_names: names of operations, such as `aten::addmm`.
+
+        Returns:
+            A category for each, in the order asked; `other` where no rule matches.
+
+        Raises:
+            RuleError: a rule of the user takes too long on a name.
+        """
+        _refuse_text("op_names", op_names)
+        numbers: dict[str, int] = {}
+        order = [numbers.setdefault(name, len(numbers)) for name in op_names]
+        verdicts = self._decide([(name, None) for name in numbers], kind="op")
+        categories = [OTHER_OP if v is UNKNOWN else v.category for v in verdicts]
+        return [categories[number] for number in order]
+
+    def stages(self, kind: PackKind = "kernel") -> list[Stage]:
+        """What kernels (or operations) pass through, in order."""
+        if kind not in self._stages:
+            self._stages[kind] = build_stages(self._sources, kind)
+        return self._stages[kind]
+
+    @property
+    def packs(self) -> list[BoundPack]:
+        """The packs that take part, in order of precedence."""
+        return [source for source in self._sources if isinstance(source, BoundPack)]
+
+    def _decide(self, kernels: Sequence[Kernel], kind: PackKind = "kernel") -> list[Verdict]:
+        """The verdict for each of the distinct kernels."""
+        while True:
+            try:
+                return self._ask_stages(kernels, kind)
+            except RuleTimeoutError as error:
+                # A stranger's pattern must not cost the user the report; their own they can fix.
+                if error.bound.origin != "plugin":
+                    raise
+                self._leave_out(error.bound.pack, one_line(error))
+
+    def _ask_stages(self, kernels: Sequence[Kernel], kind: PackKind) -> list[Verdict]:
+        verdicts: list[Verdict | None] = [None] * len(kernels)
+        pending = list(range(len(kernels)))
+        for stage in self.stages(kind):
+            if not pending:
+                break
+            answers = self._ask(stage, kernels, pending)
+            for at, answer in zip(pending, answers, strict=True):
+                verdicts[at] = answer
+            pending = [at for at in pending if verdicts[at] is None]
+        return [UNKNOWN if verdict is None else verdict for verdict in verdicts]
+
+    def _ask(
+        self, stage: Stage, kernels: Sequence[Kernel], pending: Sequence[int]
+    ) -> Sequence[Verdict | None]:
+        """One stage's answers for the kernels still open."""
+        if isinstance(stage, RuleStage):
+            return stage.decide([kernels[at] for at in pending])
+        if stage.own_risk:
+            answers = stage.decide(kernels)
+        else:
+            answers = []
+            with Guard(stage.name, self.problems):
+                answers = stage.decide(kernels)
+            if not answers:
+                self._sources.remove(stage)
+                self._stages.clear()
+                return [None] * len(pending)
+        return [answers[at] for at in pending]
+
+    def _leave_out(self, pack: RulePack, problem: str) -> None:
+        """Go on without a pack that failed."""
+        self.problems.append(f"{pack.name}: {problem}")
+        self._sources = [
+            s for s in self._sources if not (isinstance(s, BoundPack) and s.pack is pack)
+        ]
+        self._stages.clear()
+
+
+@lru_cache(maxsize=1)
+def builtin_categorizer() -> KernelCategorizer:
+    """The categoriser of this distribution's packs alone, whatever else is installed or chosen."""
+    return KernelCategorizer.create(plugins=False)
+
+
+def categorize_kernels(
+    names: Collection[str],
+    cpu_ops: Collection[str | None] | None = None,
+    categorizer: CategorizerLike | KernelCategorizer | None = None,
+) -> pd.DataFrame:
+    """Categorise kernels by name, and by the launching operation where it is known.
+
+    Args:
+        names: kernel names as a trace spells them (demangled, mangled, from any profiler).
+        cpu_ops: for each, the CPU operation that launched it, None where it is not known.
+        categorizer: what to ask before the installed plugins and built-in packs: a name
+            (`"jax"`, `"vllm:gpt-oss"`), a substring or engine/model map, a function of the table
+            of distinct kernels, or a `KernelCategorizer`.
+
+    Returns:
+        One row a name, in the order asked: `kernel_category` (`Uncategorized` when no rule
+        knows the kernel), `vendor`, `library`, `rule` and `pack` (None where not known).
+
+    Raises:
+        RuleError: a map is invalid, or one of its patterns takes too long.
+        UsageError: nothing is called `categorizer`, or the lists differ in length.
+
+    Example:
+        >>> categorize_kernels(["nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"])["kernel_category"][0]
+        'GEMM'
+    """
+    if not isinstance(categorizer, KernelCategorizer):
+        categorizer = KernelCategorizer.create(categorizer=categorizer)
+    return categorizer.categorize(names, cpu_ops).to_frame()
+
+
+def _order(source: Source) -> tuple[int, str, bool]:
+    """Higher priority first, then the name; of one name, the Python function first."""
+    return -source.priority, source.name, isinstance(source, BoundPack)
+
+
+def _refuse_text(argument: str, value: object) -> None:
+    """A lone text is a sequence of letters to Python, and never what the caller means."""
+    if isinstance(value, (str, bytes, os.PathLike)):
+        raise UsageError(f"{argument}: expected a list, got the single value {value!r}")

@@ -1,0 +1,144 @@
+"""Finding what a user chose with `--categorizer` or `categorizer=`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens_ext.categorize.maps import (
+    load_map_file,
+    load_maps,
+    pack_from_mapping,
+    read_json,
+    user_map_files,
+)
+from tracelens_ext.categorize.registry import OfferedHook, OfferedPack, Plugin, PluginRegistry
+from tracelens_ext.categorize.stages import BoundPack, PythonStage, Source
+from tracelens_ext.errors import RuleError, UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CategorizerLike = (
+    str | os.PathLike[str] | Mapping[str, Any] | Callable[["pd.DataFrame"], "Sequence[str | None]"]
+)
+"""What a user may choose: a name, a JSON file, a substring or engine/model map, a function."""
+
+_USER: Final = Plugin("your maps", "", "", own=False)
+
+
+def choose(
+    choice: CategorizerLike | None,
+    registry: PluginRegistry,
+    offered: Sequence[OfferedPack],
+    selectable: Mapping[str, OfferedPack],
+) -> list[Source]:
+    """What the user's choice stands for.
+
+    Args:
+        choice: see `KernelCategorizer.create`.
+        registry: the plugins.
+        offered: their rule packs.
+        selectable: the packs that take part only when chosen, by name.
+
+    Raises:
+        RuleError: a map is invalid.
+        UsageError: nothing has this name.
+    """
+    if choice is None:
+        return []
+    if isinstance(choice, Mapping):
+        return [BoundPack(pack_from_mapping(choice), "categorizer")]
+    if isinstance(choice, (str, os.PathLike)):
+        name = os.fspath(choice)
+        if name in selectable:
+            return [_chosen(selectable[name])]
+        if Path(name).suffix.lower() == ".json":
+            return [BoundPack(_map_in_file(name), "categorizer")]
+        return _by_name(name, registry, offered, selectable)
+    if callable(choice):
+        called = getattr(choice, "__name__", type(choice).__name__)
+        return [PythonStage(called, choice, own_risk=True)]
+    raise UsageError(
+        f"categorizer: expected a name, a map or a function, got {type(choice).__name__}"
+    )
+
+
+def user_maps(
+    places: Sequence[str | os.PathLike[str]], registry: PluginRegistry
+) -> list[OfferedPack]:
+    """The engine/model maps of the user: the configuration folder's, then those asked for.
+
+    Args:
+        places: folders (or files) that the user named; an invalid map in them is an error.
+        registry: where an invalid map in the configuration folder is noted as a problem.
+
+    Raises:
+        RuleError: a place does not exist or holds an invalid map.
+    """
+    packs = []
+    for path in user_map_files():
+        with registry.guard("configuration folder"):
+            packs += load_map_file(path)
+    for place in places:
+        packs += load_maps(place)
+    return [OfferedPack(pack, _USER) for pack in packs]
+
+
+def python_stage(hook: OfferedHook) -> PythonStage:
+    """A plugin's Python categoriser as a stage."""
+    return PythonStage(
+        hook.plugin.name, partial(_call_with_table, hook), priority=hook.options.priority
+    )
+
+
+def _call_with_table(hook: OfferedHook, table: pd.DataFrame) -> Any:  # noqa: ANN401
+    return hook.call(table=table)
+
+
+def _chosen(offered: OfferedPack) -> BoundPack:
+    return BoundPack(offered.pack, "categorizer", limited=not offered.plugin.own)
+
+
+def _map_in_file(path: str) -> Any:  # noqa: ANN401
+    document = read_json(path)
+    if not isinstance(document, Mapping):
+        raise RuleError(f'{path}: expected {{"part_of_kernel_name": "category"}}')
+    return pack_from_mapping(document, name=Path(path).name)
+
+
+def _by_name(
+    name: str,
+    registry: PluginRegistry,
+    offered: Sequence[OfferedPack],
+    selectable: Mapping[str, OfferedPack],
+) -> list[Source]:
+    """The packs and functions of a plugin, or a single pack."""
+    hooks: list[Source] = [
+        python_stage(hook) for hook in registry.categorizers() if hook.plugin.name == name
+    ]
+    of_plugin = [o for o in offered if o.plugin.name == name]
+    packs = [_chosen(o) for o in of_plugin if not o.pack.selectable]
+    packs.sort(key=lambda source: (-source.priority, source.name))
+    if hooks or packs:
+        return [*hooks, *packs]
+    if of_plugin:
+        names = ", ".join(sorted(o.pack.name for o in of_plugin))
+        raise UsageError(f"categorizer {name!r} is a collection; choose one of: {names}")
+    single = next((o for o in offered if o.pack.name == name), None)
+    if single is not None:
+        return [_chosen(single)]
+    failed = next((p for p in registry.problems if p.startswith(f"{name}: ")), None)
+    if failed is not None:
+        raise UsageError(f"categorizer {name!r} failed: {failed.removeprefix(f'{name}: ')}")
+    known = sorted({*selectable, *(h.plugin.name for h in registry.categorizers())})
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(
+        f"no categorizer is called {name!r}; {hint}Known: {', '.join(known) or 'none'}, "
+        "or the path of a JSON map"
+    )

@@ -1,0 +1,125 @@
+"""Why a kernel has its category: which rule won, and which others would have matched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tracelens_ext.categorize.categories import UNCATEGORIZED
+from tracelens_ext.categorize.guard import Guard, one_line
+from tracelens_ext.categorize.matcher import BoundRule, RuleTimeoutError
+from tracelens_ext.categorize.stages import PythonStage, RuleStage, Verdict, verdict_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracelens_ext.categorize.categorizer import KernelCategorizer
+    from tracelens_ext.categorize.stages import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A rule, or a Python categoriser, that has something to say about a kernel.
+
+    Attributes:
+        verdict: what it says.
+        place: the file and rule, or the plugin.
+        pattern: the rule's pattern, or None for Python.
+        condition: the rule's condition on the launching operation, or None.
+        holds: whether the launching operation fulfils the condition.
+    """
+
+    verdict: Verdict
+    place: str
+    pattern: str | None = None
+    condition: str | None = None
+    holds: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a kernel has its category.
+
+    Attributes:
+        kernel_name: the kernel.
+        cpu_op: the operation that launched it, or None.
+        winner: what decided, or None when nothing matched.
+        others: what else matches the name, in order of precedence.
+    """
+
+    kernel_name: str
+    cpu_op: str | None
+    winner: Match | None
+    others: tuple[Match, ...]
+
+    @property
+    def category(self) -> str:
+        """The kernel's category."""
+        return UNCATEGORIZED if self.winner is None else self.winner.verdict.category
+
+
+def explain(
+    categorizer: KernelCategorizer, kernel_name: str, cpu_op: str | None = None
+) -> Explanation:
+    """Say which rule gives a kernel its category, and what else would have matched.
+
+    Args:
+        categorizer: whose rules to ask.
+        kernel_name: the kernel as the trace spells it.
+        cpu_op: the operation that launched it, when known.
+
+    Raises:
+        RuleError: a rule of the user takes too long on the name.
+    """
+    matches = [
+        match
+        for stage in categorizer.stages()
+        for match in _stage_matches(stage, kernel_name, cpu_op, categorizer.problems)
+    ]
+    winner = next((match for match in matches if match.holds), None)
+    return Explanation(
+        kernel_name, cpu_op, winner, tuple(match for match in matches if match is not winner)
+    )
+
+
+def _stage_matches(
+    stage: Stage, kernel_name: str, cpu_op: str | None, problems: list[str]
+) -> Iterator[Match]:
+    if isinstance(stage, RuleStage):
+        for bound in stage.matcher.candidates(kernel_name):
+            if not _finds(bound, kernel_name, problems):
+                continue
+            holds = bound.allows(cpu_op)
+            # A rule about operations alone has nothing to do with a kernel of another one.
+            if holds or not bound.rule.takes_any_name:
+                yield Match(
+                    verdict_of(bound),
+                    bound.pack.where(bound.rule),
+                    bound.rule.pattern,
+                    bound.rule.cpu_op,
+                    holds,
+                )
+    else:
+        verdict = _python_verdict(stage, kernel_name, cpu_op, problems)
+        if verdict is not None:
+            yield Match(verdict, f"Python categoriser {stage.name}")
+
+
+def _finds(bound: BoundRule, kernel_name: str, problems: list[str]) -> bool:
+    try:
+        return bound.finds(kernel_name)
+    except RuleTimeoutError as error:
+        if bound.origin != "plugin":
+            raise
+        problems.append(f"{bound.pack.name}: {one_line(error)}")
+        return False
+
+
+def _python_verdict(
+    stage: PythonStage, kernel_name: str, cpu_op: str | None, problems: list[str]
+) -> Verdict | None:
+    if stage.own_risk:
+        return stage.decide([(kernel_name, cpu_op)])[0]
+    with Guard(stage.name, problems):
+        return stage.decide([(kernel_name, cpu_op)])[0]
+    return None

@@ -1,0 +1,188 @@
+# mypy: disable-error-code="empty-body"
+"""The hooks: everything a plugin can add, each with an example.
+
+A plugin is a module (or any object) named by an entry point of the group `tracelens_ext`:
+
+    [project.entry-points.tracelens_ext]
+    my-company = "my_company_tracelens"
+
+It implements the hooks it needs, as functions of these names marked with `hookimpl`, and takes
+only the arguments it uses. A hook is called once a run, never once a kernel. A plugin that
+fails is reported by name, and the run goes on without it.
+
+What comes first does not hang on the order of installation: give `hookimpl(priority=…)`, or
+`priority` in a rule pack; of equal ones the name decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
+
+import pluggy
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    import pandas as pd
+
+    from tracelens_ext.categorize.rules import RulePack
+    from tracelens_ext.trace import Trace
+
+PROJECT: Final = "tracelens_ext"
+"""The project name for pluggy and the entry point group."""
+
+_OPTIONS: Final = "tracelens_ext_options"
+_hookspec: Final = pluggy.HookspecMarker(PROJECT)
+_marker: Final = pluggy.HookimplMarker(PROJECT)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class HookOptions:
+    """What a plugin says about one of its hooks.
+
+    Attributes:
+        priority: among plugins, higher first.
+        selectable: when True, the hook takes part only when a user chooses the plugin by name.
+    """
+
+    priority: int = 0
+    selectable: bool = False
+
+
+@overload
+def hookimpl(function: _Function) -> _Function: ...
+@overload
+def hookimpl(
+    *, priority: int = 0, selectable: bool = False
+) -> Callable[[_Function], _Function]: ...
+def hookimpl(
+    function: _Function | None = None, *, priority: int = 0, selectable: bool = False
+) -> _Function | Callable[[_Function], _Function]:
+    """Mark a function of a plugin as the implementation of the hook it is named after.
+
+    Args:
+        function: the function, when used without brackets.
+        priority: among plugins, higher first. Rule packs carry their own.
+        selectable: take part only when chosen with `--categorizer PLUGIN` (for
+            `tracelens_categorize_kernels`; rule packs carry their own).
+
+    Example:
+        >>> @hookimpl(priority=10)
+        ... def tracelens_categorize_kernels(table):
+        ...     return ["Mine" if n.startswith("mine_") else None for n in table["kernel_name"]]
+    """
+
+    def mark(target: _Function) -> _Function:
+        setattr(target, _OPTIONS, HookOptions(priority, selectable))
+        return _marker(target)
+
+    return mark if function is None else mark(function)
+
+
+def options_of(function: Callable[..., Any]) -> HookOptions:
+    """What `hookimpl` was told about a function; the defaults for pluggy's own marker."""
+    options = getattr(function, _OPTIONS, None)
+    return options if isinstance(options, HookOptions) else HookOptions()
+
+
+@_hookspec
+def tracelens_rule_packs() -> Iterable[str | os.PathLike[str] | Mapping[str, Any] | RulePack]:
+    """Rule packs to add.
+
+    Returns:
+        Any mix of paths of TOML rule packs, paths of JSON engine/model maps, the same tables as
+        dicts, and `RulePack` objects.
+
+    Example:
+        >>> from pathlib import Path
+        >>> @hookimpl
+        ... def tracelens_rule_packs():
+        ...     return [Path(__file__).with_name("my_rules.toml")]
+    """
+
+
+@_hookspec
+def tracelens_categorize_kernels(
+    table: pd.DataFrame,
+) -> Sequence[str | None] | pd.Series[Any]:
+    """Categorise kernels in Python: one call a run, with every distinct kernel at once.
+
+    Args:
+        table: one row for each distinct pair, columns `kernel_name` (text) and `cpu_op` (the
+            operation that launched it, None where the trace does not say). It is a copy.
+
+    Returns:
+        One category a row, in the same order; None (or NaN) where the plugin has no opinion,
+        and the next plugin or rule is asked.
+
+    Example:
+        >>> @hookimpl
+        ... def tracelens_categorize_kernels(table):
+        ...     mine = table["kernel_name"].str.contains("my_company::")
+        ...     return mine.map({True: "My Company", False: None})
+    """
+
+
+@_hookspec
+def tracelens_report_sheets(
+    analyzer: object,
+) -> Mapping[str, pd.DataFrame]:
+    """Sheets to add to the report.
+
+    Args:
+        analyzer: the `TreePerfAnalyzer` of the trace that is being reported.
+
+    Returns:
+        Sheet name (at most 31 characters) → table. A name that the report already has is
+        refused.
+
+    Example:
+        >>> @hookimpl
+        ... def tracelens_report_sheets(analyzer):
+        ...     kernels = analyzer.get_df_kernel_summary()
+        ...     return {"longest_kernels": kernels.nlargest(10, "total_time_ms")}
+    """
+
+
+class Reader(Protocol):
+    """Reads one further trace format."""
+
+    @property
+    def name(self) -> str:
+        """The format, for messages."""
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """Whether the file is of this format.
+
+        Args:
+            path: the file.
+            head: its first bytes, unpacked when the file is gzipped; at least 4,096 unless the
+                file is shorter. Go by these: file names deceive.
+        """
+
+    def read(self, path: Path) -> Mapping[str, Any] | Trace:
+        """Read the file.
+
+        Returns:
+            A document as PyTorch's profiler writes it, `{"traceEvents": [...]}`, with times in
+            µs; or a `Trace`.
+        """
+
+
+@_hookspec
+def tracelens_readers() -> Iterable[Reader]:
+    """Readers of further trace formats.
+
+    Returns:
+        Readers. They are asked about files that are no PyTorch profiler trace, one after the
+        other; the first that recognises the file reads it.
+
+    Example:
+        >>> @hookimpl
+        ... def tracelens_readers():
+        ...     return [MyFormatReader()]
+    """

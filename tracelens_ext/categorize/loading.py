@@ -1,0 +1,229 @@
+"""Rule packs from TOML: read, validate, and say exactly what is wrong where.
+
+Every error names the file, the number of the rule, the field, and what was expected; an unknown
+key comes with the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn, cast
+
+from tracelens_ext.categorize.rules import Example, PackKind, Rule, RulePack
+from tracelens_ext.errors import RuleError
+
+_TOP_KEYS: Final = ("pack", "rule")
+_PACK_KEYS: Final = ("name", "priority", "selectable", "kind")
+_RULE_KEYS: Final = (
+    "category",
+    "pattern",
+    "vendor",
+    "library",
+    "cpu_op",
+    "priority",
+    "name",
+    "examples",
+    "not_examples",
+)
+_EXAMPLE_KEYS: Final = ("name", "cpu_op")
+
+
+def load_pack(path: str | os.PathLike[str], *, check_patterns: bool = True) -> RulePack:
+    """Read one rule pack from a TOML file.
+
+    Args:
+        path: the file.
+        check_patterns: compile every pattern now. Packs that the project's own checks have
+            vetted skip this and compile a pattern when a name first needs it.
+
+    Returns:
+        The pack, named after the file unless the file says otherwise.
+
+    Raises:
+        RuleError: the file cannot be read, is not TOML, or breaks the format.
+    """
+    source = os.fspath(path)
+    return parse_pack(
+        _read_toml(source), source=source, name=Path(source).stem, check_patterns=check_patterns
+    )
+
+
+def parse_pack(
+    document: Mapping[str, Any],
+    *,
+    source: str | None = None,
+    name: str = "rules",
+    check_patterns: bool = True,
+) -> RulePack:
+    """Make a rule pack from the tables of a TOML document (or the same as a dict).
+
+    Args:
+        document: `{"pack": {...}, "rule": [{...}, ...]}`; `pack` is optional.
+        source: what error messages call the document, usually its path.
+        name: the pack's name when the document gives none.
+        check_patterns: compile every pattern now.
+
+    Raises:
+        RuleError: the document breaks the format.
+    """
+    check = _Checker(source or f"pack {name!r}")
+    check.known_keys(document, _TOP_KEYS, "")
+    head = document.get("pack", {})
+    if not isinstance(head, Mapping):
+        check.fail("pack", "expected a table, written [pack]")
+    check.known_keys(head, _PACK_KEYS, "[pack]: ")
+    tables = document.get("rule")
+    if isinstance(tables, Mapping):
+        check.fail("rule", "expected an array of tables: write [[rule]] with two brackets")
+    if not isinstance(tables, list) or not tables:
+        check.fail("rule", "expected at least one rule, written [[rule]]")
+    kind = check.text(head, "kind", "[pack]: ") or "kernel"
+    if kind not in ("kernel", "op"):
+        check.fail("[pack]: kind", f"expected 'kernel' or 'op', got {kind!r}")
+    return RulePack(
+        name=check.text(head, "name", "[pack]: ") or name,
+        rules=tuple(
+            _rule(check, table, number, kind=kind, check_patterns=check_patterns)
+            for number, table in enumerate(tables, start=1)
+        ),
+        priority=check.integer(head, "priority", "[pack]: "),
+        selectable=check.boolean(head, "selectable", "[pack]: "),
+        kind=cast("PackKind", kind),
+        source=source,
+    )
+
+
+def _read_toml(source: str) -> dict[str, Any]:
+    """The document in a file, or a `RuleError` that says why there is none."""
+    import tomllib
+
+    try:
+        return tomllib.loads(Path(source).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        problem = "no such file; give the path of a TOML file with [[rule]] tables"
+    except IsADirectoryError:
+        problem = "is a folder; give the path of a TOML file with [[rule]] tables"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror or error}"
+    except UnicodeDecodeError as error:
+        problem = f"not UTF-8 text (byte {error.start}); save it as UTF-8"
+    except tomllib.TOMLDecodeError as error:
+        problem = f"not valid TOML: {error}"
+    raise RuleError(f"{source}: {problem}")
+
+
+def _rule(check: _Checker, table: object, number: int, *, kind: str, check_patterns: bool) -> Rule:
+    """Validate one `[[rule]]` table."""
+    where = f"rule {number}: "
+    if not isinstance(table, Mapping):
+        check.fail(where + "rule", f"expected a table, got {_kind_of(table)}")
+    check.known_keys(table, _RULE_KEYS, where)
+    for required in ("category", "pattern"):
+        if required not in table:
+            check.fail(where + required, "missing; expected a text")
+    if kind == "op" and "cpu_op" in table:
+        check.fail(
+            where + "cpu_op", 'not allowed in a pack of kind "op": its pattern is the condition'
+        )
+    pattern = check.text(table, "pattern", where) or ""
+    cpu_op = check.text(table, "cpu_op", where)
+    if check_patterns:
+        check.pattern(pattern, where + "pattern")
+        if cpu_op is not None:
+            check.pattern(cpu_op, where + "cpu_op")
+    return Rule(
+        category=check.text(table, "category", where) or "",
+        pattern=pattern,
+        vendor=check.text(table, "vendor", where),
+        library=check.text(table, "library", where),
+        cpu_op=cpu_op,
+        priority=check.integer(table, "priority", where),
+        name=check.text(table, "name", where),
+        number=number,
+        examples=_examples(check, table, "examples", where),
+        not_examples=_examples(check, table, "not_examples", where),
+    )
+
+
+def _examples(
+    check: _Checker, table: Mapping[str, Any], key: str, where: str
+) -> tuple[Example, ...]:
+    """The kernel names of `examples` or `not_examples`, each a text or a table with its op."""
+    entries = table.get(key, [])
+    if not isinstance(entries, list):
+        check.fail(where + key, f"expected a list of kernel names, got {_kind_of(entries)}")
+    found = []
+    for position, entry in enumerate(entries, start=1):
+        label = f"{where}{key}[{position}]: "
+        if isinstance(entry, str):
+            found.append(Example(entry))
+            continue
+        if not isinstance(entry, Mapping) or "name" not in entry:
+            check.fail(
+                label.removesuffix(": "),
+                'expected a kernel name or {name = "...", cpu_op = "..."}, got ' + _kind_of(entry),
+            )
+        check.known_keys(entry, _EXAMPLE_KEYS, label)
+        name = check.text(entry, "name", label) or ""
+        found.append(Example(name, check.text(entry, "cpu_op", label)))
+    return tuple(found)
+
+
+class _Checker:
+    """Reads typed fields out of tables; every refusal names the document and the field."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def fail(self, field: str, expected: str) -> NoReturn:
+        raise RuleError(f"{self.source}: {field}: {expected}")
+
+    def known_keys(self, table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+        for key in table:
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                raise RuleError(f"{self.source}: {where}unknown key {key!r}; {hint}")
+
+    def text(self, table: Mapping[str, Any], key: str, where: str) -> str | None:
+        value = table.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value.strip():
+            got = "an empty text" if isinstance(value, str) else _kind_of(value)
+            self.fail(where + key, f"expected a text, got {got}")
+        return value
+
+    def integer(self, table: Mapping[str, Any], key: str, where: str) -> int:
+        value = table.get(key, 0)
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.fail(where + key, f"expected a whole number, got {_kind_of(value)}")
+        return value
+
+    def boolean(self, table: Mapping[str, Any], key: str, where: str) -> bool:
+        value = table.get(key, False)
+        if not isinstance(value, bool):
+            self.fail(where + key, f"expected true or false, got {_kind_of(value)}")
+        return value
+
+    def pattern(self, pattern: str, field: str) -> None:
+        import regex
+
+        try:
+            regex.compile(pattern)
+        except (regex.error, OverflowError, RecursionError) as error:
+            self.fail(field, f"expected a regular expression, got {pattern!r}: {error}")
+
+
+def _kind_of(value: object) -> str:
+    """What TOML calls the type of a value, with the value when it is short."""
+    kinds = ((bool, "a boolean"), (int, "a number"), (float, "a number"), (str, "a text"))
+    for python_type, kind in kinds:
+        if isinstance(value, python_type):
+            return f"{kind} ({value!r})"
+    if isinstance(value, Mapping):
+        return "a table"
+    return "a list" if isinstance(value, list) else type(value).__name__

@@ -1,0 +1,171 @@
+"""Other ways to say rules, accepted as they are because people have them.
+
+* Engine/model maps, JSON: `{"vllm": {"llama": {"regex|regex": "category", ".*": "misc"}}}`.
+  Each model becomes a selectable pack called `ENGINE:MODEL`; the first pattern that matches wins.
+* Substring maps, also called class maps: `{"xmma_gemm": "gemm", "fmha_": "fmha"}`. Matched in
+  lower case; NCCL kernels are always `nccl` and whatever is left is `others`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tracelens_ext.categorize.loading import parse_pack
+from tracelens_ext.categorize.rules import Rule, RulePack
+from tracelens_ext.errors import RuleError
+
+NCCL_CLASS: Final = "nccl"
+OTHERS_CLASS: Final = "others"
+_EXPECTED: Final = 'expected {"ENGINE": {"MODEL": {"regex|regex": "category"}}}'
+
+
+def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
+    """Make a rule pack from a substring map.
+
+    Args:
+        class_map: part of a kernel name (case does not matter) → category. The first key in the
+            map's order that a name contains wins.
+        name: what reports call the pack.
+
+    Raises:
+        RuleError: a key or category is no text, or one key contains another.
+    """
+    for key, category in class_map.items():
+        if not isinstance(key, str) or not key or not isinstance(category, str) or not category:
+            raise RuleError(
+                f"{name}: {key!r}: expected a part of a kernel name and its category, both texts, "
+                f"got {key!r}: {category!r}"
+            )
+    keys = [key.lower() for key in class_map]
+    for position, key in enumerate(keys):
+        for other in keys[position + 1 :]:
+            if key in other or other in key:
+                short, long = sorted((key, other), key=len)
+                raise RuleError(
+                    f"{name}: the key {long!r} contains the key {short!r}, so it is not clear "
+                    "which is meant; make them exclude one another"
+                )
+    import regex
+
+    rows = [
+        (NCCL_CLASS, "(?i)nccl"),
+        *((category, "(?i)" + regex.escape(key.lower())) for key, category in class_map.items()),
+        (OTHERS_CLASS, ".*"),
+    ]
+    return RulePack(name, tuple(_numbered(rows)))
+
+
+def engine_packs(document: object, source: str, *, check_patterns: bool = True) -> list[RulePack]:
+    """Make one selectable rule pack a model from an engine/model map.
+
+    Args:
+        document: the decoded JSON, `{"ENGINE": {"MODEL": {"regex|regex": "category"}}}`.
+        source: what error messages call it, usually its path.
+        check_patterns: compile every pattern now, not when the model is chosen.
+
+    Raises:
+        RuleError: the document has another shape, or a pattern is not a regular expression.
+    """
+    packs = []
+    for engine, models in _object(document, source, "").items():
+        for model, patterns in _object(models, source, f"{engine}: ").items():
+            entries = _object(patterns, source, f"{engine}:{model}: ")
+            packs.append(
+                parse_pack(
+                    {
+                        "pack": {"name": f"{engine}:{model}", "selectable": True},
+                        "rule": [{"category": c, "pattern": p} for p, c in entries.items()],
+                    },
+                    source=f"{source}: {engine}:{model}",
+                    check_patterns=check_patterns,
+                )
+            )
+    return packs
+
+
+def load_map_file(path: str | os.PathLike[str], *, check_patterns: bool = True) -> list[RulePack]:
+    """Read one engine/model map; see `engine_packs`.
+
+    Raises:
+        RuleError: the file cannot be read, is not JSON, or has another shape.
+    """
+    return engine_packs(read_json(path), os.fspath(path), check_patterns=check_patterns)
+
+
+def load_maps(place: str | os.PathLike[str], *, check_patterns: bool = True) -> list[RulePack]:
+    """Read every `*.json` engine/model map in a folder, or one such file; see `engine_packs`.
+
+    Raises:
+        RuleError: there is no such folder, or a file in it is not such a map.
+    """
+    folder = Path(place)
+    if folder.is_file():
+        return load_map_file(folder, check_patterns=check_patterns)
+    if not folder.is_dir():
+        raise RuleError(f"{folder}: no such folder; give one that holds *.json maps")
+    return [
+        pack
+        for path in sorted(folder.glob("*.json"))
+        for pack in load_map_file(path, check_patterns=check_patterns)
+    ]
+
+
+def user_map_files() -> list[Path]:
+    """The `*.json` maps in the user's configuration folder, by name; none if it is absent."""
+    from platformdirs import user_config_path
+
+    return sorted(user_config_path("tracelens-ext").glob("*.json"))
+
+
+def pack_from_mapping(mapping: Mapping[str, Any], name: str = "categorizer") -> RulePack:
+    """Make one rule pack from a substring map, or from an engine/model map of a single model.
+
+    Raises:
+        RuleError: the mapping is neither, or it holds several models.
+    """
+    if not any(isinstance(value, Mapping) for value in mapping.values()):
+        if not mapping:
+            raise RuleError(f'{name}: is empty; expected {{"part_of_kernel_name": "category"}}')
+        return substring_pack(mapping, name)
+    packs = engine_packs(mapping, name)
+    if len(packs) != 1:
+        models = ", ".join(pack.name for pack in packs) or "none"
+        raise RuleError(f"{name}: expected a map of one engine and model, got {models}")
+    return packs[0]
+
+
+def read_json(path: str | os.PathLike[str]) -> object:
+    """Decode a JSON file.
+
+    Raises:
+        RuleError: the file cannot be read or is not JSON.
+    """
+    source = os.fspath(path)
+    try:
+        return json.loads(Path(source).read_text(encoding="utf-8"))
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror or error}"
+    except UnicodeDecodeError as error:
+        problem = f"not UTF-8 text (byte {error.start}); save it as UTF-8"
+    except json.JSONDecodeError as error:
+        problem = f"not valid JSON: {error}"
+    except RecursionError:
+        problem = f"not a map: nested too deeply; {_EXPECTED}"
+    raise RuleError(f"{source}: {problem}")
+
+
+def _numbered(rows: list[tuple[str, str]]) -> list[Rule]:
+    return [
+        Rule(category, pattern, number=number)
+        for number, (category, pattern) in enumerate(rows, start=1)
+    ]
+
+
+def _object(value: object, source: str, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping) or not value:
+        raise RuleError(f"{source}: {where}{_EXPECTED}")
+    return value

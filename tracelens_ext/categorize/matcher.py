@@ -1,0 +1,201 @@
+"""Asking rules about names: the first rule that matches wins.
+
+A name is searched with the patterns that `index` says can match it, in the order of precedence,
+up to the first rule that no launching operation can turn down. Which of the rules found wins is
+then decided for each operation. Patterns from users and their plugins run under a time limit.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Literal
+
+from tracelens_ext.categorize.index import LiteralIndex
+from tracelens_ext.categorize.literals import Requirement, requirements
+from tracelens_ext.errors import RuleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import regex
+
+    from tracelens_ext.categorize.rules import Rule, RulePack
+
+Origin = Literal["rules", "categorizer", "plugin", "builtin"]
+"""Where a pack came from; in this order of precedence."""
+
+_SEARCH_SECONDS: Final = 0.8
+_RULE_SECONDS: Final = 1.0
+_SECONDS_PER_SEARCH: Final = 0.0005
+LONG_NAME: Final = 2_000
+"""Longer names are nobody's kernel; even vetted patterns meet them under the time limit."""
+
+
+class RuleTimeoutError(RuleError):
+    """A pattern backtracks without end.
+
+    Args:
+        bound: the rule whose pattern it is.
+        field: `pattern` or `cpu_op`.
+        text: what it was searched in.
+    """
+
+    def __init__(self, bound: BoundRule, field: str, text: str) -> None:
+        self.bound = bound
+        shown = text if len(text) <= 80 else text[:77] + "..."
+        pattern = getattr(bound.rule, field)
+        super().__init__(
+            f"{bound.pack.where(bound.rule)}: {field}: {pattern!r} takes too long on {shown!r}; "
+            "make repeated parts exclude one another"
+        )
+
+
+@dataclass(eq=False)
+class BoundRule:
+    """A rule in its pack, ready to be asked.
+
+    Attributes:
+        rule: the rule.
+        pack: the pack it is in.
+        origin: where the pack came from.
+        limited: search under a time limit; False only for patterns the project has vetted.
+    """
+
+    rule: Rule
+    pack: RulePack
+    origin: Origin
+    limited: bool = True
+    _seconds: float = 0.0
+    _searches: int = 0
+
+    @property
+    def id(self) -> str:
+        """What reports call the rule."""
+        return self.pack.rule_id(self.rule)
+
+    def finds(self, name: str) -> bool:
+        """Whether the pattern occurs in the name.
+
+        Raises:
+            RuleTimeoutError: the pattern takes too long (never for vetted patterns, which then
+                count as not found: such a name is made to hang programs).
+        """
+        return self._search(self._pattern, name, "pattern")
+
+    def allows(self, cpu_op: str | None) -> bool:
+        """Whether the launching operation fulfils the rule's condition, if it has one."""
+        if self._cpu_op is None:
+            return True
+        return cpu_op is not None and self._search(self._cpu_op, cpu_op, "cpu_op")
+
+    @cached_property
+    def _pattern(self) -> regex.Pattern[str]:
+        return _compiled(self, "pattern", self.rule.pattern)
+
+    @cached_property
+    def _cpu_op(self) -> regex.Pattern[str] | None:
+        return None if self.rule.cpu_op is None else _compiled(self, "cpu_op", self.rule.cpu_op)
+
+    def _search(self, pattern: regex.Pattern[str], text: str, field: str) -> bool:
+        if not self.limited and len(text) <= LONG_NAME:
+            return pattern.search(text) is not None
+        started = time.perf_counter()
+        try:
+            found = pattern.search(text, timeout=_SEARCH_SECONDS) is not None
+        except TimeoutError:
+            if not self.limited:
+                return False
+            raise RuleTimeoutError(self, field, text) from None
+        self._searches += 1
+        self._seconds += time.perf_counter() - started
+        # One search may be quick enough and a hundred thousand of them still hang the run.
+        allowed = _RULE_SECONDS + self._searches * _SECONDS_PER_SEARCH
+        if self.limited and self._seconds > allowed:
+            raise RuleTimeoutError(self, field, text)
+        return found
+
+
+def _compiled(bound: BoundRule, field: str, pattern: str) -> regex.Pattern[str]:
+    import regex
+
+    try:
+        return regex.compile(pattern)
+    except (regex.error, OverflowError, RecursionError) as error:
+        where = bound.pack.where(bound.rule)
+        raise RuleError(f"{where}: {field}: not a regular expression: {error}") from None
+
+
+class Matcher:
+    """Rules in order of precedence, with the index that makes asking them fast.
+
+    Args:
+        rules: the rules, the first to be asked first.
+    """
+
+    def __init__(self, rules: Iterable[BoundRule]) -> None:
+        self.rules = tuple(rules)
+
+    @cached_property
+    def _needs(self) -> list[tuple[Requirement, ...]]:
+        return [requirements(bound.rule.pattern) for bound in self.rules]
+
+    @cached_property
+    def _index(self) -> LiteralIndex:
+        return LiteralIndex(self._needs)
+
+    def first_matches(
+        self, names: Sequence[str], ops_of_name: Sequence[Sequence[str | None]]
+    ) -> list[list[BoundRule | None]]:
+        """The winning rule for each name with each of its launching operations.
+
+        Args:
+            names: distinct kernel names.
+            ops_of_name: for each name, the operations that launched it (None: not known).
+
+        Returns:
+            For each name, a list parallel to its operations; None where no rule matches.
+
+        Raises:
+            RuleError: a pattern takes too long, or is not a regular expression.
+        """
+        answers: list[list[BoundRule | None]] = []
+        candidates = self._index.candidates(names)
+        for name, ops, numbers in zip(names, ops_of_name, candidates, strict=True):
+            found = []
+            for number in numbers:
+                bound = self.rules[number]
+                if meets(name, self._needs[number]) and bound.finds(name):
+                    found.append(bound)
+                    if bound.rule.cpu_op is None:
+                        break
+            answers.append(
+                [next((bound for bound in found if bound.allows(op)), None) for op in ops]
+            )
+        return answers
+
+    def candidates(self, name: str) -> list[BoundRule]:
+        """The rules that may find the name, in order; the others cannot."""
+        (numbers,) = self._index.candidates([name])
+        return [self.rules[number] for number in numbers]
+
+
+def meets(name: str, needs: tuple[Requirement, ...]) -> bool:
+    """Whether a name can match a pattern with these requirements.
+
+    The index looks for one requirement of each pattern; looking for the others as well takes far
+    less time than most searches.
+    """
+    if len(needs) < 2:
+        return True
+    if not name.isascii():
+        return True
+    lowered = name.lower()
+    for requirement in needs:
+        for text, ignore_case in requirement:
+            if text in (lowered if ignore_case else name):
+                break
+        else:
+            return False
+    return True

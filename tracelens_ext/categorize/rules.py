@@ -1,0 +1,100 @@
+"""The model of a rule: which category a kernel name gets, and the packs that rules come in.
+
+Nothing here reads files or searches names: `loading` makes packs from TOML, `maps` from other
+spellings people have, and `matcher` asks them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from tracelens_ext.categorize.categories import UNCATEGORIZED
+
+PackKind = Literal["kernel", "op"]
+
+_MATCH_ALL: Final = frozenset({".*", "^.*", ".*$", "^.*$", ".+", "^.+$", "."})
+"""The ways people write the last line of a map, the one that takes whatever is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A real kernel name, and the CPU operation that launched it where the rule asks for one."""
+
+    name: str
+    cpu_op: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of knowledge: names that this pattern finds belong to this category.
+
+    Attributes:
+        category: what the kernel does, in the words reports show.
+        pattern: a regular expression, searched (not anchored) in the name, case-sensitive.
+        vendor: whose GPU the kernel runs on (`nvidia`, `amd`, `any`), or None.
+        library: where the kernel comes from (`cublasLt`), or None.
+        cpu_op: a regular expression that the launching CPU operation must contain, or None.
+        priority: within the pack, higher first, then position.
+        name: what to call the rule instead of its number, or None.
+        number: the position in the pack, from 1, as the author wrote it.
+        examples: names the rule must get.
+        not_examples: names its pattern must not find.
+    """
+
+    category: str
+    pattern: str
+    vendor: str | None = None
+    library: str | None = None
+    cpu_op: str | None = None
+    priority: int = 0
+    name: str | None = None
+    number: int = 1
+    examples: tuple[Example, ...] = ()
+    not_examples: tuple[Example, ...] = ()
+
+    @property
+    def takes_any_name(self) -> bool:
+        """Whether the pattern says nothing about the name."""
+        return self.pattern in _MATCH_ALL
+
+    @property
+    def is_known(self) -> bool:
+        """False when a match says nothing: a map's catch-all, or a rule for the unknown itself."""
+        if self.category == UNCATEGORIZED:
+            return False
+        return self.cpu_op is not None or not self.takes_any_name
+
+
+@dataclass(frozen=True, slots=True)
+class RulePack:
+    """Rules that belong together: a file, a map, or a list made by a plugin.
+
+    Attributes:
+        name: what users select it by and reports call it.
+        rules: in the order they were written.
+        priority: between packs of one origin, higher first, then by name.
+        selectable: when True, the pack takes part only when a user chooses it.
+        kind: `kernel` packs look at kernel names, `op` packs at names of CPU operations.
+        source: the file it came from, or None.
+    """
+
+    name: str
+    rules: tuple[Rule, ...]
+    priority: int = 0
+    selectable: bool = False
+    kind: PackKind = "kernel"
+    source: str | None = None
+
+    def ordered(self) -> list[Rule]:
+        """The rules in the order they are tried: higher priority first, then position."""
+        return sorted(self.rules, key=lambda rule: -rule.priority)
+
+    def rule_id(self, rule: Rule) -> str:
+        """What reports call one of this pack's rules: its name, else `PACK:NUMBER`."""
+        return rule.name or f"{self.name}:{rule.number}"
+
+    def where(self, rule: Rule) -> str:
+        """Where a human finds one of this pack's rules: `FILE: rule 3` for error messages."""
+        label = f"rule {rule.number}" + (f" ({rule.name})" if rule.name else "")
+        return f"{self.source or f'pack {self.name!r}'}: {label}"

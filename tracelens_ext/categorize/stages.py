@@ -1,0 +1,198 @@
+"""The stages that kernels pass through: blocks of rules, and Python functions between them.
+
+Each stage answers for the kernels that the stages before it left open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tracelens_ext.categorize.categories import UNCATEGORIZED
+from tracelens_ext.categorize.matcher import BoundRule, Matcher, Origin
+from tracelens_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import pandas as pd
+
+    from tracelens_ext.categorize.rules import PackKind, RulePack
+
+Kernel = tuple[str, str | None]
+"""A kernel's name and the operation that launched it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a stage says about one kernel."""
+
+    category: str
+    vendor: str | None = None
+    library: str | None = None
+    rule: str | None = None
+    pack: str | None = None
+    known: bool = True
+
+
+UNKNOWN = Verdict(UNCATEGORIZED, known=False)
+
+
+@dataclass(frozen=True)
+class RuleStage:
+    """Consecutive rule packs, asked together."""
+
+    matcher: Matcher
+
+    def decide(self, kernels: Sequence[Kernel]) -> list[Verdict | None]:
+        """The winning rule's verdict for each kernel.
+
+        Raises:
+            RuleError: a pattern takes too long, or is not a regular expression.
+        """
+        numbers: dict[str, int] = {}
+        ops_of_name: list[list[str | None]] = []
+        places: list[tuple[int, int]] = []
+        for name, cpu_op in kernels:
+            number = numbers.setdefault(name, len(numbers))
+            if number == len(ops_of_name):
+                ops_of_name.append([])
+            places.append((number, len(ops_of_name[number])))
+            ops_of_name[number].append(cpu_op)
+        winners = self.matcher.first_matches(list(numbers), ops_of_name)
+        verdicts: dict[int, Verdict] = {}
+        answers: list[Verdict | None] = []
+        for number, place in places:
+            bound = winners[number][place]
+            if bound is None:
+                answers.append(None)
+                continue
+            key = id(bound)
+            if key not in verdicts:
+                verdicts[key] = verdict_of(bound)
+            answers.append(verdicts[key])
+        return answers
+
+
+@dataclass(frozen=True)
+class PythonStage:
+    """A Python categoriser: a plugin's, or a function the caller passed.
+
+    Attributes:
+        name: the plugin, or the function's own name.
+        call: given the table of kernels, answers a column.
+        own_risk: True for a function the caller passed, whose errors are the caller's to see.
+        priority: among plugins.
+    """
+
+    name: str
+    call: Callable[[pd.DataFrame], Any]
+    own_risk: bool = False
+    priority: int = 0
+
+    def decide(self, kernels: Sequence[Kernel]) -> list[Verdict | None]:
+        """The function's verdict for each kernel; None where it has no opinion.
+
+        Raises:
+            UsageError: the answer has the wrong length or is not made of texts.
+        """
+        import pandas as pd
+
+        table = pd.DataFrame(
+            {
+                "kernel_name": pd.Series([name for name, _ in kernels], dtype="object"),
+                "cpu_op": pd.Series([cpu_op for _, cpu_op in kernels], dtype="object"),
+            }
+        )
+        answer = self.call(table)
+        if isinstance(answer, (str, bytes)) or not hasattr(answer, "__len__"):
+            raise UsageError(
+                f"categorizer {self.name}: expected a column of {len(kernels)} categories, "
+                f"got {type(answer).__name__}"
+            )
+        if len(answer) != len(kernels):
+            raise UsageError(
+                f"categorizer {self.name}: expected {len(kernels)} categories, one a row of the "
+                f"table, got {len(answer)}"
+            )
+        return [self._verdict(category) for category in list(answer)]
+
+    def _verdict(self, category: object) -> Verdict | None:
+        if isinstance(category, str) and category:
+            known = category != UNCATEGORIZED
+            return Verdict(category, rule=self.name, pack=self.name, known=known)
+        if category == "" or _says_nothing(category):
+            return None
+        raise UsageError(
+            f"categorizer {self.name}: expected categories as texts or None, got {category!r}"
+        )
+
+
+@dataclass(frozen=True)
+class BoundPack:
+    """A rule pack that takes part in a run.
+
+    Attributes:
+        pack: the pack.
+        origin: where it came from.
+        limited: search its patterns under a time limit; False for vetted packs.
+    """
+
+    pack: RulePack
+    origin: Origin
+    limited: bool = True
+
+    @property
+    def name(self) -> str:
+        """The pack's name."""
+        return self.pack.name
+
+    @property
+    def priority(self) -> int:
+        """The pack's priority among those of its origin."""
+        return self.pack.priority
+
+    def bound_rules(self) -> list[BoundRule]:
+        """The pack's rules, in the order they are tried."""
+        return [
+            BoundRule(rule, self.pack, self.origin, self.limited) for rule in self.pack.ordered()
+        ]
+
+
+Source = BoundPack | PythonStage
+Stage = RuleStage | PythonStage
+
+
+def build_stages(sources: Iterable[Source], kind: PackKind) -> list[Stage]:
+    """Join neighbouring rule packs of one kind, so that names are indexed once for all of them.
+
+    Args:
+        sources: packs and functions in order of precedence.
+        kind: which packs to take; functions are asked about kernels only.
+    """
+    stages: list[Stage] = []
+    rules: list[BoundRule] = []
+    for source in sources:
+        if isinstance(source, BoundPack):
+            rules += source.bound_rules() if source.pack.kind == kind else []
+        elif kind == "kernel":
+            stages += [RuleStage(Matcher(rules))] if rules else []
+            stages.append(source)
+            rules = []
+    stages += [RuleStage(Matcher(rules))] if rules else []
+    return stages
+
+
+def verdict_of(bound: BoundRule) -> Verdict:
+    """What a matching rule says."""
+    rule = bound.rule
+    return Verdict(
+        rule.category, rule.vendor, rule.library, bound.id, bound.pack.name, rule.is_known
+    )
+
+
+def _says_nothing(value: Any) -> bool:  # noqa: ANN401
+    """Whether a value is one of the ways in which a column has no entry: None, NaN, NaT, NA."""
+    import pandas as pd
+
+    return value is None or (pd.api.types.is_scalar(value) and bool(pd.isna(value)))
