@@ -1,0 +1,1 @@
+"""Writers: they take named DataFrames and know nothing of traces."""

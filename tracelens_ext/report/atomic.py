@@ -1,0 +1,119 @@
+"""Write a file beside its target and put it in place with one rename.
+
+A reader of the target sees the old file or the whole new one, never a part of it: not while the
+report is being written, not when the disk fills up, and not when the user presses Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens_ext.errors import OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Names longer than 255 bytes are refused by nearly every file system, and a character takes up to
+# four; a human who finds a temporary file after a power cut still sees what it was to be.
+_KEPT_NAME_CHARACTERS = 50
+
+_REMEDIES: dict[int, tuple[str, str]] = {
+    errno.EACCES: ("permission denied", "choose a place that you may write to"),
+    errno.EPERM: ("permission denied", "choose a place that you may write to"),
+    errno.ENOSPC: ("no space left on the device", "free some space or choose another place"),
+    errno.EDQUOT: ("your disk quota is used up", "free some space or choose another place"),
+    errno.EFBIG: ("the file grows too large for this file system", "choose another place"),
+    errno.EROFS: ("the file system is read-only", "choose another place"),
+    errno.ENAMETOOLONG: ("the name is too long", "choose a shorter one"),
+    errno.ENOTDIR: ("a part of the path is a file, not a folder", "choose another place"),
+    errno.EEXIST: ("a part of the path is a file, not a folder", "choose another place"),
+    errno.ELOOP: ("the symbolic links lead round in a circle", "choose another place"),
+    errno.EBUSY: ("the file is in use", "close the program that has it open"),
+    errno.ETXTBSY: ("the file is in use", "close the program that has it open"),
+}
+
+
+@contextlib.contextmanager
+def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a new empty file in the target's folder, and rename it to the target at the end.
+
+    Missing parent folders are created. A target that is a symbolic link keeps the link: the file
+    it leads to is replaced. An existing file keeps its permission bits. When the body raises
+    anything, the new file is removed and the target stays as it was.
+
+    Args:
+        target: the file to write.
+
+    Yields:
+        The path to write to, an existing empty file beside the target.
+
+    Raises:
+        OutputError: the target cannot be written, or the body raised an `OSError`: one line that
+            says which file, what is wrong and what to do.
+    """
+    shown = os.fspath(target)
+    try:
+        final = _checked_target(shown)
+        beside = _new_file_beside(final)
+    except OSError as error:
+        raise output_error(shown, error) from error
+    except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links
+        raise OutputError(f"{shown!r}: cannot be written: {error}; choose another name") from error
+    try:
+        yield beside
+        with contextlib.suppress(FileNotFoundError):
+            beside.chmod(stat.S_IMODE(final.stat().st_mode))
+        beside.replace(final)
+    except OSError as error:
+        raise output_error(shown, error) from error
+    finally:
+        with contextlib.suppress(OSError):  # after the rename there is nothing left to remove
+            beside.unlink()
+
+
+def output_error(shown: str, error: OSError) -> OutputError:
+    """Turn an operating system's refusal into one line: which file, what is wrong, what to do."""
+    problem, remedy = _REMEDIES.get(
+        error.errno or 0, (error.strerror or str(error), "choose another place")
+    )
+    return OutputError(f"{shown}: cannot be written: {problem}; {remedy}")
+
+
+def _checked_target(shown: str) -> Path:
+    """Resolve the target and refuse what a rename must not replace."""
+    if not shown:
+        raise OutputError("the output file has no name; give a path such as report.xlsx")
+    final = Path(shown).resolve()  # through a symbolic link: the link itself stays
+    if final.is_dir() or shown.endswith(("/", os.sep)):
+        raise OutputError(
+            f"{shown}: cannot be written: it is a folder; give the name of a file in it"
+        )
+    if final.exists():
+        if not final.is_file():  # replacing /dev/null would be worse than failing
+            raise OutputError(
+                f"{shown}: cannot be written: it is not a regular file; choose another name"
+            )
+        if not os.access(final, os.W_OK):  # a rename would ignore the write protection
+            raise OutputError(
+                f"{shown}: cannot be written: it is write-protected; "
+                "choose another name or allow writing to it"
+            )
+    return final
+
+
+def _new_file_beside(final: Path) -> Path:
+    """Create an empty file of a name that nobody has, with the permissions of the umask."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    # A target's name that is itself too long must fail now, not at the rename after minutes.
+    with contextlib.suppress(FileNotFoundError):
+        final.lstat()
+    kept = final.name[:_KEPT_NAME_CHARACTERS]
+    beside = final.with_name(f".{kept}.{secrets.token_hex(6)}.tmp")
+    os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    return beside

@@ -1,0 +1,135 @@
+"""What a chart shows: the request, and the small table that is drawn.
+
+A chart sums the values of its table by label, so that it stays right where a label has several
+rows (a category under many operations).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+    import pandas as pd
+
+MOST_SERIES = 12  # colours that an eye can tell apart
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of one table of the workbook.
+
+    Attributes:
+        title: what it shows; the unit of the values is added when it is not there.
+        sheet: the name of the table.
+        label_column: the column whose texts name the bars.
+        value_column: the column of numbers, summed by label (and series).
+        kind: `bar`: a horizontal bar a label, the longest first. `stacked`: with a
+            `series_column` a horizontal bar a label, made of a piece a series; without one a
+            single bar, made of a piece a label.
+        top: bars to show; the others are summed into one more, which says how many they are.
+        series_column: the column whose texts name the pieces of stacked bars.
+        only: labels to show, in this order, whatever else the table holds; with a
+            `series_column` they are series. Empty: all, by value.
+    """
+
+    title: str
+    sheet: str
+    label_column: str
+    value_column: str
+    kind: Literal["bar", "stacked"] = "bar"
+    top: int = 25
+    series_column: str | None = None
+    only: tuple[str, ...] = ()
+
+
+def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
+    """Sum what a chart shows.
+
+    Args:
+        frame: the table, with the chart's columns.
+        chart: the chart.
+
+    Returns:
+        A row a bar and a column a series, labels in the index, sorted by sum, the largest first;
+        empty when there is no number other than zero. What is too much for the chart is summed
+        in a last row or column, `(12 others)`.
+
+    Raises:
+        ValueError: the table lacks one of the chart's columns.
+    """
+    import pandas as pd
+
+    label_codes, labels = _coded_texts(frame, chart.label_column, chart)
+    series_codes, series = np.zeros_like(label_codes), [chart.value_column]
+    if chart.series_column is not None:
+        series_codes, series = _coded_texts(frame, chart.series_column, chart)
+    elif chart.kind == "stacked":
+        series_codes, series, label_codes, labels = label_codes, labels, series_codes, [""]
+    values = pd.to_numeric(_only_column(frame, chart.value_column, chart), errors="coerce")
+    numbers = values.to_numpy(dtype=np.float64, na_value=0.0)
+    numbers = np.where(np.isfinite(numbers), numbers, 0.0)
+    shape = (len(labels), len(series))
+    cells = label_codes * shape[1] + series_codes
+    flat = np.bincount(cells, weights=numbers, minlength=shape[0] * shape[1])
+    sums: npt.NDArray[np.float64] = flat.astype(np.float64).reshape(shape)
+
+    only_series = chart.only if chart.series_column or chart.kind == "stacked" else ()
+    only_labels = () if only_series else chart.only
+    series, sums = _ranked(series, sums.T, only_series, MOST_SERIES)
+    labels, sums = _ranked(labels, sums.T, only_labels, chart.top)
+    return pd.DataFrame(sums, index=labels, columns=series)
+
+
+def _coded_texts(
+    frame: pd.DataFrame, name: str, chart: Chart
+) -> tuple[npt.NDArray[np.intp], list[str]]:
+    """Give a column as a number a row and the distinct texts, `(none)` where it is empty."""
+    import pandas as pd
+
+    column = _only_column(frame, name, chart)
+    if not isinstance(column.dtype, pd.StringDtype):
+        missing = column.isna().tolist()
+        texts = [
+            "(none)" if empty else str(value)
+            for value, empty in zip(column.tolist(), missing, strict=True)
+        ]
+        column = pd.Series(texts, dtype=object)
+    codes, uniques = pd.factorize(column.to_numpy(dtype=object), use_na_sentinel=False)
+    return codes, [text if isinstance(text, str) else "(none)" for text in uniques.tolist()]
+
+
+def _only_column(frame: pd.DataFrame, name: str, chart: Chart) -> pd.Series:
+    """Give the first column of a name."""
+    places = [place for place, column in enumerate(frame.columns) if column == name]
+    if not places:
+        message = f"the chart {chart.title!r} needs the column {name!r} of {chart.sheet!r}"
+        raise ValueError(message)
+    return frame.iloc[:, places[0]]
+
+
+def _ranked(
+    names: list[str], sums: npt.NDArray[np.float64], only: Sequence[str], most: int
+) -> tuple[list[str], npt.NDArray[np.float64]]:
+    """Choose and sort the rows of a matrix: as asked, else the largest sums first.
+
+    Rows of zeros are left out; those beyond `most` are summed in one row.
+    """
+    some = (sums != 0).any(axis=1)
+    if only:
+        order = [names.index(name) for name in only if name in names]
+    else:
+        order = np.argsort(-np.abs(sums.sum(axis=1)), kind="stable").tolist()
+    order = [place for place in order if some[place]]
+    # One row more is shown rather than called "1 others".
+    shown, rest = (order, []) if len(order) <= most + 1 else (order[:most], order[most:])
+    chosen = [names[place] for place in shown]
+    if not rest:
+        return chosen, sums[shown]
+    others = sums[rest].sum(axis=0)
+    return [*chosen, f"({len(rest):,} others)"], np.vstack([sums[shown], others])

@@ -1,0 +1,307 @@
+"""Show a table in a terminal: numbers whole, names cut, nothing that a name could do to a screen.
+
+rich folds or cuts any column when a table is too wide, numbers too. So the widths are chosen here:
+numbers first, then the texts share what is left, and columns that cannot be shown whole are left
+out and named below the table.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tracelens_ext.report.units import header_text, unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.measure import Measurement
+    from rich.table import Table
+
+_GAP = 2  # blanks between columns
+_TEXT_AT_LEAST = 16  # a name cut shorter tells little; columns are left out before that
+_NAME_AT_LEAST = 8  # of the first column, which stays in any case
+_FOLDED_AT_LEAST = 8  # of a folded header, which would else be a tower of words
+_HEADER_BREAK = re.compile(r"(?<=[_ ])")
+# Controls, what changes the direction of writing, what is invisible, and half characters.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column as texts.
+
+    Attributes:
+        header: its name, safe to show.
+        cells: what is shown, a text a row, safe but not yet cut.
+        is_number: right-aligned and never cut.
+        width: the widest cell.
+    """
+
+    header: str
+    cells: list[str]
+    is_number: bool
+    width: int
+
+    def header_lines(self) -> list[str]:
+        """Break the header after blanks and underscores, into lines about as wide as the cells.
+
+        A part that is wider stays whole.
+        """
+        from rich.cells import cell_len
+
+        width = max(self.width, _FOLDED_AT_LEAST)
+        lines = [""]
+        for part in _HEADER_BREAK.split(self.header):
+            if lines[-1] and cell_len((lines[-1] + part).rstrip()) > width:
+                lines.append("")
+            lines[-1] += part
+        return [line.rstrip(" ") for line in lines]
+
+
+class FrameTable:
+    """A rich renderable of a DataFrame that fits the width it is given.
+
+    Made by `frame_table`. Rendered, it keeps every number whole, cuts texts in the middle with
+    `…`, and says below the table which columns and how many rows are not shown.
+    """
+
+    def __init__(self, columns: Sequence[_Column], *, title: str, rows: int) -> None:
+        self._columns = list(columns)
+        self._title = title
+        self._rows = rows  # of the whole table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Lay the table out for the width at hand."""
+        from rich.text import Text
+
+        del console
+        ascii_only = options.ascii_only
+        if self._title:
+            yield Text(_plain(self._title, ascii_only=ascii_only), style="bold", no_wrap=True)
+        shown, widths, folded = _layout(self._columns, options.max_width)
+        yield _table(shown, widths, folded=folded, ascii_only=ascii_only)
+        for remark in self._remarks(shown):
+            yield Text(_plain(remark, ascii_only=ascii_only), style="dim")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Take all the width there is: names use it."""
+        from rich.measure import Measurement
+
+        del console
+        return Measurement(min(_NAME_AT_LEAST, options.max_width), options.max_width)
+
+    def _remarks(self, shown: Sequence[_Column]) -> list[str]:
+        """Say what is not shown."""
+        remarks = []
+        kept = {id(column) for column in shown}
+        left_out = [column.header for column in self._columns if id(column) not in kept]
+        more = self._rows - (len(self._columns[0].cells) if self._columns else 0)
+        if more:
+            remarks.append(f"{more:,} more row{'s' if more > 1 else ''} not shown")
+        if left_out:
+            remarks.append("too narrow to show: " + ", ".join(left_out))
+        return remarks
+
+
+def frame_table(
+    frame: pd.DataFrame,
+    *,
+    title: str = "",
+    columns: Sequence[str] | None = None,
+    rows: int | None = None,
+) -> FrameTable:
+    r"""Make a table for the terminal.
+
+    Numbers are shown with the decimals that their unit deserves; the unit itself is in the
+    column's name. Texts are shown as they are: rich markup in them means nothing, and control
+    characters are shown as escapes (`\x1b`).
+
+    Args:
+        frame: the table.
+        title: a line above it.
+        columns: the columns to show, in this order; those that the table lacks are left out.
+            When not all fit, the last are left out first; a first column of texts stays.
+        rows: rows to show, the first ones; all by default.
+
+    Returns:
+        A renderable for `rich.console.Console.print`.
+    """
+    names = list(frame.columns)
+    places = list(range(len(names)))
+    if columns is not None:
+        places = [names.index(name) for name in columns if name in names]
+    shown = frame.iloc[:rows] if rows is not None else frame
+    return FrameTable(
+        [_column(shown.iloc[:, place]) for place in places], title=title, rows=len(frame)
+    )
+
+
+def safe_text(text: str) -> str:
+    """Show the characters that could act on a terminal, or deceive its reader, as escapes."""
+    return _UNSAFE.sub(lambda found: found.group(0).encode("unicode_escape").decode(), text)
+
+
+def cut_middle(text: str, width: int, mark: str = "…") -> str:
+    """Cut a text in its middle; the end of a kernel's name tells as much as its beginning.
+
+    Args:
+        text: a text without control characters.
+        width: cells of the terminal that it may take; a wide character takes two.
+        mark: what stands for the part cut out.
+    """
+    from rich.cells import cell_len
+
+    if cell_len(text) <= width:
+        return text
+    if width <= len(mark):
+        return mark[:width]
+    room = width - len(mark)
+    end = room // 3
+    tail = _head(text[::-1], end)[::-1]
+    return _head(text, room - end) + mark + tail
+
+
+def _head(text: str, width: int) -> str:
+    """Keep as many characters as fit the width."""
+    from rich.cells import cell_len
+
+    head = text[:width]
+    while cell_len(head) > width:
+        head = head[:-1]
+    return head
+
+
+def _plain(text: str, *, ascii_only: bool) -> str:
+    """Spell a text for a terminal that knows ASCII only."""
+    text = safe_text(text)
+    if not ascii_only:
+        return text
+    spelled = text.replace("µ", "u").replace("…", "...")
+    return spelled.encode("ascii", "backslashreplace").decode()
+
+
+def _column(series: pd.Series) -> _Column:
+    """Turn a column into texts."""
+    import pandas as pd
+    from rich.cells import cell_len
+
+    header = header_text(series.name)
+    kinds = pd.api.types
+    is_number = kinds.is_integer_dtype(series.dtype) or kinds.is_float_dtype(series.dtype)
+    if is_number:
+        cells = _number_cells(series, header)
+    else:
+        missing = series.isna().tolist()
+        cells = [
+            "" if empty else safe_text(str(value))
+            for value, empty in zip(series.tolist(), missing, strict=True)
+        ]
+    width = max((cell_len(cell) for cell in cells), default=0)
+    return _Column(safe_text(header), cells, is_number, width)
+
+
+def _number_cells(series: pd.Series, header: str) -> list[str]:
+    """Format the numbers of a column alike, so that their points line up."""
+    unit = unit_of(header)
+    if series.dtype.kind in "iu":  # exact, which doubles are not
+        return [
+            "" if missing else unit.text(int(value), fractions=False)
+            for value, missing in zip(series.tolist(), series.isna().tolist(), strict=True)
+        ]
+    values = [float(value) for value in series.astype(object).where(series.notna(), float("nan"))]
+    finite = [value for value in values if abs(value) < float("inf")]
+    fractions = any(value != int(value) for value in finite)
+    largest = max((abs(value) for value in finite), default=0.0)
+    return [unit.text(value, fractions=fractions, largest=largest) for value in values]
+
+
+def _layout(columns: Sequence[_Column], width: int) -> tuple[list[_Column], list[int], bool]:
+    """Choose which columns fit, and how wide each is.
+
+    Returns:
+        The columns to show, their widths, and whether headers are folded.
+    """
+    shown = list(columns)
+    while shown:
+        for folded in (False, True):
+            widths = _widths(shown, width, folded=folded)
+            if widths is not None:
+                return shown, widths, folded
+        if len(shown) == 1 and not shown[0].is_number:
+            return shown, [max(1, min(width, shown[0].width))], True
+        shown.pop()
+    return [], [], False
+
+
+def _widths(columns: Sequence[_Column], width: int, *, folded: bool) -> list[int] | None:
+    """Share the width among columns: numbers what they need, texts the rest evenly.
+
+    Returns:
+        A width a column; None when the columns do not fit.
+    """
+    from rich.cells import cell_len
+
+    room = width - _GAP * (len(columns) - 1)
+    wanted, needed = [], []
+    for place, column in enumerate(columns):
+        lines = column.header_lines() if folded else [column.header]
+        header = max(cell_len(line) for line in lines)
+        wanted.append(max(column.width, header))
+        at_least = _TEXT_AT_LEAST
+        if not place:
+            at_least = min(at_least, max(_NAME_AT_LEAST, room // 2))
+        needed.append(wanted[-1] if column.is_number else min(wanted[-1], max(at_least, header)))
+    left = room - sum(needed)
+    if left < 0:
+        return None
+    # The text that lacks least is satisfied first; what it leaves goes to the others.
+    hungry = sorted(range(len(columns)), key=lambda place: wanted[place] - needed[place])
+    for turn, place in enumerate(hungry):
+        more = min(wanted[place] - needed[place], left // (len(hungry) - turn))
+        needed[place] += more
+        left -= more
+    return needed
+
+
+def _table(
+    columns: Sequence[_Column], widths: Sequence[int], *, folded: bool, ascii_only: bool
+) -> Table:
+    """Build the rich table; every cell has its final text, so that rich has nothing to fit."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        box=box.ASCII2 if ascii_only else box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, _GAP - 1, 0, 0),
+    )
+    mark = "..." if ascii_only else "…"
+    for column, width in zip(columns, widths, strict=True):
+        lines = column.header_lines() if folded else [column.header]
+        header = "\n".join(
+            cut_middle(_plain(line, ascii_only=ascii_only), width, mark) for line in lines
+        )
+        table.add_column(
+            Text(header),
+            justify="right" if column.is_number else "left",
+            width=width,
+            no_wrap=True,
+            vertical="bottom",
+        )
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(
+            *(
+                Text(cut_middle(_plain(cell, ascii_only=ascii_only), width, mark))
+                for cell, width in zip(cells, widths, strict=True)
+            )
+        )
+    return table
