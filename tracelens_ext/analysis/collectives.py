@@ -1,0 +1,218 @@
+"""Collectives of one rank: what was sent, how long it took, and at what bandwidth.
+
+Sizes come from the metadata that PyTorch records with a collective, on the kernel or on the
+`record_param_comms` op around its launch. Bandwidths follow `doc/PERFORMANCE.md` of NVIDIA's
+nccl-tests: algorithm bandwidth is the size S of the whole array divided by the time, and bus
+bandwidth is that times a factor of the number of ranks n: 2(n-1)/n for an all-reduce, (n-1)/n for
+all-gather, reduce-scatter and all-to-all (and, as its `gather.cu` and `scatter.cu` have it, for
+those), 1 for broadcast, reduce and a send or receive. A kernel also runs while it waits for the
+other ranks, so on one rank the shortest run tells most about the network.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.analysis.grouping import percent
+from tracelens_ext.analysis.paths import nearest_above
+from tracelens_ext.nesting import ROOT
+from tracelens_ext.trace import NONE, EventKind
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pandas as pd
+
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.trace import ArgColumn, Int64Array
+
+#: Columns that tell collectives apart, by their names in the trace.
+_TEXTS = ("Collective name", "Process Group Name", "Process Group Description", "dtype")
+_NUMBERS = ("Group size", "In msg nelems", "Out msg nelems")
+KEYS = (
+    "Collective name",
+    "Process Group Name",
+    "Process Group Description",
+    "Group size",
+    "dtype",
+    "In msg nelems",
+    "Out msg nelems",
+    "kernel_name",
+)
+
+#: Bytes an element, by PyTorch's names of scalar types.
+_ELEMENT_BYTES = {
+    **dict.fromkeys(("Bool", "Byte", "Char", "QInt8", "QUInt8"), 1),
+    **dict.fromkeys(("Short", "UInt16", "Half", "BFloat16"), 2),
+    **dict.fromkeys(("Int", "UInt32", "Float", "ComplexHalf"), 4),
+    **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
+}
+_EIGHT_BIT_FLOAT = "Float8_"
+
+#: What a collective's name contains → its factor, in order: `reduce` is within `allreduce`.
+_FAMILIES = (
+    (re.compile("all_?reduce"), "all-reduce"),
+    (re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"), "partial"),
+    (re.compile("broadcast|reduce|send|recv"), "whole"),
+)
+#: PyTorch names its annotation around a collective after backend and collective.
+_ANNOTATION_PREFIX = "nccl:"
+
+_NS_PER_US, _NS_PER_MS = 1e3, 1e6
+
+
+def collectives(work: GpuWork) -> pd.DataFrame:
+    """Communication kernels by collective, process group, size and type.
+
+    Returns:
+        Columns `Collective name` (of the metadata, else of the annotation around the launch, else
+        empty), `Process Group Name`, `Process Group Description`, `Group size` (ranks), `dtype`,
+        `In msg nelems`, `Out msg nelems` (elements a rank puts in and gets out), `kernel_name`;
+        `In msg bytes`, `Out msg bytes`, `count` (kernels), `total_time_ms`, `avg_time_us`,
+        `std_time_us` (of a sample), `min_time_us`, `max_time_us`,
+        `% of communication time` (of the summed durations), `algorithm bandwidth (GB/s)`,
+        `bus bandwidth (GB/s)` (at the mean duration), `best bus bandwidth (GB/s)` (at the shortest;
+        GB = 10⁹ bytes). What the metadata does not tell is empty or missing. Longest total first;
+        no rows without communication.
+    """
+    import pandas as pd
+
+    chosen = np.flatnonzero(work.is_communication)
+    described = _described_by(work, chosen)
+    keys: dict[str, object] = {name: _text(work, name, described) for name in _TEXTS}
+    keys |= {name: _number(work.trace.arg(name), described) for name in _NUMBERS}
+    named = np.array(keys["Collective name"], dtype=object)
+    keys["Collective name"] = np.where(named == "", _annotated(work, chosen), named)
+    keys["kernel_name"] = [work.trace.names[i] for i in work.name[chosen].tolist()]
+    table = pd.DataFrame({name: keys[name] for name in KEYS})
+    table["time"] = work.duration[chosen] / _NS_PER_US
+    grouped = table.groupby(list(KEYS), sort=False, dropna=False)["time"]
+    frame = grouped.agg(["count", "sum", "mean", "std", "min", "max"]).reset_index()
+    frame = frame.sort_values("sum", ascending=False, kind="stable", ignore_index=True)
+    return _with_bandwidth(frame)
+
+
+def _with_bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with sizes and bandwidths; its columns named and ordered as documented."""
+    dtype = frame["dtype"].tolist()
+    element = np.array([_element_bytes(name) for name in dtype], dtype=np.float64)
+    sent, received = (frame[f"{side} msg nelems"].to_numpy() * element for side in ("In", "Out"))
+    size = np.fmax(sent, received)  # the whole array, whichever side has all of it
+    names, ranks = frame["Collective name"].tolist(), frame["Group size"].to_numpy()
+    factor = np.array([_bus_factor(*pair) for pair in zip(names, ranks.tolist(), strict=True)])
+    mean, shortest = frame["mean"].to_numpy(), frame["min"].to_numpy()
+    total = frame["sum"].to_numpy()
+    result = frame[list(KEYS)].copy()
+    for name in _NUMBERS:
+        result[name] = _whole(frame[name].to_numpy())
+    result["In msg bytes"], result["Out msg bytes"] = _whole(sent), _whole(received)
+    result["count"] = frame["count"]
+    result["total_time_ms"] = total / 1e3
+    for statistic in ("mean", "std", "min", "max"):
+        label = "avg" if statistic == "mean" else statistic
+        result[f"{label}_time_us"] = frame[statistic]
+    result["% of communication time"] = percent(total, total.sum())
+    result["algorithm bandwidth (GB/s)"] = _gigabytes_a_second(size, mean)
+    result["bus bandwidth (GB/s)"] = _gigabytes_a_second(size, mean) * factor
+    result["best bus bandwidth (GB/s)"] = _gigabytes_a_second(size, shortest) * factor
+    return result
+
+
+def _described_by(work: GpuWork, chosen: Int64Array) -> Int64Array:
+    """The event whose metadata describes each chosen GPU event, `NONE` without; (k,)."""
+    trace, rows = work.trace, work.rows[chosen]
+    has = np.zeros(len(trace), dtype=bool)
+    has[trace.arg("Collective name").rows] = True
+    return np.where(has[rows], rows, _event_above(work, chosen, has[work.tree.rows]))
+
+
+def _annotated(work: GpuWork, chosen: Int64Array) -> npt.NDArray[np.object_]:
+    """The collective that the annotation around each chosen GPU event names, else empty; (k,)."""
+    trace, tree = work.trace, work.tree
+    named = [n.removeprefix(_ANNOTATION_PREFIX) for n in trace.names]
+    names_one = np.array([n != k for n, k in zip(trace.names, named, strict=True)], dtype=bool)
+    is_annotation = trace.kind[tree.rows] == EventKind.USER_ANNOTATION
+    row = _event_above(work, chosen, is_annotation & names_one[trace.name[tree.rows]])
+    code = np.where(row == NONE, len(named), trace.name[row])
+    return np.array([*named, ""], dtype=object)[code]
+
+
+def _event_above(work: GpuWork, chosen: Int64Array, marked: npt.NDArray[np.bool_]) -> Int64Array:
+    """Row of the nearest marked host event above the launch of each chosen GPU event; (k,)."""
+    tree = work.tree
+    result = np.full(len(chosen), NONE, dtype=np.int64)
+    linked = np.flatnonzero(tree.linked[chosen])
+    launch = tree.launch_position_of_gpu[chosen[linked]]
+    at = nearest_above(tree.parent_position, launch, marked)
+    found = at != ROOT
+    result[linked[found]] = tree.rows[at[found]]
+    return result
+
+
+def _text(work: GpuWork, name: str, rows: Int64Array) -> list[str]:
+    """A text argument of some events, without its quotes; empty where an event has none."""
+    column = work.trace.arg(name)
+    code = np.where(rows == NONE, NONE, column.at(np.maximum(rows, 0)))
+    raw = column.texts or []
+    known = {i: _plain(raw[i]) for i in np.unique(code).tolist() if i != NONE}
+    return [known.get(i, "") for i in code.tolist()]
+
+
+def _number(column: ArgColumn, rows: Int64Array) -> npt.NDArray[np.float64]:
+    """A numeric argument of some events, NaN where an event has none."""
+    code = np.where(rows == NONE, NONE, column.at(np.maximum(rows, 0)))
+    raw = column.texts or []
+    known = {i: _as_number(raw[i]) for i in np.unique(code).tolist() if i != NONE}
+    return np.array([known.get(i, np.nan) for i in code.tolist()], dtype=np.float64)
+
+
+def _plain(raw: str) -> str:
+    try:
+        value = json.loads(raw)
+    except ValueError:
+        return raw
+    return value if isinstance(value, str) else raw
+
+
+def _as_number(raw: str) -> float:
+    """A number, or a number in quotes; NaN for anything else, and for a negative one."""
+    try:
+        value = float(_plain(raw))
+    except ValueError:
+        return np.nan
+    return value if 0 <= value < np.inf else np.nan
+
+
+def _element_bytes(dtype: str) -> float:
+    if dtype.startswith(_EIGHT_BIT_FLOAT):
+        return 1
+    return _ELEMENT_BYTES.get(dtype, np.nan)
+
+
+def _bus_factor(collective: str, ranks: float) -> float:
+    """Bus bandwidth as a multiple of algorithm bandwidth; NaN where it is not defined."""
+    if not ranks >= 1:
+        return np.nan
+    lower = collective.lower()
+    family = next((family for pattern, family in _FAMILIES if pattern.search(lower)), "")
+    share = (ranks - 1) / ranks
+    return {"all-reduce": 2 * share, "partial": share, "whole": 1.0}.get(family, np.nan)
+
+
+def _gigabytes_a_second(
+    size: npt.NDArray[np.float64], time_us: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    result: npt.NDArray[np.float64] = np.full(size.shape, np.nan)
+    np.divide(size, time_us * 1e3, out=result, where=time_us > 0)
+    return result
+
+
+def _whole(values: npt.NDArray[np.float64]) -> pd.Series[int]:
+    """Whole numbers of which some may be missing."""
+    import pandas as pd
+
+    return pd.Series(np.floor(values)).astype("Int64")

@@ -1,0 +1,69 @@
+"""How much of the GPU time the tables can explain: linked to a launch, known to a rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.analysis.grouping import group_durations
+
+if TYPE_CHECKING:
+    from tracelens_ext.analysis.gpu_work import GpuWork
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Shares of the summed durations of all GPU events; percent, 0 to 100.
+
+    Attributes:
+        events: GPU events.
+        total_ns: sum of their durations.
+        unlinked_events: those whose launch is not in the trace.
+        unlinked_percent: their share of the time.
+        uncategorized_percent: share of the time that no rule knows; None without categories.
+        uncategorized_names: distinct names that no rule knows.
+        names: distinct names.
+        largest_uncategorized: up to five of them by time: (name, percent of GPU time).
+    """
+
+    events: int
+    total_ns: int
+    unlinked_events: int
+    unlinked_percent: float
+    uncategorized_percent: float | None
+    uncategorized_names: int
+    names: int
+    largest_uncategorized: tuple[tuple[str, float], ...]
+
+
+def coverage(work: GpuWork) -> Coverage:
+    """Measure what the tables leave unexplained."""
+    total = int(work.duration.sum())
+
+    def share(part: np.ndarray | int) -> float:
+        return 100.0 * float(part) / total if total else 0.0
+
+    unlinked = ~work.tree.linked
+    unknown_percent: float | None = None
+    unknown_names = 0
+    largest: tuple[tuple[str, float], ...] = ()
+    if work.categories is not None:
+        unknown = ~work.categories.known
+        groups = group_durations([work.name[unknown]], work.duration[unknown])
+        unknown_percent, unknown_names = share(work.duration[unknown].sum()), len(groups)
+        largest = tuple(
+            (work.trace.names[name], share(time))
+            for name, time in zip(groups.keys[0][:5].tolist(), groups.total.tolist(), strict=False)
+        )
+    return Coverage(
+        events=len(work),
+        total_ns=total,
+        unlinked_events=int(unlinked.sum()),
+        unlinked_percent=share(work.duration[unlinked].sum()),
+        uncategorized_percent=unknown_percent,
+        uncategorized_names=unknown_names,
+        names=len(np.unique(work.name)),
+        largest_uncategorized=largest,
+    )

@@ -1,0 +1,54 @@
+"""CPU operations by the time the host spent in them: what a trace without a GPU can tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.analysis.busy_time import BusyTime
+from tracelens_ext.analysis.grouping import group_durations, percent, texts
+from tracelens_ext.analysis.timeline import NS_PER_MS
+from tracelens_ext.nesting import ROOT, nearest_marked
+from tracelens_ext.trace import EventKind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens_ext.tree import CallTree
+
+
+def cpu_ops(tree: CallTree) -> pd.DataFrame:
+    """Host time by CPU op.
+
+    Returns:
+        Columns `cpu_op`, `count`, `total_time_ms` (an op within itself counts each time),
+        `self_time_ms` (without the CPU ops directly below), `avg_time_us`, `% of CPU op time` (of
+        the sum of self times); longest self time first.
+    """
+    import pandas as pd
+
+    trace = tree.trace
+    is_op = trace.kind[tree.rows] == EventKind.CPU_OP
+    above = nearest_marked(tree.parent_position, is_op)
+    duration = trace.dur[tree.rows]
+    inner = np.flatnonzero(is_op & (above != ROOT))
+    start = trace.ts[tree.rows][inner]
+    below = BusyTime(start, start + duration[inner]).by_owner(above[inner], len(tree.rows))
+    self_time = duration - below
+    names, self_time, duration = trace.name[tree.rows][is_op], self_time[is_op], duration[is_op]
+    total = group_durations([names], duration)
+    of_name = np.zeros(len(trace.names), dtype=np.int64)
+    np.add.at(of_name, names, self_time)
+    own = of_name[total.keys[0]]
+    frame = pd.DataFrame(
+        {
+            "cpu_op": texts(total.keys[0], trace.names),
+            "count": total.count,
+            "total_time_ms": total.total / NS_PER_MS,
+            "self_time_ms": own / NS_PER_MS,
+            "avg_time_us": total.total / 1e3 / np.maximum(total.count, 1),
+            "% of CPU op time": percent(own, int(self_time.sum())),
+        }
+    )
+    return frame.iloc[np.argsort(-own, kind="stable")].reset_index(drop=True)

@@ -1,0 +1,148 @@
+"""What the GPU events of a trace are: the columns that every analysis of GPU time shares."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.categorize import builtin_categorizer
+from tracelens_ext.trace import NONE, EventKind
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tracelens_ext.categorize import KernelCategorizer
+    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+    from tracelens_ext.tree import CallTree
+
+    BoolArray = npt.NDArray[np.bool_]
+
+COMMUNICATION = "Communication"
+MEMORY_OPS = "Memory Ops"
+
+KIND_LABELS = {
+    EventKind.KERNEL: "kernel",
+    EventKind.MEMCPY: "memcpy",
+    EventKind.MEMSET: "memset",
+}
+
+#: How older ROCm profilers record a copy: as a kernel. (They are kernels in the kernel tables,
+#: as the profiler says, and copies on the timeline, as the hardware says.)
+_COPY_RECORDED_AS_KERNEL = re.compile(r"MEMORY_COPY_|__amd_rocclr_copyBuffer")
+
+
+@dataclass(frozen=True)
+class Categories:
+    """The category of each GPU event.
+
+    Attributes:
+        code: index into `labels`, shape (g,).
+        labels: the categories that occur.
+        known: False where no rule knows an event, or only a map's catch-all, shape (g,).
+    """
+
+    code: Int32Array
+    labels: list[str]
+    known: BoolArray
+
+
+class GpuWork:
+    """The GPU events of a trace (g of them, in file order) as columns.
+
+    Args:
+        tree: the call tree.
+        categorizer: gives each event a category; None for no categories.
+        include_unlinked: whether events without a launch in the trace count in the timeline.
+    """
+
+    def __init__(
+        self, tree: CallTree, categorizer: KernelCategorizer | None, *, include_unlinked: bool
+    ) -> None:
+        self.tree = tree
+        self.trace: Trace = tree.trace
+        self.categorizer = categorizer
+        self.include_unlinked = include_unlinked
+        self.rows = self.trace.gpu_rows
+        self.name: Int32Array = self.trace.name[self.rows]
+        self.kind = self.trace.kind[self.rows]
+        self.start: Int64Array = self.trace.ts[self.rows]
+        self.duration: Int64Array = self.trace.dur[self.rows]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def end(self) -> Int64Array:
+        """End of each event in ns since the trace's first event, (g,)."""
+        return self.start + self.duration
+
+    @cached_property
+    def is_kernel(self) -> BoolArray:
+        """Whether each event is a kernel, (g,)."""
+        result: BoolArray = self.kind == EventKind.KERNEL
+        return result
+
+    @cached_property
+    def counted(self) -> BoolArray:
+        """Whether each event counts in the timeline, (g,)."""
+        return np.ones(len(self), dtype=bool) if self.include_unlinked else self.tree.linked
+
+    @cached_property
+    def parent_op(self) -> tuple[Int32Array, list[str]]:
+        """The innermost CPU op around each launch, else the launch's name, else empty.
+
+        Returns:
+            Codes, shape (g,), and what they stand for.
+        """
+        tree, trace = self.tree, self.trace
+        code = np.full(len(self), len(trace.names), dtype=np.int32)
+        code[tree.linked] = trace.name[tree.launch_of_gpu[tree.linked]]
+        has_op = tree.cpu_op_of_gpu != NONE
+        code[has_op] = trace.name[tree.cpu_op_of_gpu[has_op]]
+        return code, [*trace.names, ""]
+
+    @cached_property
+    def categories(self) -> Categories | None:
+        """The category of each event by the chosen categorizer; None without one."""
+        return self._categorize(self.categorizer) if self.categorizer is not None else None
+
+    @cached_property
+    def is_communication(self) -> BoolArray:
+        """Whether the built-in packs call an event communication, whatever was chosen, (g,)."""
+        builtin = self._categorize(builtin_categorizer())
+        wanted = np.array([label == COMMUNICATION for label in builtin.labels] or [False])
+        result: BoolArray = wanted[builtin.code] & self.is_kernel
+        return result
+
+    @cached_property
+    def is_copy(self) -> BoolArray:
+        """Whether an event copies memory between places, (g,)."""
+        names = self.trace.names
+        as_kernel = np.fromiter(
+            (bool(_COPY_RECORDED_AS_KERNEL.match(n)) for n in names), bool, len(names)
+        )
+        result: BoolArray = (self.kind == EventKind.MEMCPY) | (
+            self.is_kernel & as_kernel[self.name]
+        )
+        return result
+
+    def _categorize(self, categorizer: KernelCategorizer) -> Categories:
+        """Ask for each distinct (kernel, parent op) once; copies and fills are memory ops."""
+        op_code, ops = self.parent_op
+        pairs = self.name.astype(np.int64) * (len(ops) + 1) + op_code
+        distinct, inverse = np.unique(pairs[self.is_kernel], return_inverse=True)
+        names = [self.trace.names[i] for i in (distinct // (len(ops) + 1)).tolist()]
+        launched_by = [ops[i] or None for i in (distinct % (len(ops) + 1)).tolist()]
+        decisions = categorizer.categorize(names, launched_by)
+        answers = decisions.category
+        labels = sorted({*answers, MEMORY_OPS})
+        place = {label: i for i, label in enumerate(labels)}
+        code = np.full(len(self), place[MEMORY_OPS], dtype=np.int32)
+        code[self.is_kernel] = np.array([place[a] for a in answers], dtype=np.int32)[inverse]
+        known = np.ones(len(self), dtype=bool)
+        known[self.is_kernel] = np.array(decisions.known, dtype=bool)[inverse]
+        return Categories(code, labels, known)

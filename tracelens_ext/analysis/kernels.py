@@ -1,0 +1,228 @@
+"""Tables of kernels and other GPU events: by name and operation, by category, one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.analysis.gpu_work import KIND_LABELS
+from tracelens_ext.analysis.grouping import Groups, group_durations, percent, texts
+from tracelens_ext.analysis.op_categories import op_categories
+from tracelens_ext.analysis.timeline import NS_PER_MS
+from tracelens_ext.trace import NONE, EventKind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.analysis.grouping import IntArray
+
+NS_PER_US = 1e3
+
+_KIND_NAMES = [KIND_LABELS.get(kind, kind.name.lower()) for kind in EventKind]
+
+
+def kernel_summary(work: GpuWork) -> pd.DataFrame:
+    """GPU time by operation and kernel; every GPU event is in it.
+
+    Returns:
+        Columns `cpu_op` (`graph` for a graph launch, else the innermost CPU op, else the launch,
+        else `(unlinked)`), `kernel_category` when there are categories, `kernel_name`, `count`,
+        `total_time_ms`, `avg_time_us`, `min_time_us`, `max_time_us`, `% of GPU time` (the sum of
+        all durations being 100), `kind` (kernel, memcpy, memset). Longest total first.
+    """
+    import pandas as pd
+
+    op, op_labels = work.tree.cpu_op_label_of_gpu
+    categories = work.categories
+    keys: list[IntArray] = [op, work.name, work.kind]
+    if categories:
+        keys.append(categories.code)
+    groups = group_durations(keys, work.duration)
+    columns: dict[str, object] = {"cpu_op": texts(groups.keys[0], op_labels)}
+    if categories:
+        columns["kernel_category"] = texts(groups.keys[3], categories.labels)
+    columns["kernel_name"] = texts(groups.keys[1], work.trace.names)
+    columns |= _statistics(groups)
+    columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
+    columns["kind"] = texts(groups.keys[2], _KIND_NAMES)
+    return pd.DataFrame(columns)
+
+
+def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
+    """GPU time by operation and category; every GPU event is in it.
+
+    Returns:
+        Columns `cpu_op`, `kernel_category`, `count`, `total_time_ms`, `% of cpu_op time` (of the
+        summed durations of that operation), `% of GPU time`, `kind`. Operations with the longest
+        total first, within an operation the same.
+
+    Raises:
+        ValueError: there are no categories.
+    """
+    import pandas as pd
+
+    op, op_labels = work.tree.cpu_op_label_of_gpu
+    categories = work.categories
+    if categories is None:
+        raise ValueError("kernel categories were not asked for")
+    groups = group_durations([op, categories.code, work.kind], work.duration)
+    of_op = np.zeros(len(op_labels), dtype=np.int64)
+    np.add.at(of_op, op, work.duration)
+    op_total = of_op[groups.keys[0]]
+    order = np.lexsort((-groups.total, groups.keys[0], -op_total))
+    frame = pd.DataFrame(
+        {
+            "cpu_op": texts(groups.keys[0], op_labels),
+            "kernel_category": texts(groups.keys[1], categories.labels),
+            "count": groups.count,
+            "total_time_ms": groups.total / NS_PER_MS,
+            "% of cpu_op time": percent(groups.total, op_total),
+            "% of GPU time": percent(groups.total, int(work.duration.sum())),
+            "kind": texts(groups.keys[2], _KIND_NAMES),
+        }
+    )
+    return frame.iloc[order].reset_index(drop=True)
+
+
+def category_totals(work: GpuWork) -> pd.DataFrame:
+    """GPU time by category alone.
+
+    Returns:
+        Columns `kernel_category`, `count`, `total_time_ms`, `% of GPU time`; longest first. Empty
+        without categories.
+    """
+    import pandas as pd
+
+    categories = work.categories
+    if categories is None:
+        return pd.DataFrame(columns=["kernel_category", "count", "total_time_ms", "% of GPU time"])
+    groups = group_durations([categories.code], work.duration)
+    return pd.DataFrame(
+        {
+            "kernel_category": texts(groups.keys[0], categories.labels),
+            "count": groups.count,
+            "total_time_ms": groups.total / NS_PER_MS,
+            "% of GPU time": percent(groups.total, int(work.duration.sum())),
+        }
+    )
+
+
+def kernels(
+    work: GpuWork, *, launcher_detail: bool = False, nn_module_detail: bool = False
+) -> pd.DataFrame:
+    """A row a GPU event, in order of start.
+
+    Args:
+        work: the GPU events.
+        launcher_detail: also the launch and the CPU op around it.
+        nn_module_detail: also the `nn.Module`s around the launch (needs Python frames in the tree).
+
+    Returns:
+        Columns `cpu_op`, `kernel_category` when there are categories, `kernel_name`, `kind`,
+        `device`, `stream` (-1 where the trace does not say), `start_us` (since the trace's first
+        event), `duration_us`, `correlation` (-1 without one), `linked`; with `launcher_detail`
+        `launch`, `launch_start_us`, `launch_duration_us`, `launch_delay_us` (from the launch's
+        start to the event's), `Parent cpu_op`; with `nn_module_detail` `nn_module`.
+    """
+    import pandas as pd
+
+    tree, trace = work.tree, work.trace
+    op, op_labels = tree.cpu_op_label_of_gpu
+    categories = work.categories
+    columns: dict[str, object] = {"cpu_op": texts(op, op_labels)}
+    if categories:
+        columns["kernel_category"] = texts(categories.code, categories.labels)
+    columns |= {
+        "kernel_name": texts(work.name, trace.names),
+        "kind": texts(work.kind, _KIND_NAMES),
+        "device": trace.device,
+        "stream": trace.stream,
+        "start_us": work.start / NS_PER_US,
+        "duration_us": work.duration / NS_PER_US,
+        "correlation": trace.correlation[work.rows],
+        "linked": tree.linked,
+    }
+    if launcher_detail:
+        launch = np.where(tree.linked, tree.launch_of_gpu, 0)
+        missing = ~tree.linked
+        names = [trace.names[i] for i in trace.name[launch].tolist()] if len(work) else []
+        columns["launch"] = pd.array(names, dtype="str")
+        columns["launch"][missing] = None  # type: ignore[index]
+        for label, value in (
+            ("launch_start_us", trace.ts[launch]),
+            ("launch_duration_us", trace.dur[launch]),
+            ("launch_delay_us", work.start - trace.ts[launch]),
+        ):
+            columns[label] = np.where(missing, np.nan, value / NS_PER_US)
+        columns["Parent cpu_op"] = texts(*work.parent_op)
+    if nn_module_detail:
+        columns["nn_module"] = tree.module_of_gpu()
+    return pd.DataFrame(columns).iloc[np.argsort(work.start, kind="stable")].reset_index(drop=True)
+
+
+def reference_kernel_summary(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
+    """The sheet `kernel_summary`, with the columns TraceLens gives it; kernels only.
+
+    Args:
+        work: the GPU events.
+        total_time_ns: what `Percent of total time (%)` is a percentage of.
+
+    Returns:
+        A row for each CPU op, kernel and stream: `Parent op category`, `Parent cpu_op` (missing
+        when no CPU op is in the trace), `Kernel name`, `Kernel stream`, `Kernel duration (µs)_sum`,
+        `…_count`, `…_mean`, `…_min`, `…_max`, `Percent of kernels time (%)`,
+        `Percent of total time (%)`; `kernel_category` after the name when there are categories.
+        Longest total first.
+    """
+    import pandas as pd
+
+    chosen = np.flatnonzero(work.is_kernel)
+    code, ops = work.parent_op
+    category, category_labels = _parent_op_category(work)
+    keys = [category, code, work.name, work.trace.stream]
+    if work.categories:
+        keys.append(work.categories.code)
+    groups = group_durations([key[chosen] for key in keys], work.duration[chosen])
+    columns: dict[str, object] = {
+        "Parent op category": texts(groups.keys[0], category_labels),
+    }
+    if len(work.trace.rows_of(EventKind.CPU_OP)):
+        columns["Parent cpu_op"] = texts(groups.keys[1], ops)
+    columns["Kernel name"] = texts(groups.keys[2], work.trace.names)
+    if work.categories:
+        columns["kernel_category"] = texts(groups.keys[4], work.categories.labels)
+    microseconds = groups.total / NS_PER_US
+    columns |= {
+        "Kernel stream": groups.keys[3],
+        "Kernel duration (µs)_sum": microseconds,
+        "Kernel duration (µs)_count": groups.count,
+        "Kernel duration (µs)_mean": microseconds / groups.count,
+        "Kernel duration (µs)_min": groups.shortest / NS_PER_US,
+        "Kernel duration (µs)_max": groups.longest / NS_PER_US,
+        "Percent of kernels time (%)": percent(groups.total, int(work.duration[chosen].sum())),
+        "Percent of total time (%)": percent(groups.total, total_time_ns),
+    }
+    return pd.DataFrame(columns)
+
+
+def _parent_op_category(work: GpuWork) -> tuple[np.ndarray, list[str]]:
+    """The category of the innermost CPU op around each launch, else of the launch, else empty."""
+    tree = work.tree
+    parent = np.where(tree.cpu_op_of_gpu != NONE, tree.cpu_op_of_gpu, tree.launch_of_gpu)
+    rows, number = np.unique(parent[tree.linked], return_inverse=True)
+    of_gpu = np.full(len(work), NONE, dtype=np.int64)
+    of_gpu[tree.linked] = number
+    code, labels = op_categories(work, rows, of_gpu)
+    return np.append(code, len(labels))[of_gpu], [*labels, ""]
+
+
+def _statistics(groups: Groups) -> dict[str, object]:
+    return {
+        "count": groups.count,
+        "total_time_ms": groups.total / NS_PER_MS,
+        "avg_time_us": groups.total / NS_PER_US / np.maximum(groups.count, 1),
+        "min_time_us": groups.shortest / NS_PER_US,
+        "max_time_us": groups.longest / NS_PER_US,
+    }

@@ -1,0 +1,200 @@
+"""GPU time by `nn.Module`: which part of the model the time went to.
+
+Modules are the Python frames that the profiler names `nn.Module: …`. A tree of those frames and of
+the launches alone answers the question; it is hundreds of times smaller than one of all frames.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.analysis.busy_time import BusyTime
+from tracelens_ext.analysis.grouping import percent
+from tracelens_ext.analysis.paths import Paths, find_paths
+from tracelens_ext.intervals import union_length
+from tracelens_ext.nesting import ROOT, depths, nearest_marked, nest
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pandas as pd
+
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+
+    IntArray = npt.NDArray[np.integer]
+
+MODULE_PREFIX = "nn.Module: "
+SEPARATOR = "/"
+
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True)
+class _Frames:
+    """The module frames of a trace, parents before children, m of them.
+
+    Attributes:
+        rows: the frames, (m,).
+        parent: the module frame around each, `ROOT` without one, (m,).
+        of_gpu: the innermost module frame around each GPU event's launch, `NONE` without, (g,).
+        of_forward: the same for the forward op that made each GPU event's autograd node, (g,).
+    """
+
+    rows: Int64Array
+    parent: Int32Array
+    of_gpu: Int64Array
+    of_forward: Int64Array
+
+
+def has_modules(trace: Trace) -> bool:
+    """Whether the profiler recorded `nn.Module` frames."""
+    return bool(len(_module_rows(trace)))
+
+
+def nn_modules(work: GpuWork) -> pd.DataFrame:
+    """GPU time by path of modules.
+
+    Returns:
+        Columns `path` (outermost module first), `calls`, `kernels` (GPU events launched within),
+        `gpu_time_total_ms` (busy time of those), `gpu_time_self_ms` (of those launched by no
+        module within), `% of GPU busy time` (of the total), `top_category` and
+        `top_category (% of kernel time)` when there are categories, and `backward_time_ms` (busy
+        time of the GPU events that autograd launched for operations of the module; they run outside
+        of it and are in no other column) when the trace has any. A call's busy times are unions;
+        they are summed over calls. Longest total first. No rows without modules.
+    """
+    import pandas as pd
+
+    frames = _find_frames(work)
+    trace = work.trace
+    labels, codes = _module_names(trace, frames.rows)
+    paths = find_paths(frames.parent, codes)
+    busy = BusyTime(work.start, work.end)
+    total = _by_path(paths, busy.by_subtree(frames.parent, frames.of_gpu))
+    own = _by_path(paths, busy.by_owner(frames.of_gpu, len(frames.rows)))
+    nothing = np.zeros(len(work), dtype=np.int64)
+    columns: dict[str, object] = {
+        "path": paths.texts(labels, SEPARATOR),
+        "calls": np.bincount(paths.of_node, minlength=len(paths)),
+        "kernels": _below(paths, frames.of_gpu, nothing, nothing + 1, 1)[:, 0],
+        "gpu_time_total_ms": total / _NS_PER_MS,
+        "gpu_time_self_ms": own / _NS_PER_MS,
+        "% of GPU busy time": percent(total, union_length(work.start, work.end)),
+    }
+    columns |= _top_categories(work, paths, frames)
+    if (frames.of_forward != NONE).any():
+        backward = _by_path(paths, busy.by_subtree(frames.parent, frames.of_forward))
+        columns["backward_time_ms"] = backward / _NS_PER_MS
+    frame = pd.DataFrame(columns)
+    return frame.iloc[np.argsort(-total, kind="stable")].reset_index(drop=True)
+
+
+def _module_rows(trace: Trace) -> npt.NDArray[np.int64]:
+    names = np.fromiter((n.startswith(MODULE_PREFIX) for n in trace.names), bool, len(trace.names))
+    frames = trace.rows_of(EventKind.PYTHON_FUNCTION) if names.any() else np.empty(0, np.int64)
+    rows: npt.NDArray[np.int64] = frames[names[trace.name[frames]]]
+    return rows
+
+
+def _find_frames(work: GpuWork) -> _Frames:
+    """Nest module frames, launches, and the forward ops whose backward launched something."""
+    trace, tree = work.trace, work.tree
+    modules = _module_rows(trace)
+    forward = np.full(len(work), NONE, dtype=np.int64)
+    inner = forward[:0]
+    if len(modules):  # without them nothing is looked for
+        forward = _forward_of_gpu(work)
+        launches = tree.launch_of_gpu[tree.linked]
+        inner = np.unique(np.concatenate((launches, forward[forward != NONE])))
+    rows = np.concatenate((modules, inner))
+    kind = np.where(np.arange(len(rows)) < len(modules), 0, 1)  # of two equals the frame encloses
+    start = trace.ts[rows]
+    leaf = np.isin(trace.kind[rows], LAUNCH_KINDS)
+    nesting = nest(trace.thread[rows], start, start + trace.dur[rows], kind, leaf)
+    is_module = kind[nesting.order] == 0
+    around = nearest_marked(nesting.parent, is_module)
+    places = np.flatnonzero(is_module)
+    number = np.full(len(rows) + 1, ROOT, dtype=np.int64)
+    number[places] = np.arange(len(places))
+    frame_of_row = np.full(len(trace) + 1, NONE, dtype=np.int64)  # the last is what `NONE` picks
+    frame_of_row[rows[nesting.order]] = number[around]
+    return _Frames(
+        rows=rows[nesting.order[places]],
+        parent=number[around[places]].astype(np.int32),
+        of_gpu=frame_of_row[tree.launch_of_gpu],
+        of_forward=frame_of_row[forward],
+    )
+
+
+def _forward_of_gpu(work: GpuWork) -> Int64Array:
+    """The forward op that made the autograd node around each GPU event's launch, `NONE` without."""
+    tree = work.tree
+    forward_of = tree.forward_of_backward
+    result = np.full(len(work), NONE, dtype=np.int64)
+    if not forward_of:
+        return result
+    forward = np.full(len(tree.rows), NONE, dtype=np.int64)
+    backward_rows = np.fromiter(forward_of.keys(), np.int64, len(forward_of))
+    forward_rows = np.fromiter(forward_of.values(), np.int64, len(forward_of))
+    forward[tree.position[backward_rows]] = forward_rows
+    above = nearest_marked(tree.parent_position, forward != NONE)
+    at = above[tree.launch_position_of_gpu[tree.linked]]
+    result[tree.linked] = np.where(at != ROOT, forward[at], NONE)
+    return result
+
+
+def _module_names(trace: Trace, rows: Int64Array) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """The names of frames without the prefix: labels and codes."""
+    used, codes = np.unique(trace.name[rows], return_inverse=True)
+    return [trace.names[i].removeprefix(MODULE_PREFIX) for i in used.tolist()], codes
+
+
+def _by_path(paths: Paths, of_frame: Int64Array) -> Int64Array:
+    """Sum a number of each frame over the frames of each path."""
+    result = np.zeros(len(paths), dtype=np.int64)
+    np.add.at(result, paths.of_node, of_frame)
+    return result
+
+
+def _below(
+    paths: Paths, frame_of_gpu: Int64Array, column: IntArray, values: Int64Array, columns: int
+) -> Int64Array:
+    """Sum a number of GPU events over each path and the paths below it, column by column.
+
+    Args:
+        paths: of the module frames.
+        frame_of_gpu: the frame of each GPU event, `NONE` without, shape (g,).
+        column: of each GPU event, (g,).
+        values: what is summed, (g,).
+        columns: number of columns.
+
+    Returns:
+        Shape (p, columns).
+    """
+    inside = np.flatnonzero(frame_of_gpu != NONE)
+    result = np.zeros((len(paths), columns), dtype=np.int64)
+    np.add.at(result, (paths.of_node[frame_of_gpu[inside]], column[inside]), values[inside])
+    depth = depths(paths.parent.astype(np.int32))
+    for level in range(int(depth.max()) if len(depth) else 0, 0, -1):
+        here = np.flatnonzero(depth == level)
+        np.add.at(result, paths.parent[here], result[here])
+    return result
+
+
+def _top_categories(work: GpuWork, paths: Paths, frames: _Frames) -> dict[str, object]:
+    """The category with the longest summed duration below each path, and its share."""
+    categories = work.categories
+    if categories is None:
+        return {}
+    labels = categories.labels
+    time = _below(paths, frames.of_gpu, categories.code, work.duration, len(labels))
+    whole = time.sum(axis=1)
+    top = zip(time.argmax(axis=1).tolist(), (whole > 0).tolist(), strict=True)
+    return {
+        "top_category": [labels[code] if some else "" for code, some in top],
+        "top_category (% of kernel time)": percent(time.max(axis=1), whole),
+    }
