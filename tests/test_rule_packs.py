@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import regex
 
 from tracelens_ext.categorize import (
     CATEGORIES,
@@ -229,3 +230,13 @@ def test_nearly_all_gpu_time_of_a_real_trace_is_known(
     got = categories(builtin, list(time))
     known = sum(t for t, c in zip(time.values(), got, strict=True) if c != UNCATEGORIZED)
     assert known >= 0.99 * sum(time.values())
+
+
+def test_both_engines_read_the_patterns_alike(packs: list[RulePack]) -> None:
+    """Names of common length are searched with `re`, very long ones with `regex`."""
+    names = [name for name, _ in kernel_examples(packs)]
+    for pack in packs:
+        for rule in pack.rules:
+            quick, bounded = re.compile(rule.pattern), regex.compile(rule.pattern)
+            differ = [n for n in names if bool(quick.search(n)) != bool(bounded.search(n))]
+            assert not differ, (pack.name, rule.number, differ[:3])

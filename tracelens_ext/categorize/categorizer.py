@@ -175,6 +175,13 @@ class KernelCategorizer:
         return self._stages[kind]
 
     @property
+    def is_builtin(self) -> bool:
+        """Whether it asks the built-in packs and nothing else."""
+        return self is builtin_categorizer() or self.packs == builtin_categorizer().packs == list(
+            self._sources
+        )
+
+    @property
     def packs(self) -> list[BoundPack]:
         """The packs that take part, in order of precedence."""
         return [source for source in self._sources if isinstance(source, BoundPack)]

@@ -119,11 +119,13 @@ class LiteralIndex:
         import numpy as np
 
         if self._pieces is None:
-            pieces = [
-                _slots(np.frombuffer(_encode(n.text).lower(), np.uint8)) for n in self._needed
-            ]
-            lengths = np.array([len(slots) for slots in pieces], dtype=np.int64)
-            self._pieces = np.concatenate(pieces), np.cumsum(lengths) - lengths
+            encoded = [_encode(needed.text).lower() for needed in self._needed]
+            lengths = np.array([len(text) for text in encoded], dtype=np.int64)
+            blob = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+            ends = np.repeat(np.cumsum(lengths), lengths)[: 1 - _PIECE]
+            whole = np.arange(len(ends)) <= ends - _PIECE  # of one text, not of two
+            counts = lengths - _PIECE + 1
+            self._pieces = _slots(blob)[whole], np.cumsum(counts) - counts
         slots, starts = self._pieces
         best = np.minimum.reduceat(occurrences[slots] * _SLOTS + slots, starts)
         return best % _SLOTS, best // _SLOTS

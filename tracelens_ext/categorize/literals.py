@@ -17,6 +17,7 @@ _MAX_DEPTH: Final = 40
 _MAX_ALTERNATIVES: Final = 256
 _MAX_EXACT: Final = 24
 _MAX_REQUIREMENTS: Final = 4
+_PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9_ :<>,=&%@!~;'\"/-]+")
 _REPEAT: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _GLOBAL_FLAGS: Final = re.compile(r"\(\?([aimsu]+)\)")
 _SCOPED_FLAGS: Final = re.compile(r"\(\?([ims]+):")
@@ -158,6 +159,9 @@ class _Parser:
     def _sequence(self, depth: int) -> _Part:
         run = _Run(ignore_case=self._scoped)
         while (character := self._next()) not in ("", "|", ")"):
+            if text := self._plain_text():
+                run.follow(frozenset((text,)))
+                continue
             if character == "(":
                 self._group(run, depth)
             elif character == "[":
@@ -173,6 +177,17 @@ class _Parser:
             else:
                 self._literal_or_escape(run, character)
         return run.part()
+
+    def _plain_text(self) -> str:
+        """Step over characters that stand for themselves, up to one that is repeated."""
+        plain = _PLAIN_TEXT.match(self.pattern, self.at)
+        if plain is None:
+            return ""
+        text = plain[0]
+        if self.pattern[plain.end() : plain.end() + 1] in ("*", "+", "?", "{"):
+            text = text[:-1]
+        self.at += len(text)
+        return text
 
     def _literal_or_escape(self, run: _Run, character: str) -> None:
         if character in "*+?{":

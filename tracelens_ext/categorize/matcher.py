@@ -7,9 +7,10 @@ then decided for each operation. Patterns from users and their plugins run under
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
 from tracelens_ext.categorize.index import LiteralIndex
@@ -82,25 +83,27 @@ class BoundRule:
             RuleTimeoutError: the pattern takes too long (never for vetted patterns, which then
                 count as not found: such a name is made to hang programs).
         """
+        if not self.limited and len(name) <= LONG_NAME:
+            return _vetted(self.rule.pattern).search(name) is not None
         return self._search(self._pattern, name, "pattern")
 
     def allows(self, cpu_op: str | None) -> bool:
         """Whether the launching operation fulfils the rule's condition, if it has one."""
-        if self._cpu_op is None:
-            return True
-        return cpu_op is not None and self._search(self._cpu_op, cpu_op, "cpu_op")
+        if self.rule.cpu_op is None or cpu_op is None:
+            return self.rule.cpu_op is None
+        if not self.limited and len(cpu_op) <= LONG_NAME:
+            return _vetted(self.rule.cpu_op).search(cpu_op) is not None
+        return self._search(self._cpu_op, cpu_op, "cpu_op")
 
     @cached_property
     def _pattern(self) -> regex.Pattern[str]:
         return _compiled(self, "pattern", self.rule.pattern)
 
     @cached_property
-    def _cpu_op(self) -> regex.Pattern[str] | None:
-        return None if self.rule.cpu_op is None else _compiled(self, "cpu_op", self.rule.cpu_op)
+    def _cpu_op(self) -> regex.Pattern[str]:
+        return _compiled(self, "cpu_op", self.rule.cpu_op or "")
 
     def _search(self, pattern: regex.Pattern[str], text: str, field: str) -> bool:
-        if not self.limited and len(text) <= LONG_NAME:
-            return pattern.search(text) is not None
         started = time.perf_counter()
         try:
             found = pattern.search(text, timeout=_SEARCH_SECONDS) is not None
@@ -115,6 +118,12 @@ class BoundRule:
         if self.limited and self._seconds > allowed:
             raise RuleTimeoutError(self, field, text)
         return found
+
+
+@lru_cache(maxsize=4096)
+def _vetted(pattern: str) -> re.Pattern[str]:
+    """A built-in pattern, which needs no time limit: `re` compiles three times as fast."""
+    return re.compile(pattern)
 
 
 def _compiled(bound: BoundRule, field: str, pattern: str) -> regex.Pattern[str]:

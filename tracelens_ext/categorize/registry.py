@@ -10,7 +10,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -136,6 +136,10 @@ class PluginRegistry:
 
     def rule_packs(self) -> list[OfferedPack]:
         """Every rule pack of every plugin; a broken pack is a problem, its neighbours stay."""
+        return list(self._rule_packs)
+
+    @cached_property
+    def _rule_packs(self) -> list[OfferedPack]:
         offered = []
         for hook in self.hooks("tracelens_rule_packs"):
             with self.guard(hook.plugin.name):
@@ -286,22 +290,33 @@ def load_registry(*, plugins: bool = True) -> PluginRegistry:
         plugins: False to use only this distribution's own. The environment variable
             `TRACELENS_EXT_NO_PLUGINS=1` does the same for a whole run.
     """
-    from importlib.metadata import entry_points
-
-    only_own = not plugins or os.environ.get(NO_PLUGINS_VARIABLE, "") not in ("", "0")
-    # This distribution's first, so that nobody else can take their names.
-    found = sorted(entry_points(group=PROJECT), key=lambda e: (not _is_own(e), e.name, e.value))
-    return PluginRegistry(e for e in found if _is_own(e) or not only_own)
+    return PluginRegistry(_entry_points(plugins=plugins))
 
 
 def default_registry(*, plugins: bool = True) -> PluginRegistry:
     """The registry of this process, loaded on first use."""
-    return _cached_registry(plugins, os.environ.get(NO_PLUGINS_VARIABLE, ""))
+    variable = os.environ.get(NO_PLUGINS_VARIABLE, "")
+    return _cached_registry(plugins and _has_strangers(variable), variable)
 
 
 @lru_cache(maxsize=4)
 def _cached_registry(plugins: bool, _variable: str) -> PluginRegistry:
     return load_registry(plugins=plugins)
+
+
+@lru_cache(maxsize=4)
+def _has_strangers(_variable: str) -> bool:
+    """Whether anything but this distribution's own plugins takes part."""
+    return not all(_is_own(entry_point) for entry_point in _entry_points(plugins=True))
+
+
+def _entry_points(*, plugins: bool) -> list[EntryPointLike]:
+    """Those that take part, this distribution's first: nobody else can take their names."""
+    from importlib.metadata import entry_points
+
+    only_own = not plugins or os.environ.get(NO_PLUGINS_VARIABLE, "") not in ("", "0")
+    found = sorted(entry_points(group=PROJECT), key=lambda e: (not _is_own(e), e.name, e.value))
+    return [e for e in found if _is_own(e) or not only_own]
 
 
 def _is_own(entry_point: EntryPointLike) -> bool:
