@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import HealthCheck, settings
+
+os.environ["TRACELENS_EXT_NO_CACHE"] = "1"  # no test leaves traces in the user's cache
 
 settings.register_profile(
     "same every time",

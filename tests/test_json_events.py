@@ -349,16 +349,24 @@ def test_damage_anywhere_is_an_error_of_ours_or_harmless(at: int, wrong: bytes) 
         assert "\n" not in str(error)
 
 
-def test_garbage_is_refused_with_its_place() -> None:
+@pytest.mark.parametrize("slice_bytes", [4096, 1 << 19])
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (3000, 1), (3000, 3000), (1, 3000)])
+def test_garbage_is_refused_with_its_place(before: int, after: int, slice_bytes: int) -> None:
     event = json.dumps(EVENT)
-    for count in (1, 3000):
-        before = '{"é": 1, "traceEvents": [' + f"{event}, " * count
-        text = before + "garbage, " + event + "]}"
-        place = len(before.encode())
-        for slice_bytes in (4096, 1 << 19):
-            stream = stream_of(text.encode(), slice_bytes, StrictDecoder())
-            with pytest.raises(TraceFormatError, match=rf"not valid JSON at byte {place:,} \("):
-                list(stream)
+    good = '{"é": 1, "traceEvents": [' + f"{event}, " * before
+    text = good + "garbage, " + f"{event}, " * after + event + "]}"
+    place = len(good.encode())
+    stream = stream_of(text.encode(), slice_bytes, StrictDecoder())
+    with pytest.raises(TraceFormatError, match=rf"not valid JSON at byte {place:,} \("):
+        list(stream)
+
+
+def test_a_cut_tells_how_many_events_came_before() -> None:
+    data = one_line_layout({"traceEvents": [EVENT] * 2000}).encode()
+    for slice_bytes in (4096, 1 << 19):
+        stream = stream_of(data[:-20], slice_bytes, StrictDecoder())
+        with pytest.raises(TraceCutOffError, match="ends in the middle, after 1,999 events"):
+            list(stream)
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,22 @@ def test_what_a_launch_and_its_kernel_say() -> None:
     assert trace.arg("grid").rows.tolist() == []
 
 
+def test_arguments_that_several_kinds_have_are_in_the_order_of_the_file() -> None:
+    kinds = ["gpu_memcpy", "kernel", "gpu_memset", "kernel", "cpu_op", "kernel", "gpu_memcpy"]
+    trace = read(
+        *[
+            SPAN | {"cat": kind, "args": {"stream": i, "Collective name": f"c{i}"}}
+            for i, kind in enumerate(kinds, start=1)
+        ]
+    )
+    assert trace.stream.tolist() == [1, 2, 3, 4, 6, 7]
+    assert trace.arg("stream").rows.tolist() == [1, 2, 3, 4, 6, 7]
+    assert [rows_read(trace)[row]["Collective name"] for row in (2, 4, 5, 6)] == [
+        *("c2", "c4", "c5", "c6")
+    ]
+    assert trace.arg("Collective name").rows.tolist() == [2, 4, 5, 6]
+
+
 @pytest.mark.parametrize(
     ("process", "thread", "device", "stream"),
     [

@@ -202,6 +202,9 @@ def test_an_id_that_no_kernel_carries_may_be_reused() -> None:
     maker.call("cudaDeviceSynchronize", 90, correlation=1000, process=500)
     maker.call("cudaDeviceSynchronize", 90, correlation=1000, process=501)
     assert tree_of(maker).linked.all()
+    again = maker.call("cudaLaunchKernel", 100, correlation=1, process=500)  # an id twice in one
+    kernel = maker.kernel("k", 105, 2, correlation=1)
+    assert tree_of(maker).parent(kernel) == again
 
 
 def test_one_process_that_drives_several_devices() -> None:
@@ -459,6 +462,34 @@ def test_an_operation_of_the_backward_pass_made_no_forward_node() -> None:
     )
     maker.op("aten::mul", 110, 10, args={"Sequence number": 3, "Fwd thread id": 0}, thread=2)
     assert tree_of(maker).forward_of_backward == {node: forward}
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(-1, 2), st.sampled_from([None, 0, 1, 2])),
+        max_size=10,
+    )
+)
+@settings(max_examples=200)
+def test_forward_of_backward_is_that_of_a_loop(ops: list[tuple[int, int, int | None]]) -> None:
+    """The last forward operation with the number that starts no later, wherever it is filed."""
+    maker = TraceMaker()
+    maker.op("one at least", 0, 1)
+    for start, number, forward_thread in ops:
+        args = {"Sequence number": number}
+        if forward_thread is not None:
+            args["Fwd thread id"] = forward_thread
+        maker.op("op", start, 1, args=args)
+    expected = {}
+    for row, (start, number, forward_thread) in enumerate(ops, start=1):
+        before = [
+            (ts, other)
+            for other, (ts, its_number, its_thread) in enumerate(ops, start=1)
+            if its_number == number and ts <= start and not its_thread
+        ]
+        if forward_thread and number >= 0 and before:
+            expected[row] = max(before)[1]
+    assert tree_of(maker).forward_of_backward == expected
 
 
 # What must hold of any trace.

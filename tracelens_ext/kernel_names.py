@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 _QUALIFIER = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\b[A-Za-z_]\w*)::(?=[A-Za-z_(<~])")
 _CLONE = re.compile(r"(?: ?\[clone [^\]]*\]|\.kd)+$")
+
+
+#: Functions whose template arguments alone tell what they compute: one row for all of each.
+_FAMILIES = frozenset({"elementwise_kernel", "vectorized_elementwise_kernel", "reduce_kernel"})
+
+
+@functools.lru_cache(maxsize=4096)
+def simple_name(name: str) -> str:
+    """A kernel's name as in lists by kernel: without return type, three large families as one each.
+
+    `elementwise_kernel`, `vectorized_elementwise_kernel` and `reduce_kernel` lose their template
+    arguments, so many kernels share such a name: whoever shows it says how many.
+    """
+    short = _without_return_type(short_name(name))
+    function = short.partition("<")[0].strip()
+    return function if function in _FAMILIES else short
 
 
 def short_name(name: str) -> str:
@@ -19,6 +36,25 @@ def short_name(name: str) -> str:
     return text or name
 
 
+def _without_return_type(text: str) -> str:
+    """Cut what stands before the last blank outside of all brackets, if that leaves a function."""
+    opened: list[str] = []
+    start = 0
+    for place, character in enumerate(text):
+        if character in "([{" or (character == "<" and text[place + 1 : place + 2] != " "):
+            opened.append(character)
+        elif character == ">":
+            if opened[-1:] == ["<"]:  # else an arrow, or a comparison in parentheses
+                opened.pop()
+        elif character in ")]}":
+            while opened and opened.pop() == "<":
+                pass
+        elif character == " " and not opened:
+            start = place + 1
+    function = text[start:]
+    return function if start and "<" in function else text
+
+
 def _without_parameters(text: str) -> str:
     """Cut the parenthesis that the text ends with, if something stands before it."""
     if not text.endswith(")"):
@@ -26,6 +62,6 @@ def _without_parameters(text: str) -> str:
     depth = 0
     for place in range(len(text) - 1, 0, -1):
         depth += (text[place] == ")") - (text[place] == "(")
-        if depth == 0:
-            return text[:place]
+        if depth == 0:  # a blank before it: a remark, as in `Memset (Device)`
+            return text if text[place - 1] == " " else text[:place]
     return text

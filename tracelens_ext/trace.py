@@ -188,11 +188,6 @@ class Trace:
         """The GPU events (kernels, memcpys, memsets), in file order."""
         return self.rows_of(*GPU_KINDS)
 
-    @cached_property
-    def has_host_events(self) -> bool:
-        """Whether a CPU op, annotation, Python frame or runtime call is in the trace."""
-        return bool(len(self.rows_of(*HOST_KINDS)))
-
     def arg(self, name: str) -> ArgColumn:
         """The argument of that name; an empty column where no event has it."""
         return self.args.get(name) or no_arg()

@@ -7,19 +7,18 @@ owns every GPU event of its graph. GPU events without a launch in the trace stay
 
 from __future__ import annotations
 
-import re
 import sys
 from functools import cached_property
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
-from tracelens_ext.errors import MergedRanksError
+from tracelens_ext.linking import is_graph_launch, link
 from tracelens_ext.nesting import ROOT, depths, nearest_marked, nest, subtree_ends
 from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, EventKind, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 UNLINKED = "(unlinked)"
 GRAPH = "graph"
 
-_GRAPH_LAUNCH = re.compile(r"(?:cuda|hip|cu)GraphLaunch")
 _MODULE_PREFIX = "nn.Module: "
 
 
@@ -44,6 +42,7 @@ class CallTree:
     Args:
         trace: the events.
         add_python_func: whether Python frames are part of the tree.
+        links: the `links` of a tree of the same trace and the same frames, from a cache.
 
     Raises:
         MergedRanksError: several ranks in the file reuse each other's correlation ids.
@@ -54,9 +53,20 @@ class CallTree:
         launch_of_gpu: row of each GPU event's launch, `NONE` when unlinked, (g,).
     """
 
-    def __init__(self, trace: Trace, *, add_python_func: bool = False) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        *,
+        add_python_func: bool = False,
+        links: Mapping[str, npt.NDArray[Any]] | None = None,
+    ) -> None:
         self.trace = trace
         self.add_python_func = add_python_func
+        if links is not None:
+            self.rows: Int64Array = links["rows"]
+            self.parent_position: Int32Array = links["parent_position"]
+            self.launch_of_gpu: Int64Array = links["launch_of_gpu"]
+            return
         kinds = [k for k in HOST_KINDS if add_python_func or k != EventKind.PYTHON_FUNCTION]
         rows = trace.rows_of(*kinds)
         launches = np.isin(trace.kind[rows], LAUNCH_KINDS)
@@ -68,9 +78,15 @@ class CallTree:
             _tie_breaker(trace.external_id[rows], launches),
             launches,
         )
-        self.rows: Int64Array = rows[nesting.order]
-        self.parent_position: Int32Array = nesting.parent
-        self.launch_of_gpu: Int64Array = _link(trace)
+        self.rows = rows[nesting.order]
+        self.parent_position = nesting.parent
+        self.launch_of_gpu = link(trace)
+
+    @property
+    def links(self) -> dict[str, npt.NDArray[Any]]:
+        """All that takes time to find, by the names of the attributes."""
+        names = ("rows", "parent_position", "launch_of_gpu")
+        return {name: getattr(self, name) for name in names}
 
     @cached_property
     def position(self) -> Int32Array:
@@ -114,7 +130,7 @@ class CallTree:
     def by_graph(self) -> BoolArray:
         """Whether a graph launch started each GPU event, (g,)."""
         names = self.trace.names
-        graph = np.fromiter((bool(_GRAPH_LAUNCH.match(n)) for n in names), bool, len(names))
+        graph = np.fromiter((is_graph_launch(n) for n in names), bool, len(names))
         result = self.linked.copy()
         result[result] = graph[self.trace.name[self.launch_of_gpu[result]]]
         return result
@@ -274,64 +290,3 @@ def _tie_breaker(external_id: Int64Array, launches: BoolArray) -> Int64Array:
     A frame without an id encloses; a call without an id is enclosed.
     """
     return np.where(launches & (external_id == NONE), np.iinfo(np.int64).max, external_id)
-
-
-def _link(trace: Trace) -> Int64Array:
-    """The launch of each GPU event by correlation id, `NONE` without one, shape (g,)."""
-    gpu = trace.gpu_rows
-    launches = trace.rows_of(*LAUNCH_KINDS)
-    launches = launches[trace.correlation[launches] > 0]
-    result = np.full(len(gpu), NONE, dtype=np.int64)
-    if not len(launches) or not len(gpu):
-        return result
-    launches = launches[np.argsort(trace.correlation[launches], kind="stable")]
-    ids = trace.correlation[launches]
-    wanted = trace.correlation[gpu]
-    first = np.searchsorted(ids, wanted, "left")
-    last = np.searchsorted(ids, wanted, "right")
-    found = (last > first) & (wanted > 0)
-    result[found] = launches[first[found]]
-    several = np.flatnonzero(found & (last - first > 1))
-    if len(several):
-        _refuse_merged_ranks(trace, launches, ids)
-        result[several] = _latest_before(trace, launches, gpu[several], wanted[several])
-    return result
-
-
-def _refuse_merged_ranks(trace: Trace, launches: Int64Array, ids: Int64Array) -> None:
-    """Raise when launches of two processes share an id that GPU events carry."""
-    process = trace.process_of_thread[trace.thread[launches]]
-    used = np.isin(ids, trace.correlation[trace.gpu_rows])
-    shared = (np.diff(ids) == 0) & (np.diff(process) != 0) & used[1:]
-    if not shared.any():
-        return
-    labels = [str(label) for label, _ in trace.threads]
-    pids = sorted({labels[t] for t in trace.thread[launches[used]].tolist()})
-    shown = ", ".join(pids[:4]) + (" …" if len(pids) > 4 else "")
-    raise MergedRanksError(
-        trace.provenance.path,
-        f"holds several ranks (processes {shown}) that reuse {int(shared.sum()):,} correlation ids,"
-        " so kernels cannot be attributed to the right one",
-        "analyse each rank's own file",
-    )
-
-
-def _latest_before(
-    trace: Trace, launches: Int64Array, gpu: Int64Array, wanted: Int64Array
-) -> Int64Array:
-    """Of several launches with a GPU event's id the last that starts no later, else the first."""
-    candidates = launches[np.isin(trace.correlation[launches], wanted)]
-    rows = np.concatenate((candidates, gpu))
-    is_gpu = np.arange(len(rows)) >= len(candidates)
-    group = trace.correlation[rows]
-    order = np.lexsort((is_gpu, trace.ts[rows], group))
-    place = np.where(is_gpu[order], -1, np.arange(len(order)))
-    before = np.maximum.accumulate(place)
-    starts = np.flatnonzero(np.diff(group[order], prepend=group[order[0]] - 1))
-    launch_place = np.where(is_gpu[order], len(order), np.arange(len(order)))
-    first = np.minimum.reduceat(launch_place, starts)
-    before = np.maximum(before, np.repeat(first, np.diff(np.append(starts, len(order)))))
-    result = np.empty(len(gpu), dtype=np.int64)
-    those = is_gpu[order]
-    result[order[those] - len(candidates)] = rows[order[before[those]]]
-    return result

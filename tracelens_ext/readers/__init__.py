@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.readers import foreign, kineto
+from tracelens_ext.readers.cache import open_cache
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tracelens_ext.readers.cache import TraceCache
     from tracelens_ext.readers.source import Readable
 
     #: Everything a trace can be given as.
-    TraceSource = str | os.PathLike[str] | Readable | Mapping[str, object] | Trace
+    TraceSource = str | os.PathLike[str] | Readable | Mapping[str, object] | list[object] | Trace
 
 __all__ = ["read_trace"]
 
@@ -30,15 +33,18 @@ def read_trace(
     *,
     progress: Callable[[int, int | None], None] | None = None,
     other_formats: Callable[[Path, bytes], Mapping[str, object] | Trace | None] | None = None,
+    cache: TraceCache | bool | None = None,
 ) -> Trace:
     """Read a trace.
 
     Args:
-        source: a path, an open file (binary or text), a loaded JSON document, or a `Trace`, which
-            is returned as it is.
+        source: a path, an open file (binary or text), a loaded JSON document (or its list of
+            events), or a `Trace`, which is returned as it is.
         progress: called with (bytes of the file read so far, its size or None) now and then.
         other_formats: asked about a file that no reader here understands, with its path and its
             first bytes, unpacked; answers a document, a `Trace`, or None.
+        cache: whether a file is looked for in the user's cache, and kept there when it is large;
+            or a cache of your own.
 
     Returns:
         The trace; times in ns since its first event.
@@ -51,8 +57,7 @@ def read_trace(
     if isinstance(source, Trace):
         return source
     try:
-        trace = _read(source, progress)
-        foreign.refuse_trace(trace)
+        trace = _cached(source, progress, open_cache(cache))
     except TraceCutOffError:
         raise
     except TraceFormatError:
@@ -63,24 +68,54 @@ def read_trace(
         found = other_formats(Path(source), head)
         if found is None:
             raise
-        return read_trace(found)
+        return _read_by_plugin(found, os.fspath(source))
     return trace
+
+
+def _cached(
+    source: TraceSource,
+    progress: Callable[[int, int | None], None] | None,
+    cache: TraceCache | None,
+) -> Trace:
+    def parse() -> Trace:
+        trace = _read(source, progress)
+        foreign.refuse_trace(trace)
+        return trace
+
+    if cache is not None and isinstance(source, str | os.PathLike):
+        return cache.read(source, parse)
+    return parse()
 
 
 def _read(source: TraceSource, progress: Callable[[int, int | None], None] | None) -> Trace:
     if isinstance(source, Mapping):
         return _from_document(source)
+    if isinstance(source, list):
+        return _from_document({"traceEvents": source})
     if isinstance(source, str | os.PathLike) or hasattr(source, "read"):
         return _from_file(source, progress)
     raise TypeError(f"a trace is a path, an open file or a dict, not {type(source).__name__}")
 
 
-def _from_document(document: Mapping[str, object]) -> Trace:
+def _read_by_plugin(found: Mapping[str, object] | Trace, path: str) -> Trace:
+    """What a plugin made of a file, under the file's own name."""
+    if isinstance(found, Mapping):
+        trace = _from_document(found, path)
+        provenance = replace(trace.provenance, format="read by a plugin")
+    else:
+        trace = found
+        provenance = replace(found.provenance, path=path)
+    trace = replace(trace, provenance=provenance)
+    foreign.refuse_trace(trace)
+    return trace
+
+
+def _from_document(document: Mapping[str, object], path: str = "<dict>") -> Trace:
     events = document.get("traceEvents")
     if not isinstance(events, list):
-        raise foreign.refuse_members("<dict>", map(str, document))
+        raise foreign.refuse_members(path, map(str, document))
     members = {key: value for key, value in document.items() if key != "traceEvents"}
-    return kineto.from_events(events, members, "<dict>")
+    return kineto.from_events(events, members, path)
 
 
 def _from_file(

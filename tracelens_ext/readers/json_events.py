@@ -183,7 +183,8 @@ class EventStream(Generic[E]):
             self._rest = self._rest[1:]
             return
         if key := _FIRST_KEY.match(self._rest):
-            self._cut = re.compile(rb'\}\s*,\s*\{\s*"' + key[1] + rb'"\s*:')
+            # Metadata events come first in many files, and begin otherwise than most events do.
+            self._cut = re.compile(rb'\}\s*,\s*\{\s*"(?:ph|' + key[1] + rb')"\s*:')
         size, ended = self._slice_bytes, False
         while not ended:
             piece = self._read(size)
@@ -303,6 +304,7 @@ class EventStream(Generic[E]):
         return value, end
 
     def _refuse(self, problem: str, remedy: str) -> NoReturn:
+        self._source.check_rest()  # text out of a damaged gzip stream is no fault of the JSON's
         raise TraceFormatError(self._source.path, problem, remedy) from None
 
     def _cut_off(self) -> NoReturn:

@@ -75,6 +75,7 @@ class ByteSource:
         except TraceError:
             self.close()
             raise
+        self._compressed = compressed
         if compressed:
             self._bytes = _gunzip(file)
 
@@ -95,6 +96,15 @@ class ByteSource:
         if self._progress is not None:
             self._progress(self._position(), self._size)
         return piece
+
+    def check_rest(self) -> None:
+        """Read a gzip stream to its end, where its checksum tells whether it is damaged.
+
+        Raises:
+            TraceCutOffError: it is, or it ends in the middle.
+        """
+        while self._compressed and self.read(_FILE_BUFFER):
+            pass
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

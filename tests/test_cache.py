@@ -1,0 +1,462 @@
+"""The cache of parsed traces: what comes out is what went in, and what is stale or damaged goes."""
+
+from __future__ import annotations
+
+import gzip
+import multiprocessing
+import os
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from comparison_helpers import training, write
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens_ext import TreePerfAnalyzer, read_trace
+from tracelens_ext.errors import TraceCutOffError, TraceNotFoundError, UsageError
+from tracelens_ext.readers.cache import TraceCache, open_cache
+from tracelens_ext.readers.cache_columns import trace_columns
+from tracelens_ext.readers.cache_file import DamagedFileError, read_columns, write_columns
+from tracelens_ext.readers.cache_settings import cache_folder, cache_limit
+from tracelens_ext.trace import Trace
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
+
+
+@pytest.fixture
+def notes() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def cache(tmp_path: Path, notes: list[str]) -> TraceCache:
+    return TraceCache(tmp_path / "cache", worth_keeping=0, tell=notes.append)
+
+
+@pytest.fixture
+def trace_file(tmp_path: Path) -> Path:
+    return write(tmp_path / "a.json", training(3))
+
+
+def assert_same(one: Trace, other: Trace) -> None:
+    for field in fields(Trace):
+        left, right = getattr(one, field.name), getattr(other, field.name)
+        if field.name == "args":
+            assert list(left) == list(right)
+            for name in left:
+                assert_equal_arrays(left[name].rows, right[name].rows)
+                assert_equal_arrays(left[name].values, right[name].values)
+                assert left[name].texts == right[name].texts
+        elif isinstance(left, np.ndarray):
+            assert_equal_arrays(left, right)
+        else:
+            assert repr(left) == repr(right), field.name
+
+
+def assert_equal_arrays(left: Any, right: Any) -> None:
+    assert left.dtype == right.dtype
+    assert np.array_equal(left, right)
+    assert right.flags.writeable
+
+
+class Reading:
+    """Reads a trace, and counts how often that took parsing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from tracelens_ext import readers
+
+        self.count = 0
+        original = readers._read
+
+        def counted(*arguments: Any) -> Trace:
+            self.count += 1
+            return original(*arguments)
+
+        monkeypatch.setattr(readers, "_read", counted)
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
+    return Reading(monkeypatch)
+
+
+def files(cache: TraceCache) -> list[str]:
+    return sorted(path.name.partition(".")[2] for path in cache.folder.iterdir())
+
+
+def test_the_second_time_nothing_is_parsed(
+    trace_file: Path, cache: TraceCache, reading: Reading, notes: list[str]
+) -> None:
+    first = TreePerfAnalyzer(trace_file, cache=cache)
+    second = TreePerfAnalyzer(trace_file, cache=cache)
+    assert reading.count == 1
+    assert_same(first.trace, second.trace)
+    for name, array in first.tree.links.items():
+        assert_equal_arrays(array, second.tree.links[name])
+    assert files(cache) == ["trace.columns", "tree.columns"]
+    assert notes == []
+    assert cache.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_python_frames_make_another_tree(trace_file: Path, cache: TraceCache) -> None:
+    for _ in range(2):
+        for python in (False, True):
+            tree = TreePerfAnalyzer(trace_file, cache=cache, add_python_func=python).tree
+            assert tree.add_python_func is python
+    assert files(cache) == ["trace.columns", "tree-python.columns", "tree.columns"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvidia/nccl",
+        "graphs/training_cuda_graph",
+        "edge/ns_resolution",
+        "amd/Qwen_Qwen1.5-0.5B-Chat__1016005",
+    ],
+)
+def test_real_traces(name: str, cache: TraceCache, reading: Reading, notes: list[str]) -> None:
+    path = SHARED / f"{name}.json.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    first = TreePerfAnalyzer(path, cache=cache, use_kernel_name_categories=True)
+    second = TreePerfAnalyzer(path, cache=cache, use_kernel_name_categories=True)
+    assert reading.count == 1
+    assert notes == []
+    assert_same(first.trace, second.trace)
+    assert first.get_df_kernel_summary().equals(second.get_df_kernel_summary())
+    assert first.get_df_kernels(launcher_detail=True).equals(
+        second.get_df_kernels(launcher_detail=True)
+    )
+
+
+def test_library_calls_do_not_cache_unless_asked(
+    trace_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(tmp_path / "users"))
+    monkeypatch.setattr("tracelens_ext.readers.cache.WORTH_KEEPING", 0)
+    read_trace(trace_file)
+    TreePerfAnalyzer(trace_file)
+    assert not (tmp_path / "users").exists()
+    monkeypatch.setenv("TRACELENS_EXT_NO_CACHE", "1")
+    assert open_cache(True) is None
+    monkeypatch.setenv("TRACELENS_EXT_NO_CACHE", "0")
+    asked = open_cache(True)
+    assert asked is not None
+    assert asked.folder == tmp_path / "users"
+    asked.worth_keeping = 0
+    read_trace(trace_file, cache=asked)
+    assert files(asked) == ["trace.columns"]
+
+
+def test_small_traces_are_not_worth_it(trace_file: Path, cache: TraceCache) -> None:
+    cache.worth_keeping = trace_file.stat().st_size + 1
+    TreePerfAnalyzer(trace_file, cache=cache)
+    assert not cache.folder.exists()
+    packed = trace_file.with_suffix(".json.gz")
+    packed.write_bytes(gzip.compress(trace_file.read_bytes()))
+    cache.worth_keeping -= 1  # what counts is the text
+    read_trace(packed, cache=cache)
+    assert len(cache.entries()) == 1
+
+
+def change_content(path: Path) -> None:
+    before = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"ProfilerStep#5", b"ProfilerStep#9"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def change_time(path: Path) -> None:
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+
+
+def change_file(path: Path) -> None:
+    before = path.stat()
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    os.utime(copy, ns=(before.st_atime_ns, before.st_mtime_ns))
+    copy.replace(path)
+
+
+def change_size(path: Path) -> None:
+    before = path.stat()
+    path.write_bytes(path.read_bytes() + b" ")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", [change_content, change_time, change_file, change_size])
+def test_a_file_that_changed_is_read_again(
+    trace_file: Path, cache: TraceCache, reading: Reading, notes: list[str], change: Any
+) -> None:
+    TreePerfAnalyzer(trace_file, cache=cache)
+    change(trace_file)
+    again = TreePerfAnalyzer(trace_file, cache=cache)
+    assert reading.count == 2
+    assert len(notes) == 1
+    assert "has changed since it was cached" in notes[0]
+    assert_same(read_trace(trace_file), again.trace)
+    TreePerfAnalyzer(trace_file, cache=cache)
+    assert reading.count == 3, "the new one is kept (two by the cache, one by the line above)"
+
+
+def test_another_version_of_the_reader(
+    trace_file: Path,
+    cache: TraceCache,
+    reading: Reading,
+    notes: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    TreePerfAnalyzer(trace_file, cache=cache)
+    monkeypatch.setattr("tracelens_ext.readers.cache_identity._reader_version", lambda: "newer")
+    TreePerfAnalyzer(trace_file, cache=cache)
+    assert reading.count == 2
+    assert "another version" in notes[0]
+
+
+def test_a_change_in_the_middle_is_found_when_asked(
+    tmp_path: Path, cache: TraceCache, reading: Reading, notes: list[str]
+) -> None:
+    maker = training(3)
+    for number in range(3000):
+        maker.op(f"aten::op_{number}", 10_000 + number, 1)
+    path = write(tmp_path / "long.json", maker)
+    assert path.stat().st_size > 4 * 2**16, "the middle is in neither end"
+    read_trace(path, cache=cache)
+    before = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"aten::op_1500", b"aten::po_1500"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert "aten::op_1500" in read_trace(path, cache=cache).names, "the price of speed"
+    verifying = replace(cache, verify=True)
+    assert "aten::po_1500" in read_trace(path, cache=verifying).names
+    assert reading.count == 2
+    assert "another content" in notes[0]
+    read_trace(path, cache=verifying)
+    assert reading.count == 2, "verified, and used"
+
+
+@given(st.data())
+def test_damage_is_found(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("damage")
+    path = write(folder / "a.json", training(1))
+    notes: list[str] = []
+    cache = TraceCache(folder / "cache", worth_keeping=0, tell=notes.append)
+    whole = TreePerfAnalyzer(path, cache=cache)
+    entry = data.draw(st.sampled_from(sorted(cache.folder.iterdir())))
+    content = bytearray(entry.read_bytes())
+    if data.draw(st.booleans()):
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    else:
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    entry.write_bytes(content)
+    again = TreePerfAnalyzer(path, cache=cache)
+    assert_same(whole.trace, again.trace)
+    for name, array in whole.tree.links.items():
+        assert_equal_arrays(array, again.tree.links[name])
+    assert len(notes) <= 1  # none where padding was hit
+    assert all("damaged" in note for note in notes)
+
+
+def test_a_failure_to_write_is_a_note(
+    trace_file: Path, cache: TraceCache, notes: list[str]
+) -> None:
+    cache.folder.write_text("in the way")
+    trace = read_trace(trace_file, cache=cache)
+    assert_same(read_trace(trace_file), trace)
+    assert any("is not kept in the cache" in note for note in notes)
+
+
+def test_what_json_cannot_give_back_is_not_kept(
+    tmp_path: Path, cache: TraceCache, notes: list[str]
+) -> None:
+    whole = read_trace(training(1).document())
+    odd = replace(whole, metadata={"key": object()})
+    with pytest.raises(TypeError):
+        trace_columns(odd)
+    path = tmp_path / "x.json"
+    path.write_text("{}")
+    assert cache.read(path, lambda: odd) is odd
+    assert len(notes) == 1
+    assert "not kept" in notes[0]
+
+
+def test_a_trace_that_is_being_written_is_not_kept(trace_file: Path, cache: TraceCache) -> None:
+    def parse() -> Trace:
+        trace = read_trace(trace_file)
+        change_size(trace_file)
+        return trace
+
+    cache.read(trace_file, parse)
+    assert cache.entries() == []
+
+
+def test_errors_are_those_of_the_reader(tmp_path: Path, cache: TraceCache) -> None:
+    with pytest.raises(TraceNotFoundError, match="no such file"):
+        read_trace(tmp_path / "absent.json", cache=cache)
+    with pytest.raises(TraceNotFoundError, match="folder"):
+        read_trace(tmp_path, cache=cache)
+    cut = tmp_path / "cut.json"
+    cut.write_text('{"traceEvents": [')
+    with pytest.raises(TraceCutOffError):
+        read_trace(cut, cache=cache)
+    assert not cache.folder.exists()
+
+
+def test_what_was_not_used_for_longest_goes(tmp_path: Path, cache: TraceCache) -> None:
+    paths = [write(tmp_path / f"{name}.json", training(3)) for name in "abc"]
+    for path in paths:
+        TreePerfAnalyzer(path, cache=cache)
+    sizes = {Path(entry.path).name: entry.size for entry in cache.entries()}
+    assert sorted(sizes) == ["a.json", "b.json", "c.json"]
+    for age, path in zip((300, 400, 500), paths, strict=True):
+        of_trace = next(e for e in cache.entries() if e.path == str(path.resolve()))
+        for file in of_trace.files:
+            os.utime(file, (time.time() - age,) * 2)
+    read_trace(paths[2], cache=cache)  # used again: the last but one is now the oldest
+    cache.limit = 3 * max(sizes.values()) + 100
+    TreePerfAnalyzer(write(tmp_path / "d.json", training(3)), cache=cache)
+    kept = {Path(entry.path).name for entry in cache.entries()}
+    assert kept == {"a.json", "c.json", "d.json"}
+
+
+def test_a_trace_larger_than_the_cache_is_not_kept(trace_file: Path, cache: TraceCache) -> None:
+    cache.limit = 100
+    TreePerfAnalyzer(trace_file, cache=cache)
+    assert cache.entries() == []
+
+
+def test_what_was_left_half_written_is_swept(trace_file: Path, cache: TraceCache) -> None:
+    cache.folder.mkdir()
+    old, new = cache.folder / ".x.columns.0.tmp", cache.folder / ".y.columns.1.tmp"
+    mine = cache.folder / "notes.txt"
+    for path in (old, new, mine):
+        path.write_text("x")
+    os.utime(old, (time.time() - 7200,) * 2)
+    read_trace(trace_file, cache=cache)
+    assert not old.exists()
+    assert new.exists(), "another process is writing it"
+    cache.clear()
+    assert mine.exists(), "nothing but entries is removed"
+
+
+def test_entries_and_clear(trace_file: Path, cache: TraceCache) -> None:
+    TreePerfAnalyzer(trace_file, cache=cache)
+    (entry,) = cache.entries()
+    assert entry.path == str(trace_file.resolve())
+    assert entry.usable
+    assert entry.size == sum(path.stat().st_size for path in entry.files)
+    change_size(trace_file)
+    assert [entry.usable for entry in cache.entries()] == [False]
+    trace_file.unlink()
+    assert [entry.usable for entry in cache.entries()] == [False]
+    assert cache.clear() == (1, entry.size)
+    assert cache.entries() == []
+    assert cache.clear() == (0, 0)
+
+
+def test_the_name_that_the_user_gives_is_kept(
+    trace_file: Path, cache: TraceCache, monkeypatch: pytest.MonkeyPatch, reading: Reading
+) -> None:
+    read_trace(trace_file, cache=cache)
+    monkeypatch.chdir(trace_file.parent)
+    assert read_trace("a.json", cache=cache).provenance.path == "a.json"
+    assert reading.count == 1
+
+
+def _read_over_and_over(path: Path, folder: Path, events: int) -> None:
+    for _ in range(20):
+        cache = TraceCache(folder, worth_keeping=0)
+        assert len(TreePerfAnalyzer(path, cache=cache).trace) == events
+        cache.clear()
+
+
+def test_two_processes_at_once(trace_file: Path, cache: TraceCache) -> None:
+    events = len(read_trace(trace_file))
+    context = multiprocessing.get_context("spawn")
+    arguments = (trace_file, cache.folder, events)
+    others = [context.Process(target=_read_over_and_over, args=arguments) for _ in range(2)]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join(60)
+    assert [other.exitcode for other in others] == [0, 0]
+    assert not list(cache.folder.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("", 5 * 10**9),
+        ("1000", 1000),
+        ("5GB", 5 * 10**9),
+        ("1.5 gib", 3 * 2**29),
+        ("200M", 2 * 10**8),
+        ("0", 0),
+    ],
+)
+def test_the_limit(text: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACELENS_EXT_CACHE_SIZE", text)
+    assert cache_limit() == size
+
+
+@pytest.mark.parametrize("text", ["many", "-1", "5XB", "1e9999", "9" * 400 + "T"])
+def test_a_limit_that_is_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACELENS_EXT_CACHE_SIZE", text)
+    with pytest.raises(UsageError, match="5GB"):
+        cache_limit()
+
+
+def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.delenv("TRACELENS_EXT_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder().name == "tracelens-ext"
+
+
+DTYPES = [np.int64, np.int32, np.uint8, np.uint16, np.bool_]
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5),
+        st.one_of(
+            st.lists(st.text(st.characters(codec="utf-8"), max_size=9), max_size=5),
+            st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 100), max_size=40)).map(
+                lambda given: np.array(given[1], dtype=given[0])
+            ),
+        ),
+        max_size=6,
+    ),
+    st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.none())),
+)
+def test_a_file_of_columns_gives_back_what_it_was_given(
+    tmp_path_factory: pytest.TempPathFactory, columns: dict[str, Any], about: dict[str, Any]
+) -> None:
+    path = tmp_path_factory.mktemp("columns") / "x"
+    assert write_columns(path, about, columns) == path.stat().st_size
+    told, found = read_columns(path)
+    assert told == about
+    assert list(found) == list(columns)
+    for name, column in columns.items():
+        if isinstance(column, list):
+            assert found[name] == column
+        else:
+            assert_equal_arrays(column, found[name])
+
+
+@pytest.mark.parametrize(
+    "column", [np.array([object()]), np.array([1.5]), np.zeros((2, 2), dtype=int), [1]]
+)
+def test_a_file_of_columns_refuses_the_rest(tmp_path: Path, column: Any) -> None:
+    if isinstance(column, list):
+        write_columns(tmp_path / "x", {}, {"a": column})
+        with pytest.raises(DamagedFileError):
+            read_columns(tmp_path / "x")
+    else:
+        with pytest.raises(TypeError):
+            write_columns(tmp_path / "x", {}, {"a": column})
+        assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,118 @@
+"""Which launch started which GPU work: by correlation id, within one rank."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from tracelens_ext.errors import MergedRanksError
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import Int64Array
+
+_GRAPH_LAUNCH = re.compile(r"(?:cuda|hip|cu)GraphLaunch")
+_OF_SEVERAL_DEVICES = re.compile(r"GraphLaunch|MultiDevice")
+
+
+def is_graph_launch(name: str) -> bool:
+    """Whether a runtime call of that name launches a graph."""
+    return _GRAPH_LAUNCH.match(name) is not None
+
+
+def link(trace: Trace) -> Int64Array:
+    """Link GPU events to their launches.
+
+    Args:
+        trace: the events.
+
+    Returns:
+        Row of each GPU event's launch, `NONE` without one, shape (g,).
+
+    Raises:
+        MergedRanksError: several ranks in the file reuse each other's correlation ids.
+    """
+    gpu = trace.gpu_rows
+    launches = trace.rows_of(*LAUNCH_KINDS)
+    launches = launches[trace.correlation[launches] > 0]
+    result = np.full(len(gpu), NONE, dtype=np.int64)
+    if not len(launches) or not len(gpu):
+        return result
+    launches = launches[np.argsort(trace.correlation[launches], kind="stable")]
+    ids = trace.correlation[launches]
+    wanted = trace.correlation[gpu]
+    first = np.searchsorted(ids, wanted, "left")
+    last = np.searchsorted(ids, wanted, "right")
+    found = (last > first) & (wanted > 0)
+    result[found] = launches[first[found]]
+    several = np.flatnonzero(found & (last - first > 1))
+    if len(several):
+        _refuse_ids_of_two_processes(trace, launches, ids)
+        result[several] = _latest_before(trace, launches, gpu[several], wanted[several])
+    _refuse_launches_on_two_devices(trace, result)
+    return result
+
+
+def _refuse_ids_of_two_processes(trace: Trace, launches: Int64Array, ids: Int64Array) -> None:
+    """Raise when launches of two processes share an id that GPU events carry."""
+    process = trace.process_of_thread[trace.thread[launches]]
+    used = np.isin(ids, trace.correlation[trace.gpu_rows])
+    shared = (np.diff(ids) == 0) & (np.diff(process) != 0) & used[1:]
+    if shared.any():
+        labels = [str(label) for label, _ in trace.threads]
+        pids = sorted({labels[thread] for thread in trace.thread[launches[used]].tolist()})
+        _refuse(trace, "processes", pids, int(shared.sum()))
+
+
+def _refuse_launches_on_two_devices(trace: Trace, launch_of_gpu: Int64Array) -> None:
+    """Raise when an ordinary launch has kernels on two devices.
+
+    It starts one kernel on one device; in containers every rank may have the same process id.
+    """
+    kernels = np.flatnonzero(
+        (launch_of_gpu != NONE) & (trace.kind[trace.gpu_rows] == EventKind.KERNEL)
+    )
+    if len(np.unique(trace.device[kernels])) < 2:
+        return
+    names = trace.names
+    several = np.fromiter((bool(_OF_SEVERAL_DEVICES.search(n)) for n in names), bool, len(names))
+    kernels = kernels[~several[trace.name[launch_of_gpu[kernels]]]]
+    kernels = kernels[np.lexsort((trace.device[kernels], launch_of_gpu[kernels]))]
+    one_launch = np.diff(launch_of_gpu[kernels]) == 0
+    astray = one_launch & (np.diff(trace.device[kernels]) != 0)
+    if astray.any():
+        devices = np.unique(trace.device[kernels])
+        _refuse(trace, "devices", [str(number) for number in devices], int(astray.sum()))
+
+
+def _refuse(trace: Trace, what: str, labels: list[str], count: int) -> NoReturn:
+    shown = ", ".join(labels[:4]) + (" …" if len(labels) > 4 else "")
+    raise MergedRanksError(
+        trace.provenance.path,
+        f"holds several ranks ({what} {shown}) that reuse {count:,} correlation ids,"
+        " so kernels cannot be attributed to the right one",
+        "analyse each rank's own file",
+    )
+
+
+def _latest_before(
+    trace: Trace, launches: Int64Array, gpu: Int64Array, wanted: Int64Array
+) -> Int64Array:
+    """Of several launches with a GPU event's id the last that starts no later, else the first."""
+    candidates = launches[np.isin(trace.correlation[launches], wanted)]
+    rows = np.concatenate((candidates, gpu))
+    is_gpu = np.arange(len(rows)) >= len(candidates)
+    group = trace.correlation[rows]
+    order = np.lexsort((is_gpu, trace.ts[rows], group))
+    place = np.where(is_gpu[order], -1, np.arange(len(order)))
+    before = np.maximum.accumulate(place)
+    starts = np.flatnonzero(np.diff(group[order], prepend=group[order[0]] - 1))
+    launch_place = np.where(is_gpu[order], len(order), np.arange(len(order)))
+    first = np.minimum.reduceat(launch_place, starts)
+    before = np.maximum(before, np.repeat(first, np.diff(np.append(starts, len(order)))))
+    result = np.empty(len(gpu), dtype=np.int64)
+    those = is_gpu[order]
+    result[order[those] - len(candidates)] = rows[order[before[those]]]
+    return result
