@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens_ext.analysis import overview
+from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
@@ -35,7 +36,14 @@ DESCRIPTIONS = {
     "graph_launches": "Graph launches by the place that launches them",
     "nn_modules": "GPU time by nn.Module",
     "unlinked_kernels": "GPU events whose launch is not in the trace",
+    "gap_summary": "Why the GPU was idle: gaps by cause",
+    "gap_streams": "Gaps between GPU events by stream",
+    "gap_pairs": "Gaps by the kernels around them",
+    "gaps_longest": "The longest times without any GPU work, and what the host did",
 }
+
+#: Rows of the timeline that do not overlap and add up to the total.
+_TIMELINE_PARTS = ("computation_time", "exposed_comm_time", "exposed_memcpy_time", "idle_time")
 
 
 @dataclass(frozen=True)
@@ -56,16 +64,42 @@ class PerfReport:
         """The charts that these tables allow."""
         from tracelens_ext.report.charts import Chart
 
-        if "kernel_categories" not in self.sheets:
-            return []
-        return [
-            Chart(
-                title="GPU time by category",
-                sheet="kernel_categories",
-                label_column="kernel_category",
-                value_column="total_time_ms",
+        charts = []
+        if "kernel_categories" in self.sheets:
+            charts.append(
+                Chart(
+                    title="GPU time by category",
+                    sheet="kernel_categories",
+                    label_column="kernel_category",
+                    value_column="total_time_ms",
+                )
             )
-        ]
+        if "gpu_timeline" in self.sheets:
+            several = "device" in self.sheets["gpu_timeline"]
+            charts.append(
+                Chart(
+                    title="GPU timeline",
+                    sheet="gpu_timeline",
+                    label_column="device" if several else "type",
+                    series_column="type" if several else None,
+                    value_column="time ms",
+                    kind="stacked",
+                    only=_TIMELINE_PARTS,
+                )
+            )
+        if "kernels_by_category" in self.sheets:
+            charts.append(
+                Chart(
+                    title="Top operations",
+                    sheet="kernels_by_category",
+                    label_column="cpu_op",
+                    series_column="kernel_category",
+                    value_column="total_time_ms",
+                    kind="stacked",
+                    top=10,
+                )
+            )
+        return charts
 
     def write_workbook(self, path: str | os.PathLike[str]) -> list[str]:
         """Write everything as one Excel file; returns the notes of its first sheet."""
@@ -83,8 +117,11 @@ class PerfReport:
     def write_csvs(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write each table as a CSV file."""
         from tracelens_ext.report.csv_files import write_csvs
+        from tracelens_ext.report.manifest import finish_folder
 
-        return write_csvs(folder, self.sheets)
+        written = write_csvs(folder, self.sheets)
+        finish_folder(folder, [path.name for path in written])
+        return written
 
 
 def build_perf_report(
@@ -99,14 +136,21 @@ def build_perf_report(
     group_by_num_kernels: bool = False,
     collective_analysis: bool = True,
     micro_idle_thresh_us: float | None = None,
+    gaps: bool = False,
 ) -> PerfReport:
     """The tables of an analyzed trace; see `generate_perf_report_pytorch` for the options.
 
     A trace without GPU events gives the table of its CPU ops instead of those of the GPU.
     """
     from tracelens_ext.analysis import kernels, short_kernels
+    from tracelens_ext.analysis.gap_tables import gap_sheets
     from tracelens_ext.categorize import default_registry
 
+    _check_counts(
+        short_kernel_histogram_bins=short_kernel_histogram_bins,
+        topk_short_kernels=topk_short_kernels,
+        topk_ops=topk_ops,
+    )
     work = analyzer.work
     facts = overview.overview(work, analyzer.coverage)
     notes = overview.advice(work, analyzer.coverage)
@@ -128,8 +172,18 @@ def build_perf_report(
             work, short_kernel_threshold_us, total_ns, topk_short_kernels
         )
     sheets |= _occasional_sheets(analyzer, collective_analysis)
+    if gaps:
+        sheets |= gap_sheets(work)
     sheets |= default_registry().report_sheets(analyzer, taken=sheets)
-    return PerfReport(sheets, facts, notes + _operation_notes(analyzer, sheets))
+    notes += _operation_notes(analyzer, sheets)
+    notes += [f"Plugin {problem}" for problem in analyzer.problems]
+    return PerfReport(sheets, facts, notes)
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise UsageError(f"{name} is {count}; expected a number of at least 1")
 
 
 def _operation_sheets(
@@ -204,6 +258,7 @@ def generate_perf_report_pytorch(
     group_by_num_kernels: bool = False,
     collective_analysis: bool = True,
     micro_idle_thresh_us: float | None = None,
+    gaps: bool = False,
     include_unlinked_kernels: bool = True,
     rules: Sequence[str | os.PathLike[str]] = (),
     categorizer: CategorizerLike | None = None,
@@ -228,6 +283,7 @@ def generate_perf_report_pytorch(
             `ops_unique_args` when they launched different numbers of GPU events.
         collective_analysis: adds the sheet `coll_analysis` when the trace has communication.
         micro_idle_thresh_us: splits idle time into holes up to this many µs and longer ones.
+        gaps: adds the sheets `gap_summary`, `gap_streams`, `gap_pairs` and `gaps_longest`.
         include_unlinked_kernels: whether GPU events without a launch count in the timeline.
         rules: TOML files of categorisation rules; switches categories on.
         categorizer: who is asked before the built-in rules; switches categories on.
@@ -238,10 +294,14 @@ def generate_perf_report_pytorch(
 
     Raises:
         TraceError: the trace cannot be analysed.
-        OutputError: the report cannot be written; a report that was there is untouched.
+        OutputError: the report cannot be written, or would take the place of the trace; what was
+            there is untouched.
     """
     from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.report.manifest import check_output
 
+    if output_xlsx_path is not None:
+        check_output(output_xlsx_path, [profile_json_path], force=True)
     analyzer = TreePerfAnalyzer(
         profile_json_path,
         use_kernel_name_categories=use_kernel_name_categories,
@@ -261,6 +321,7 @@ def generate_perf_report_pytorch(
         group_by_num_kernels=group_by_num_kernels,
         collective_analysis=collective_analysis,
         micro_idle_thresh_us=micro_idle_thresh_us,
+        gaps=gaps,
     )
     if output_csvs_dir is not None:
         report.write_csvs(output_csvs_dir)

@@ -1,0 +1,118 @@
+"""The report from Python: its sheets, its outputs, and what it never writes over."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pytest
+
+from tracelens_ext import generate_perf_report_pytorch
+from tracelens_ext.demo import build_demo_trace, write_demo_trace
+from tracelens_ext.errors import OutputError, TraceError, UsageError
+from tracelens_ext.report.perf_report import default_report_path
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_demo_trace(tmp_path_factory.mktemp("trace") / "run.json.gz", steps=1)
+
+
+CATEGORY_SHEETS = {"kernels_by_category", "kernel_categories"}
+
+
+def test_sheets_with_and_without_categories(trace: Path, tmp_path: Path) -> None:
+    plain = generate_perf_report_pytorch(trace, tmp_path / "plain.xlsx")
+    assert {"gpu_timeline", "kernel_summary"} <= set(plain)
+    assert not CATEGORY_SHEETS & set(plain)
+    assert not [name for name, table in plain.items() if "kernel_category" in table]
+    book = openpyxl.load_workbook(tmp_path / "plain.xlsx")
+    drawn = {str(c.value) for row in book["charts"].iter_rows() for c in row}
+    assert not [text for text in drawn if "categor" in text]
+    first = " ".join(str(c.value) for row in book["summary"].iter_rows() for c in row)
+    assert "ncategorized" not in first
+
+    sheets = generate_perf_report_pytorch(
+        trace, tmp_path / "full.xlsx", use_kernel_name_categories=True
+    )
+    assert set(sheets) >= CATEGORY_SHEETS
+    assert "kernel_category" in sheets["kernel_summary"]
+    book = openpyxl.load_workbook(tmp_path / "full.xlsx")
+    assert book.sheetnames[0] == "summary"
+    assert set(sheets) <= set(book.sheetnames)
+    with zipfile.ZipFile(tmp_path / "full.xlsx") as package:
+        assert len([n for n in package.namelist() if n.startswith("xl/charts/chart")]) == 3
+    for name in sheets:
+        assert book[name].freeze_panes is not None
+        assert book[name].auto_filter.ref is not None
+        assert book[name]["A1"].font.bold
+
+
+def test_reference_columns_stay_in_their_order(trace: Path, tmp_path: Path) -> None:
+    columns = list(generate_perf_report_pytorch(trace, tmp_path / "r.xlsx")["kernel_summary"])
+    with_categories = generate_perf_report_pytorch(
+        trace, tmp_path / "r.xlsx", use_kernel_name_categories=True
+    )["kernel_summary"]
+    assert [c for c in with_categories if c != "kernel_category"] == columns
+
+
+def test_without_an_output_the_workbook_is_beside_the_trace(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(build_demo_trace(steps=1)), encoding="utf-8")
+    generate_perf_report_pytorch(path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "run_perf_report.xlsx"]
+    assert default_report_path("a/b.json.gz") == Path("a/b_perf_report.xlsx")
+
+
+def test_csv_files_hold_the_sheets(trace: Path, tmp_path: Path) -> None:
+    sheets = generate_perf_report_pytorch(trace, output_csvs_dir=tmp_path / "csv")
+    assert {p.stem for p in (tmp_path / "csv").glob("*.csv")} == set(sheets)
+    assert not list(tmp_path.glob("*.xlsx"))
+
+
+def test_options_of_the_tables(trace: Path, tmp_path: Path) -> None:
+    def sheets(**options: object) -> dict[str, int]:
+        made = generate_perf_report_pytorch(
+            trace,
+            tmp_path / "r.xlsx",
+            **options,  # type: ignore[arg-type]
+        )
+        return {name: len(table) for name, table in made.items()}
+
+    assert "kernel_summary" not in sheets(kernel_summary=False)
+    short = sheets(short_kernel_study=True, short_kernel_histogram_bins=7, topk_short_kernels=3)
+    assert (short["short_kernel_histogram"], short["short_kernels_summary"]) == (7, 3)
+    assert sheets(micro_idle_thresh_us=5)["gpu_timeline"] == sheets()["gpu_timeline"] + 2
+    assert sheets(topk_ops=4)["ops_summary"] == 4
+    assert "coll_analysis" not in sheets(collective_analysis=False)
+
+
+@pytest.mark.parametrize(
+    "options", [{"topk_ops": 0}, {"short_kernel_histogram_bins": 0}, {"micro_idle_thresh_us": -1}]
+)
+def test_numbers_that_make_no_sense_are_refused(
+    trace: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match="expected a"):
+        generate_perf_report_pytorch(trace, tmp_path / "r.xlsx", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_trace_is_never_written_over(trace: Path) -> None:
+    before = trace.read_bytes()
+    with pytest.raises(OutputError, match="is the trace itself"):
+        generate_perf_report_pytorch(trace, trace)
+    assert trace.read_bytes() == before
+
+
+def test_a_report_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+    report = tmp_path / "report.xlsx"
+    report.write_bytes(b"a good report")
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"traceEvents": [', encoding="utf-8")
+    with pytest.raises(TraceError):
+        generate_perf_report_pytorch(broken, report)
+    assert report.read_bytes() == b"a good report"

@@ -1,0 +1,203 @@
+"""Write a report as one HTML page that needs nothing else: no server, no network, no other file.
+
+The page carries its data, its script and plotly.js (compressed: 2 MB instead of 5). A content
+security policy in it allows these two scripts, by their hashes, and no request at all, so that
+even a text that slipped through the escaping would run nothing and reach nobody.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import zlib
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from tracelens_ext.errors import UsageError
+from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.excel_rows import plain_value
+from tracelens_ext.report.excel_text import cleaned
+from tracelens_ext.report.html_charts import chart_figure, page_figures
+from tracelens_ext.report.html_figures import Palette
+from tracelens_ext.report.html_headline import headline
+from tracelens_ext.report.html_tables import FIRST_ROWS, TextPool, page_tables
+from tracelens_ext.report.html_text import json_for_script
+from tracelens_ext.report.units import Quantity, unit_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+
+    from tracelens_ext.report.charts import Chart
+
+_SCRIPTS = ("format.js", "tables.js", "charts.js", "page.js")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A line of what was analysed.
+
+    Attributes:
+        label: what it is.
+        text: the value.
+        share: the value when it is a percentage, 0 to 100; else None.
+    """
+
+    label: str
+    text: str
+    share: float | None = None
+
+
+def require_html_extra() -> None:
+    """Check that what the page is made with is installed, before a trace is read for nothing.
+
+    Raises:
+        UsageError: plotly or jinja2 is missing; the message says what to install.
+    """
+    import importlib.util
+
+    missing = [name for name in ("jinja2", "plotly") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"the HTML report needs {' and '.join(missing)}, not installed here; "
+            "run: pip install 'tracelens-ext[html]'"
+        )
+
+
+def write_html(
+    path: str | os.PathLike[str],
+    sheets: Mapping[str, pd.DataFrame],
+    *,
+    facts: Sequence[tuple[str, object]] = (),
+    charts: Sequence[Chart] | None = None,
+    notes: Sequence[str] = (),
+    descriptions: Mapping[str, str] | None = None,
+    title: str = "GPU performance report",
+) -> list[str]:
+    """Write tables, and the charts that they allow, as one self-contained HTML file.
+
+    The headline comes first (how busy the GPU was, exposed communication, idle time, the top
+    category and operation), then notes, charts, facts, and the tables in the order given. The
+    index of a DataFrame is not written. Numbers are shown as their column's name suggests.
+
+    Args:
+        path: the file; missing folders are created.
+        sheets: the tables by name.
+        facts: label and value; percentages are drawn as bars under `Coverage`.
+        charts: the charts to draw; by default those that the tables allow.
+        notes: remarks, shown below the headline.
+        descriptions: what a table shows, by its name.
+        title: the heading.
+
+    Returns:
+        All notes of the page: those given, then what had to be cut to keep the page usable.
+
+    Raises:
+        UsageError: plotly or jinja2 is not installed.
+        OutputError: the file cannot be written; whatever was there is untouched.
+        ValueError: a chart names a sheet or a column that does not exist.
+    """
+    require_html_extra()
+    with written_beside(path) as beside:
+        pool = TextPool()
+        tables, cut = page_tables(sheets, descriptions or {}, pool)
+        palette = Palette()
+        if charts is None:
+            figures = page_figures(sheets, palette)
+        else:
+            drawn = [chart_figure(sheets, chart, palette) for chart in charts]
+            figures = [  # two charts may have one title
+                replace(figure, key=f"{figure.key}-{number}") for number, figure in enumerate(drawn)
+            ]
+        data = {
+            "texts": pool.texts(),
+            "first_rows": FIRST_ROWS,
+            "tables": [table.for_script() for table in tables],
+            "figures": [{"key": figure.key, **figure.spec} for figure in figures],
+        }
+        all_notes = [*notes, *cut]
+        shown_facts = [_fact(label, value) for label, value in facts]
+        page = _render(
+            title=cleaned(title),
+            subtitle=_subtitle(shown_facts),
+            cards=headline(sheets, palette),
+            notes=[cleaned(note) for note in all_notes],
+            figures=figures,
+            coverage=[fact for fact in shown_facts if fact.share is not None],
+            facts=[fact for fact in shown_facts if fact.share is None],
+            tables=tables,
+            sheet_keys={name: table.key for name, table in zip(sheets, tables, strict=True)},
+            data=data,
+        )
+        beside.write_text(page, encoding="utf-8", newline="\n")
+    return all_notes
+
+
+def _render(*, data: object, **shown: object) -> str:
+    """Fill the page's template; everything but the page's own parts is escaped."""
+    from jinja2 import DictLoader, Environment, StrictUndefined
+    from markupsafe import Markup
+
+    script = "\n".join(_template(name) for name in _SCRIPTS)
+    plotly, packed = _plotly()
+    environment = Environment(
+        autoescape=True,
+        loader=DictLoader({"report.html.jinja": _template("report.html.jinja")}),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.jinja").render(
+        **shown,
+        style=Markup(_template("report.css")),  # noqa: S704  # a file of this package
+        script=Markup(script),  # noqa: S704  # files of this package
+        plotly=Markup(packed),  # noqa: S704  # base64
+        data=Markup(json_for_script(data)),  # noqa: S704  # escaped for where it stands
+        script_hashes=[_content_hash(script), plotly],
+    )
+
+
+def _template(name: str) -> str:
+    """Read a part of the page."""
+    folder = resources.files("tracelens_ext.report") / "templates"
+    return (folder / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _plotly() -> tuple[str, str]:
+    """Give the hash of plotly.js, and the script itself: deflated, in base64."""
+    from plotly.offline import get_plotlyjs
+
+    source = get_plotlyjs()
+    packed = zlib.compress(source.encode(), 9)
+    return _content_hash(source), base64.b64encode(packed).decode()
+
+
+def _content_hash(script: str) -> str:
+    """Give the hash of a script as a content security policy names it."""
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _fact(label: str, value: object) -> Fact:
+    """Show the value of a fact with the unit that its label tells."""
+    plain = plain_value(value)
+    label = cleaned(label)
+    if not isinstance(plain, int | float) or isinstance(plain, bool):
+        return Fact(label, "" if plain is None else cleaned(str(plain)))
+    unit = unit_of(label)
+    fractions = plain != int(plain)
+    text = unit.text(plain, fractions=fractions, largest=abs(plain))
+    is_share = unit.quantity is Quantity.PERCENT and 0 <= plain <= 100
+    return Fact(label, text, float(plain) if is_share else None)
+
+
+def _subtitle(facts: Sequence[Fact]) -> str:
+    """Give the name of the trace's file, when the facts tell it."""
+    traces = [fact.text for fact in facts if fact.label == "Trace"]
+    return PurePath(traces[0]).name if traces else ""

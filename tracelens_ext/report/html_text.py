@@ -1,0 +1,114 @@
+"""Texts of a trace where a page shows them: in JSON within a script, in the labels of a chart.
+
+Text in the HTML itself is escaped by jinja2. The two other places have readers of their own: the
+HTML parser ends a script at `</script>`, whatever JSON it is in, and plotly takes `<b>`, `<a href>`
+and entities in a label for markup.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tracelens_ext.kernel_names import short_name
+from tracelens_ext.report.excel_text import cleaned
+
+_HOVER_LINE = 60  # characters of a line in the box beside the pointer
+_HOVER_LINES = 12
+_MS_PER_S = 1000.0
+
+_SIGNATURE = re.compile("::|<|^void ")
+
+_IN_SCRIPT = str.maketrans(
+    {
+        "<": "\\u003c",
+        ">": "\\u003e",
+        "&": "\\u0026",
+        "\u2028": "\\u2028",  # line ends to older readers of JavaScript
+        "\u2029": "\\u2029",
+    }
+)
+
+
+def json_for_script(value: object) -> str:
+    """Write a value as JSON that is safe within `<script>`.
+
+    Args:
+        value: dictionaries, lists, texts without lone surrogates, finite numbers, None.
+    """
+    import msgspec
+
+    # In JSON these characters stand in texts only, where an escape means the same.
+    return msgspec.json.encode(value).decode().translate(_IN_SCRIPT)
+
+
+def plotly_text(text: str) -> str:
+    """Write a text so that plotly shows it as it is: in one line, nothing in it is markup."""
+    return in_one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def plotly_lines(text: str) -> str:
+    """Write a long text for plotly in several lines, some hundred characters at most."""
+    line = in_one_line(text)
+    starts = range(0, len(line), _HOVER_LINE)
+    lines = [plotly_text(line[start : start + _HOVER_LINE]) for start in starts]
+    if len(lines) > _HOVER_LINES:
+        lines = [*lines[:_HOVER_LINES], f"… ({len(line):,} characters)"]
+    return "<br>".join(lines)
+
+
+def elided_kernel_name(name: str, width: int) -> str:
+    """Shorten a kernel's name: what tells it from others stays in sight.
+
+    Of a C++ signature that is the beginning without return type and namespaces; of any other name
+    the beginning and the end.
+    """
+    name = in_one_line(name)
+    if not _SIGNATURE.search(name):
+        return elided(name, width)
+    short = short_name(name)
+    return short if len(short) <= width else f"{short[: width - 1]}…"
+
+
+def elided(text: str, width: int) -> str:
+    """Cut a text in its middle; the end of a kernel's name tells as much as its beginning."""
+    from tracelens_ext.report.terminal import cut_middle
+
+    return cut_middle(in_one_line(text), width)
+
+
+def duration_text(ms: float) -> str:
+    """Show a duration in the unit that suits it, three digits or more, never torn from its unit."""
+    if abs(ms) >= _MS_PER_S:
+        return f"{ms / _MS_PER_S:,.2f}\u00a0s"
+    if abs(ms) >= 1 or not ms:
+        return f"{ms:,.{1 if abs(ms) >= 100 else 2}f}\u00a0ms"
+    return f"{ms * 1000:,.1f}\u00a0µs"
+
+
+def percent_text(share: float) -> str:
+    """Show a percentage; a small one is not shown as nothing."""
+    return "<0.1%" if 0 < share < 0.05 else f"{share:.1f}%"
+
+
+def amount_text(amount: float, unit: str, whole: float, *, signed: bool = False) -> str:
+    """Show an amount, and its share of a whole when there is one.
+
+    Args:
+        amount: how much.
+        unit: its unit; milliseconds are shown in the unit that suits them.
+        whole: what it is a part of; 0 for nothing.
+        signed: it is a difference, shown with its sign.
+    """
+    sign = "+" if signed and amount > 0 else ""
+    text = duration_text(amount) if unit == "ms" else f"{amount:,.4g} {unit}".strip()
+    return f"{sign}{text} ({percent_text(100.0 * amount / whole)})" if whole else sign + text
+
+
+def in_one_line(text: str) -> str:
+    """Write a text for a label: no line breaks, and what is invisible or deceives as escapes.
+
+    A character that turns the direction of writing would turn the label's neighbours, too.
+    """
+    from tracelens_ext.report.terminal import safe_text
+
+    return cleaned(safe_text(" ".join(text.split())))

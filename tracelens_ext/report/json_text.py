@@ -1,0 +1,69 @@
+"""A report as one JSON document, for scripts.
+
+    {"generator": "tracelens-ext", "version": …, "title": …, "facts": {label: value},
+     "notes": [text], "tables": {name: [{column: value}, …]}}
+
+The generator comes first: it tells whose file this is. A table is a list of rows, each on a line
+of its own. What is not a number is null, as JSON (RFC 8259) has no NaN.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tracelens_ext.report.plain_tables import (
+    encodable,
+    plain_column,
+    plain_headers,
+    plain_value,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from tracelens_ext.report.formats import Document
+
+GENERATOR = "tracelens-ext"
+_ROWS_AT_ONCE = 8192
+
+
+def json_text(document: Document) -> Iterator[str]:
+    """Write a report as JSON, in pieces."""
+    from tracelens_ext import __version__
+
+    facts = {encodable(label): plain_value(value) for label, value in document.facts}
+    head = {
+        "generator": GENERATOR,
+        "version": __version__,
+        "title": encodable(document.title),
+        "facts": facts,
+        "notes": [encodable(note) for note in document.notes],
+    }
+    yield json.dumps(head, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
+    yield ',\n "tables": {'
+    separator = "\n"
+    for name, frame in document.sheets.items():
+        yield f"{separator}  {json.dumps(encodable(name), ensure_ascii=False)}: ["
+        yield from _rows(frame)
+        yield "]"
+        separator = ",\n"
+    yield "\n }\n}\n"
+
+
+def _rows(frame: pd.DataFrame) -> Iterator[str]:
+    """The rows of a table as objects, a line each."""
+    import msgspec
+
+    encode = msgspec.json.encode
+    headers = plain_headers(frame)
+    separator = "\n"
+    for start in range(0, len(frame), _ROWS_AT_ONCE):
+        part = frame.iloc[start : start + _ROWS_AT_ONCE]
+        columns = [plain_column(part.iloc[:, place]) for place in range(len(headers))]
+        rows = zip(*columns, strict=True) if columns else iter([()] * len(part))
+        lines = [encode(dict(zip(headers, row, strict=True))).decode() for row in rows]
+        yield separator + ",\n".join(f"   {line}" for line in lines)
+        separator = ",\n"

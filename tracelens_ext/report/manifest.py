@@ -1,0 +1,196 @@
+"""What this program made, and may therefore write over; everything else is the user's.
+
+Each kind of output carries a mark of its own: a workbook its creator, a page its generator, JSON
+its first member, Markdown its first line. A folder of CSV or Parquet files has a manifest, a
+hidden file (so that programs that read all files of the folder skip it) that names the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens_ext.errors import OutputError
+from tracelens_ext.report.atomic import output_error, written_beside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MANIFEST = ".tracelens-ext-manifest.json"
+_GENERATOR = "tracelens-ext"
+#: How a text file of ours begins.
+_MARK = re.compile(
+    rb'\{\s*"generator": "tracelens-ext",'
+    rb'|<!doctype html>.*<meta name="generator" content="tracelens-ext">'
+    rb"|<!-- written by tracelens-ext -->",
+    re.DOTALL,
+)
+_LOOK_BYTES = 4096
+_CREATOR_PART, _CREATOR = "docProps/core.xml", b"<dc:creator>tracelens-ext</dc:creator>"
+_CREATOR_PART_BYTES = 65536
+_MANIFEST_BYTES = 1_000_000
+_ZIP = b"PK\x03\x04"
+
+
+def check_output(
+    path: str | os.PathLike[str],
+    inputs: Iterable[str | os.PathLike[str]] = (),
+    *,
+    force: bool = False,
+) -> None:
+    """Refuse to write over a file that this program did not make.
+
+    Args:
+        path: the file to be written; it may not exist.
+        inputs: files that are never written over, whatever `force` says.
+        force: whether a stranger's file may be replaced.
+
+    Raises:
+        OutputError: the file stands in the way.
+    """
+    _refuse_input(path, inputs)
+    if not force and not may_replace(path):
+        raise OutputError(
+            f"{os.fspath(path)}: exists and was not made by tracelens-ext;"
+            " choose another name, or --force to overwrite it"
+        )
+
+
+def check_folder(
+    folder: str | os.PathLike[str],
+    names: Iterable[str],
+    inputs: Sequence[str | os.PathLike[str]] = (),
+    *,
+    force: bool = False,
+) -> None:
+    """Refuse to write over files of a folder that its manifest does not name.
+
+    Args:
+        folder: the folder; it may not exist.
+        names: the files to be written in it.
+        inputs: files that are never written over, whatever `force` says.
+        force: whether strangers' files may be replaced.
+
+    Raises:
+        OutputError: a file stands in the way; the message names the first.
+    """
+    target = Path(folder)
+    ours = set(manifest_files(target))
+    for name in names:
+        path = target / name
+        _refuse_input(path, inputs)
+        if not force and name not in ours and _holds_something(path):
+            raise OutputError(
+                f"{path}: exists and was not made by tracelens-ext;"
+                " choose another folder, or --force to overwrite it"
+            )
+
+
+def finish_folder(folder: str | os.PathLike[str], names: Sequence[str]) -> None:
+    """Write the manifest of a folder whose files are written.
+
+    Files of the same suffixes that the manifest named before, and that were not written now, are
+    removed: they are of another report.
+
+    Args:
+        folder: the folder.
+        names: the files that were written.
+
+    Raises:
+        OutputError: the manifest cannot be written, or a file cannot be removed.
+    """
+    target = Path(folder)
+    suffixes = {Path(name).suffix for name in names}
+    others = []
+    for name in manifest_files(target):
+        if name in names:
+            continue
+        if Path(name).suffix not in suffixes:
+            others.append(name)
+            continue
+        try:
+            (target / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise output_error(str(target / name), error) from error
+    from tracelens_ext import __version__
+
+    manifest = {"generator": _GENERATOR, "version": __version__, "files": [*names, *others]}
+    with written_beside(target / MANIFEST) as beside:
+        beside.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def manifest_files(folder: str | os.PathLike[str]) -> list[str]:
+    """The files of a folder that this program made, by its manifest; none without one."""
+    try:
+        with (Path(folder) / MANIFEST).open("rb") as stream:
+            manifest = json.loads(stream.read(_MANIFEST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return []
+    if not isinstance(manifest, dict) or manifest.get("generator") != _GENERATOR:
+        return []
+    files = manifest.get("files")
+    names = files if isinstance(files, list) else []
+    return [name for name in names if isinstance(name, str) and _is_plain(name)]
+
+
+def may_replace(path: str | os.PathLike[str]) -> bool:
+    """Whether nothing is lost when a file is replaced: it is absent, empty, or our own."""
+    return not _holds_something(Path(path)) or made_here(path)
+
+
+def made_here(path: str | os.PathLike[str]) -> bool:
+    """Whether a file carries the mark of this program's outputs.
+
+    A demo trace does not: it is an input.
+    """
+    target = Path(path)
+    try:
+        if not target.is_file():  # a pipe would never answer
+            return False
+        with target.open("rb") as stream:
+            head = stream.read(_LOOK_BYTES)
+    except (OSError, ValueError):
+        return False
+    if head.startswith(_ZIP):
+        return _is_our_workbook(target)
+    return _MARK.match(head) is not None
+
+
+def _is_our_workbook(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(_CREATOR_PART) as stream:
+            return _CREATOR in stream.read(_CREATOR_PART_BYTES)
+    except (OSError, KeyError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile):
+        return False
+
+
+def _holds_something(path: Path) -> bool:
+    """Whether a file that is not empty is at a path.
+
+    Of folders, devices and names that cannot be, the writer says what is wrong with them.
+    """
+    try:
+        return path.is_file() and path.stat().st_size > 0
+    except (OSError, ValueError):
+        return False
+
+
+def _refuse_input(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
+    for source in inputs:
+        try:
+            same = Path(path).samefile(source)
+        except (OSError, ValueError):
+            continue  # one of them does not exist
+        if same:
+            raise OutputError(
+                f"{os.fspath(path)}: is the trace itself; choose another name for the output"
+            )
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name is of a file in the folder itself; a manifest may come from anywhere."""
+    return bool(name) and name not in (".", "..") and not set(name) & set("/\\\0")

@@ -1,0 +1,137 @@
+"""A report as Markdown with GitHub's tables, to paste into an issue or a pull request.
+
+Names come from traces, and a kernel's name is full of what Markdown and HTML read as markup. A
+text with anything but letters, digits and harmless signs becomes a code span, in which nothing is
+markup; neither are mentions, references or emoji codes there. Of a code span in a table only the
+bar must be escaped, as GitHub Flavored Markdown (0.29, 4.10) says.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from tracelens_ext.report.json_text import GENERATOR
+from tracelens_ext.report.plain_tables import Plain, encodable, plain_column, plain_headers
+from tracelens_ext.report.plain_tables import plain_value as plain
+from tracelens_ext.report.terminal import safe_text
+from tracelens_ext.report.units import unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pandas as pd
+
+    from tracelens_ext.report.formats import Document
+
+#: The first line, which tells whose file this is.
+MARK = f"<!-- written by {GENERATOR} -->"
+_ROWS_AT_ONCE = 8192
+# An underscore within a word emphasises nothing, a parenthesis without a bracket links nothing,
+# and a colon before a blank ends no emoji code.
+# (Nothing is tried twice: a name of a megabyte takes no longer than its length.)
+_WORD = r"[^\W_]++(?:_++[^\W_]++)*+"
+_HARMLESS = re.compile(rf"(?:{_WORD}|[ %(),./+=;\u2010-\u201d\u2192-]|:(?=\s|$))*+")
+_WEB = re.compile(r"www\.|//", re.IGNORECASE)  # becomes a link by itself
+_STARTS_A_BLOCK = re.compile(r"[-+=]|[0-9]+[.)]$")
+_BACKTICKS = re.compile("`+")
+
+
+def markdown_text(document: Document) -> Iterator[str]:
+    """Write a report as Markdown, in pieces."""
+    yield f"{MARK}\n\n# {inline(document.title)}\n"
+    if document.notes:
+        yield "\n" + "".join(f"- {_sentence(note)}\n" for note in document.notes)
+    if document.facts:
+        yield "\n|  |  |\n| :--- | :--- |\n"
+        yield "".join(
+            f"| {cell(label)} | {cell(_fact(label, value))} |\n" for label, value in document.facts
+        )
+    for name, frame in document.sheets.items():
+        yield f"\n## {inline(name)}\n"
+        description = document.descriptions.get(name)
+        if description:
+            yield f"\n{_sentence(description)}\n"
+        yield from _table(frame)
+
+
+def inline(text: str) -> str:
+    """A text as it is to be read, on one line: as it stands, or as a code span."""
+    text = safe_text(encodable(text)).strip()
+    return text if _HARMLESS.fullmatch(text) and not _WEB.search(text) else _code(text)
+
+
+def cell(text: str) -> str:
+    """A text as the content of a cell of a table."""
+    return inline(text).replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    """A code span: its fence is longer than any run of backticks in the text."""
+    longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def _sentence(text: str) -> str:
+    """Running text: only those of its words that need it become code."""
+    words = [inline(word) for word in text.split()]
+    if words and _STARTS_A_BLOCK.match(words[0]):
+        words[0] = _code(words[0])
+    return " ".join(words)
+
+
+def _fact(label: str, value: object) -> str:
+    known = plain(value)
+    if isinstance(known, int | float) and not isinstance(known, bool):
+        fractions = known != math.trunc(known)
+        return unit_of(label).text(known, fractions=fractions, largest=abs(known))
+    return "" if known is None else str(known)
+
+
+def _table(frame: pd.DataFrame) -> Iterator[str]:
+    """A table with numbers to the right."""
+    headers = plain_headers(frame)
+    if not headers:
+        return
+    numeric = [_is_numeric(frame.iloc[:, place]) for place in range(len(headers))]
+    yield "\n" + _line([cell(header) for header in headers])
+    yield _line(["---:" if right else ":---" for right in numeric])
+    columns = [
+        _number_cells(frame.iloc[:, place], headers[place])
+        if numeric[place]
+        else [_text_cell(value) for value in plain_column(frame.iloc[:, place])]
+        for place in range(len(headers))
+    ]
+    rows = [_line(row) for row in zip(*columns, strict=True)]
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        yield "".join(rows[start : start + _ROWS_AT_ONCE])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _text_cell(value: Plain) -> str:
+    return "" if value is None else cell(str(value))
+
+
+def _is_numeric(series: pd.Series) -> bool:
+    import pandas as pd
+
+    kinds = pd.api.types
+    return kinds.is_numeric_dtype(series.dtype) and not kinds.is_bool_dtype(series.dtype)
+
+
+def _number_cells(series: pd.Series, header: str) -> list[str]:
+    """The numbers of a column, all with as many decimals as its unit deserves."""
+    values = [
+        value if isinstance(value, int | float) else math.nan for value in plain_column(series)
+    ]
+    finite = [value for value in values if math.isfinite(value)]
+    fractions = any(value != math.trunc(value) for value in finite)
+    largest = max((abs(value) for value in finite), default=0.0)
+    unit = unit_of(header)
+    return [unit.text(value, fractions=fractions, largest=largest) for value in values]

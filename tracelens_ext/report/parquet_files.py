@@ -1,0 +1,101 @@
+"""Write tables as Parquet files: types and all digits kept, for pandas, DuckDB, Spark and others.
+
+Needs pyarrow, which the extra `parquet` installs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracelens_ext.errors import OutputError
+from tracelens_ext.report.atomic import output_error, written_beside
+from tracelens_ext.report.csv_files import unique_file_names
+from tracelens_ext.report.json_text import GENERATOR
+from tracelens_ext.report.plain_tables import plain_column, plain_headers
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    import pandas as pd
+
+
+def write_parquets(
+    folder: str | os.PathLike[str], sheets: Mapping[str, pd.DataFrame]
+) -> list[Path]:
+    """Write each table to a file of its own, `NAME.parquet`.
+
+    All files are written before the first takes its place. Files of other names are left alone.
+    The index of a DataFrame is not written; what is missing, not a number or infinite is null; a
+    column of several types is one of texts.
+
+    Args:
+        folder: the folder, created when missing.
+        sheets: the tables by name.
+
+    Returns:
+        The files, in the order of the tables.
+
+    Raises:
+        OutputError: a file cannot be written.
+        ModuleNotFoundError: pyarrow is not installed.
+    """
+    parquet = _pyarrow("pyarrow.parquet")
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise OutputError(
+            f"{target}: Parquet files cannot be written there: it is a file; give a folder"
+        ) from error
+    except OSError as error:
+        raise output_error(str(target), error) from error
+    except ValueError as error:  # a NUL in the name
+        raise OutputError(f"{target!s:.80}: is no name for a folder; choose another") from error
+    paths = [target / f"{name}.parquet" for name in unique_file_names(sheets)]
+    with ExitStack() as all_written:
+        for path, frame in zip(paths, sheets.values(), strict=True):
+            beside = all_written.enter_context(written_beside(path))
+            try:
+                parquet.write_table(_arrow_table(frame), beside)
+            except OSError as error:
+                raise output_error(str(path), error) from error
+    return paths
+
+
+def _pyarrow(module: str = "pyarrow") -> Any:  # noqa: ANN401  # it has no type hints
+    return importlib.import_module(module)
+
+
+def _arrow_table(frame: pd.DataFrame) -> Any:  # noqa: ANN401
+    pyarrow = _pyarrow()
+    arrays = [_arrow_array(frame.iloc[:, place]) for place in range(frame.shape[1])]
+    table = pyarrow.Table.from_arrays(arrays, names=plain_headers(frame))
+    return table.replace_schema_metadata({"generator": GENERATOR})
+
+
+def _arrow_array(series: pd.Series) -> Any:  # noqa: ANN401
+    """A column of one type: of its own where all values agree, else of texts."""
+    pyarrow = _pyarrow()
+    values = plain_column(series)
+    types = {type(value) for value in values if value is not None}
+    if types <= {int, float} and len(types) == 2:
+        values = [None if value is None else float(value) for value in values]
+    elif len(types) > 1:
+        values = [None if value is None else str(value) for value in values]
+    if not types:  # an empty column still has the type that its table gives it
+        return pyarrow.array(values, type=_declared_type(series))
+    try:
+        return pyarrow.array(values)
+    except OverflowError:  # a whole number of more than 64 bits
+        return pyarrow.array([None if value is None else str(value) for value in values])
+
+
+def _declared_type(series: pd.Series) -> Any:  # noqa: ANN401
+    pyarrow = _pyarrow()
+    kind = getattr(series.dtype, "kind", "O")
+    by_kind = {"b": pyarrow.bool_(), "i": pyarrow.int64(), "u": pyarrow.uint64()}
+    return pyarrow.float64() if kind == "f" else by_kind.get(kind, pyarrow.string())
