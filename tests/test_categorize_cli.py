@@ -74,8 +74,10 @@ def test_rules_list(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     rows = json.loads(capsys.readouterr().out)
     assert rows
     assert {row["category"] for row in rows} == {"FFT"}
-    assert run(["rules", "list", "--pack", "no-such-pack"]) == 0
-    assert capsys.readouterr().out == ""
+    assert run(["rules", "list", "--pack", "atention"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no rule is of 'atention'; known: attention" in captured.err
 
 
 def test_rules_check_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from make_trace import TraceMaker, cuda_graph_example
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.kernels import (
-    category_totals,
     kernel_category_summary,
     reference_kernel_summary,
 )
@@ -58,7 +57,7 @@ def mixed_trace() -> TraceMaker:
     return maker
 
 
-# The example of the specification.
+# The example that the project began with: what is in a graph launch.
 
 
 def test_the_example_to_the_digit() -> None:
@@ -177,16 +176,6 @@ def test_category_summary_orders_operations_by_their_time() -> None:
     assert frame["% of GPU time"].tolist() == pytest.approx([100 / 3, 80 / 3, 40])
 
 
-def test_category_totals() -> None:
-    frame = category_totals(categorised(mixed_trace()).work)
-    assert records(frame, "kernel_category", "count", "total_time_ms", "% of GPU time") == [
-        ("Uncategorized", 1, 0.1, 50),
-        ("GEMM", 3, 0.09, 45),
-        ("Memory Ops", 2, 0.01, 5),
-    ]
-    assert category_totals(plain(mixed_trace()).work).empty
-
-
 def test_category_summary_needs_categories() -> None:
     with pytest.raises(ValueError, match="categories were not asked for"):
         kernel_category_summary(plain(mixed_trace()).work)
@@ -256,7 +245,6 @@ def test_tables_of_a_trace_without_gpu_events() -> None:
         analyzer.get_df_kernel_summary(),
         analyzer.get_df_kernel_category_summary(),
         analyzer.get_df_kernels(launcher_detail=True),
-        category_totals(analyzer.work),
         reference_kernel_summary(analyzer.work, 0),
     ):
         assert frame.empty
@@ -369,7 +357,7 @@ def test_tables_are_those_of_a_loop(launched: list[tuple[str, str, str, int, int
     assert (summary["avg_time_us"] <= longest + 1e-9).all()
 
     categories = analyzer.get_df_kernel_category_summary()
-    for frame in (summary, categories, category_totals(analyzer.work)):
+    for frame in (summary, categories):
         assert frame["count"].sum() == len(launched)
         assert round(frame["total_time_ms"].sum() * 1e6) == everything
         assert math.isclose(frame["% of GPU time"].sum(), 100 if everything else 0)

@@ -23,7 +23,6 @@ import numpy as np
 import pytest
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.kernels import category_totals
 from tracelens_ext.errors import TracelensError
 from tracelens_ext.intervals import union_length
 from tracelens_ext.report.perf_report import build_perf_report
@@ -228,7 +227,6 @@ def test_every_gpu_event_is_in_every_table(real: Real) -> None:
     for frame in (
         analyzer.get_df_kernel_summary(),
         analyzer.get_df_kernel_category_summary(),
-        category_totals(work),
     ):
         assert frame["count"].sum() == len(events)
         assert round(frame["total_time_ms"].sum() * 1e6) == time_ns

@@ -215,4 +215,5 @@ def _whole(values: npt.NDArray[np.float64]) -> pd.Series[int]:
     """Whole numbers of which some may be missing."""
     import pandas as pd
 
-    return pd.Series(np.floor(values)).astype("Int64")
+    sensible = np.where(np.abs(values) < 2.0**62, values, np.nan)  # the trace may say anything
+    return pd.Series(np.floor(sensible)).astype("Int64")

@@ -113,7 +113,11 @@ class GpuWork:
     @cached_property
     def is_communication(self) -> BoolArray:
         """Whether the built-in packs call an event communication, whatever was chosen, (g,)."""
-        builtin = self._categorize(builtin_categorizer())
+        chosen = self.categorizer
+        if chosen is not None and chosen.is_builtin and self.categories is not None:
+            builtin = self.categories  # the same question, asked already
+        else:
+            builtin = self._categorize(builtin_categorizer())
         wanted = np.array([label == COMMUNICATION for label in builtin.labels] or [False])
         result: BoolArray = wanted[builtin.code] & self.is_kernel
         return result
@@ -130,19 +134,33 @@ class GpuWork:
         )
         return result
 
+    @property
+    def _context(self) -> tuple[Int64Array, list[str | None]]:
+        """The CPU op that tells what a kernel is for: codes, shape (g,), and what they stand for.
+
+        None without a CPU op; for the kernels of a graph, as one op around its launch says nothing
+        of each of them; and for copies, whose names say it all.
+        """
+        tree, trace = self.tree, self.trace
+        telling = (tree.cpu_op_of_gpu != NONE) & ~tree.by_graph & self.is_kernel
+        code = np.full(len(self), len(trace.names), dtype=np.int64)
+        code[telling] = trace.name[tree.cpu_op_of_gpu[telling]]
+        return code, [*trace.names, None]
+
     def _categorize(self, categorizer: KernelCategorizer) -> Categories:
-        """Ask for each distinct (kernel, parent op) once; copies and fills are memory ops."""
-        op_code, ops = self.parent_op
-        pairs = self.name.astype(np.int64) * (len(ops) + 1) + op_code
-        distinct, inverse = np.unique(pairs[self.is_kernel], return_inverse=True)
-        names = [self.trace.names[i] for i in (distinct // (len(ops) + 1)).tolist()]
-        launched_by = [ops[i] or None for i in (distinct % (len(ops) + 1)).tolist()]
+        """Ask for each distinct (name, CPU op) once.
+
+        Memcpys and memsets are memory ops, unless a rule knows better.
+        """
+        op_code, ops = self._context
+        pairs = self.name.astype(np.int64) * len(ops) + op_code
+        distinct, inverse = np.unique(pairs, return_inverse=True)
+        names = [self.trace.names[i] for i in (distinct // len(ops)).tolist()]
+        launched_by = [ops[i] for i in (distinct % len(ops)).tolist()]
         decisions = categorizer.categorize(names, launched_by)
-        answers = decisions.category
-        labels = sorted({*answers, MEMORY_OPS})
+        labels = sorted({*decisions.category, MEMORY_OPS})
         place = {label: i for i, label in enumerate(labels)}
-        code = np.full(len(self), place[MEMORY_OPS], dtype=np.int32)
-        code[self.is_kernel] = np.array([place[a] for a in answers], dtype=np.int32)[inverse]
-        known = np.ones(len(self), dtype=bool)
-        known[self.is_kernel] = np.array(decisions.known, dtype=bool)[inverse]
-        return Categories(code, labels, known)
+        code = np.array([place[a] for a in decisions.category], dtype=np.int32)[inverse]
+        known = np.array(decisions.known, dtype=bool)[inverse]
+        code[~known & ~self.is_kernel] = place[MEMORY_OPS]
+        return Categories(code, labels, known | ~self.is_kernel)

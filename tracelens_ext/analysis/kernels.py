@@ -86,29 +86,6 @@ def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
     return frame.iloc[order].reset_index(drop=True)
 
 
-def category_totals(work: GpuWork) -> pd.DataFrame:
-    """GPU time by category alone.
-
-    Returns:
-        Columns `kernel_category`, `count`, `total_time_ms`, `% of GPU time`; longest first. Empty
-        without categories.
-    """
-    import pandas as pd
-
-    categories = work.categories
-    if categories is None:
-        return pd.DataFrame(columns=["kernel_category", "count", "total_time_ms", "% of GPU time"])
-    groups = group_durations([categories.code], work.duration)
-    return pd.DataFrame(
-        {
-            "kernel_category": texts(groups.keys[0], categories.labels),
-            "count": groups.count,
-            "total_time_ms": groups.total / NS_PER_MS,
-            "% of GPU time": percent(groups.total, int(work.duration.sum())),
-        }
-    )
-
-
 def kernels(
     work: GpuWork, *, launcher_detail: bool = False, nn_module_detail: bool = False
 ) -> pd.DataFrame:

@@ -42,6 +42,9 @@ def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
             ("GPU time uncategorized (%)", covered.uncategorized_percent),
             ("Kernel names uncategorized", f"{covered.uncategorized_names} of {covered.names}"),
         ]
+        if covered.largest_uncategorized:
+            name, share = covered.largest_uncategorized[0]
+            facts.append(("Largest uncategorized", f"{name} ({share:.2f} % of GPU time)"))
     return facts
 
 

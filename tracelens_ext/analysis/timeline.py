@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.errors import UsageError
 from tracelens_ext.intervals import gaps, union_length
 
 if TYPE_CHECKING:
@@ -31,9 +32,16 @@ def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd
         `idle_time`, `total_time` (first start to last end), `total_comm_time`,
         `total_memcpy_time`. Columns: `type`, `time ms`, `percent` of the total time; with several
         devices a block each, told apart by a leading column `device`. No rows without GPU events.
+
+    Raises:
+        UsageError: the threshold is negative, or no number.
     """
     import pandas as pd
 
+    if micro_idle_thresh_us is not None and not micro_idle_thresh_us >= 0:
+        raise UsageError(
+            f"micro_idle_thresh_us is {micro_idle_thresh_us}; expected a time of at least 0"
+        )
     device = work.trace.device
     present = np.unique(device[work.counted])
     blocks = [

@@ -60,9 +60,10 @@ def one_line(error: BaseException) -> str:
 def time_limit() -> float:
     """How many seconds one call of a plugin may take."""
     try:
-        return max(0.1, float(os.environ.get(SECONDS_VARIABLE, "")))
+        seconds = float(os.environ.get(SECONDS_VARIABLE, ""))
     except ValueError:
         return _DEFAULT_SECONDS
+    return min(max(0.1, seconds), threading.TIMEOUT_MAX) if seconds > 0 else _DEFAULT_SECONDS
 
 
 def call_within(seconds: float, function: Callable[..., Any], arguments: Sequence[object]) -> Any:  # noqa: ANN401

@@ -115,10 +115,16 @@ def load_maps(place: str | os.PathLike[str], *, check_patterns: bool = True) -> 
 
 
 def user_map_files() -> list[Path]:
-    """The `*.json` maps in the user's configuration folder, by name; none if it is absent."""
+    """The `*.json` maps in the user's configuration folder, by name.
+
+    None if the folder is absent, or not to be read, as in containers that run as another user.
+    """
     from platformdirs import user_config_path
 
-    return sorted(user_config_path("tracelens-ext").glob("*.json"))
+    try:
+        return sorted(user_config_path("tracelens-ext").glob("*.json"))
+    except (OSError, RuntimeError):
+        return []
 
 
 def pack_from_mapping(mapping: Mapping[str, Any], name: str = "categorizer") -> RulePack:

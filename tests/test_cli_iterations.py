@@ -1,0 +1,90 @@
+"""`tracelens-ext iterations`: what it prints, and what it says when there are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from comparison_helpers import training, write
+
+from tracelens_ext.cli import run
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "110")
+    monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(tmp_path / "cache"))
+    maker = training(6)
+    slow = next(e for e in maker.events if e["name"].startswith("sm90") and e["ts"] > 1400)
+    slow["dur"] += 25
+    maker.annotation("evaluate", 2500, 100)
+    write(tmp_path / "a.json", maker)
+
+
+def iterations(*arguments: object) -> int:
+    return run(["iterations", *map(str, arguments)])
+
+
+def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert iterations("a.json") == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    steps = [line.split() for line in lines if line.startswith("ProfilerStep#")]
+    assert [step[0] for step in steps] == [f"ProfilerStep#{n}" for n in range(5, 11)]
+    assert "Mean and spread of 6 whole iterations, ms" in lines
+    at = lines.index("Odd (beyond 3 median absolute deviations from the median):")
+    step, first, second = lines[at + 1].replace(": ", "; ").split("; ")
+    assert step == "  ProfilerStep#7"
+    assert first == "exposed_comm_time_ms 0.005 (median 0.03)"
+    assert second == "GEMM_time_ms 0.065 (median 0.04)"
+
+
+def test_top_cuts_the_first_table_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert iterations("a.json", "--top", 2) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if line.startswith("ProfilerStep#")]) == 2
+    assert "4 more iterations not shown (--top)" in lines
+    assert any(line.startswith("  ProfilerStep#7: ") for line in lines), "the odd one is named"
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert iterations("a.json", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    rows = document["tables"]["iterations"]
+    assert [row["iteration"] for row in rows] == [f"ProfilerStep#{n}" for n in range(5, 11)]
+    assert [bool(row["odd"]) for row in rows] == [False, False, True, False, False, False]
+    columns = [row["column"] for row in document["tables"]["statistics"]]
+    assert columns[:5] == [
+        "wall_time_ms",
+        "busy_time_ms",
+        "exposed_comm_time_ms",
+        "idle_time_ms",
+        "kernels",
+    ]
+    assert "GEMM_time_ms" in columns
+
+
+def test_annotation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert iterations("a.json", "--annotation", "#(5|6)$", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["tables"]["iterations"]
+    assert [row["iteration"] for row in rows] == ["ProfilerStep#5", "ProfilerStep#6"]
+
+
+def test_none_found_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert iterations("a.json", "--annotation", "nothing") == 2
+    assert "such as 'ProfilerStep#5'" in capsys.readouterr().err
+    maker = training(2, annotated=False)
+    write(Path("b.json"), maker)
+    assert iterations("b.json") == 2
+    assert "has no ProfilerStep#N, nor any other annotation" in capsys.readouterr().err
+    maker.annotation("evaluate", 0, 10)
+    write(Path("b.json"), maker)
+    assert iterations("b.json") == 2
+    assert "--annotation REGEX, such as 'evaluate'" in capsys.readouterr().err
+
+
+def test_a_wrong_expression(capsys: pytest.CaptureFixture[str]) -> None:
+    assert iterations("a.json", "--annotation", "(") == 2
+    assert "is no regular expression" in capsys.readouterr().err

@@ -1,0 +1,91 @@
+"""The README is true: every command and every line of Python in it runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tracelens_ext.demo import write_demo_trace
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder as the README's reader has it: a demo trace, and the rules it shows."""
+    here = tmp_path_factory.mktemp("readme")
+    write_demo_trace(here / "demo" / "trace.json.gz")
+    (here / "my_rules.toml").write_text(blocks("toml")[0], encoding="utf-8")
+    return here
+
+
+COMMANDS = [
+    line.removeprefix("$ ").strip()
+    for block in blocks("console")
+    for line in block.splitlines()
+    if line.startswith("$ tracelens-ext")
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run(command: str, folder: Path) -> None:
+    words = shlex.split(command, comments=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tracelens_ext", *words[1:]],
+        cwd=folder,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_runs(code: str, folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=folder,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^\$ make (\w+)", README, flags=re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", text):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_output_shown_is_what_the_demo_prints(folder: Path) -> None:
+    shown = blocks("text")[0]
+    done = subprocess.run(
+        [sys.executable, "-m", "tracelens_ext", "report", "demo/trace.json.gz", "-o", "r.xlsx"],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"COLUMNS": "100", "PATH": "/usr/bin:/bin"},
+    )
+    printed = [line.rstrip() for line in done.stdout.replace("r.xlsx", "report.xlsx").splitlines()]
+    for line in shown.rstrip().splitlines():
+        assert line.rstrip() in printed or line.strip() == "…", line

@@ -1,0 +1,198 @@
+"""Budgets: how much a trace may be slower than its baseline, such as `GEMM > +5%`.
+
+A budget names a row of the timeline or a category, and the change at which it is crossed. All
+arithmetic is exact: a change of precisely the limit does not cross it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
+
+from tracelens_ext.categorize import CATEGORIES
+from tracelens_ext.errors import UsageError
+from tracelens_ext.trace import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tracelens_ext.analysis.comparison import Aligned, Comparison
+
+_BUDGET = re.compile(
+    r"\s*(?P<name>\S.*?)\s*(?P<sign>[<>])\s*(?P<limit>[+-]?\s*(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
+    r"\s*(?P<unit>%|ms)\s*",
+    re.DOTALL,
+)
+_NS_PER_MS = 1_000_000
+_NEAREST = 5
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A limit on a change against the baseline.
+
+    Attributes:
+        name: a row of the timeline (`busy_time`) or a category (`GEMM`).
+        above: whether it is crossed above the limit; else below.
+        limit: the change, signed; percent of the baseline's time, or ms.
+        unit: `%` or `ms`.
+    """
+
+    name: str
+    above: bool
+    limit: Fraction
+    unit: Literal["%", "ms"]
+
+    def __str__(self) -> str:
+        unit = " %" if self.unit == "%" else " ms"
+        return f"{self.name} {'>' if self.above else '<'} {_decimal(self.limit)}{unit}"
+
+    def crossed_by(self, before: Fraction, after: Fraction) -> bool:
+        """Whether a change crosses the limit.
+
+        Args:
+            before: the baseline's time, ms; 0 where it has none.
+            after: the other trace's time, ms.
+        """
+        change = after - before
+        if self.unit == "%":
+            if not before:  # from nothing to something is more than any percentage
+                return self.above if change else self._beyond(Fraction(0))
+            change = 100 * change / before
+        return self._beyond(change)
+
+    def _beyond(self, change: Fraction) -> bool:
+        return change > self.limit if self.above else change < self.limit
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a budget in one trace.
+
+    Attributes:
+        budget: the budget.
+        what: the row that was looked at, such as `B: GEMM`.
+        before: the baseline's time, ms.
+        after: the trace's time, ms.
+        crossed: whether the budget was crossed.
+    """
+
+    budget: Budget
+    what: str
+    before: Fraction
+    after: Fraction
+    crossed: bool
+
+    def __str__(self) -> str:
+        before, after = float(self.before), float(self.after)
+        percent = f", {100 * (after - before) / before:+,.2f} %" if before else ""
+        return (
+            f"{self.what} {before:,.3f} → {after:,.3f} ms ({after - before:+,.3f} ms{percent});"
+            f" the budget is {self.budget}"
+        )
+
+
+def parse_budget(text: str) -> Budget:
+    """Read a budget: `NAME > +5%`, `NAME < -0.5ms`; blanks do not matter, nor does a `+`.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    found = _BUDGET.fullmatch(text)
+    if found is None:
+        shown = text if len(text) < 80 else f"{text[:77]}…"
+        raise UsageError(
+            f"{shown!r} is no budget; write a name, > or <, and a change in % or ms,"
+            " such as 'GEMM > +5%' or 'total_time > 1.5ms'"
+        )
+    return Budget(
+        name=" ".join(found["name"].split()),
+        above=found["sign"] == ">",
+        limit=Fraction("".join(found["limit"].split())),
+        unit="%" if found["unit"] == "%" else "ms",
+    )
+
+
+def check_budgets(budgets: Iterable[Budget], comparison: Comparison) -> list[Verdict]:
+    """Hold every trace but the baseline against the budgets.
+
+    A timeline row of several devices is checked device by device. A category that a trace lacks
+    counts 0.
+
+    Returns:
+        A verdict for each budget, trace and device, budgets in the order given.
+
+    Raises:
+        UsageError: a name is neither a row of the timeline nor a category.
+    """
+    timeline = _rows_by_name(comparison.aligned["timeline"], "type")
+    categories = _rows_by_name(comparison.aligned["categories"], "kernel_category")
+    allowed = {name for m in comparison.measurements for name in m.categories}
+    # What the trace has comes first: its spelling wins over that of a rule.
+    known = [*timeline, *categories, *CATEGORIES, *sorted(allowed)]
+    verdicts = []
+    for budget in budgets:
+        name = _known_name(budget.name, known, list(timeline))
+        if name in timeline:
+            aligned, rows = comparison.aligned["timeline"], timeline[name]
+        else:
+            aligned, rows = comparison.aligned["categories"], categories.get(name, [])
+        verdicts += _verdicts(budget, name, comparison, aligned, rows)
+    return verdicts
+
+
+def _verdicts(
+    budget: Budget, name: str, comparison: Comparison, aligned: Aligned, rows: Sequence[int]
+) -> list[Verdict]:
+    """The verdicts on some rows of a table; on times of 0 when there is no row."""
+    times = {_of_device(aligned, row): aligned.ns[row].tolist() for row in rows}
+    per_ms = [_NS_PER_MS * divisor for divisor in comparison.divisors]
+    verdicts = []
+    for at, letter in enumerate(comparison.letters[1:], start=1):
+        for where, ns in (times or {"": [0] * len(per_ms)}).items():
+            before, after = Fraction(ns[0], per_ms[0]), Fraction(ns[at], per_ms[at])
+            crossed = budget.crossed_by(before, after)
+            verdicts.append(Verdict(budget, f"{letter}: {name}{where}", before, after, crossed))
+    return verdicts
+
+
+def _of_device(aligned: Aligned, row: int) -> str:
+    """Which device a row of the timeline is of, where there are several."""
+    if "device" not in aligned.keys or aligned.keys["device"][row] == NONE:
+        return ""
+    return f" of device {aligned.keys['device'][row]}"
+
+
+def _rows_by_name(aligned: Aligned, column: str) -> dict[str, list[int]]:
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(aligned.keys[column].tolist()):
+        rows.setdefault(name, []).append(row)
+    return rows
+
+
+def _known_name(name: str, known: Sequence[str], timeline: Sequence[str]) -> str:
+    """The name as the tables spell it; upper and lower case are the same where that is clear."""
+    if name in known:
+        return name
+    of_folded: dict[str, str] = {}
+    for candidate in known:
+        of_folded.setdefault(candidate.casefold(), candidate)
+    if name.casefold() in of_folded:
+        return of_folded[name.casefold()]
+    near = difflib.get_close_matches(name.casefold(), of_folded, n=_NEAREST, cutoff=0.4)
+    hint = ", ".join(of_folded[found] for found in near) or f"{', '.join(timeline)}, or a category"
+    raise UsageError(f"no timeline row or category is called {name!r}; the nearest: {hint}")
+
+
+def _decimal(limit: Fraction) -> str:
+    """A limit as it was written, with its sign; a fraction of finite decimals has such a text."""
+    sign = "-" if limit < 0 else "+"
+    whole, rest = divmod(abs(limit), 1)
+    digits = ""
+    while rest:
+        digit, rest = divmod(rest * 10, 1)
+        digits += str(digit)
+    return f"{sign}{whole}.{digits}" if digits else f"{sign}{whole}"

@@ -1,0 +1,134 @@
+"""Codes for groups, look-ups and statistics within groups, without a Python loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.trace import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from tracelens_ext.trace import Int64Array
+
+    Float64Array = npt.NDArray[np.float64]
+    IntArray = npt.NDArray[np.integer]
+
+
+def dense_codes(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
+    """Number the distinct combinations of several columns, in ascending order.
+
+    Args:
+        keys: one column or more of any integers, each shape (m,).
+
+    Returns:
+        The first place of each combination, shape (k,), and the number of each place, shape (m,).
+    """
+    combined = np.zeros(len(keys[0]), dtype=np.int64)
+    for key in keys:
+        distinct, code = np.unique(key, return_inverse=True)
+        combined = combined * max(len(distinct), 1) + code
+        combined = np.unique(combined, return_inverse=True)[1]  # dense again: never overflows
+    _, first, code = np.unique(combined, return_index=True, return_inverse=True)
+    return first.astype(np.int64), code.astype(np.int64)
+
+
+def last_before(
+    group: IntArray, time: Int64Array, asked_group: IntArray, asked_time: Int64Array
+) -> Int64Array:
+    """The last item of a group that is earlier than a time.
+
+    Args:
+        group: of the items, sorted by group and time, shape (m,).
+        time: of the items, shape (m,).
+        asked_group: shape (k,).
+        asked_time: shape (k,).
+
+    Returns:
+        An index into the items, `NONE` where none is earlier, shape (k,).
+    """
+    if not len(group):
+        return np.full(len(asked_group), NONE, dtype=np.int64)
+    times = np.unique(time)
+    groups = np.unique(group)
+    step = len(times) + 1
+    key = np.searchsorted(groups, group) * step + np.searchsorted(times, time)
+    wanted = np.searchsorted(groups, asked_group) * step + np.searchsorted(times, asked_time)
+    at = np.searchsorted(key, wanted, side="left") - 1
+    found = (at >= 0) & (group[np.maximum(at, 0)] == asked_group)
+    return np.where(found, at, NONE)
+
+
+def running_maximum(group: IntArray, values: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The largest value so far within each group.
+
+    Args:
+        group: non-negative, ascending, shape (m,).
+        values: shape (m,).
+
+    Returns:
+        The maxima, and the places that hold them (the last of equals), both shape (m,).
+    """
+    distinct, rank = np.unique(values, return_inverse=True)
+    keyed = rank + group.astype(np.int64) * len(distinct)  # ranks leave room for the group
+    highest = np.maximum.accumulate(keyed)
+    holds = np.where(keyed == highest, np.arange(len(keyed)), 0)
+    place = np.maximum.accumulate(holds)
+    return values[place], place
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """How the values of each group spread, k groups by their number.
+
+    Attributes:
+        count: values of each group, at least one, (k,).
+        total, smallest, largest: as the values, (k,).
+        mean: (k,).
+        deviation: of a sample (n - 1); 0 for a single value, (k,).
+        first: place of the group's first value, (k,).
+    """
+
+    count: Int64Array
+    total: Int64Array
+    smallest: Int64Array
+    largest: Int64Array
+    mean: Float64Array
+    deviation: Float64Array
+    first: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+
+def spread(code: IntArray, values: Int64Array) -> Spread:
+    """Statistics of values by group.
+
+    Args:
+        code: the group of each value, 0 to k - 1, each at least once, shape (m,).
+        values: shape (m,).
+    """
+    count = np.bincount(code)
+    order = np.argsort(code, kind="stable")
+    starts = np.concatenate(([0], np.cumsum(count)))[: len(count)].astype(np.int64)
+    ordered = values[order]
+    empty = np.empty(0, dtype=np.int64)
+    total, smallest, largest = (
+        f.reduceat(ordered, starts) if len(count) else empty
+        for f in (np.add, np.minimum, np.maximum)
+    )
+    mean = total / np.maximum(count, 1)
+    # From a whole number near the mean, differences are exact and small.
+    centre = np.rint(mean).astype(np.int64)
+    off = (values - centre[code]).astype(np.float64)
+    squares = np.bincount(code, weights=off * off, minlength=len(count)).astype(np.float64)
+    beside: Float64Array = (mean - centre).astype(np.float64)
+    squares = squares - beside * beside * count.astype(np.float64)
+    deviation = np.sqrt(np.maximum(squares, 0) / np.maximum(count - 1, 1))
+    deviation[count == 1] = 0.0
+    return Spread(count, total, smallest, largest, mean, deviation, order[starts])

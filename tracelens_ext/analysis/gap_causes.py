@@ -1,0 +1,212 @@
+"""Why the GPU was idle: the cause of each gap, by what the launching thread and the device did.
+
+Let a gap last from E, when the event before ended, to S, when the event after started, and let the
+event after have been launched by a call that began at L. The first cause that holds is the cause:
+
+* `synchronisation`: a synchronising call on the launching thread began before L and was running at
+  E, or for half of the gap; the host could launch nothing until it returned, and the queue was
+  empty by then.
+* `host`: L is not before E; the host had issued no work in time. Also when the launching call had
+  begun before E but had not returned long after (it was compiling, loading, or allocating).
+* `dependency`: the thread made the stream wait for an event just before L; or work on another
+  stream of the device ended within the gap, at most `DEPENDENCY_LATENCY_NS` before S.
+* `launch overhead`: the gap is no longer than the usual launch latency of the trace.
+* `unknown`: none of these.
+
+An event without a launch in a trace that has launches was launched before the recording began, so
+before E. In a trace without any launches nothing is known of the host.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.analysis.codes import last_before, running_maximum
+from tracelens_ext.analysis.gaps import find_gaps, find_lanes
+from tracelens_ext.trace import LAUNCH_KINDS, NONE
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tracelens_ext.analysis.gaps import Gaps
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.trace import Int64Array, Trace
+
+    BoolArray = npt.NDArray[np.bool_]
+    IntArray = npt.NDArray[np.integer]
+
+SYNCHRONISATION, HOST, DEPENDENCY, LAUNCH_OVERHEAD, UNKNOWN = range(5)
+CAUSES = ("synchronisation", "host", "dependency", "launch overhead", "unknown")
+
+#: How soon after work on another stream an event starts that waited for it.
+DEPENDENCY_LATENCY_NS = 5_000
+
+#: Calls that return only when the GPU has done what they wait for.
+_SYNCHRONISING = re.compile(
+    r"(?:cuda|hip|cu)(?:(?:Device|Stream|Event|Ctx|Thread)Synchronize|(?:Memcpy|Free)(?!.*Async))"
+)
+_STREAM_WAIT = re.compile(r"(?:cuda|hip|cu)StreamWait(?:Event|Value)")
+
+_LATENCY_SAMPLES = 5  # fewer tell nothing
+_LATENCY_UNKNOWN_NS = 20_000
+_LATENCY_BOUNDS_NS = (10_000, 100_000)
+
+
+@dataclass(frozen=True, eq=False)
+class GapCauses:
+    """The causes of some gaps, k of them.
+
+    Attributes:
+        code: index into `CAUSES`, (k,).
+        launch: row of the launch of the event after, `NONE` without, (k,).
+        synchronising: row of the synchronising call that ran, `NONE` without, (k,).
+        launch_latency_ns: the usual launch latency.
+    """
+
+    code: Int64Array
+    launch: Int64Array
+    synchronising: Int64Array
+    launch_latency_ns: int
+
+
+def find_causes(work: GpuWork, gaps: Gaps) -> GapCauses:
+    """Give each gap its cause; see the module for what they mean.
+
+    Args:
+        work: the GPU events.
+        gaps: of its streams or devices.
+    """
+    trace = work.trace
+    calls = _HostCalls(work)
+    launch = work.tree.launch_of_gpu[gaps.after]
+    linked = launch != NONE
+    safe = np.where(linked, launch, 0)
+    thread = np.where(linked, trace.thread[safe], NONE)
+    begun = np.where(linked, trace.ts[safe], np.iinfo(np.int64).min)
+    latency = usual_launch_latency(work)
+    short = gaps.duration <= latency
+
+    synchronising = calls.synchronising(thread, begun, gaps)
+    late = linked & (begun >= gaps.start)
+    stuck = linked & ~short & (trace.end[safe] - gaps.start > gaps.duration // 2)
+    waits = calls.waits_before(thread, begun)
+    follows = gaps.end - _last_end_of_device(work, gaps) <= DEPENDENCY_LATENCY_NS
+    judged = np.full(len(gaps), bool(linked.any() or len(calls)))
+    holds = [
+        synchronising != NONE,
+        late | stuck,
+        waits | follows,
+        short & judged,
+        np.ones(len(gaps), dtype=bool),
+    ]
+    code = np.argmax(np.vstack(holds), axis=0).astype(np.int64)
+    return GapCauses(code, launch, synchronising, latency)
+
+
+def usual_launch_latency(work: GpuWork) -> int:
+    """How long a launch takes at most, as a rule, to start work on an idle stream, ns.
+
+    Twice the lower quartile of the times from launch to start over all events that found their
+    stream idle: what waits for other work only makes the upper half longer. Within 10 and 100 µs;
+    20 µs where fewer than five events tell.
+    """
+    gaps = find_gaps(work)
+    launch = work.tree.launch_of_gpu[gaps.after]
+    launched_at = work.trace.ts[np.maximum(launch, 0)] if len(launch) else launch
+    on_idle = (launch != NONE) & (launched_at >= gaps.start)
+    if int(on_idle.sum()) < _LATENCY_SAMPLES:
+        return _LATENCY_UNKNOWN_NS
+    delay = (gaps.end - launched_at)[on_idle]
+    low, high = _LATENCY_BOUNDS_NS
+    return min(max(2 * int(np.quantile(delay, 0.25)), low), high)
+
+
+class _HostCalls:
+    """The runtime and driver calls of a trace that wait, by thread and start."""
+
+    def __init__(self, work: GpuWork) -> None:
+        self._work = work
+        self._trace: Trace = work.trace
+        rows = self._trace.rows_of(*LAUNCH_KINDS)
+        order = np.lexsort((self._trace.ts[rows], self._trace.thread[rows]))
+        self._rows = rows[order]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def synchronising(self, thread: IntArray, begun: Int64Array, gaps: Gaps) -> Int64Array:
+        """The synchronising call before a launch on its thread that kept it from coming sooner.
+
+        Returns:
+            Rows, `NONE` where there is none.
+        """
+        trace = self._trace
+        rows = self._synchronising
+        result = np.full(len(thread), NONE, dtype=np.int64)
+        if not len(rows):
+            return result
+        at = last_before(trace.thread[rows], trace.ts[rows], thread, begun)
+        _, longest = running_maximum(trace.thread[rows], trace.end[rows])
+        found = at != NONE
+        row = rows[longest[at[found]]]
+        start, end = gaps.start[found], gaps.end[found]
+        inside = np.minimum(trace.end[row], end) - np.maximum(trace.ts[row], start)
+        runs = (trace.ts[row] <= start) & (inside > 0)
+        runs |= inside * 2 >= end - start
+        result[found] = np.where(runs, row, NONE)
+        return result
+
+    def waits_before(self, thread: IntArray, begun: Int64Array) -> BoolArray:
+        """Whether the last thing before a launch on its thread is a stream-wait.
+
+        A wait is about the stream that is launched on next; its target is not in the trace.
+        """
+        trace = self._trace
+        waits = self._named(_STREAM_WAIT)
+        launches = np.unique(self._work.tree.launch_of_gpu[self._work.tree.linked])
+        launches = launches[np.lexsort((trace.ts[launches], trace.thread[launches]))]
+        wait = last_before(trace.thread[waits], trace.ts[waits], thread, begun)
+        launch = last_before(trace.thread[launches], trace.ts[launches], thread, begun)
+        found = wait != NONE
+        result: BoolArray = found.copy()
+        wait, launch = wait[found], launch[found]
+        earliest = np.iinfo(np.int64).min
+        launched = np.where(launch != NONE, trace.ts[launches[np.maximum(launch, 0)]], earliest)
+        result[found] = trace.ts[waits[wait]] > launched
+        return result
+
+    @cached_property
+    def _synchronising(self) -> Int64Array:
+        """Calls that wait by their name, and copies that returned after the copy had ended."""
+        work, trace = self._work, self._trace
+        by_name = self._named(_SYNCHRONISING)
+        copies = np.flatnonzero(work.is_copy & work.tree.linked)
+        launch = work.tree.launch_of_gpu[copies]
+        blocking = launch[trace.end[launch] >= work.end[copies]]
+        rows = np.union1d(by_name, blocking)
+        ordered: Int64Array = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
+        return ordered
+
+    def _named(self, pattern: re.Pattern[str]) -> Int64Array:
+        names = self._trace.names
+        match = np.fromiter((bool(pattern.match(n)) for n in names), bool, len(names))
+        rows: Int64Array = self._rows[match[self._trace.name[self._rows]]]
+        return rows
+
+
+def _last_end_of_device(work: GpuWork, gaps: Gaps) -> Int64Array:
+    """When the last event that the device finished within each gap ended, far back without, (k,).
+
+    What ends within a gap of a stream ran on another stream.
+    """
+    device = find_lanes(work, "device").of_gpu
+    order = np.lexsort((work.end, device))
+    at = last_before(device[order], work.end[order], device[gaps.after], gaps.end + 1)
+    ended = work.end[order[np.maximum(at, 0)]] if len(order) else gaps.end
+    far_back = np.iinfo(np.int64).min // 2
+    return np.where((at != NONE) & (ended > gaps.start), ended, far_back)

@@ -1,0 +1,166 @@
+"""Gaps: the idle time of a stream, or of a whole device, between successive GPU events.
+
+A stream is (process, device, stream). Events of one stream that overlap count as one stretch of
+work: a gap begins when the last of them has ended, and the event that ended last is the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from tracelens_ext.analysis.codes import dense_codes, running_maximum
+from tracelens_ext.intervals import union
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.trace import Int64Array
+
+    BoolArray = npt.NDArray[np.bool_]
+    IntArray = npt.NDArray[np.integer]
+
+Scope = Literal["stream", "device"]
+
+
+@dataclass(frozen=True, eq=False)
+class Lanes:
+    """What is idle or busy as a whole: the streams of a trace, or its devices, p of them.
+
+    Attributes:
+        scope: which of the two.
+        process: the process of each as the trace spells it, (p,).
+        device: its number, `NONE` where the trace does not say, (p,).
+        stream: likewise; `NONE` for a whole device, (p,).
+        of_gpu: the lane of each GPU event, (g,).
+    """
+
+    scope: Scope
+    process: list[int | str]
+    device: Int64Array
+    stream: Int64Array
+    of_gpu: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.process)
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """The gaps of all lanes, k of them, by lane, then by time.
+
+    Attributes:
+        lanes: the streams or devices.
+        lane: of each gap, an index into those, (k,).
+        start: when the event before ended, ns since the trace's first event, (k,).
+        end: when the event after started, (k,).
+        before: the event that ended last, a place in `trace.gpu_rows`, (k,).
+        after: the event that ended the gap, likewise, (k,).
+        overlapped: how much of the gap other streams of the device were busy, ns, (k,).
+    """
+
+    lanes: Lanes
+    lane: Int64Array
+    start: Int64Array
+    end: Int64Array
+    before: Int64Array
+    after: Int64Array
+    overlapped: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    @cached_property
+    def duration(self) -> Int64Array:
+        """Length of each gap, ns, always more than 0, (k,)."""
+        return self.end - self.start
+
+    def chosen(self, which: BoolArray | IntArray) -> Gaps:
+        """Some of the gaps."""
+        return Gaps(
+            self.lanes,
+            self.lane[which],
+            self.start[which],
+            self.end[which],
+            self.before[which],
+            self.after[which],
+            self.overlapped[which],
+        )
+
+
+def find_lanes(work: GpuWork, scope: Scope = "stream") -> Lanes:
+    """The streams, or the devices, on which GPU events ran.
+
+    Args:
+        work: the GPU events.
+        scope: `stream`, or `device` for all streams of a device taken together.
+    """
+    trace = work.trace
+    process = trace.process_of_thread[trace.thread[work.rows]].astype(np.int64)
+    keys: list[IntArray] = [process, trace.device]
+    if scope == "stream":
+        keys.append(trace.stream)
+    first, code = dense_codes(keys)
+    none = np.full(len(first), -1, dtype=np.int64)
+    return Lanes(
+        scope=scope,
+        process=[trace.threads[i][0] for i in trace.thread[work.rows[first]].tolist()],
+        device=trace.device[first],
+        stream=trace.stream[first] if scope == "stream" else none,
+        of_gpu=code,
+    )
+
+
+def find_gaps(work: GpuWork, scope: Scope = "stream") -> Gaps:
+    """The gaps between successive GPU events of each stream, or of each device.
+
+    Args:
+        work: the GPU events; all of them count, unlinked ones too.
+        scope: as for `find_lanes`. The gaps of a device are what its timeline calls idle.
+    """
+    lanes = find_lanes(work, scope)
+    order = np.lexsort((work.end, work.start, lanes.of_gpu))
+    lane, start = lanes.of_gpu[order], work.start[order]
+    reach, last = running_maximum(lane, work.end[order])
+    follows = (lane[1:] == lane[:-1]) & (start[1:] > reach[:-1])
+    at = np.flatnonzero(follows)
+    gaps = Gaps(
+        lanes=lanes,
+        lane=lane[at],
+        start=reach[at],
+        end=start[at + 1],
+        before=order[last[at]],
+        after=order[at + 1],
+        overlapped=np.zeros(len(at), dtype=np.int64),
+    )
+    if scope == "stream":
+        gaps.overlapped[:] = _busy_elsewhere(work, gaps)
+    return gaps
+
+
+def _busy_elsewhere(work: GpuWork, gaps: Gaps) -> Int64Array:
+    """How much of each gap of a stream its device was busy, ns, (k,): on other streams, then."""
+    devices = find_lanes(work, "device").of_gpu
+    of_gap = devices[gaps.after]
+    result = np.zeros(len(gaps), dtype=np.int64)
+    for device in np.unique(of_gap).tolist():
+        mine, here = devices == device, of_gap == device
+        first, last = union(work.start[mine], work.end[mine])
+        length = np.concatenate(([0], np.cumsum(last - first)))
+
+        def busy_until(
+            time: Int64Array,
+            first: Int64Array = first,
+            last: Int64Array = last,
+            length: Int64Array = length,
+        ) -> Int64Array:
+            at = np.searchsorted(first, time, side="right")
+            beyond = np.maximum(last[np.maximum(at, 1) - 1] - time, 0)
+            return np.where(at > 0, length[at] - beyond, 0)
+
+        result[here] = busy_until(gaps.end[here]) - busy_until(gaps.start[here])
+    return result

@@ -1,0 +1,279 @@
+"""Iterations one by one: how long each took, what the GPU did, and which of them are odd.
+
+An iteration is a `ProfilerStep#N`, or any annotation of the user's choice. GPU work belongs to the
+iteration that launched it, as `analysis.iterations` says; busy time, exposed communication and the
+times of categories are of that work. The wall time is the annotation's on the host, and idle time
+is the part of it in which the GPU ran nothing at all. Where the host runs ahead of the GPU, busy
+time can therefore exceed the wall time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.analysis.busy_time import BusyTime
+from tracelens_ext.analysis.iterations import (
+    Iterations,
+    find_iterations,
+    iteration_of_gpu,
+    recording_end,
+)
+from tracelens_ext.intervals import union
+from tracelens_ext.trace import NONE, EventKind
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pandas as pd
+
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.tree import CallTree
+
+    BoolArray = npt.NDArray[np.bool_]
+
+_NS_PER_MS = 1e6
+#: An iteration is odd when it is this many median absolute deviations from the median …
+ODD_BEYOND = 3
+#: … of at least this many iterations; of fewer, nobody can tell.
+ODD_AMONG = 5
+_TIMES = ("wall_time_ms", "busy_time_ms", "exposed_comm_time_ms", "idle_time_ms")
+
+
+@dataclass(frozen=True, eq=False)
+class IterationTable:
+    """The iterations of a trace.
+
+    Attributes:
+        frame: a row an iteration, and device where there are several; by process and start.
+            Columns `iteration` (the annotation's name), `process` and `device` where there are
+            several, `start_ms` (since the trace's first event), `wall_time_ms`, `busy_time_ms`,
+            `exposed_comm_time_ms`, `idle_time_ms`, `kernels`, `whole` (ended before the recording
+            did, and launched GPU work), `odd` (the columns in which a whole iteration is odd,
+            joined by `, `), and with categories `CATEGORY_time_ms` (summed durations).
+        statistics: a row a measured column, and device where there are several, over whole
+            iterations: `column`, `device`, `iterations`, `mean`, `std` (sample), `median`, `mad`
+            (median absolute deviation), `min`, `max`, `odd` (how many iterations).
+        notes: what the reader should know, a sentence each.
+    """
+
+    frame: pd.DataFrame
+    statistics: pd.DataFrame
+    notes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+
+def iteration_table(
+    work: GpuWork, annotation: str | re.Pattern[str] | None = None
+) -> IterationTable:
+    """Measure every iteration.
+
+    Args:
+        work: the GPU events.
+        annotation: a regular expression, searched in the names of annotations (of CPU ops, where
+            it matches no annotation); each that matches, and lies in no other, is an iteration.
+            `ProfilerStep#N` by default.
+
+    Returns:
+        The table; empty where the trace has none.
+    """
+    import pandas as pd
+
+    iterations, labels, nested = _found(work.tree, annotation)
+    device = work.trace.device
+    devices = np.unique(device[work.counted])
+    blocks = [
+        _block(work, iterations, labels, number, work.counted & (device == number))
+        for number in devices.tolist() or [NONE]
+    ]
+    frame = pd.concat(blocks, ignore_index=True)
+    order = np.lexsort((frame["device"], frame["at"]))
+    frame = frame.iloc[order].reset_index(drop=True)
+    categories = [str(c) for c in frame if str(c).endswith("_time_ms") and c not in _TIMES]
+    totals = {column: float(frame[column].to_numpy().sum()) for column in categories}
+    categories.sort(key=lambda column: -totals[column])
+    frame["odd"], statistics = _odd_ones(frame, [*_TIMES, "kernels", *categories])
+    shown = ["iteration", "process", "device", "start_ms", *_TIMES, "kernels", "whole", "odd"]
+    if len(devices) < 2:
+        shown.remove("device")
+        statistics = statistics.drop(columns="device")
+    if len(np.unique(iterations.process)) < 2:
+        shown.remove("process")
+    notes = tuple(_notes(work, iterations, nested, statistics))
+    return IterationTable(frame[[*shown, *categories]], statistics, notes)
+
+
+def _found(
+    tree: CallTree, annotation: str | re.Pattern[str] | None
+) -> tuple[Iterations, list[str], int]:
+    """The iterations, what each is called, and how many were left out because they are nested."""
+    if annotation is None:
+        steps = find_iterations(tree)
+        return steps, [f"ProfilerStep#{number}" for number in steps.number], 0
+    trace = tree.trace
+    rows = found = _annotations(trace, re.compile(annotation))
+    process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
+    start, end = trace.ts[rows], trace.end[rows]
+    order = np.lexsort((rows, -end, start, process))
+    order = order[_outermost(process[order], end[order])]
+    rows, process, start, end = rows[order], process[order], start[order], end[order]
+    iterations = Iterations(
+        number=list(range(len(rows))),
+        process=process,
+        start=start,
+        end=end,
+        finished=(end > start) & (end < recording_end(trace)),
+        of_gpu=iteration_of_gpu(tree, process, start, end),
+    )
+    labels = [trace.name_of(row) for row in rows.tolist()]
+    return iterations, labels, len(found) - len(rows)
+
+
+def _annotations(trace: Trace, pattern: re.Pattern[str]) -> Int64Array:
+    """The rows of the annotations that match; of the CPU ops, where no annotation does."""
+    matching = np.fromiter((bool(pattern.search(n)) for n in trace.names), bool, len(trace.names))
+    for kind in (EventKind.USER_ANNOTATION, EventKind.CPU_OP):
+        rows: Int64Array = trace.rows_of(kind)
+        rows = rows[matching[trace.name[rows]]]
+        if len(rows):
+            return rows
+    return np.empty(0, dtype=np.int64)
+
+
+def _outermost(process: Int64Array, end: Int64Array) -> BoolArray:
+    """Which ranges lie in no other of their process, given by process, start, descending end."""
+    keep: BoolArray = np.ones(len(process), dtype=bool)
+    for number in np.unique(process).tolist():
+        those = np.flatnonzero(process == number)
+        reach = np.maximum.accumulate(end[those])
+        keep[those[1:]] = end[those[1:]] > reach[:-1]
+    return keep
+
+
+def _block(
+    work: GpuWork, iterations: Iterations, labels: list[str], device: int, chosen: BoolArray
+) -> pd.DataFrame:
+    """All iterations on one device; `at` is the iteration's index."""
+    import pandas as pd
+
+    count = len(iterations)
+    owner = np.where(chosen, iterations.of_gpu, NONE)
+    busy_time = BusyTime(work.start, work.end)
+
+    def busy(part: BoolArray) -> Int64Array:
+        return busy_time.by_owner(np.where(part, owner, NONE), count)
+
+    communication = work.is_communication
+    computation = ~(communication | work.is_copy)
+    exposed = busy(computation | communication) - busy(computation)
+    start, end = iterations.start, iterations.end
+    process_labels = list(dict.fromkeys(process for process, _ in work.trace.threads))
+    columns: dict[str, object] = {
+        "at": np.arange(count),
+        "iteration": pd.array(labels, dtype="str"),
+        "process": [process_labels[number] for number in iterations.process.tolist()],
+        "device": np.full(count, device),
+        "start_ms": start / _NS_PER_MS,
+        "wall_time_ms": (end - start) / _NS_PER_MS,
+        "busy_time_ms": busy(np.ones(len(work), dtype=bool)) / _NS_PER_MS,
+        "exposed_comm_time_ms": exposed / _NS_PER_MS,
+        "idle_time_ms": _idle(work, chosen, start, end) / _NS_PER_MS,
+        "kernels": _counts(owner[work.is_kernel], count),
+        "whole": iterations.finished & (_counts(owner, count) > 0),
+    }
+    if work.categories is not None:
+        code, names = work.categories.code, work.categories.labels
+        mine = owner != NONE
+        times = np.zeros((len(names), count), dtype=np.int64)
+        np.add.at(times, (code[mine], owner[mine]), work.duration[mine])
+        present = np.bincount(code[iterations.of_gpu != NONE], minlength=len(names)) > 0
+        for at in np.flatnonzero(present).tolist():
+            columns[f"{names[at]}_time_ms"] = times[at] / _NS_PER_MS
+    return pd.DataFrame(columns)
+
+
+def _counts(owner: Int64Array, count: int) -> Int64Array:
+    counts: Int64Array = np.bincount(owner[owner != NONE], minlength=count).astype(np.int64)
+    return counts
+
+
+def _idle(work: GpuWork, chosen: BoolArray, start: Int64Array, end: Int64Array) -> Int64Array:
+    """How long none of the chosen GPU events ran in each window, ns."""
+    first, last = union(work.start[chosen], work.end[chosen])
+    if not len(first):
+        return end - start
+    before = np.concatenate(([0], np.cumsum(last - first)))
+
+    def busy_until(moment: Int64Array) -> Int64Array:
+        at = np.searchsorted(first, moment, side="right")
+        running = np.maximum(last[np.maximum(at - 1, 0)] - moment, 0)
+        return before[at] - np.where(at > 0, running, 0)
+
+    return (end - start) - (busy_until(end) - busy_until(start))
+
+
+def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.DataFrame]:
+    """In which columns each row is odd, and the statistics of the columns."""
+    import pandas as pd
+
+    odd_in: list[list[str]] = [[] for _ in range(len(frame))]
+    whole, of_device = frame["whole"].to_numpy(), frame["device"].to_numpy()
+    rows = []
+    for device in np.unique(of_device).tolist():
+        those = np.flatnonzero(whole & (of_device == device))
+        if not len(those):
+            continue
+        for column in measured:
+            values = frame[column].to_numpy(dtype=np.float64)[those]
+            # Times are whole ns: rounding must not make two equal ones differ.
+            exact = np.round(values * _NS_PER_MS)
+            away = np.abs(exact - np.median(exact))
+            mad = float(np.median(away))
+            odd = away > ODD_BEYOND * mad if len(those) >= ODD_AMONG else away < 0
+            for at in those[odd].tolist():
+                odd_in[at].append(column)
+            rows.append(
+                {
+                    "column": column,
+                    "device": device,
+                    "iterations": len(those),
+                    "mean": float(values.mean()),
+                    "std": float(values.std(ddof=1)) if len(those) > 1 else 0.0,
+                    "median": float(np.median(values)),
+                    "mad": mad / _NS_PER_MS,
+                    "min": float(values.min()),
+                    "max": float(values.max()),
+                    "odd": int(odd.sum()),
+                }
+            )
+    names = ["column", "device", "iterations", "mean", "std", "median", "mad", "min", "max", "odd"]
+    return [", ".join(columns) for columns in odd_in], pd.DataFrame(rows, columns=names)
+
+
+def _notes(
+    work: GpuWork, iterations: Iterations, nested: int, statistics: pd.DataFrame
+) -> list[str]:
+    notes = []
+    if unfinished := int((~iterations.whole).sum()):
+        notes.append(
+            f"{unfinished:,} of {len(iterations):,} iterations are not whole (launched no GPU work,"
+            " or were open when the recording ended) and not in the statistics."
+        )
+    if nested:
+        notes.append(f"{nested:,} annotations lie within another that matches, and do not count.")
+    outside = iterations.of_gpu == NONE
+    if len(iterations) and outside.any():
+        total = int(work.duration.sum())
+        share = 100.0 * float(work.duration[outside].sum()) / total if total else 0.0
+        notes.append(
+            f"{int(outside.sum()):,} GPU events ({share:.1f} % of GPU time) were launched outside"
+            " of all iterations, or their launch is not in the trace."
+        )
+    if len(statistics) and int(statistics["iterations"].max()) < ODD_AMONG:
+        notes.append(f"No iteration is called odd: that takes {ODD_AMONG} whole ones.")
+    return notes

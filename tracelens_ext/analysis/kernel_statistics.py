@@ -1,0 +1,132 @@
+"""Statistics of kernels by their simplified name: how often, how long, how evenly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from tracelens_ext.analysis.codes import dense_codes, spread
+from tracelens_ext.analysis.gpu_work import KIND_LABELS
+from tracelens_ext.analysis.grouping import percent
+from tracelens_ext.analysis.kernels import NS_PER_US
+from tracelens_ext.analysis.selection import Selection
+from tracelens_ext.errors import UsageError
+from tracelens_ext.kernel_names import simple_name
+from tracelens_ext.trace import EventKind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.trace import Int64Array
+
+KernelSort = Literal["count", "duration", "percentage", "duration-percentage"]
+
+#: What a sort goes by: the column, and what it is called.
+SORTS: dict[str, tuple[str, str]] = {
+    "count": ("count", "count"),
+    "duration": ("avg_time_us", "average duration"),
+    "percentage": ("% of launches", "percentage of total launches"),
+    "duration-percentage": ("% of duration", "percentage of total duration"),
+}
+
+
+def simple_codes(work: GpuWork) -> tuple[Int64Array, list[str]]:
+    """The simplified name of each GPU event.
+
+    Returns:
+        Codes, shape (g,), and the names that they stand for.
+    """
+    present, code = np.unique(work.name, return_inverse=True)
+    names: dict[str, int] = {}
+    of_present = [
+        names.setdefault(simple_name(work.trace.names[i]), len(names)) for i in present.tolist()
+    ]
+    return np.array(of_present, dtype=np.int64)[code], list(names)
+
+
+def kernel_statistics(
+    work: GpuWork, *, sort: KernelSort = "count", selection: Selection | None = None
+) -> pd.DataFrame:
+    """A row a simplified kernel name; every selected GPU event is in one. Runtime calls are not.
+
+    Args:
+        work: the GPU events.
+        sort: `count`, `duration` (average), `percentage` (of launches) or `duration-percentage`
+            (of the summed durations); largest first.
+        selection: which events count, all by default.
+
+    Returns:
+        Columns `rank`, `kernel_name` (see `kernel_names.simple_name`), `count`, `avg_time_us`,
+        `total_time_us`, `std_time_us` (of a sample; 0 for a single event), `% of launches`,
+        `% of duration`, `min_time_us`, `max_time_us`, `kind` (kernel, memcpy, memset),
+        `kernel_category` when there are categories (several joined by `, `), `full_names` (how
+        many names share the simplified one), `example_full_name` (the most frequent of them).
+
+    Raises:
+        UsageError: there is no such sort, or nothing that could be selected.
+    """
+    import pandas as pd
+
+    if sort not in get_args(KernelSort):
+        raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(get_args(KernelSort))}")
+    mask = (selection or Selection()).of(work)
+    simple, names = simple_codes(work)
+    first, code = dense_codes([simple[mask], work.kind[mask]])
+    duration = work.duration[mask]
+    groups = spread(code, duration)
+    chosen = np.flatnonzero(mask)[first]
+    full, example = _full_names(work.name[mask], code, len(first))
+    columns: dict[str, object] = {
+        "kernel_name": [names[i] for i in simple[chosen].tolist()],
+        "count": groups.count,
+        "avg_time_us": groups.mean / NS_PER_US,
+        "total_time_us": groups.total / NS_PER_US,
+        "std_time_us": groups.deviation / NS_PER_US,
+        "% of launches": percent(groups.count, len(duration)),
+        "% of duration": percent(groups.total, int(duration.sum())),
+        "min_time_us": groups.smallest / NS_PER_US,
+        "max_time_us": groups.largest / NS_PER_US,
+        "kind": [KIND_LABELS[EventKind(k)] for k in work.kind[chosen].tolist()],
+    }
+    if work.categories is not None:
+        labels = work.categories.labels
+        columns["kernel_category"] = _joined(work.categories.code[mask], code, labels, len(first))
+    columns["full_names"] = full
+    columns["example_full_name"] = [work.trace.names[i] for i in example.tolist()]
+    frame = pd.DataFrame(columns)
+    frame = frame.sort_values(
+        [SORTS[sort][0], "total_time_us", "kernel_name"], ascending=[False, False, True]
+    ).reset_index(drop=True)
+    frame.insert(0, "rank", np.arange(1, len(frame) + 1))
+    return frame
+
+
+def full_names(work: GpuWork) -> dict[str, list[str]]:
+    """Simplified name → the names of GPU events behind it, the most frequent first."""
+    present, count = np.unique(work.name, return_counts=True)
+    found: dict[str, list[str]] = {}
+    for code in present[np.argsort(-count, kind="stable")].tolist():
+        name = work.trace.names[code]
+        found.setdefault(simple_name(name), []).append(name)
+    return found
+
+
+def _full_names(name: np.ndarray, code: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:
+    """How many names each group has, and its most frequent one, both (k,)."""
+    first, pair = dense_codes([code, name])
+    often = np.bincount(pair, minlength=len(first))
+    group = code[first]
+    order = np.lexsort((first, -often, group))
+    leading = order[np.unique(group[order], return_index=True)[1]]
+    return np.bincount(group, minlength=size).astype(np.int64), name[first[leading]]
+
+
+def _joined(category: np.ndarray, code: Int64Array, labels: list[str], size: int) -> list[str]:
+    """The categories of each group as one text."""
+    first, _ = dense_codes([code, category])
+    of_group: list[list[str]] = [[] for _ in range(size)]
+    for group, label in zip(code[first].tolist(), category[first].tolist(), strict=True):
+        of_group[group].append(labels[label])
+    return [", ".join(found) for found in of_group]

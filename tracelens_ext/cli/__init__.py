@@ -1,0 +1,81 @@
+"""The command line: one file a command. Nothing else prints, and nothing else exits."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEBUG_VARIABLE = "TRACELENS_EXT_DEBUG"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit: 0 when all is well, 1 for bad input, 2 for bad usage.
+
+    Args:
+        arguments: what follows the program's name, `sys.argv[1:]` unless given.
+    """
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code. Errors are one line on standard error."""
+    from tracelens_ext.cli.app import app
+    from tracelens_ext.errors import TracelensError
+
+    try:
+        outcome = app(
+            args=list(arguments) if arguments is not None else None,
+            prog_name="tracelens-ext",
+            standalone_mode=False,
+        )
+    except TracelensError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        _abandon_output()
+        return 1
+    except OSError as error:  # of a path that was only looked at, or of standard output
+        if error.filename is None:
+            _abandon_output()
+            return _fail(f"standard output cannot be written: {error.strerror or error}", 1)
+        problem = f"{error.filename}: cannot be used ({error.strerror})"
+        return _fail(f"{problem}; check the path and its permissions", 1)
+    except Exception as error:
+        if code := _usage_exit_code(error):
+            return code
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        detail = " ".join(str(error).split())
+        return _fail(
+            f"internal error: {type(error).__name__}: {detail}; this is a bug: please report it"
+            f" with what {DEBUG_VARIABLE}=1 shows",
+            1,
+        )
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _abandon_output() -> None:
+    """Keep Python from writing what is left when it exits, and from complaining then."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _usage_exit_code(error: Exception) -> int | None:
+    """Tell of an error of the command line itself, such as an unknown option; its exit code."""
+    show, code = getattr(error, "format_message", None), getattr(error, "exit_code", None)
+    if not isinstance(code, int) or not callable(show):
+        return None
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stdout.write(f"{show()}\n")
+        return code
+    command = getattr(getattr(error, "ctx", None), "command_path", "tracelens-ext")
+    return _fail(f"{str(show()).rstrip('.')}; see '{command} --help'", code)
+
+
+def _fail(message: str, code: int) -> int:
+    sys.stderr.write(f"tracelens-ext: {' '.join(message.splitlines())}\n")
+    return code

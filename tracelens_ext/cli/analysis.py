@@ -1,0 +1,85 @@
+"""From a trace's file to its analyzer, with a progress bar for those who watch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+from tracelens_ext.errors import TraceFormatError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+
+
+@dataclass(frozen=True)
+class AnalysisOptions:
+    """How traces are analysed; as the options of the commands."""
+
+    kernel_categories: bool = True
+    rules: Sequence[Path] = ()
+    categorizer: str | None = None
+    unlinked_kernels: bool = True
+    maps: Sequence[Path] = ()
+    python_frames: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.kernel_categories and (self.rules or self.categorizer):
+            raise UsageError(
+                "--rules and --categorizer need kernel categories; leave out --no-kernel-categories"
+            )
+        if self.maps and not self.categorizer:
+            raise UsageError("--maps needs --categorizer ENGINE:MODEL, which names one of them")
+
+
+def analyze(trace: Path, options: AnalysisOptions) -> TreePerfAnalyzer:
+    """Read and analyse a trace.
+
+    Raises:
+        TraceError: the trace cannot be analysed.
+        RuleError: the rules are no good.
+        UsageError: so is the categorizer.
+    """
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.categorize import default_registry
+    from tracelens_ext.cli.cache import chosen_cache
+    from tracelens_ext.cli.progress import reading_progress
+
+    try:
+        with reading_progress(f"Reading {trace.name}") as progress:
+            return TreePerfAnalyzer(
+                trace,
+                use_kernel_name_categories=options.kernel_categories,
+                rules=options.rules,
+                categorizer=options.categorizer,
+                maps=options.maps,
+                include_unlinked_kernels=options.unlinked_kernels,
+                add_python_func=options.python_frames,
+                progress=progress,
+                cache=chosen_cache(),
+            )
+    except TraceFormatError:
+        # Perhaps a plugin would have read the file, had it not failed.
+        _show(default_registry().problems, set())
+        raise
+
+
+def show_problems(analyzer: TreePerfAnalyzer, told: set[str]) -> None:
+    """Say on standard error which plugins failed.
+
+    Args:
+        analyzer: of the trace.
+        told: what has been said before, and is not said again; grows.
+    """
+    _show(analyzer.problems, told)
+
+
+def _show(problems: Sequence[str], told: set[str]) -> None:
+    for problem in problems:
+        if problem not in told:
+            typer.echo(f"tracelens-ext: plugin {problem}", err=True)
+            told.add(problem)

@@ -1,0 +1,132 @@
+"""`tracelens-ext compare`: what changed between traces, and whether a budget holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelens_ext.cli import options as shared
+from tracelens_ext.errors import UsageError
+from tracelens_ext.report.formats import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tracelens_ext.analysis.budgets import Verdict
+    from tracelens_ext.analysis.comparison import Measurement
+    from tracelens_ext.cli.analysis import AnalysisOptions
+
+#: What the command exits with when a budget is crossed.
+CROSSED = 3
+
+
+def compare(
+    traces: shared.Traces,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Excel file to write, or .json, .md.  [default: none]",
+            show_default=False,
+        ),
+    ] = None,
+    output_format: Annotated[
+        Format | None,
+        typer.Option(
+            "--format",
+            help="Write the tables in this format; json and markdown go to standard output"
+            " without --output; csv and parquet are a folder of files.",
+            show_default=False,
+        ),
+    ] = None,
+    html: Annotated[
+        str | None, typer.Option("--html", metavar="FILE", help="Write a page for browsers.")
+    ] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-if",
+            metavar="BUDGET",
+            help="Exit with 3 if a timeline row or a category changed by more than this, such as"
+            " 'GEMM > +5%' or 'total_time > 1.5ms'. May be given several times.",
+        ),
+    ] = None,
+    total: shared.Total = False,
+    force: shared.Force = False,
+    rules: shared.Rules = None,
+    categorizer: shared.Categorizer = None,
+    maps: shared.Maps = None,
+    unlinked_kernels: shared.UnlinkedKernels = True,
+    micro_idle_thresh_us: shared.MicroIdle = None,
+    top: Annotated[int, typer.Option(help="Operations and kernels to print.", min=0)] = 10,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Compare traces with the first of them: what changed most, by category, operation, kernel."""
+    from tracelens_ext.analysis.budgets import check_budgets, parse_budget
+    from tracelens_ext.analysis.comparison import compare as compare_measurements
+    from tracelens_ext.cli.analysis import AnalysisOptions
+    from tracelens_ext.cli.inputs import find_traces
+    from tracelens_ext.cli.outputs import Wanted
+    from tracelens_ext.report.comparison_report import comparison_document
+
+    budgets = [parse_budget(text) for text in fail_if or ()]
+    to_stdout = output is None and output_format in (Format.json, Format.markdown)
+    wanted = Wanted(output, None if to_stdout else output_format, None, html)
+    outputs = wanted.of_comparison()
+    wanted.check_extras()
+    paths, problems = find_traces(traces)
+    if problems:
+        raise problems[0]
+    if len(paths) < 2:
+        raise UsageError("a comparison needs two traces at least; the first is the baseline")
+    outputs.check(paths, force=force)
+    options = AnalysisOptions(True, rules or (), categorizer, unlinked_kernels, maps or ())
+    told: set[str] = set()
+    measured = [_measured(path, options, micro_idle_thresh_us, told) for path in paths]
+    comparison = compare_measurements(measured, per_iteration=False if total else None)
+    verdicts = check_budgets(budgets, comparison)
+    document = comparison_document(comparison)
+    written = outputs.write(document, paths, force=force)
+    if to_stdout and output_format is not None:
+        from tracelens_ext.report.formats import document_text
+
+        for piece in document_text(document, output_format):
+            typer.echo(piece, nl=False)
+    elif not quiet:
+        from rich.console import Console
+
+        from tracelens_ext.cli.report_view import show_comparison
+
+        show_comparison(comparison, Console(), top=top)
+    _tell(verdicts, written, quiet=quiet or to_stdout)
+    if any(verdict.crossed for verdict in verdicts):
+        raise typer.Exit(CROSSED)
+
+
+def _measured(
+    path: Path, options: AnalysisOptions, micro_idle_thresh_us: float | None, told: set[str]
+) -> Measurement:
+    """Measure one trace; only the measurement stays in memory."""
+    from tracelens_ext.analysis.comparison import measure
+    from tracelens_ext.cli.analysis import analyze, show_problems
+
+    analyzer = analyze(path, options)
+    measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)
+    show_problems(analyzer, told)
+    return measured
+
+
+def _tell(verdicts: Sequence[Verdict], written: Sequence[Path], *, quiet: bool) -> None:
+    """Say what was written and which budgets hold; crossed ones always, on standard error."""
+    for path in written:
+        if not quiet:
+            typer.echo(f"Wrote {path}")
+    for verdict in verdicts:
+        if verdict.crossed:
+            typer.echo(f"tracelens-ext: budget crossed: {verdict}", err=True)
+        elif not quiet:
+            typer.echo(f"Budget holds: {verdict}")

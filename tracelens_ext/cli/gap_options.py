@@ -1,0 +1,144 @@
+"""The options about selecting GPU events and about gaps, which `kernels` and `gaps` share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelens_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.cli.gap_view import GapReport
+
+
+class GapSort(Enum):
+    """What kernel pairs are sorted by, largest first."""
+
+    count = "count"
+    avg = "avg"
+    avggap = "avggap"
+    max = "max"
+    maxgap = "maxgap"
+    stdev = "stdev"
+
+
+Trace = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACE", help="A PyTorch profiler trace, .json or .json.gz.", show_default=False
+    ),
+]
+PStep = Annotated[
+    int | None,
+    typer.Option("--pstep", metavar="N", help="Only GPU work launched in ProfilerStep#N.", min=0),
+]
+Stream = Annotated[int | None, typer.Option("--stream", help="Only this stream.")]
+Device = Annotated[int | None, typer.Option("--device", help="Only this device.")]
+GapTop = Annotated[
+    int, typer.Option("--gap-top", help="Kernel pairs and longest gaps to print.", min=0)
+]
+GapSorting = Annotated[
+    GapSort, typer.Option("--gap-sort", help="What kernel pairs are sorted by, largest first.")
+]
+GapOutput = Annotated[
+    Path | None,
+    typer.Option("--gap-output", metavar="FILE", help="Write all about the gaps to a text file."),
+]
+HistMin = Annotated[
+    float | None, typer.Option("--hist-min", help="Shortest gap of the histogram, µs.", min=0)
+]
+HistMax = Annotated[
+    float | None, typer.Option("--hist-max", help="Longest gap of the histogram, µs.", min=0)
+]
+Log = Annotated[bool, typer.Option("--log", help="Histogram bins of one ratio, not one width.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print all tables as JSON instead, every row of them.")
+]
+
+
+@dataclass(frozen=True)
+class GapOptions:
+    """What is asked about gaps.
+
+    Attributes:
+        sort: what the pairs are sorted by.
+        top: pairs and longest gaps to print.
+        hist_min: µs.
+        hist_max: µs.
+        log: whether the bins are of one ratio.
+    """
+
+    sort: GapSort
+    top: int
+    hist_min: float | None
+    hist_max: float | None
+    log: bool
+
+    def __post_init__(self) -> None:
+        for bound in (self.hist_min, self.hist_max):
+            if bound is not None and not math.isfinite(bound):
+                raise UsageError("--hist-min and --hist-max are numbers of µs")
+        low = self.hist_min or 0.0
+        if self.hist_max is not None and self.hist_max <= low:
+            raise UsageError(
+                f"--hist-max {self.hist_max:g} is not above --hist-min {low:g}: no gap fits"
+            )
+
+    def report(self, work: GpuWork, selection: Selection) -> GapReport:
+        """All about the gaps of a trace.
+
+        Raises:
+            UsageError: there is nothing that could be selected.
+        """
+        from tracelens_ext.analysis import gap_tables
+        from tracelens_ext.cli.gap_view import GapReport, HistogramOptions
+
+        streams = gap_tables.judge_gaps(work, "stream", selection)
+        devices = gap_tables.judge_gaps(work, "device", selection)
+        of_one_stream = selection.stream is not None
+        return GapReport(
+            judged=streams,
+            answer=gap_tables.answer(streams if of_one_stream else devices),
+            summary=gap_tables.gap_summary([streams] if of_one_stream else [devices, streams]),
+            streams=gap_tables.gap_streams(streams),
+            pairs=gap_tables.gap_pairs(streams, sort=self.sort.value),
+            longest=gap_tables.gap_list(
+                streams if of_one_stream else devices,
+                longest=max(self.top, gap_tables.LONGEST_LISTED),
+            ),
+            sorted_by=gap_tables.PAIR_SORTS[self.sort.value][1],
+            selected=selection.text,
+            histogram=HistogramOptions(self.hist_min, self.hist_max, self.log),
+        )
+
+
+def print_json(title: str, trace: Path, sheets: Mapping[str, pd.DataFrame], selected: str) -> None:
+    """Print tables as one JSON document."""
+    from tracelens_ext.report.formats import Document, Format, document_text
+
+    facts: list[tuple[str, object]] = [("Trace", str(trace))]
+    if selected:
+        facts.append(("Selected", selected))
+    for piece in document_text(Document(title, sheets, facts), Format.json):
+        typer.echo(piece, nl=False)
+
+
+def gap_sheets(report: GapReport) -> dict[str, pd.DataFrame]:
+    """The tables of the gaps, by the names that they have in a report."""
+    return {
+        "gap_summary": report.summary,
+        "gap_streams": report.streams,
+        "gap_pairs": report.pairs,
+        "gaps_longest": report.longest,
+    }

@@ -1,0 +1,192 @@
+"""Gaps on the terminal: how much, on which streams, why, between which kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tracelens_ext.cli.kernel_view import microseconds, name_room, show_lines, transitions
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from tracelens_ext.analysis.gap_tables import JudgedGaps
+
+TERMINAL_BINS, FILE_BINS = 15, 20
+
+
+@dataclass(frozen=True)
+class HistogramOptions:
+    """Which gaps the histogram shows.
+
+    Attributes:
+        smallest: µs, None for the shortest gap.
+        largest: µs, None for the longest.
+        log: whether bins are of one ratio.
+    """
+
+    smallest: float | None = None
+    largest: float | None = None
+    log: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class GapReport:
+    """All that is shown of the gaps of a trace.
+
+    Attributes:
+        judged: the gaps of the streams.
+        answer: why the GPU was idle, a sentence.
+        summary: as `gap_summary`.
+        streams: as `gap_streams`.
+        pairs: as `gap_pairs`.
+        longest: as `gap_list` with `longest`, of whole devices.
+        sorted_by: what the pairs are sorted by, in words.
+        selected: which events are asked about, in words; empty for all.
+        histogram: how it is drawn.
+    """
+
+    judged: JudgedGaps
+    answer: str
+    summary: pd.DataFrame
+    streams: pd.DataFrame
+    pairs: pd.DataFrame
+    longest: pd.DataFrame
+    sorted_by: str
+    selected: str
+    histogram: HistogramOptions
+
+    def headline(self) -> list[str]:
+        """Totals and streams, a line each."""
+        gaps = self.judged.gaps
+        total, count = int(gaps.duration.sum()) / 1e3, len(gaps)
+        overlapped = int(gaps.overlapped.sum()) / 1e3
+        lines = [f"Selected: {self.selected}"] if self.selected else []
+        lines += [
+            f"Total gaps found: {count}",
+            f"Total idle time: {total:.2f} μs",
+            f"Average gap duration: {total / max(count, 1):.2f} μs",
+        ]
+        if len(gaps.lanes) > 1:
+            lines.append(
+                f"Of that, other streams of the device were busy for {overlapped:.2f} μs,"
+                f" none was for {total - overlapped:.2f} μs"
+            )
+        lines += ["", f"Active streams: {len(self.streams)}"]
+        records = self.streams.to_dict("records")
+        several_devices = len({record["device"] for record in records}) > 1
+        places = [(record["device"], record["stream"]) for record in records]
+        several_processes = len(set(places)) < len(places)
+        for record in records:
+            name = f"Stream {record['stream']}"
+            if several_devices or several_processes:
+                name = f"Device {record['device']}, stream {record['stream']}"
+            if several_processes:
+                name = f"Process {record['process']}, {name[0].lower()}{name[1:]}"
+            lines.append(
+                f"  {name}: {record['gap_count']} gaps, {record['idle_time_us']:.2f} μs idle time"
+            )
+        return lines
+
+    def histogram_lines(self, bins: int, *, bars: bool) -> list[str]:
+        """The lengths of the gaps, a line a bin, and what lies outside of the bins."""
+        from tracelens_ext.report.histogram import histogram, histogram_lines
+
+        options = self.histogram
+        found = histogram(
+            self.judged.gaps.duration / 1e3,
+            bins=bins,
+            smallest=options.smallest,
+            largest=options.largest,
+            log=options.log,
+        )
+        lines = histogram_lines(found, bars=bars)
+        if not len(found.counts):
+            lines.append("no gap is within these bounds" if len(self.judged) else "no gaps")
+        if found.below or found.above:
+            lines.append(f"{found.below} gaps are shorter, {found.above} longer")
+        return lines
+
+    def text(self) -> str:
+        """The detailed text for a file."""
+        from tracelens_ext.report.kernel_text import gap_text
+
+        why = [self.answer, ""]
+        return gap_text(
+            self.pairs,
+            headline=[*why, *self.headline()],
+            histogram=self.histogram_lines(FILE_BINS, bars=False),
+            sorted_by=self.sorted_by,
+        )
+
+
+def show_gaps(report: GapReport, console: Console, *, top: int) -> None:
+    """Print the totals, the causes, the histogram, the pairs and the longest gaps.
+
+    Args:
+        report: what is known.
+        console: where to.
+        top: pairs to print, and longest gaps at most.
+    """
+    from tracelens_ext.report.terminal import frame_table
+
+    lines = ["=== GPU IDLE TIME GAP ANALYSIS ===", "", report.answer, "", *report.headline()]
+    show_lines(lines, console)
+    if not len(report.judged):
+        return
+    summary = report.summary[report.summary["count"] > 0]
+    if len(report.judged.gaps.lanes) < 2:  # then both scopes say the same
+        summary = summary[summary["scope"] == "stream"].drop(columns="overlapped_time_ms")
+    console.print()
+    console.print(
+        frame_table(summary, title="WHY (device: no stream busy; stream: each by itself)")
+    )
+    rule = "=" * min(console.width, 80)
+    show_lines(["", "GAP DURATION HISTOGRAM:", rule], console)
+    show_lines([*report.histogram_lines(TERMINAL_BINS, bars=True), rule], console)
+    if top:
+        _show_pairs(report, console, top)
+        _show_longest(report, console, top)
+
+
+def _show_pairs(report: GapReport, console: Console, top: int) -> None:
+    import pandas as pd
+
+    from tracelens_ext.report.terminal import frame_table
+
+    pairs, us = report.pairs.head(top), microseconds(console)
+    table = pd.DataFrame(
+        {
+            "Rank": range(1, len(pairs) + 1),
+            "Count": pairs["count"],
+            f"Avg Gap ({us})": pairs["avg_gap_us"],
+            f"Max Gap ({us})": pairs["max_gap_us"],
+            f"Min Gap ({us})": pairs["min_gap_us"],
+            f"Std Dev ({us})": pairs["std_gap_us"],
+        }
+    )
+    room = name_room(table, console)
+    table.insert(1, "Kernel Transition", transitions(pairs, room, console))
+    show_lines(["", f"TOP {len(pairs)} KERNEL PAIRS BY {report.sorted_by.upper()}:"], console)
+    console.print(frame_table(table))
+
+
+def _show_longest(report: GapReport, console: Console, top: int) -> None:
+    from tracelens_ext.kernel_names import simple_name
+    from tracelens_ext.report.terminal import frame_table
+    from tracelens_ext.trace import NONE
+
+    longest = report.longest.head(top)
+    shown = longest[["gap_us", "start_us", "cause"]].copy()
+    for column in ("host_op", "host_call", "python_frame"):
+        if longest[column].ne("").any():
+            shown[column] = longest[column]
+    shown["next cpu_op"] = longest["cpu_op"]
+    shown["next kernel"] = [simple_name(name) for name in longest["kernel_after"]]
+    if len(set(longest["device"])) > 1:
+        shown.insert(0, "device", longest["device"])
+    of_device = (longest["stream"] == NONE).all()
+    what = "TIMES WITHOUT ANY GPU WORK" if of_device else "GAPS OF THE STREAM"
+    show_lines(["", f"LONGEST {len(longest)} {what}:"], console)
+    console.print(frame_table(shown))

@@ -1,0 +1,153 @@
+"""`tracelens-ext iterations`: what each training step took, and which were odd."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelens_ext.cli import options as shared
+from tracelens_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracelens_ext.analysis.iteration_table import IterationTable
+    from tracelens_ext.trace import Trace
+
+_SUGGESTED = 5
+_MOST_ODD = 10
+_MOST_COLUMNS = 4
+_MOST_STATISTICS = 15
+_STATISTICS = ("column", "device", "mean", "std", "median", "mad", "odd", "min", "max")
+
+
+def iterations(
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="A PyTorch profiler trace, .json or .json.gz.")
+    ],
+    annotation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Take annotations (record_function, NVTX ranges) whose name matches for"
+            " iterations.  [default: ProfilerStep#N]",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+    rules: shared.Rules = None,
+    categorizer: shared.Categorizer = None,
+    unlinked_kernels: shared.UnlinkedKernels = True,
+    top: Annotated[int, typer.Option(help="Iterations to print, the first ones.", min=0)] = 50,
+) -> None:
+    """Show wall time, GPU time and idle time of each iteration, and the odd ones out."""
+    from tracelens_ext.analysis.iteration_table import iteration_table
+    from tracelens_ext.cli.analysis import AnalysisOptions, analyze
+
+    pattern = _pattern(annotation)
+    options = AnalysisOptions(
+        rules=rules or (), categorizer=categorizer, unlinked_kernels=unlinked_kernels
+    )
+    analyzer = analyze(trace, options)
+    table = iteration_table(analyzer.work, pattern)
+    if not len(table):
+        raise UsageError(_nothing_found(trace, analyzer.trace, annotation))
+    if as_json:
+        _print_json(trace, table)
+    else:
+        _print(trace, table, top)
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if text is None else re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"--annotation {text!r} is no regular expression ({error})") from None
+
+
+def _nothing_found(path: Path, trace: Trace, annotation: str | None) -> str:
+    """Say that there are no iterations, and what could be taken for them."""
+    from tracelens_ext.trace import EventKind
+
+    codes = Counter(trace.name[trace.rows_of(EventKind.USER_ANNOTATION)].tolist())
+    names = [trace.names[code] for code, _ in codes.most_common(_SUGGESTED)]
+    wanted = "ProfilerStep#N" if annotation is None else f"annotation that matches {annotation!r}"
+    if not names:
+        return f"{path}: has no {wanted}, nor any other annotation"
+    quoted = ", ".join(repr(name) for name in names)
+    return f"{path}: has no {wanted}; choose others with --annotation REGEX, such as {quoted}"
+
+
+def _print_json(trace: Path, table: IterationTable) -> None:
+    from tracelens_ext.report.formats import Document, Format, document_text
+
+    document = Document(
+        title="Iterations",
+        sheets={"iterations": table.frame, "statistics": table.statistics},
+        facts=[("Trace", str(trace))],
+        notes=table.notes,
+    )
+    for piece in document_text(document, Format.json):
+        typer.echo(piece, nl=False)
+
+
+def _print(trace: Path, table: IterationTable, top: int) -> None:
+    from rich.console import Console
+
+    from tracelens_ext.report.terminal import frame_table, safe_text
+
+    console = Console()
+    frame = table.frame
+
+    def say(line: str) -> None:
+        console.print(safe_text(line), markup=False, highlight=False)
+
+    say(f"Trace: {trace}")
+    console.print()
+    if top:
+        shown = frame.drop(columns=["odd", "whole"])
+        console.print(frame_table(shown.head(top), title="Iterations", rows=min(top, len(frame))))
+        if len(frame) > top:
+            say(f"{len(frame) - top:,} more iterations not shown (--top)")
+        console.print()
+    if len(table.statistics):
+        count = int(table.statistics["iterations"].max())
+        title = f"Mean and spread of {count:,} whole iteration{'s' if count > 1 else ''}, ms"
+        statistics = table.statistics.head(_MOST_STATISTICS)
+        console.print(frame_table(statistics, title=title, columns=_STATISTICS))
+        console.print()
+    for line in _odd_lines(table):
+        say(line)
+    for note in table.notes:
+        say(note)
+
+
+def _odd_lines(table: IterationTable) -> list[str]:
+    """A line for each odd iteration: what it took, against the median."""
+    from tracelens_ext.analysis.iteration_table import ODD_BEYOND
+
+    odd = table.frame[table.frame["odd"] != ""]
+    if not len(odd):
+        return []
+    has_device = "device" in table.frame
+    keys = ["column", "device"] if has_device else ["column"]
+    medians = table.statistics.set_index(keys)["median"].to_dict()
+    lines = []
+    for row in odd.to_dict("records"):
+        where = f", device {row['device']}" if has_device else ""
+        away: dict[str, float] = {}
+        parts = []
+        for column in str(row["odd"]).split(", "):
+            median = medians[(column, row["device"]) if has_device else column]
+            parts.append(f"{column} {row[column]:,.6g} (median {median:,.6g})")
+            away[column] = 0.0 if column == "kernels" else abs(row[column] - median)
+        if len(parts) > _MOST_COLUMNS:
+            parts[_MOST_COLUMNS:] = [f"{len(parts) - _MOST_COLUMNS} more"]
+        lines.append((max(away.values()), f"  {row['iteration']}{where}: {'; '.join(parts)}"))
+    lines.sort(key=lambda line: -line[0])
+    shown = [line for _, line in lines[:_MOST_ODD]]
+    if len(lines) > _MOST_ODD:
+        shown.append(f"  and {len(lines) - _MOST_ODD:,} more (--json shows all)")
+    return [f"Odd (beyond {ODD_BEYOND} median absolute deviations from the median):", *shown]

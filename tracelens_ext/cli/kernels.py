@@ -1,0 +1,108 @@
+"""`tracelens-ext kernels`: which kernels ran, how often and how long; and the gaps between them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelens_ext.cli import gap_options as asked
+from tracelens_ext.cli import options as shared
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class KernelSort(Enum):
+    """What kernels are sorted by, largest first."""
+
+    count = "count"
+    duration = "duration"
+    percentage = "percentage"
+    duration_percentage = "duration-percentage"
+
+
+def kernels(
+    trace: asked.Trace,
+    top: Annotated[int, typer.Option("--top", "-t", help="Kernels to print.", min=0)] = 10,
+    sort: Annotated[
+        KernelSort,
+        typer.Option(
+            "--sort",
+            "-s",
+            help="count; duration: the average; percentage: of the launches;"
+            " duration-percentage: of the total duration.",
+        ),
+    ] = KernelSort.count,
+    pstep: asked.PStep = None,
+    stream: asked.Stream = None,
+    device: asked.Device = None,
+    category: Annotated[
+        str | None, typer.Option("--category", help="Only kernels of this category, such as GEMM.")
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also print full kernel names.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write every kernel to a text file."),
+    ] = None,
+    gaps: Annotated[
+        bool, typer.Option("--gaps", "-g", help="Also analyse the idle time between kernels.")
+    ] = False,
+    gap_output: asked.GapOutput = None,
+    gap_top: asked.GapTop = 15,
+    gap_sort: asked.GapSorting = asked.GapSort.avg,
+    hist_min: asked.HistMin = None,
+    hist_max: asked.HistMax = None,
+    log: asked.Log = False,
+    json: asked.Json = False,
+    rules: shared.Rules = None,
+    categorizer: shared.Categorizer = None,
+    maps: shared.Maps = None,
+    force: shared.Force = False,
+) -> None:
+    """List kernels by count or duration; with --gaps, the idle time between them too."""
+    from tracelens_ext.analysis.kernel_statistics import SORTS, kernel_statistics
+    from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.cli.analysis import AnalysisOptions, analyze, show_problems
+    from tracelens_ext.cli.text_output import check_texts, write_text
+    from tracelens_ext.report.kernel_text import kernel_text
+
+    options = asked.GapOptions(gap_sort, gap_top, hist_min, hist_max, log)
+    check_texts([output, gap_output], trace, force=force)
+    analyzer = analyze(trace, AnalysisOptions(True, rules or (), categorizer, maps=maps or ()))
+    selection = Selection(pstep, stream, device, category)
+    statistics = kernel_statistics(analyzer.work, sort=sort.value, selection=selection)
+    wants_gaps = gaps or gap_output is not None
+    report = options.report(analyzer.work, selection) if wants_gaps else None
+    show_problems(analyzer, set())
+    sorted_by = SORTS[sort.value][1]
+    written = []
+    if output is not None:
+        write_text(output, kernel_text(statistics, sorted_by=sorted_by, selected=selection.text))
+        written.append(output)
+    if gap_output is not None and report is not None:
+        write_text(gap_output, report.text())
+        written.append(gap_output)
+    if json:
+        sheets: dict[str, pd.DataFrame] = {"kernels": statistics}
+        sheets |= asked.gap_sheets(report) if report is not None else {}
+        asked.print_json("GPU kernels", trace, sheets, selection.text)
+        return
+    from tracelens_ext.cli import kernel_view
+    from tracelens_ext.cli.gap_view import show_gaps
+
+    screen = kernel_view.console()
+    kernel_view.show_kernels(
+        statistics, screen, top=top, sorted_by=sorted_by, selected=selection.text
+    )
+    if verbose and len(statistics):
+        kernel_view.show_full_names(analyzer.work, statistics, screen, top=top)
+    if report is not None:
+        screen.print()
+        show_gaps(report, screen, top=gap_top)
+    for path in written:
+        typer.echo(f"Wrote {path}")

@@ -1,0 +1,305 @@
+"""Where reports go: names, formats, and what may not be written over."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens_ext.errors import UsageError
+from tracelens_ext.report.formats import FORMAT_OF_SUFFIX, Format
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens_ext.report.formats import Document
+
+_PAGE_SUFFIXES = (".html", ".htm")
+#: What a folder of tables beside a trace is called, after the trace.
+_FOLDER_ENDINGS = {Format.csv: "_csvs", Format.parquet: "_parquet"}
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where one report goes.
+
+    Attributes:
+        files: the files and folders to write, and their formats; `html` for a page.
+    """
+
+    files: dict[Path, Format | None]
+
+    def check(self, inputs: Sequence[Path], *, force: bool) -> None:
+        """Refuse to write over a stranger's file or an input, before anything is read.
+
+        Raises:
+            OutputError: a file stands in the way.
+        """
+        from tracelens_ext.report.manifest import check_output
+
+        for path, chosen in self.files.items():
+            if chosen is None or not chosen.is_folder:
+                check_output(path, inputs, force=force)
+
+    def write(self, document: Document, inputs: Sequence[Path], *, force: bool) -> list[Path]:
+        """Write a report to each of the files; gives them back.
+
+        Raises:
+            OutputError: a file cannot be written, or would replace a stranger's.
+        """
+        for path, chosen in self.files.items():
+            if chosen is None:
+                _write_page(document, path)
+            elif chosen.is_folder:
+                _write_folder(document, chosen, path, inputs, force=force)
+            else:
+                from tracelens_ext.report.formats import write_document
+
+                write_document(document, chosen, path)
+        return list(self.files)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asked to be written.
+
+    Attributes:
+        output: the value of `--output`.
+        format: that of `--format`.
+        csv_dir: that of `--csv-dir`.
+        html: that of `--html`.
+    """
+
+    output: str | None = None
+    format: Format | None = None
+    csv_dir: Path | None = None
+    html: str | None = None
+
+    def for_one(self, trace: Path) -> Outputs:
+        """The outputs for a single trace."""
+        files: list[tuple[Path, Format | None]] = []
+        if self.csv_dir is not None:
+            files.append((self.csv_dir, Format.csv))
+        if self._wants_document:
+            chosen = self._format(several=False)
+            name = _file_name(report_stem(trace), chosen)
+            files.append((_target(self.output, trace.parent / name, chosen), chosen))
+        if self.html is not None:
+            page = Path(report_stem(trace) + ".html")
+            files.append((_page(self.html, page), None))
+        return _outputs(files)
+
+    def for_several(self, traces: Sequence[Path]) -> list[Outputs]:
+        """The outputs for several traces, no two alike: options name folders then.
+
+        Raises:
+            UsageError: an option names a file.
+        """
+        chosen = self._format(several=True)
+        shared = report_stems(traces, one_folder=True)
+        beside = report_stems(traces, one_folder=False)
+        result = []
+        for trace, stem, own_stem in zip(traces, shared, beside, strict=True):
+            files: list[tuple[Path, Format | None]] = []
+            if self.csv_dir is not None:
+                files.append((self.csv_dir / stem, Format.csv))
+            if self._wants_document and self.output is None:
+                files.append((trace.parent / _file_name(own_stem, chosen), chosen))
+            elif self._wants_document:
+                files.append((Path(self.output or "") / _file_name(stem, chosen), chosen))
+            if self.html is not None:
+                files.append((_page_folder(self.html) / f"{stem}.html", None))
+            result.append(_outputs(files))
+        return result
+
+    def for_comparison(self, baseline: Path) -> Outputs:
+        """The outputs of the comparison that goes with reports of several traces."""
+        chosen = self._format(several=True)
+        files: list[tuple[Path, Format | None]] = []
+        if self.csv_dir is not None:
+            files.append((self.csv_dir / "comparison", Format.csv))
+        if self._wants_document:
+            folder = baseline.parent if self.output is None else Path(self.output)
+            files.append((folder / _file_name("comparison", chosen), chosen))
+        if self.html is not None:
+            files.append((_page_folder(self.html) / "comparison.html", None))
+        return _outputs(files)
+
+    def of_comparison(self) -> Outputs:
+        """The outputs of the command `compare`: what was asked for, in this folder by default."""
+        files: list[tuple[Path, Format | None]] = []
+        if self.output is not None or self.format is not None:
+            chosen = self._format(several=False)
+            name = Path(_file_name("comparison", chosen))
+            files.append((_target(self.output, name, chosen), chosen))
+        if self.html is not None:
+            files.append((_page(self.html, Path("comparison.html")), None))
+        return _outputs(files)
+
+    def check_extras(self) -> None:
+        """Check that what the formats need is installed, before a trace is read for nothing.
+
+        Raises:
+            UsageError: something is not installed; the message says what to install.
+        """
+        from tracelens_ext.report.formats import require_format
+
+        if self.format is not None:
+            require_format(self.format)
+        if self.html is not None:
+            from tracelens_ext.report.html import require_html_extra
+
+            require_html_extra()
+
+    @property
+    def _wants_document(self) -> bool:
+        asked = self.output is not None or self.format is not None
+        return asked or (self.csv_dir is None and self.html is None)
+
+    def _format(self, *, several: bool) -> Format:
+        """The format that was asked for, or that the name of the output tells."""
+        suffix = Path(self.output or "").suffix.lower()
+        told = FORMAT_OF_SUFFIX.get(suffix)
+        if self.output is None or _is_folder(self.output):
+            return self.format or Format.xlsx
+        if several:
+            if told or suffix in _PAGE_SUFFIXES:
+                raise UsageError(f"{self.output}: names one file for several traces; name a folder")
+            return self.format or Format.xlsx
+        if suffix in _PAGE_SUFFIXES:
+            raise UsageError(f"{self.output}: names a page; write it with --html")
+        if suffix == ".gz":
+            raise UsageError(f"{self.output}: reports are not compressed; leave out .gz")
+        if suffix in (".csv", ".parquet"):
+            raise UsageError(
+                f"{self.output}: names one file for several tables;"
+                f" name a folder, with --format {suffix[1:]}"
+            )
+        if self.format is None and told is None:
+            raise UsageError(
+                f"{self.output}: the report is an Excel file; name it .xlsx (.json and .md do"
+                " too), or give --format or --csv-dir"
+            )
+        if self.format is not None and told not in (None, self.format):
+            raise UsageError(f"{self.output}: does not go with --format {self.format}")
+        if self.format is Format.xlsx and told is None:
+            raise UsageError(f"{self.output}: an Excel file is named .xlsx")
+        return self.format or told or Format.xlsx
+
+
+def report_stem(trace: Path) -> str:
+    """What the outputs of a trace are called, without suffix."""
+    from tracelens_ext.report.perf_report import default_report_path
+
+    return default_report_path(trace).stem
+
+
+def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
+    """What the outputs of traces are called, each beside its trace or all in one folder.
+
+    Where two would be the same (upper and lower case are on some systems), the names of their
+    folders and their whole names are added, and in the end a number.
+    """
+    candidates = [_candidates(trace, one_folder=one_folder) for trace in traces]
+    folders = [None if one_folder else trace.resolve().parent for trace in traces]
+    level = [0] * len(traces)
+    while True:
+        names = [options[at] for options, at in zip(candidates, level, strict=True)]
+        keys = [(folder, name.casefold()) for folder, name in zip(folders, names, strict=True)]
+        stuck = True
+        for at, key in enumerate(keys):
+            if keys.count(key) > 1 and level[at] + 1 < len(candidates[at]):
+                level[at] += 1
+                stuck = False
+        if stuck:
+            return _numbered(names, keys)
+
+
+def _candidates(trace: Path, *, one_folder: bool) -> list[str]:
+    stem, whole = report_stem(trace), f"{trace.name}_perf_report"
+    if not one_folder:
+        return [stem, whole]
+    folder = trace.resolve().parent.name or "root"
+    return [stem, f"{folder}_{stem}", f"{folder}_{whole}"]
+
+
+def _numbered(names: Sequence[str], keys: Sequence[tuple[Path | None, str]]) -> list[str]:
+    """Names with a number where their keys are equal; the first keeps its own."""
+    taken, used = set(keys), set[tuple[Path | None, str]]()
+    result = []
+    for name, (folder, folded) in zip(names, keys, strict=True):
+        unique, key, number = name, (folder, folded), 2
+        while key in used or (number > 2 and key in taken):
+            unique, key = f"{name}_{number}", (folder, f"{folded}_{number}")
+            number += 1
+        used.add(key)
+        result.append(unique)
+    return result
+
+
+def _file_name(stem: str, chosen: Format) -> str:
+    return stem + (_FOLDER_ENDINGS[chosen] if chosen.is_folder else chosen.suffix)
+
+
+def _is_folder(name: str) -> bool:
+    """Whether a name is that of a folder: one that is there, or one that ends in a slash."""
+    return name.endswith(("/", os.sep)) or Path(name).is_dir()
+
+
+def _target(output: str | None, default: Path, chosen: Format) -> Path:
+    """The file or folder to write: what the user named, or the default name (in that folder)."""
+    if output is None:
+        return default
+    if _is_folder(output) and not chosen.is_folder:
+        return Path(output) / default.name
+    return Path(output)
+
+
+def _page(html: str, default: Path) -> Path:
+    if _is_folder(html):
+        return Path(html) / default.name
+    if Path(html).suffix.lower() not in _PAGE_SUFFIXES:
+        raise UsageError(f"{html}: a page is named .html")
+    return Path(html)
+
+
+def _page_folder(html: str) -> Path:
+    if Path(html).suffix.lower() in _PAGE_SUFFIXES and not _is_folder(html):
+        raise UsageError(f"{html}: names one page for several traces; name a folder")
+    return Path(html)
+
+
+def _outputs(files: Sequence[tuple[Path, Format | None]]) -> Outputs:
+    resolved = [path.resolve() for path, _ in files]
+    for at, path in enumerate(resolved):
+        if path in resolved[:at]:
+            raise UsageError(f"{files[at][0]}: is named for two outputs; name two")
+    return Outputs(dict(files))
+
+
+def _write_page(document: Document, path: Path) -> None:
+    from tracelens_ext.report.html import write_html
+
+    write_html(
+        path,
+        document.sheets,
+        facts=document.facts,
+        charts=document.page_charts,
+        notes=document.notes,
+        descriptions=document.descriptions,
+        title=document.title,
+    )
+
+
+def _write_folder(
+    document: Document, chosen: Format, folder: Path, inputs: Sequence[Path], *, force: bool
+) -> None:
+    from tracelens_ext.report.csv_files import unique_file_names
+    from tracelens_ext.report.formats import write_document
+    from tracelens_ext.report.manifest import check_folder, finish_folder
+
+    names = [f"{name}{chosen.suffix}" for name in unique_file_names(document.sheets)]
+    check_folder(folder, names, inputs, force=force)
+    write_document(document, chosen, folder)
+    finish_folder(folder, names)

@@ -1,0 +1,181 @@
+"""A perf report on the terminal: where the time went, in one screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pandas as pd
+    from rich.console import Console
+
+    from tracelens_ext.analysis.comparison import Comparison
+    from tracelens_ext.report.perf_report import PerfReport
+
+#: Facts that are worth a line above the tables.
+_HEADLINES = ("Trace", "Duration (ms)", "Devices", "Rank", "Events dropped")
+#: Column of the table of several traces → row of the timeline.
+_SHARES = {
+    "busy (%)": "busy_time",
+    "computation (%)": "computation_time",
+    "exposed comm (%)": "exposed_comm_time",
+    "idle (%)": "idle_time",
+}
+_TIMELINE = ("device", "type", "time ms", "percent")
+_KERNELS = ("% of GPU time", "total_time_ms", "count", "kernel_category", "cpu_op", "kernel_name")
+
+
+def show_report(report: PerfReport, console: Console, *, top: int) -> None:
+    """Print timeline, categories, top kernels and notes.
+
+    Args:
+        report: the tables.
+        console: where to.
+        top: rows of the longer tables.
+    """
+    from tracelens_ext.report.terminal import frame_table, safe_text
+
+    facts = dict(report.facts)
+    for label in _HEADLINES:
+        value = facts.get(label)
+        if value is None or (label == "Events dropped" and value == "none"):
+            continue
+        shown = f"{value:,.3f}" if isinstance(value, float) else str(value)
+        console.print(safe_text(f"{label}: {shown}"), markup=False, highlight=False)
+    for title, frame, rows in _tables(report, top):
+        console.print()
+        console.print(frame_table(_readable(frame.head(rows)), title=title, rows=rows))
+    console.print()
+    for line in [*_coverage(facts), *report.notes]:
+        console.print(safe_text(line), markup=False, highlight=False)
+
+
+def summary_row(trace: Path, report: PerfReport) -> dict[str, object]:
+    """What is shown of one report among several: total and busy time, what it went to."""
+    row: dict[str, object] = {"trace": str(trace), "total_time_ms": None}
+    timeline = report.sheets.get("gpu_timeline")
+    if timeline is not None and len(timeline):
+        times = timeline.groupby("type", sort=False)["time ms"].sum()
+        total = float(times["total_time"])
+        row["total_time_ms"] = total
+        for label, kind in _SHARES.items():
+            row[label] = 100 * float(times[kind]) / total if total else 0.0
+    categories = report.sheets.get("kernel_categories")
+    if categories is not None and len(categories):
+        longest = _by_category(categories).iloc[0]
+        row["top category"] = f"{longest['kernel_category']} {longest['% of GPU time']:.0f} %"
+    return row
+
+
+def show_summary(rows: Sequence[dict[str, object]], console: Console) -> None:
+    """Print a line a trace: how long, how busy, and with what."""
+    import pandas as pd
+
+    from tracelens_ext.report.terminal import frame_table
+
+    console.print()
+    console.print(frame_table(pd.DataFrame(rows), title="Traces"))
+
+
+def show_comparison(comparison: Comparison, console: Console, *, top: int) -> None:
+    """Print what was compared, the tables with the largest changes first, and the notes.
+
+    Args:
+        comparison: the comparison.
+        console: where to.
+        top: rows of the tables of operations and kernels.
+    """
+    from tracelens_ext.analysis.comparison_notes import time_basis
+    from tracelens_ext.report.terminal import frame_table, safe_text
+
+    facts = dict(comparison.facts)
+    for letter in comparison.letters:
+        role = f"{letter} (baseline)" if letter == comparison.letters[0] else letter
+        line = f"{role}: {facts[role]}; devices: {facts[f'{letter} devices']};"
+        line += f" iterations: {facts[f'{letter} iterations']}"
+        console.print(safe_text(line), markup=False, highlight=False)
+    basis = time_basis(comparison)
+    titles = {
+        "timeline": f"GPU timeline, {basis}",
+        "categories": f"GPU time by category, {basis}",
+        "ops": f"GPU time by CPU operation, {basis}",
+        "kernels": f"GPU time by kernel, {basis}",
+    }
+    for name, title in titles.items():
+        frame = comparison.tables[name]
+        rows = top if name in ("ops", "kernels") else len(frame)
+        if not rows or not len(frame):
+            continue
+        console.print()
+        console.print(frame_table(_of_comparison(frame.head(rows)), title=title, rows=rows))
+    console.print()
+    for note in comparison.notes:
+        console.print(safe_text(note), markup=False, highlight=False)
+
+
+def _of_comparison(frame: pd.DataFrame) -> pd.DataFrame:
+    """Leave out what other columns tell; simplify kernel names, which come first."""
+    from tracelens_ext.kernel_names import short_name
+
+    # Of several traces there is room for the percentages alone.
+    told = ("ratio", "_count") if "difference_ms" in frame else ("ratio", "_count", "difference_ms")
+    shown = frame[[c for c in frame if not str(c).endswith(told)]]
+    if "kernel_name" not in shown:
+        return shown
+    names = [short_name(name) for name in shown["kernel_name"]]
+    return shown.drop(columns="kernel_category").assign(kernel_name=names)
+
+
+def _tables(report: PerfReport, top: int) -> list[tuple[str, pd.DataFrame, int]]:
+    sheets = report.sheets
+    tables: list[tuple[str, pd.DataFrame, int]] = []
+    if "gpu_timeline" in sheets:
+        timeline = sheets["gpu_timeline"]
+        columns = [c for c in _TIMELINE if c in timeline]
+        tables.append(("GPU timeline", timeline[columns], len(timeline)))
+    if "kernel_categories" in sheets and top:
+        tables.append(("GPU time by category", _by_category(sheets["kernel_categories"]), 100))
+    if "kernels_by_category" in sheets and top:
+        kernels = sheets["kernels_by_category"]
+        tables.append((f"Top {min(top, len(kernels))} kernels", kernels[list(_KERNELS)], top))
+    elif "kernel_summary" in sheets and top:
+        kernels = sheets["kernel_summary"]
+        shown = ["Parent cpu_op", "Kernel name", "Kernel duration (µs)_sum"]
+        shown += ["Kernel duration (µs)_count", "Percent of kernels time (%)"]
+        columns = [c for c in shown if c in kernels]
+        tables.append((f"Top {min(top, len(kernels))} kernels", kernels[columns], top))
+    if "cpu_ops" in sheets and top:
+        tables.append(("CPU operations", sheets["cpu_ops"], top))
+    return tables
+
+
+def _by_category(frame: pd.DataFrame) -> pd.DataFrame:
+    columns = ["count", "total_time_ms", "% of GPU time"]
+    grouped = frame.groupby("kernel_category", sort=False)[columns].sum()
+    return grouped.sort_values("total_time_ms", ascending=False).reset_index()
+
+
+def _readable(frame: pd.DataFrame) -> pd.DataFrame:
+    """Simplify kernel names, and put them last, where they get the most room."""
+    from tracelens_ext.kernel_names import short_name
+
+    for column in ("kernel_name", "Kernel name"):
+        if column in frame:
+            names = [short_name(name) for name in frame[column]]
+            frame = frame.drop(columns=column).assign(**{column: names})
+    return frame
+
+
+def _coverage(facts: dict[str, object]) -> list[str]:
+    lines = []
+    unlinked, unknown = facts.get("GPU time unlinked (%)"), facts.get("GPU time uncategorized (%)")
+    if isinstance(unlinked, float) and facts.get("GPU events"):
+        lines.append(f"Unlinked: {unlinked:.1f} % of GPU time has no launch in the trace.")
+    if isinstance(unknown, float) and facts.get("GPU events"):
+        names = facts["Kernel names uncategorized"]
+        largest = facts.get("Largest uncategorized")
+        more = f"; the largest: {largest}" if largest else ""
+        lines.append(f"Uncategorized: {unknown:.1f} % of GPU time ({names} kernel names{more}).")
+    return lines

@@ -1,0 +1,190 @@
+"""`tracelens-ext rules`: the rules that take part, checked, and drafted for unknown kernels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracelens_ext.categorize import KernelCategorizer
+    from tracelens_ext.categorize.stages import BoundPack
+
+app = typer.Typer(help="The rules that give kernels their categories.", no_args_is_help=True)
+
+_Rules = Annotated[
+    list[Path] | None, typer.Option("--rules", help="Your own rules (TOML); they come first.")
+]
+_Categorizer = Annotated[
+    str | None,
+    typer.Option("--categorizer", help="A plugin or map to ask next, such as vllm:gpt-oss."),
+]
+_Maps = Annotated[
+    list[Path] | None, typer.Option("--maps", help="A folder of engine/model maps (JSON).")
+]
+
+
+@app.command("list")
+def list_rules(
+    rules: _Rules = None,
+    categorizer: _Categorizer = None,
+    maps: _Maps = None,
+    category: Annotated[
+        str | None, typer.Option("--category", help="Only rules of this category.")
+    ] = None,
+    pack: Annotated[str | None, typer.Option("--pack", help="Only rules of this pack.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the rules in the order in which they are tried."""
+    from tracelens_ext.categorize import KernelCategorizer
+
+    asked = KernelCategorizer.create(rules=rules or (), categorizer=categorizer, maps=maps or ())
+    rows = [
+        row
+        for row in _rows(asked.packs)
+        if category in (None, row["category"]) and pack in (None, row["pack"])
+    ]
+    if not rows:
+        _refuse_unknown(category, {row["category"] for row in _rows(asked.packs)})
+        _refuse_unknown(pack, {row["pack"] for row in _rows(asked.packs)})
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    else:
+        for line in _aligned([[row[key] or "-" for key in _SHOWN] for row in rows]):
+            typer.echo(line)
+    _report_problems(asked)
+
+
+@app.command("check")
+def check(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Rule packs to check; all installed ones when none are given."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
+) -> None:
+    """Run all examples, find rules that can never win, and patterns that take too long."""
+    from tracelens_ext.categorize import load_pack
+    from tracelens_ext.categorize.check import check_packs
+    from tracelens_ext.categorize.stages import BoundPack
+
+    problems: list[str] = []
+    if files:
+        packs = [BoundPack(load_pack(path), "rules") for path in files]
+    else:
+        packs, problems = _installed_packs()
+    findings = check_packs(packs)
+    for finding in findings:
+        typer.echo(f"{finding.severity}: {finding.place}: {finding.problem}")
+    for problem in problems:
+        typer.echo(f"error: plugin {problem}")
+    errors = sum(finding.severity == "error" for finding in findings) + len(problems)
+    warnings = sum(finding.severity == "warning" for finding in findings)
+    rules = [rule for bound in packs for rule in bound.pack.rules]
+    typer.echo(
+        f"{len(packs)} packs, {len(rules)} rules, "
+        f"{sum(len(rule.examples) + len(rule.not_examples) for rule in rules)} examples: "
+        f"{errors} errors, {warnings} warnings"
+    )
+    if errors or (strict and warnings):
+        raise typer.Exit(1)
+
+
+@app.command("suggest")
+def suggest(
+    trace: Annotated[Path, typer.Argument(help="The trace.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the draft here.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", help="At most this many rules.", min=1)] = 20,
+    rules: _Rules = None,
+) -> None:
+    """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first."""
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.categorize import UNCATEGORIZED
+    from tracelens_ext.categorize.suggest import draft_rules, group_unknown
+    from tracelens_ext.errors import OutputError
+    from tracelens_ext.report.atomic import written_beside
+
+    if output is not None and output.exists():
+        raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")
+    analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True, rules=rules or ())
+    table = analyzer.get_df_kernel_summary()
+    unknown = table[(table["kernel_category"] == UNCATEGORIZED) & (table["kind"] == "kernel")]
+    groups = group_unknown(
+        zip(unknown["kernel_name"], unknown["cpu_op"], unknown["total_time_ms"], strict=True)
+    )
+    draft = draft_rules(groups[:top], trace.name)
+    if output is None:
+        typer.echo(draft, nl=False)
+        return
+    with written_beside(output) as beside:
+        beside.write_text(draft, encoding="utf-8")
+    typer.echo(f"{output}: {len(groups[:top])} rules to edit")
+
+
+_WIDEST = 40  # longer texts stand out of their column rather than widen it for all
+_SHOWN = ("rule", "category", "origin", "vendor", "library", "cpu_op", "pattern")
+
+
+def _rows(packs: Sequence[BoundPack]) -> Iterator[dict[str, Any]]:
+    for bound in packs:
+        for rule in bound.pack.ordered():
+            yield {
+                "rule": bound.pack.rule_id(rule),
+                "category": rule.category,
+                "origin": bound.origin,
+                "vendor": rule.vendor,
+                "library": rule.library,
+                "cpu_op": rule.cpu_op,
+                "pattern": rule.pattern,
+                "pack": bound.pack.name,
+                "kind": bound.pack.kind,
+                "file": bound.pack.source,
+            }
+
+
+def _refuse_unknown(asked: str | None, known: set[str]) -> None:
+    """Raise when nothing is called what was asked for."""
+    from difflib import get_close_matches
+
+    from tracelens_ext.errors import UsageError
+
+    if asked is not None and asked not in known:
+        near = get_close_matches(asked, known, n=3, cutoff=0.4) or sorted(known)
+        raise UsageError(f"no rule is of {asked!r}; known: {', '.join(near)}")
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    """Columns padded to their widest entry, but for the last."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [min(width, _WIDEST) for width in widths]
+    return [
+        "  ".join([*(text.ljust(w) for text, w in zip(row, widths[:-1], strict=False)), row[-1]])
+        for row in rows
+    ]
+
+
+def _installed_packs() -> tuple[list[BoundPack], list[str]]:
+    """Every pack that is installed, chosen or not, and the plugins that fail."""
+    from tracelens_ext.categorize import KernelCategorizer
+    from tracelens_ext.categorize.registry import load_registry
+    from tracelens_ext.categorize.stages import BoundPack
+
+    registry = load_registry()
+    taking_part = KernelCategorizer.create(registry=registry).packs
+    to_choose = [
+        BoundPack(offered.pack, "categorizer")
+        for offered in registry.rule_packs()
+        if offered.pack.selectable
+    ]
+    return [*taking_part, *to_choose], registry.problems
+
+
+def _report_problems(categorizer: KernelCategorizer) -> None:
+    for problem in categorizer.problems:
+        typer.echo(f"plugin {problem}", err=True)

@@ -1,0 +1,132 @@
+"""`tracelens-ext tree`: the call tree with GPU time, or folded stacks for flame graphs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelens_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracelens_ext.analysis.tree_table import MergedTree
+
+_NS_PER_MS = 1e6
+_MIN_PERCENT = 1.0
+
+
+def tree(
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="A PyTorch profiler trace, .json or .json.gz.")
+    ],
+    op: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX", help="Only operations whose name matches, and what is below them."
+        ),
+    ] = None,
+    depth: Annotated[int | None, typer.Option(help="Levels to show.", min=1)] = None,
+    min_percent: Annotated[
+        float | None,
+        typer.Option(
+            help="Leave out what has less of the GPU's busy time.  [default: 1, 0 with --folded]",
+            min=0,
+            max=100,
+            show_default=False,
+        ),
+    ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge/--no-merge", help="Make siblings of one name one line.")
+    ] = True,
+    python: Annotated[
+        bool,
+        typer.Option("--python", help="Show Python frames too (recorded with with_stack=True)."),
+    ] = False,
+    folded: Annotated[
+        bool,
+        typer.Option(
+            "--folded", help="Print a;b;c NANOSECONDS lines, for speedscope, inferno and the like."
+        ),
+    ] = False,
+) -> None:
+    """Show the call tree with the GPU time below each operation."""
+    from tracelens_ext.analysis.tree_table import folded_stacks, merged_tree
+    from tracelens_ext.cli.analysis import AnalysisOptions, analyze
+    from tracelens_ext.report.terminal import cut_middle, safe_text
+
+    pattern = _pattern(op)
+    analyzer = analyze(trace, AnalysisOptions(kernel_categories=False, python_frames=python))
+    found = merged_tree(analyzer.work, op=pattern, merge=merge)
+    if pattern is not None and not len(found):
+        raise UsageError(f"no operation that matches {op!r} has GPU work below it; see `tree`")
+    if min_percent is None:
+        min_percent = 0.0 if folded else _MIN_PERCENT
+    if folded:
+        lines = folded_stacks(found, depth=depth, min_percent=min_percent)
+    else:
+        lines = tree_lines(found, depth=depth, min_percent=min_percent)
+    width = _screen_width() if not folded else None
+    for line in lines:
+        safe = safe_text(line)
+        typer.echo(safe if width is None else cut_middle(safe, width))
+
+
+def _screen_width() -> int | None:
+    """The width of the terminal; None where the output is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if text is None else re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"--op {text!r} is no regular expression ({error})") from None
+
+
+def tree_lines(tree: MergedTree, *, depth: int | None, min_percent: float) -> Iterator[str]:
+    """The tree as text, a line a node, and what was left out.
+
+    Args:
+        tree: the tree.
+        depth: levels to show; all by default.
+        min_percent: leave out what has less of the GPU's busy time.
+    """
+    from tracelens_ext.kernel_names import short_name
+    from tracelens_ext.trace import GPU_KINDS
+
+    percent = tree.percent()
+    keep = tree.kept(depth, min_percent)
+    yield f"GPU busy time: {tree.total_ns / _NS_PER_MS:,.3f} ms"
+    if not len(tree):
+        yield "No GPU events."
+        return
+    yield ""
+    yield f"{'busy_time_ms':>12}  {'% of GPU':>8}  {'count':>9}  call tree"
+    for node in keep.nonzero()[0].tolist():
+        name = tree.label(node)
+        if tree.kind[node] in GPU_KINDS:
+            name = f"[{short_name(name)}]"
+        yield (
+            f"{tree.busy_ns[node] / _NS_PER_MS:12,.3f}  {percent[node]:7.1f}%"
+            f"  {tree.count[node]:9,}  {'  ' * int(tree.depth[node])}{name}"
+        )
+    yield from _left_out(tree, depth, min_percent)
+
+
+def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> Iterator[str]:
+    big = tree.kept(None, min_percent)
+    small, deep = int((~big).sum()), int((big & ~tree.kept(depth)).sum())
+    parts = []
+    if small:
+        parts.append(f"{small:,} below {min_percent:g} % of the busy time (--min-percent)")
+    if deep:
+        parts.append(f"{deep:,} deeper than {depth} level{'s' if depth != 1 else ''} (--depth)")
+    if parts:
+        yield ""
+        yield f"Left out: {'; '.join(parts)}"
