@@ -1,0 +1,39 @@
+# Everything runs in .venv, which needs only python3 (3.11 or newer) and its venv module.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint check bench clean
+
+## demo: write a demo trace, print its tables, write report.xlsx
+demo: $(READY)
+	$(BIN)/tracelens-ext demo demo/trace.json.gz --force
+	$(BIN)/tracelens-ext report demo/trace.json.gz -o report.xlsx
+
+## test: run the tests
+test: $(READY)
+	$(BIN)/python -m pytest
+
+## lint: style and types
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+## check: lint and test
+check: lint test
+
+## bench: time and memory against a fixed yardstick (minutes; needs about 2 GB of disk)
+bench: $(READY)
+	$(BIN)/python benchmarks/bench.py
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip setuptools
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,html]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info demo report.xlsx
