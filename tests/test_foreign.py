@@ -140,7 +140,12 @@ def test_a_chrome_trace_of_another_tool() -> None:
     assert "its events have no cat" in refused({"traceEvents": [{**span, "cat": ""}]})
 
 
-@pytest.mark.parametrize("source", [5, None, ["events"], b"bytes"])
+@pytest.mark.parametrize("source", [5, None, {"events"}, b"bytes"])
 def test_what_is_no_source_at_all(source: Any) -> None:
     with pytest.raises(TypeError, match="a trace is a path, an open file or a dict, not "):
         read_trace(source)
+
+
+def test_a_bare_list_of_events_is_a_document() -> None:
+    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2}
+    assert read_trace([event]).names == ["k"]
