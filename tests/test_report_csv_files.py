@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tracelens_ext.errors import OutputError
 from tracelens_ext.report import csv_files
-from tracelens_ext.report.csv_files import unique_file_names, write_csvs
+from tracelens_ext.report.csv_files import write_csvs
+from tracelens_ext.report.table_files import unique_file_names
 
 if TYPE_CHECKING:
     from pathlib import Path

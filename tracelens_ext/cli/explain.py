@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from tracelens_ext.cli import options as shared
 
 if TYPE_CHECKING:
     from tracelens_ext.categorize.explain import Explanation, Match
 
 
-_CpuOp = Annotated[str | None, typer.Option("--cpu-op", help="The CPU operation that launched it.")]
-_Rules = Annotated[
-    list[Path] | None, typer.Option("--rules", help="Your own rules (TOML); they come first.")
-]
-_Categorizer = Annotated[
-    str | None,
-    typer.Option("--categorizer", help="A plugin or map to ask next, such as vllm:gpt-oss."),
-]
-_Maps = Annotated[
-    list[Path] | None, typer.Option("--maps", help="A folder of engine/model maps (JSON).")
-]
-
-
 def explain(
     name: Annotated[str, typer.Argument(help="The kernel's name, as the trace spells it.")],
-    cpu_op: _CpuOp = None,
-    rules: _Rules = None,
-    categorizer: _Categorizer = None,
-    maps: _Maps = None,
+    cpu_op: Annotated[
+        str | None, typer.Option("--cpu-op", help="The CPU operation that launched it.")
+    ] = None,
+    rules: shared.Rules = None,
+    categorizer: shared.Categorizer = None,
+    maps: shared.Maps = None,
 ) -> None:
     """Show the category of a kernel, the rule that decides it, and what else would match."""
     from tracelens_ext.categorize import KernelCategorizer

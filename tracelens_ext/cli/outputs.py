@@ -295,9 +295,9 @@ def _write_page(document: Document, path: Path) -> None:
 def _write_folder(
     document: Document, chosen: Format, folder: Path, inputs: Sequence[Path], *, force: bool
 ) -> None:
-    from tracelens_ext.report.csv_files import unique_file_names
     from tracelens_ext.report.formats import write_document
     from tracelens_ext.report.manifest import check_folder, finish_folder
+    from tracelens_ext.report.table_files import unique_file_names
 
     names = [f"{name}{chosen.suffix}" for name in unique_file_names(document.sheets)]
     check_folder(folder, names, inputs, force=force)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracelens_ext.cli import options as shared
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -16,23 +18,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The rules that give kernels their categories.", no_args_is_help=True)
 
-_Rules = Annotated[
-    list[Path] | None, typer.Option("--rules", help="Your own rules (TOML); they come first.")
-]
-_Categorizer = Annotated[
-    str | None,
-    typer.Option("--categorizer", help="A plugin or map to ask next, such as vllm:gpt-oss."),
-]
-_Maps = Annotated[
-    list[Path] | None, typer.Option("--maps", help="A folder of engine/model maps (JSON).")
-]
-
 
 @app.command("list")
 def list_rules(
-    rules: _Rules = None,
-    categorizer: _Categorizer = None,
-    maps: _Maps = None,
+    rules: shared.Rules = None,
+    categorizer: shared.Categorizer = None,
+    maps: shared.Maps = None,
     category: Annotated[
         str | None, typer.Option("--category", help="Only rules of this category.")
     ] = None,
@@ -101,7 +92,7 @@ def suggest(
         Path | None, typer.Option("--output", "-o", help="Write the draft here.")
     ] = None,
     top: Annotated[int, typer.Option("--top", help="At most this many rules.", min=1)] = 20,
-    rules: _Rules = None,
+    rules: shared.Rules = None,
 ) -> None:
     """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first."""
     from tracelens_ext.analyzer import TreePerfAnalyzer

@@ -6,19 +6,16 @@ Needs pyarrow, which the extra `parquet` installs.
 from __future__ import annotations
 
 import importlib
-from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.errors import OutputError
-from tracelens_ext.report.atomic import output_error, written_beside
-from tracelens_ext.report.csv_files import unique_file_names
 from tracelens_ext.report.json_text import GENERATOR
 from tracelens_ext.report.plain_tables import plain_column, plain_headers
+from tracelens_ext.report.table_files import write_tables
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
+    from pathlib import Path
 
     import pandas as pd
 
@@ -44,26 +41,11 @@ def write_parquets(
         ModuleNotFoundError: pyarrow is not installed.
     """
     parquet = _pyarrow("pyarrow.parquet")
-    target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise OutputError(
-            f"{target}: Parquet files cannot be written there: it is a file; give a folder"
-        ) from error
-    except OSError as error:
-        raise output_error(str(target), error) from error
-    except ValueError as error:  # a NUL in the name
-        raise OutputError(f"{target!s:.80}: is no name for a folder; choose another") from error
-    paths = [target / f"{name}.parquet" for name in unique_file_names(sheets)]
-    with ExitStack() as all_written:
-        for path, frame in zip(paths, sheets.values(), strict=True):
-            beside = all_written.enter_context(written_beside(path))
-            try:
-                parquet.write_table(_arrow_table(frame), beside)
-            except OSError as error:
-                raise output_error(str(path), error) from error
-    return paths
+
+    def write_one(path: Path, frame: pd.DataFrame) -> None:
+        parquet.write_table(_arrow_table(frame), path)
+
+    return write_tables(folder, sheets, ".parquet", write_one)
 
 
 def _pyarrow(module: str = "pyarrow") -> Any:  # noqa: ANN401  # it has no type hints
