@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     Int64Array = npt.NDArray[np.int64]
     Int32Array = npt.NDArray[np.int32]
 
+NS_PER_US, NS_PER_MS = 1e3, 1e6
+
 #: What an integer column holds where an event has no such number.
 NONE = -1
 

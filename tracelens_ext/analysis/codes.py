@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     IntArray = npt.NDArray[np.integer]
 
 
+_MOST_COMBINATIONS = 2**62
+
+
 def dense_codes(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
     """Number the distinct combinations of several columns, in ascending order.
 
@@ -29,11 +32,13 @@ def dense_codes(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
     Returns:
         The first place of each combination, shape (k,), and the number of each place, shape (m,).
     """
-    combined = np.zeros(len(keys[0]), dtype=np.int64)
+    combined, bound = np.zeros(len(keys[0]), dtype=np.int64), 1
     for key in keys:
         distinct, code = np.unique(key, return_inverse=True)
-        combined = combined * max(len(distinct), 1) + code
-        combined = np.unique(combined, return_inverse=True)[1]  # dense again: never overflows
+        if bound * len(distinct) > _MOST_COMBINATIONS:  # dense again, before it overflows
+            combined = np.unique(combined, return_inverse=True)[1]
+            bound = len(combined)
+        combined, bound = combined * len(distinct) + code, bound * len(distinct)
     _, first, code = np.unique(combined, return_index=True, return_inverse=True)
     return first.astype(np.int64), code.astype(np.int64)
 

@@ -20,7 +20,7 @@ import numpy as np
 from tracelens_ext.analysis.grouping import percent
 from tracelens_ext.analysis.paths import nearest_above
 from tracelens_ext.nesting import ROOT
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, NS_PER_US, EventKind
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -62,8 +62,6 @@ _FAMILIES = (
 #: PyTorch names its annotation around a collective after backend and collective.
 _ANNOTATION_PREFIX = "nccl:"
 
-_NS_PER_US, _NS_PER_MS = 1e3, 1e6
-
 
 def collectives(work: GpuWork) -> pd.DataFrame:
     """Communication kernels by collective, process group, size and type.
@@ -89,7 +87,7 @@ def collectives(work: GpuWork) -> pd.DataFrame:
     keys["Collective name"] = np.where(named == "", _annotated(work, chosen), named)
     keys["kernel_name"] = [work.trace.names[i] for i in work.name[chosen].tolist()]
     table = pd.DataFrame({name: keys[name] for name in KEYS})
-    table["time"] = work.duration[chosen] / _NS_PER_US
+    table["time"] = work.duration[chosen] / NS_PER_US
     grouped = table.groupby(list(KEYS), sort=False, dropna=False)["time"]
     frame = grouped.agg(["count", "sum", "mean", "std", "min", "max"]).reset_index()
     frame = frame.sort_values("sum", ascending=False, kind="stable", ignore_index=True)

@@ -14,9 +14,8 @@ import numpy as np
 
 from tracelens_ext.analysis.comparison_notes import comparison_facts, comparison_notes
 from tracelens_ext.analysis.measurement import KEYS, Measurement, measure
-from tracelens_ext.analysis.timeline import NS_PER_MS
 from tracelens_ext.errors import TracelensError, UsageError
-from tracelens_ext.trace import NONE
+from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,9 +8,8 @@ import numpy as np
 
 from tracelens_ext.analysis.busy_time import BusyTime
 from tracelens_ext.analysis.grouping import group_durations, percent, texts
-from tracelens_ext.analysis.timeline import NS_PER_MS
 from tracelens_ext.nesting import ROOT, nearest_marked
-from tracelens_ext.trace import EventKind
+from tracelens_ext.trace import NS_PER_MS, EventKind
 
 if TYPE_CHECKING:
     import pandas as pd

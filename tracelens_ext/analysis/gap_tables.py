@@ -13,11 +13,9 @@ from tracelens_ext.analysis.gaps import find_gaps
 from tracelens_ext.analysis.grouping import percent, texts
 from tracelens_ext.analysis.host_activity import HostActivity
 from tracelens_ext.analysis.kernel_statistics import simple_codes
-from tracelens_ext.analysis.kernels import NS_PER_US
 from tracelens_ext.analysis.selection import Selection
-from tracelens_ext.analysis.timeline import NS_PER_MS
 from tracelens_ext.errors import UsageError
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from tracelens_ext.analysis.grouping import percent
 from tracelens_ext.analysis.paths import find_paths, nearest_above
 from tracelens_ext.intervals import union_length
 from tracelens_ext.nesting import ROOT
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     IntArray = npt.NDArray[np.integer]
 
 SEPARATOR = " > "
-
-_NS_PER_US, _NS_PER_MS = 1e3, 1e6
 
 
 def graph_launches(work: GpuWork) -> pd.DataFrame:
@@ -68,11 +66,11 @@ def graph_launches(work: GpuWork) -> pd.DataFrame:
             "path": [path_texts[i] for i in path.tolist()],
             "launches": launches,
             "kernels_per_launch": count[first],
-            "busy_time_ms": total / _NS_PER_MS,
-            "avg_busy_time_us": total / launches / _NS_PER_US,
-            "min_busy_time_us": shortest / _NS_PER_US,
-            "max_busy_time_us": longest / _NS_PER_US,
-            "avg_span_time_us": spans / launches / _NS_PER_US,
+            "busy_time_ms": total / NS_PER_MS,
+            "avg_busy_time_us": total / launches / NS_PER_US,
+            "min_busy_time_us": shortest / NS_PER_US,
+            "max_busy_time_us": longest / NS_PER_US,
+            "avg_span_time_us": spans / launches / NS_PER_US,
             "% of GPU busy time": percent(total, union_length(work.start, work.end)),
             **_category_shares(work, events, site[of_event], sites),
         }

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.analysis.codes import dense_codes
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -49,12 +51,7 @@ def group_durations(keys: Sequence[IntArray], duration: Int64Array) -> Groups:
     Returns:
         The groups, by total duration, then by first event.
     """
-    combined = np.zeros(len(duration), dtype=np.int64)
-    for key in keys:
-        distinct, code = np.unique(key, return_inverse=True)
-        combined = combined * max(len(distinct), 1) + code
-        combined = np.unique(combined, return_inverse=True)[1]  # dense again: never overflows
-    _, first, group = np.unique(combined, return_index=True, return_inverse=True)
+    first, group = dense_codes(keys)
     size = len(first)
     count = np.bincount(group, minlength=size)
     order = np.argsort(group, kind="stable")

@@ -23,7 +23,7 @@ from tracelens_ext.analysis.iterations import (
     recording_end,
 )
 from tracelens_ext.intervals import union
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     BoolArray = npt.NDArray[np.bool_]
 
-_NS_PER_MS = 1e6
 #: An iteration is odd when it is this many median absolute deviations from the median …
 ODD_BEYOND = 3
 #: … of at least this many iterations; of fewer, nobody can tell.
@@ -178,11 +177,11 @@ def _block(
         "iteration": pd.array(labels, dtype="str"),
         "process": [process_labels[number] for number in iterations.process.tolist()],
         "device": np.full(count, device),
-        "start_ms": start / _NS_PER_MS,
-        "wall_time_ms": (end - start) / _NS_PER_MS,
-        "busy_time_ms": busy(np.ones(len(work), dtype=bool)) / _NS_PER_MS,
-        "exposed_comm_time_ms": exposed / _NS_PER_MS,
-        "idle_time_ms": _idle(work, chosen, start, end) / _NS_PER_MS,
+        "start_ms": start / NS_PER_MS,
+        "wall_time_ms": (end - start) / NS_PER_MS,
+        "busy_time_ms": busy(np.ones(len(work), dtype=bool)) / NS_PER_MS,
+        "exposed_comm_time_ms": exposed / NS_PER_MS,
+        "idle_time_ms": _idle(work, chosen, start, end) / NS_PER_MS,
         "kernels": _counts(owner[work.is_kernel], count),
         "whole": iterations.finished & (_counts(owner, count) > 0),
     }
@@ -193,7 +192,7 @@ def _block(
         np.add.at(times, (code[mine], owner[mine]), work.duration[mine])
         present = np.bincount(code[iterations.of_gpu != NONE], minlength=len(names)) > 0
         for at in np.flatnonzero(present).tolist():
-            columns[f"{names[at]}_time_ms"] = times[at] / _NS_PER_MS
+            columns[f"{names[at]}_time_ms"] = times[at] / NS_PER_MS
     return pd.DataFrame(columns)
 
 
@@ -231,7 +230,7 @@ def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.D
         for column in measured:
             values = frame[column].to_numpy(dtype=np.float64)[those]
             # Times are whole ns: rounding must not make two equal ones differ.
-            exact = np.round(values * _NS_PER_MS)
+            exact = np.round(values * NS_PER_MS)
             away = np.abs(exact - np.median(exact))
             mad = float(np.median(away))
             odd = away > ODD_BEYOND * mad if len(those) >= ODD_AMONG else away < 0
@@ -245,7 +244,7 @@ def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.D
                     "mean": float(values.mean()),
                     "std": float(values.std(ddof=1)) if len(those) > 1 else 0.0,
                     "median": float(np.median(values)),
-                    "mad": mad / _NS_PER_MS,
+                    "mad": mad / NS_PER_MS,
                     "min": float(values.min()),
                     "max": float(values.max()),
                     "odd": int(odd.sum()),

@@ -9,7 +9,7 @@ import numpy as np
 from tracelens_ext.analysis.grouping import texts
 from tracelens_ext.analysis.launchers import busy_below
 from tracelens_ext.analysis.op_arguments import op_argument
-from tracelens_ext.trace import NONE
+from tracelens_ext.trace import NONE, NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,6 @@ _ARGUMENTS = {
     "Input strides": "Input Strides",
     "Concrete Inputs": "Concrete Inputs",
 }
-_NS_PER_US = 1e3
 
 
 def cpu_op_detail(work: GpuWork) -> pd.DataFrame:
@@ -57,7 +56,7 @@ def cpu_op_detail(work: GpuWork) -> pd.DataFrame:
         for column, argument in _ARGUMENTS.items()
     }
     columns |= {
-        "Parent cpu_op busy time (µs)": busy / _NS_PER_US,
+        "Parent cpu_op busy time (µs)": busy / NS_PER_US,
         "Parent cpu_op kernel count": pd.Series(kernels, dtype="Int64").where(kernels != NONE),
         "Percent of Parent cpu_op busy time (%)": percent,
     }

@@ -9,11 +9,10 @@ import numpy as np
 from tracelens_ext.analysis.codes import dense_codes, spread
 from tracelens_ext.analysis.gpu_work import KIND_LABELS
 from tracelens_ext.analysis.grouping import percent
-from tracelens_ext.analysis.kernels import NS_PER_US
 from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.errors import UsageError
 from tracelens_ext.kernel_names import simple_name
-from tracelens_ext.trace import EventKind
+from tracelens_ext.trace import NS_PER_US, EventKind
 
 if TYPE_CHECKING:
     import pandas as pd

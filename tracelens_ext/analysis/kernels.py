@@ -9,8 +9,7 @@ import numpy as np
 from tracelens_ext.analysis.gpu_work import KIND_LABELS
 from tracelens_ext.analysis.grouping import Groups, group_durations, percent, texts
 from tracelens_ext.analysis.op_categories import op_categories
-from tracelens_ext.analysis.timeline import NS_PER_MS
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, EventKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.analysis.grouping import IntArray
 
-NS_PER_US = 1e3
 
 _KIND_NAMES = [KIND_LABELS.get(kind, kind.name.lower()) for kind in EventKind]
 

@@ -17,7 +17,7 @@ from tracelens_ext.analysis.busy_time import BusyTime
 from tracelens_ext.analysis.op_arguments import op_argument
 from tracelens_ext.analysis.op_categories import op_categories
 from tracelens_ext.nesting import ROOT, nearest_marked
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, NS_PER_US, EventKind
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,7 +35,6 @@ TEXT_COLUMNS = ("name", "op category", *ARGUMENTS, "process_name", "process_labe
 
 _WRAPPER = "execute"
 _UNKNOWN = "Unknown"
-_NS_PER_US = 1e3
 
 
 @dataclass(frozen=True)
@@ -149,8 +148,8 @@ def launcher_table(work: GpuWork, launchers: Launchers) -> pd.DataFrame:
         "name": _text_column(trace.name[rows], trace.names),
         "op category": _text_column(category, labels),
         "UID": rows,
-        "total_direct_kernel_time": launchers.direct_ns / _NS_PER_US,
-        "total_subtree_kernel_time": launchers.subtree_ns / _NS_PER_US,
+        "total_direct_kernel_time": launchers.direct_ns / NS_PER_US,
+        "total_subtree_kernel_time": launchers.subtree_ns / NS_PER_US,
         "direct_kernel_count": launchers.count,
     }
     for argument in ARGUMENTS:

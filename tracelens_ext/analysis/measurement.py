@@ -11,9 +11,9 @@ import numpy as np
 from tracelens_ext.analysis.grouping import group_durations, texts
 from tracelens_ext.analysis.iterations import find_iterations
 from tracelens_ext.analysis.overview import devices
-from tracelens_ext.analysis.timeline import NS_PER_MS, gpu_timeline
+from tracelens_ext.analysis.timeline import gpu_timeline
 from tracelens_ext.errors import UsageError
-from tracelens_ext.trace import NONE
+from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

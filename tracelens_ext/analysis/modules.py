@@ -16,7 +16,7 @@ from tracelens_ext.analysis.grouping import percent
 from tracelens_ext.analysis.paths import Paths, find_paths
 from tracelens_ext.intervals import union_length
 from tracelens_ext.nesting import ROOT, depths, nearest_marked, nest
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, EventKind
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 MODULE_PREFIX = "nn.Module: "
 SEPARATOR = "/"
-
-_NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True)
@@ -81,14 +79,14 @@ def nn_modules(work: GpuWork) -> pd.DataFrame:
         "path": paths.texts(labels, SEPARATOR),
         "calls": np.bincount(paths.of_node, minlength=len(paths)),
         "kernels": _below(paths, frames.of_gpu, nothing, nothing + 1, 1)[:, 0],
-        "gpu_time_total_ms": total / _NS_PER_MS,
-        "gpu_time_self_ms": own / _NS_PER_MS,
+        "gpu_time_total_ms": total / NS_PER_MS,
+        "gpu_time_self_ms": own / NS_PER_MS,
         "% of GPU busy time": percent(total, union_length(work.start, work.end)),
     }
     columns |= _top_categories(work, paths, frames)
     if (frames.of_forward != NONE).any():
         backward = _by_path(paths, busy.by_subtree(frames.parent, frames.of_forward))
-        columns["backward_time_ms"] = backward / _NS_PER_MS
+        columns["backward_time_ms"] = backward / NS_PER_MS
     frame = pd.DataFrame(columns)
     return frame.iloc[np.argsort(-total, kind="stable")].reset_index(drop=True)
 

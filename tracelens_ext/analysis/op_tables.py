@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracelens_ext.analysis.codes import dense_codes
 from tracelens_ext.analysis.grouping import group_durations
 from tracelens_ext.analysis.launchers import ARGUMENTS
 from tracelens_ext.errors import UsageError
+from tracelens_ext.trace import NS_PER_US
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +30,6 @@ PERCENTAGES = ("Percentage (%)", "Cumulative Percentage (%)")
 _DIRECT, _SUBTREE = "total_direct_kernel_time", "total_subtree_kernel_time"
 _UNIQUE = ("name", "op category", "process_name", "process_label", "thread_name", *ARGUMENTS)
 _SHORT_NAME = 64
-_NS_PER_US = 1e3
 
 
 def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
@@ -145,11 +146,7 @@ class _Groups:
 
     def __init__(self, table: pd.DataFrame, by: Sequence[str]) -> None:
         self._table, self._by = table, by
-        code = np.zeros(len(table), dtype=np.int64)
-        for column in by:
-            codes, _ = _factorized(table[column])
-            code = np.unique(code * (len(table) + 1) + codes, return_inverse=True)[1]
-        first, inverse = np.unique(code, return_index=True, return_inverse=True)[1:]
+        first, inverse = dense_codes([_factorized(table[column])[0] for column in by])
         rank = np.empty(len(first), dtype=np.int64)
         rank[np.argsort(first)] = np.arange(len(first))
         self.of_row = rank[inverse]
@@ -222,7 +219,7 @@ class LaunchedKernels:
         first, last = (np.searchsorted(self._uid, uids, side) for side in ("left", "right"))
         return [
             [
-                {"name": self._labels[name], "dur": duration / _NS_PER_US, "stream": stream}
+                {"name": self._labels[name], "dur": duration / NS_PER_US, "stream": stream}
                 for name, duration, stream in zip(
                     self._name[a:b].tolist(),
                     self._duration[a:b].tolist(),
@@ -263,16 +260,16 @@ class LaunchedKernels:
             *(column.tolist() for column in columns), strict=True
         ):
             name = self._labels[code]
-            mean = round(total / count / _NS_PER_US, 3)
+            mean = round(total / count / NS_PER_US, 3)
             full[number].append(
                 {
                     "name": name,
                     "stream": stream,
                     "count": count,
-                    "total_duration_us": total / _NS_PER_US,
+                    "total_duration_us": total / NS_PER_US,
                     "mean_duration_us": mean,
-                    "min_duration_us": shortest / _NS_PER_US,
-                    "max_duration_us": longest / _NS_PER_US,
+                    "min_duration_us": shortest / NS_PER_US,
+                    "max_duration_us": longest / NS_PER_US,
                 }
             )
             cut = name if len(name) <= _SHORT_NAME else name[: _SHORT_NAME - 1] + "…"

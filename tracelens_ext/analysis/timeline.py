@@ -8,14 +8,13 @@ import numpy as np
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.intervals import gaps, union_length
+from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-
-NS_PER_MS = 1e6
 
 
 def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from tracelens_ext.analysis.busy_time import BusyTime
 from tracelens_ext.analysis.gpu_work import KIND_LABELS
 from tracelens_ext.intervals import union_length
 from tracelens_ext.nesting import ROOT, depths, nearest_marked
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 from tracelens_ext.tree import UNLINKED
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     BoolArray = npt.NDArray[np.bool_]
 
-_NS_PER_MS = 1e6
 _STEP = re.compile(r"ProfilerStep#[0-9]+")
 _ANY_STEP = "ProfilerStep#*"
 _OTHER = "(other)"
@@ -122,7 +121,7 @@ def call_tree_table(
             "kind": pd.array(kinds, dtype="str"),
             "count": tree.count,
             "gpu_events": tree.gpu_events,
-            "busy_time_ms": tree.busy_ns / _NS_PER_MS,
+            "busy_time_ms": tree.busy_ns / NS_PER_MS,
             "% of GPU busy time": tree.percent(),
         }
     )

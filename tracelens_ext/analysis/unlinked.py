@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens_ext.analysis.gpu_work import KIND_LABELS
 from tracelens_ext.analysis.grouping import percent, texts
-from tracelens_ext.trace import EventKind
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US, EventKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,6 @@ NO_ID = "no correlation id"
 NO_LAUNCH = "launch not in the trace"
 
 _KIND_NAMES = [KIND_LABELS.get(kind, kind.name.lower()) for kind in EventKind]
-_NS_PER_US, _NS_PER_MS = 1e3, 1e6
 
 
 def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
@@ -54,14 +53,14 @@ def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
         "kind": texts(work.kind[chosen[first]], _KIND_NAMES),
         "reason": texts(has_id[first], [NO_ID, NO_LAUNCH]),
         "count": count,
-        "total_time_ms": total / _NS_PER_MS,
-        "avg_time_us": total / count / _NS_PER_US,
-        "min_time_us": _least(group, duration, len(first)) / _NS_PER_US,
-        "max_time_us": -_least(group, -duration, len(first)) / _NS_PER_US,
+        "total_time_ms": total / NS_PER_MS,
+        "avg_time_us": total / count / NS_PER_US,
+        "min_time_us": _least(group, duration, len(first)) / NS_PER_US,
+        "max_time_us": -_least(group, -duration, len(first)) / NS_PER_US,
         "% of unlinked time": percent(total, int(total.sum())),
         "% of GPU time": percent(total, int(work.duration.sum())),
-        "first_start_ms": _least(group, start, len(first)) / _NS_PER_MS,
-        "last_end_ms": -_least(group, -end, len(first)) / _NS_PER_MS,
+        "first_start_ms": _least(group, start, len(first)) / NS_PER_MS,
+        "last_end_ms": -_least(group, -end, len(first)) / NS_PER_MS,
     }
     frame = pd.DataFrame(columns)
     return frame.iloc[np.lexsort((chosen[first], -total))].reset_index(drop=True)
