@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.analysis import AnalysisOptions, analyze, show_problems
+from tracelens_ext.cli.cache import reads_traces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,6 +88,7 @@ def check(
 
 
 @app.command("suggest")
+@reads_traces
 def suggest(
     trace: Annotated[Path, typer.Argument(help="The trace.")],
     output: Annotated[
@@ -95,7 +98,6 @@ def suggest(
     rules: shared.Rules = None,
 ) -> None:
     """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first."""
-    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.categorize import UNCATEGORIZED
     from tracelens_ext.categorize.suggest import draft_rules, group_unknown
     from tracelens_ext.errors import OutputError
@@ -103,7 +105,8 @@ def suggest(
 
     if output is not None and output.exists():
         raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")
-    analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True, rules=rules or ())
+    analyzer = analyze(trace, AnalysisOptions(rules=rules or ()))
+    show_problems(analyzer, set())
     table = analyzer.get_df_kernel_summary()
     unknown = table[(table["kernel_category"] == UNCATEGORIZED) & (table["kind"] == "kernel")]
     groups = group_unknown(
