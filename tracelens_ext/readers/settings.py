@@ -1,0 +1,46 @@
+"""How traces are read, as the user chose it: what is done about broken, huge and foreign files."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True)
+class ReadSettings:
+    """What the user chose about reading.
+
+    Attributes:
+        salvage: analyse the events before the place where a file is cut off or damaged.
+        max_bytes: most bytes of decompressed text that a trace may have; None for the default.
+        jobs: processes that decode one large file; None for as many as there are cores.
+        nsys: the `nsys` program that converts Nsight Systems reports; None: found on the PATH.
+    """
+
+    salvage: bool = False
+    max_bytes: int | None = None
+    jobs: int | None = None
+    nsys: str | None = None
+
+
+_current: ContextVar[ReadSettings] = ContextVar("read_settings", default=ReadSettings())  # noqa: B039  # frozen
+
+
+def read_settings() -> ReadSettings:
+    """The settings in force."""
+    return _current.get()
+
+
+@contextmanager
+def reading_with(**changes: Any) -> Iterator[ReadSettings]:  # noqa: ANN401  # the settings' own types
+    """Put changed settings in force for a while."""
+    token = _current.set(replace(_current.get(), **changes))
+    try:
+        yield _current.get()
+    finally:
+        _current.reset(token)
