@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint check bench clean
+.PHONY: demo test lint check bench fuzz clean
 
 ## demo: write a demo trace, print its tables, write report.xlsx
 demo: $(READY)
@@ -27,6 +27,12 @@ check: lint test
 ## bench: time and memory against a fixed yardstick (minutes; needs about 2 GB of disk)
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py
+
+## fuzz: damaged traces, rules and databases for FUZZ_SECONDS; what is found stays in fuzz/findings
+FUZZ_SECONDS ?= 300
+fuzz: $(READY)
+	$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'

@@ -1,174 +1,98 @@
-"""Time and memory of the main job against a fixed yardstick, on one core.
+"""Time and memory against a fixed yardstick.
 
-    python benchmarks/bench.py [--megabytes 500] [--layouts kineto,indented,compact] [--repeat 3]
+    python benchmarks/bench.py [--only PART,PART] [--megabytes 500] [--large 2000] [--repeat 3]
 
-The yardstick is `json.loads` of the decompressed bytes with the garbage collector off. Everything
-runs in a fresh process with its imports done first; the best of `--repeat` runs counts. Machines
-differ and are noisy: the ratio is what carries over. A real trace from ../shared is grown to the
-wanted size; where that folder is absent the demo trace takes its place.
+The yardstick is `json.loads` of the decompressed bytes with the garbage collector off, in the same
+run. Everything runs in fresh processes with their imports done first, on one core unless a table
+says otherwise; the best of `--repeat` runs counts. Machines differ and are noisy: the ratio is what
+carries over. A real trace from ../shared is grown to the wanted size and kept in benchmarks/data;
+where that folder is absent the demo trace takes its place.
+
+Parts: sizes (whole jobs, by size and layout), stages (what each of them takes), jobs (one core and
+several), recorded (real traces as they are), startup, names (categorizing), and those in files of
+their own: second_run (the cache), nsys, fleet.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
+import importlib
 import os
-import subprocess
-import sys
+import shutil
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-ROOT = Path(__file__).resolve().parents[1]
-SHARED = ROOT.parent / "shared"
-DATA = ROOT / "benchmarks" / "data"
-GROWN_FROM = SHARED / "traces" / "nvidia" / "training_large.json.gz"
+import programs
+from measuring import (
+    DATA,
+    GROWN_FROM,
+    ROOT,
+    SHARED,
+    SMALL,
+    best,
+    grown,
+    packed,
+    room_for,
+    text_size,
+    yardstick,
+)
 
-_YARDSTICK = """
-import gc, json, sys, time
-data = open(sys.argv[1], "rb").read()
-gc.disable()
-started = time.perf_counter()
-json.loads(data)
-print(json.dumps({"yardstick": time.perf_counter() - started}))
-"""
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
-_SUMMARY = """
-import json, sys, time
-import msgspec, numpy, pandas
-from tracelens_ext.readers import read_trace
-from tracelens_ext.analyzer import TreePerfAnalyzer
-import tracelens_ext.analysis.kernels, tracelens_ext.categorize
-started = time.perf_counter()
-trace = read_trace(sys.argv[1])
-read = time.perf_counter()
-analyzer = TreePerfAnalyzer(trace)
-linked = analyzer.tree.linked.sum()
-tree = time.perf_counter()
-frame = analyzer.get_df_kernel_summary()
-done = time.perf_counter()
-print(json.dumps({"events": len(trace), "gpu": int(frame["count"].sum()), "read": read - started,
-                  "tree": tree - read, "table": done - tree, "all": done - started}))
-"""
-
-_REPORT = """
-import importlib, json, pkgutil, sys, time, tempfile, os
-import msgspec, numpy, openpyxl.chart, openpyxl.formatting.rule, pandas, pluggy, regex
-import tracelens_ext.analysis, tracelens_ext.categorize, tracelens_ext.readers
-import tracelens_ext.report
-for package in ("analysis", "categorize", "readers", "report"):
-    for module in pkgutil.iter_modules([os.path.join(tracelens_ext.__path__[0], package)]):
-        importlib.import_module(f"tracelens_ext.{package}.{module.name}")
-from tracelens_ext import generate_perf_report_pytorch
-with tempfile.TemporaryDirectory() as folder:
-    started = time.perf_counter()
-    generate_perf_report_pytorch(sys.argv[1], os.path.join(folder, "r.xlsx"),
-                                 use_kernel_name_categories=True, short_kernel_study=True)
-    print(json.dumps({"report": time.perf_counter() - started}))
-"""
-
-_CATEGORIZE = """
-import json, time, tomllib, pathlib
-import numpy, regex
-import tracelens_ext_categorizers
-from tracelens_ext.categorize import builtin_categorizer
-packs = sorted(pathlib.Path(tracelens_ext_categorizers.__file__).parent.glob("*.toml"))
-real = []
-for pack in packs:
-    document = tomllib.loads(pack.read_text(encoding="utf-8"))
-    if document.get("pack", {}).get("kind") != "op":
-        for rule in document["rule"]:
-            real += [e["name"] if isinstance(e, dict) else e for e in rule["examples"]]
-names = [f"{real[i % len(real)]}_{i}" for i in range(100_000)]
-started = time.perf_counter()
-builtin_categorizer().categorize(names)
-print(json.dumps({"categorize": time.perf_counter() - started, "names": len(names)}))
-"""
+LAYOUTS = ("kineto", "indented", "compact")
+#: What is aimed at; printed beside what was measured.
+SUMMARY_TARGET, SUMMARY_STRETCH = 0.8, 0.5
+REPORT_TARGET, REPORT_STRETCH = 1.2, 0.8
+EVENT_BYTES, FIXED_BYTES = 250, 200 * 10**6
+MEANT_BYTES = 300 * 10**6
+HELP_TARGET_S = 0.3
+RANKS = 8
 
 
-@dataclass
-class Run:
-    """What a process printed, and the most anonymous memory it was seen to have, bytes."""
-
-    figures: dict[str, float]
-    peak: int
-
-
-def run(program: str, trace: Path) -> Run:
-    """Run a program on one core in a fresh process and watch its memory."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(trace)],
-        stdout=subprocess.PIPE,
-        preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+def sizes(options: argparse.Namespace) -> None:
+    """Whole jobs on traces of several sizes and layouts."""
+    print(
+        f"Targets for {options.megabytes} MB: summary at most {SUMMARY_TARGET} of the yardstick"
+        f" (stretch {SUMMARY_STRETCH}), report at most {REPORT_TARGET} ({REPORT_STRETCH}), peak at"
+        f" most {FIXED_BYTES / 1e6:.0f} MB and {EVENT_BYTES} bytes an event.\n"
     )
-    peak = 0
-    while process.poll() is None:
-        peak = max(peak, _anonymous(process.pid))
-        time.sleep(0.01)
-    output = process.communicate()[0]
-    if process.returncode:
-        raise SystemExit(f"{trace.name}: a benchmark process failed")
-    return Run(json.loads(output), peak)
+    header = ["trace", "MB", "events", "yardstick, s", "summary / yardstick", "read", "tree"]
+    header += ["table", "report / yardstick", "peak anonymous, MB", "allowed, MB"]
+    _row([*header, "summary, MB/s", "targets"], rule=True)
+    for name, trace in _traces(options):
+        _row(_size_row(name, trace, options.repeat))
+    if not options.large:
+        return
+    if problem := room_for(options.large):
+        print(f"\nkineto, {options.large} MB: left out, as {problem}")
+        return
+    repeat = min(options.repeat, 2)
+    _row(_size_row(f"kineto, {options.large} MB", grown("kineto", options.large), repeat))
 
 
-def _anonymous(pid: int) -> int:
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
+def _traces(options: argparse.Namespace) -> list[tuple[str, Path]]:
+    """Small, largest as recorded, and grown in each layout, gzipped too."""
+    found = []
+    if SHARED.exists():
+        found += [("a small one, gzipped", SMALL), ("the largest as recorded, gzipped", GROWN_FROM)]
+    layouts = options.layouts.split(",")
+    found += [(layout, grown(layout, options.megabytes)) for layout in layouts]
+    found.append((f"{layouts[0]}, gzipped", packed(grown(layouts[0], options.megabytes))))
+    return found
 
 
-def best(program: str, trace: Path, repeat: int, key: str) -> Run:
-    """The run with the least `key`; its peak is the largest of all."""
-    runs = [run(program, trace) for _ in range(repeat)]
-    fastest = min(runs, key=lambda r: r.figures[key])
-    return Run(fastest.figures, max(r.peak for r in runs))
-
-
-def grown(layout: str, megabytes: int) -> Path:
-    """A trace of about that size, made once and kept in benchmarks/data."""
-    DATA.mkdir(parents=True, exist_ok=True)
-    path = DATA / f"{layout}_{megabytes}.json"
-    if path.exists():
-        return path
-    if not GROWN_FROM.exists():
-        return _demo(path, layout, megabytes)
-    one = DATA / f"one_{layout}.json"
-    _grow(one, layout, 1)
-    copies = max(1, round(megabytes * 1e6 / one.stat().st_size))
-    one.unlink()
-    _grow(path, layout, copies)
-    return path
-
-
-def _grow(path: Path, layout: str, copies: int) -> None:
-    command = [sys.executable, str(SHARED / "check" / "grow.py"), str(GROWN_FROM), str(copies)]
-    subprocess.run([*command, str(path), "--style", layout], check=True)
-
-
-def _demo(path: Path, layout: str, megabytes: int) -> Path:
-    """A long demo trace in place of a real one."""
-    from tracelens_ext.demo import build_demo_trace, write_demo_trace
-
-    steps = max(1, round(megabytes / 1.7))
-    if layout == "kineto":
-        return write_demo_trace(path, steps=steps)
-    indent = 2 if layout == "indented" else None
-    path.write_text(json.dumps(build_demo_trace(steps=steps), indent=indent), encoding="utf-8")
-    return path
-
-
-def measure(name: str, trace: Path, repeat: int) -> list[str]:
-    """A row of the table."""
+def _size_row(name: str, trace: Path, repeat: int) -> list[str]:
     yard = yardstick(trace, repeat)
-    ours = best(_SUMMARY, trace, repeat, "all")
-    report = best(_REPORT, trace, repeat, "report")
-    f, size = ours.figures, trace.stat().st_size
+    ours = best(programs.SUMMARY, str(trace), repeat=repeat, key="all")
+    report = best(programs.REPORT, str(trace), repeat=repeat, key="report").figures["report"]
+    f, size = ours.figures, text_size(trace)
+    allowed = FIXED_BYTES + EVENT_BYTES * f["events"]
+    met = (f["all"] / yard <= SUMMARY_TARGET, report / yard <= REPORT_TARGET, ours.peak <= allowed)
+    missed = [
+        what for what, good in zip(("summary", "report", "peak"), met, strict=True) if not good
+    ]
     return [
         name,
         f"{size / 1e6:.0f}",
@@ -178,38 +102,145 @@ def measure(name: str, trace: Path, repeat: int) -> list[str]:
         f"{f['read'] / yard:.2f}",
         f"{f['tree'] / yard:.2f}",
         f"{f['table'] / yard:.2f}",
-        f"{report.figures['report'] / yard:.2f}",
+        f"{report / yard:.2f}",
         f"{ours.peak / 1e6:.0f}",
+        f"{allowed / 1e6:.0f}",
         f"{size / 1e6 / f['all']:.0f}",
+        _verdict(missed, size),
     ]
 
 
-def yardstick(trace: Path, repeat: int) -> float:
-    """Seconds of the yardstick, on the decompressed text of a trace."""
-    if trace.suffix != ".gz":
-        return best(_YARDSTICK, trace, repeat, "yardstick").figures["yardstick"]
-    with tempfile.NamedTemporaryFile(suffix=".json") as text:
-        text.write(gzip.decompress(trace.read_bytes()))
-        text.flush()
-        return best(_YARDSTICK, Path(text.name), repeat, "yardstick").figures["yardstick"]
+def _verdict(missed: Sequence[str], size: int) -> str:
+    """Whether the targets are met; they are about large traces."""
+    if size < MEANT_BYTES:
+        return ""
+    return f"missed: {', '.join(missed)}" if missed else "met"
 
 
-def recorded(repeat: int) -> None:
+def stages(options: argparse.Namespace) -> None:
+    """What each stage takes, of the yardstick; a column a trace."""
+    traces = _traces(options)
+    yards = [yardstick(trace, options.repeat) for _, trace in traces]
+    runs = [
+        best(programs.STAGES, str(trace), repeat=options.repeat, key="all").figures
+        for _, trace in traces
+    ]
+    _row(["stage / yardstick", *(name for name, _ in traces)], rule=True)
+    for stage in dict.fromkeys(name for figures in runs for name in figures if name != "all"):
+        shares = [
+            f"{figures[stage] / yard:.3f}" if stage in figures else ""
+            for figures, yard in zip(runs, yards, strict=True)
+        ]
+        _row([stage, *shares])
+    _row(["(yardstick, s)", *(f"{yard:.2f}" for yard in yards)])
+
+
+def jobs(options: argparse.Namespace) -> None:
+    """Slices of one trace, and traces of one job, on one core and on several."""
+    cores = len(os.sched_getaffinity(0))
+    trace = grown("kineto", options.megabytes)
+    _row(["job", "cores", "s", "/ one core", "peak anonymous of all processes, MB"], rule=True)
+    cases: list[tuple[str, str, str, list[str]]] = [
+        ("read the trace", programs.SUMMARY, "read", [str(trace)]),
+        ("read it gzipped", programs.SUMMARY, "read", [str(packed(trace))]),
+        ("summary of it", programs.SUMMARY, "all", [str(trace)]),
+    ]
+    for name, program, key, arguments in cases:
+        first = 0.0
+        for count in dict.fromkeys((1, 2, cores)):
+            if count > cores:
+                continue
+            given = [*arguments, str(count)]
+            ours = best(program, *given, repeat=options.repeat, key=key, cores=count)
+            first = first or ours.figures[key]
+            _jobs_row(name, count, ours.figures[key], first, ours.peak_of_all)
+    if GROWN_FROM.exists():
+        _ranks(options, cores)
+
+
+def _ranks(options: argparse.Namespace, cores: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(RANKS):
+            shutil.copyfile(GROWN_FROM, Path(folder) / f"rank{number}.json.gz")
+        first = 0.0
+        for count in dict.fromkeys((1, 2, cores)):
+            if count > cores:
+                continue
+            given = [str(count), folder]
+            ours = best(programs.RANKS, *given, repeat=options.repeat, key="ranks", cores=count)
+            first = first or ours.figures["ranks"]
+            name = f"`report` of {RANKS} recorded traces"
+            _jobs_row(name, count, ours.figures["ranks"], first, 0)
+
+
+def _jobs_row(name: str, cores: int, seconds: float, first: float, peak: int) -> None:
+    shown = f"{peak / 1e6:.0f}" if peak else ""
+    _row([name, str(cores), f"{seconds:.2f}", f"{seconds / first:.2f}", shown])
+
+
+def recorded(options: argparse.Namespace) -> None:
     """The whole report of real traces, gzipped, against the yardstick."""
-    _print_row(
-        ["trace", "MB gzipped", "yardstick, s", "report, s", "report / yardstick"], rule=True
-    )
+    if not SHARED.exists():
+        print("There are no recorded traces here.")
+        return
+    _row(["trace", "MB gzipped", "yardstick, s", "report, s", "report / yardstick"], rule=True)
     for trace in sorted(SHARED.glob("traces/*/*.json.gz")):
         if trace.stat().st_size < 100_000:
             continue
-        yard = yardstick(trace, repeat)
-        report = best(_REPORT, trace, repeat, "report").figures["report"]
+        yard = yardstick(trace, options.repeat)
+        ours = best(programs.REPORT, str(trace), repeat=options.repeat, key="report")
+        report = ours.figures["report"]
         size = f"{trace.stat().st_size / 1e6:.1f}"
         name = f"{trace.parent.name}/{trace.name.split('__')[0].removesuffix('.json.gz')}"
-        _print_row([name, size, f"{yard:.3f}", f"{report:.3f}", f"{report / yard:.2f}"])
+        _row([name, size, f"{yard:.3f}", f"{report:.3f}", f"{report / yard:.2f}"])
 
 
-def _print_row(cells: list[str], *, rule: bool = False) -> None:
+def startup(options: argparse.Namespace) -> None:
+    """`--help` in a fresh process."""
+    found = best(programs.STARTUP, repeat=max(options.repeat, 5), key="help").figures["help"]
+    verdict = "met" if found < HELP_TARGET_S else "missed"
+    print(f"`tracelens-ext --help`: {found:.2f} s (target: under {HELP_TARGET_S} s, {verdict})")
+
+
+def names(options: argparse.Namespace) -> None:
+    """Distinct kernel names to categories."""
+    found = best(programs.CATEGORIZE, str(ROOT), repeat=options.repeat, key="categorize").figures
+    print(f"{found['names']:,} distinct kernel names categorized in {found['categorize']:.1f} s")
+
+
+def second_run(options: argparse.Namespace) -> None:
+    """What the cache saves."""
+    print(importlib.import_module("second_run").table(_one(options), options.repeat))
+
+
+def nsys(options: argparse.Namespace) -> None:
+    """Nsight Systems' exports."""
+    print(importlib.import_module("nsys").table(DATA, options.repeat))
+
+
+def fleet(_options: argparse.Namespace) -> None:
+    """Many ranks."""
+    print(importlib.import_module("fleet").table(DATA))
+
+
+def _one(options: argparse.Namespace) -> Path:
+    return grown("kineto", options.megabytes)
+
+
+PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], None]]] = {
+    "sizes": ("Whole jobs, one core", sizes),
+    "stages": ("Stages, one core", stages),
+    "jobs": ("Several cores", jobs),
+    "recorded": ("Recorded traces, one core", recorded),
+    "startup": ("Start", startup),
+    "names": ("Kernel names", names),
+    "second_run": ("The cache: first and second run", second_run),
+    "nsys": ("Nsight Systems", nsys),
+    "fleet": ("Many ranks", fleet),
+}
+
+
+def _row(cells: Sequence[str], *, rule: bool = False) -> None:
     print("| " + " | ".join(cells) + " |", flush=True)
     if rule:
         print("|" + "---|" * len(cells), flush=True)
@@ -220,20 +251,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--only", default=",".join(PARTS), metavar="PART,PART")
     parser.add_argument("--megabytes", type=int, default=500)
-    parser.add_argument("--layouts", default="kineto,indented,compact")
+    parser.add_argument("--large", type=int, default=2000, metavar="MB", help="0: leave it out")
+    parser.add_argument("--layouts", default=",".join(LAYOUTS))
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
-    header = ["trace", "MB", "events", "yardstick, s", "summary / yardstick", "read", "tree"]
-    header += ["table", "whole report / yardstick", "peak anonymous, MB", "summary, MB/s"]
-    _print_row(header, rule=True)
-    for layout in options.layouts.split(","):
-        _print_row(measure(layout, grown(layout, options.megabytes), options.repeat))
-    if SHARED.exists():
-        print()
-        recorded(options.repeat)
-    found = best(_CATEGORIZE, ROOT, options.repeat, "categorize").figures
-    print(f"\n{found['names']:,} distinct kernel names categorized in {found['categorize']:.1f} s")
+    wanted = options.only.split(",")
+    if unknown := sorted(set(wanted) - set(PARTS)):
+        parser.error(f"--only: there is no {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    here = Path(__file__).parent
+    for part in wanted:
+        title, work = PARTS[part]
+        if part in ("second_run", "nsys", "fleet") and not (here / f"{part}.py").exists():
+            continue
+        print(f"## {title}\n", flush=True)
+        work(options)
+        print(flush=True)
 
 
 if __name__ == "__main__":

@@ -90,20 +90,42 @@ def small_report() -> dict[str, pd.DataFrame]:
     }
 
 
+def iterations(count: int) -> pd.DataFrame:
+    """The table of that many iterations, from ProfilerStep#3 on, 20 ms each, and alike."""
+    parts = {"computation": 10.0, "exposed_comm": 4.0, "exposed_memcpy": 1.0, "idle": 5.0}
+    times = {"wall": 20.0, "busy": 15.0} | parts
+    return pd.DataFrame(
+        {
+            "iteration": [f"ProfilerStep#{number}" for number in range(3, count + 3)],
+            "start_ms": [20.0 * number for number in range(count)],
+            **{f"{name}_time_ms": [time] * count for name, time in times.items()},
+            "kernels": [100] * count,
+            "whole": [True] * count,
+            "odd": [""] * count,
+            "GEMM_time_ms": [10.0] * count,
+            "Communication_time_ms": [6.0] * count,
+        }
+    )
+
+
 def hostile_report() -> dict[str, pd.DataFrame]:
     """The same tables with hostile names wherever a name can stand."""
     many = len(HOSTILE)
     times = [float(many - place) for place in range(many)]
-    names = list(HOSTILE)
+    # Of one type whatever pandas keeps texts in: Arrow, where installed, refuses half characters.
+    names, turned, shifted = (
+        pd.Series(texts, dtype=object)
+        for texts in (HOSTILE, HOSTILE[::-1], [*HOSTILE[3:], *HOSTILE[:3]])
+    )
     return {
         "gpu_timeline": small_report()["gpu_timeline"],
         "kernel_categories": pd.DataFrame(
-            {"cpu_op": names, "kernel_category": names[::-1], "total_time_ms": times}
+            {"cpu_op": names, "kernel_category": turned, "total_time_ms": times}
         ),
         "kernels_by_category": pd.DataFrame(
             {
                 "kernel_name": names,
-                "kernel_category": names[3:] + names[:3],
+                "kernel_category": shifted,
                 "total_time_ms": times,
                 "<script>window.pwned = 8</script>": names,
             }

@@ -107,6 +107,8 @@ def test_a_name_made_from_the_pattern_is_never_filtered_out(
         (r"a?bcd*", [{"abc", "bc"}]),
         (r"kernels?_x", [{"kernels_x", "kernel_x"}]),
         (r"(?:a|b.c)d", [{"d"}, {"a", "b"}]),
+        (r"cat(?![a-z])|(?<!un)fill\b|^pad$", [{"cat", "fill", "pad"}]),
+        (r"(?!(?:a[(|]|\\x29)b)gemm(?=_|\()_x\|y", [{"gemm_x|y"}]),
         ("(?:" + "|".join(f"w{i}" for i in range(300)) + ")_k", [{"_k"}]),
     ],
 )

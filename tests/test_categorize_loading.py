@@ -115,6 +115,7 @@ RULE = "[[rule]]\ncategory = 'A'\npattern = 'a'\n"
         ("[pack]\nnmae = 'x'\n" + RULE, "[pack]: unknown key 'nmae'; did you mean 'name'?"),
         ("[pack]\nkind = 'op'\n" + RULE + "cpu_op = 'a'", "rule 1: cpu_op: not allowed in a pack"),
         ("[[rule]\n", "not valid TOML: "),
+        ("a = " + "[" * 100_000, "not a rule pack: nested too deeply"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:

@@ -7,7 +7,7 @@ import re
 import shlex
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from comparison_helpers import training, write
@@ -45,9 +45,9 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     names: list[str] = []
     original = readers._from_file
 
-    def noted(source: object, progress: object) -> object:
+    def noted(source: object, *rest: Any) -> object:
         names.append(str(source))
-        return original(source, progress)  # type: ignore[arg-type]
+        return original(source, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(readers, "_from_file", noted)
     yield names

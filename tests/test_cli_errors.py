@@ -60,7 +60,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "ranks.json": (_merged_ranks(), "several ranks"),
     "ranks_in_containers.json": (_merged_ranks((1, 1)), "several ranks"),
     "jax.json": (_jax(), "JAX/XLA trace"),
-    "nsys.sqlite": (b"SQLite format 3\x00" + b"\0" * 100, "Nsight Systems"),
+    "nsys.sqlite": (b"SQLite format 3\x00" + b"\0" * 100, "is a damaged SQLite database"),
     "page.html": (b"<!doctype html><html></html>", "HTML"),
     "zip.json": (b"PK\x03\x04rest", "zip archive"),
 }

@@ -14,7 +14,7 @@ from tracelens_ext.cli import run
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "110")
+    monkeypatch.setenv("COLUMNS", "150")
     monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(tmp_path / "cache"))
     maker = training(6)
     slow = next(e for e in maker.events if e["name"].startswith("sm90") and e["ts"] > 1400)
@@ -35,10 +35,11 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert [step[0] for step in steps] == [f"ProfilerStep#{n}" for n in range(5, 11)]
     assert "Mean and spread of 6 whole iterations, ms" in lines
     at = lines.index("Odd (beyond 3 median absolute deviations from the median):")
-    step, first, second = lines[at + 1].replace(": ", "; ").split("; ")
+    step, computed, exposed, of_gemm = lines[at + 1].replace(": ", "; ").split("; ")
     assert step == "  ProfilerStep#7"
-    assert first == "exposed_comm_time_ms 0.005 (median 0.03)"
-    assert second == "GEMM_time_ms 0.065 (median 0.04)"
+    assert computed == "computation_time_ms 0.065 (median 0.04)"
+    assert exposed == "exposed_comm_time_ms 0.005 (median 0.03)"
+    assert of_gemm == "GEMM_time_ms 0.065 (median 0.04)"
 
 
 def test_top_cuts_the_first_table_only(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,10 +57,12 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["iteration"] for row in rows] == [f"ProfilerStep#{n}" for n in range(5, 11)]
     assert [bool(row["odd"]) for row in rows] == [False, False, True, False, False, False]
     columns = [row["column"] for row in document["tables"]["statistics"]]
-    assert columns[:5] == [
+    assert columns[:7] == [
         "wall_time_ms",
         "busy_time_ms",
+        "computation_time_ms",
         "exposed_comm_time_ms",
+        "exposed_memcpy_time_ms",
         "idle_time_ms",
         "kernels",
     ]

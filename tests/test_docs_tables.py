@@ -31,7 +31,12 @@ def test_every_sheet_and_column_of_the_demo_is_documented(tmp_path: Path) -> Non
     write_demo_trace(path)
     analyzer = TreePerfAnalyzer(path, use_kernel_name_categories=True, add_python_func=True)
     tables = build_perf_report(
-        analyzer, short_kernel_study=True, group_by_num_kernels=True, micro_idle_thresh_us=5
+        analyzer,
+        short_kernel_study=True,
+        group_by_num_kernels=True,
+        micro_idle_thresh_us=5,
+        gaps=True,
+        iterations=True,
     ).sheets
     tables["get_df_kernel_launchers"] = analyzer.get_df_kernel_launchers(
         id_cols=True, include_kernel_details=True

@@ -20,7 +20,13 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.codes import last_before, running_maximum, spread
+from tracelens_ext.analysis.codes import (
+    dense_codes,
+    last_before,
+    ranks,
+    running_maximum,
+    spread,
+)
 from tracelens_ext.analysis.gap_tables import PAIR_SORTS
 from tracelens_ext.analysis.gaps import find_gaps
 from tracelens_ext.analysis.selection import Selection
@@ -247,9 +253,12 @@ def test_statistics_of_groups(drawn: list[tuple[int, int]]) -> None:
         assert drawn[found.first[number]] == (group, values[0])
 
 
+FAR = st.sampled_from([-(2**63), -(2**62), 0, 2**62, 2**63 - 2, 2**63 - 1])
+
+
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=20),
-    st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 11)), max_size=10),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9) | FAR), max_size=20),
+    st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 11) | FAR), max_size=10),
 )
 def test_the_last_before_and_the_running_maximum(
     items: list[tuple[int, int]], asked: list[tuple[int, int]]
@@ -262,11 +271,29 @@ def test_the_last_before_and_the_running_maximum(
         for of, at in asked
     ]
     assert last_before(group, time, asked_group, asked_time).tolist() == expected
-    values = np.array([(7 * t) % 5 for _, t in items], dtype=np.int64)
+    values = np.array([t if abs(t) > 99 else (7 * t) % 5 for _, t in items], dtype=np.int64)
     highest, place = running_maximum(group, values)
     for i, (g, _) in enumerate(items):
         so_far = [(int(values[k]), k) for k in range(i + 1) if items[k][0] == g]
         assert (int(highest[i]), int(place[i])) == max(so_far)
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(-5, 5) | FAR | st.integers(0, 10**7)] * 2), max_size=30),
+    st.sampled_from([np.int64, np.int32, np.uint8]),
+)
+def test_codes_of_combinations(drawn: list[tuple[int, int]], dtype: type[np.integer[Any]]) -> None:
+    bounds = np.iinfo(dtype)
+    keys = [np.array([np.clip(d[k], bounds.min, bounds.max) for d in drawn], dtype) for k in (0, 1)]
+    combinations = list(zip(*(key.tolist() for key in keys), strict=True))
+    first, code = dense_codes(keys)
+    distinct = sorted(set(combinations))
+    assert code.tolist() == [distinct.index(each) for each in combinations]
+    assert first.tolist() == [combinations.index(each) for each in distinct]
+    rank, count = ranks(keys[0])
+    alone = sorted(set(keys[0].tolist()))
+    assert rank.tolist() == [alone.index(value) for value in keys[0].tolist()]
+    assert count == len(alone)
 
 
 # Real traces.

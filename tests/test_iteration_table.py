@@ -80,8 +80,8 @@ class Raw:
             return category
         return "communication" if re.match("(nccl|rccl|.*ncclDev)", name) else "kernel"
 
-    def row(self, at: int) -> tuple[int, int, int, int, int]:
-        """Wall, busy, exposed communication and idle time in ns, and kernels, of a step."""
+    def row(self, at: int) -> tuple[int, ...]:
+        """The times of a step in ns, as the columns of the table, and its kernels."""
         _, process, start, end = self.steps[at]
         mine = []
         for correlation, _, span, kind in self.gpu:
@@ -93,7 +93,9 @@ class Raw:
         return (
             end - start,
             union(span for span, _ in mine),
+            union(computing),
             union(either) - union(computing),
+            union(span for span, _ in mine) - union(either),
             end - start - union(cut((span for _, _, span, _ in self.gpu), start, end)),
             sum(kind in ("kernel", "communication") for _, kind in mine),
         )
@@ -118,7 +120,8 @@ def test_against_the_raw_events(name: str) -> None:
     raw = Raw(path)
     raw.steps.sort(key=lambda step: (str(step[1]), step[2]))
     assert frame["iteration"].tolist() == [step[0] for step in raw.steps]
-    columns = ["wall_time_ms", "busy_time_ms", "exposed_comm_time_ms", "idle_time_ms"]
+    parts = ["computation", "exposed_comm", "exposed_memcpy"]
+    columns = [f"{part}_time_ms" for part in ("wall", "busy", *parts, "idle")]
     found = np.round(frame[columns].to_numpy() * 1e6).astype(int).tolist()
     for at, (times, kernels) in enumerate(zip(found, frame["kernels"].tolist(), strict=True)):
         assert (*times, kernels) == raw.row(at), raw.steps[at][0]
@@ -138,7 +141,9 @@ def test_a_small_trace() -> None:
             "iteration": f"ProfilerStep#{step}",
             "wall_time_ms": 1.0,
             "busy_time_ms": 0.45,
+            "computation_time_ms": 0.3,
             "exposed_comm_time_ms": 0.1,
+            "exposed_memcpy_time_ms": 0.05,
             "idle_time_ms": 0.55,
             "kernels": 2,
             "whole": True,

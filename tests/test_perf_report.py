@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import openpyxl
+import pandas as pd
 import pytest
 
-from tracelens_ext import generate_perf_report_pytorch
+from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.demo import build_demo_trace, write_demo_trace
 from tracelens_ext.errors import OutputError, TraceError, UsageError
-from tracelens_ext.report.perf_report import default_report_path
+from tracelens_ext.report.perf_report import build_perf_report, default_report_path
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +117,57 @@ def test_a_report_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     with pytest.raises(TraceError):
         generate_perf_report_pytorch(broken, report)
     assert report.read_bytes() == b"a good report"
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_demo_trace(tmp_path_factory.mktemp("steps") / "run.json.gz", steps=3)
+
+
+def test_iterations_are_sheets_when_asked_for(steps: Path, tmp_path: Path) -> None:
+    sheets = generate_perf_report_pytorch(steps, tmp_path / "r.xlsx", tmp_path / "csv")
+    assert not [name for name in sheets if name.startswith("iteration")]
+    asked = generate_perf_report_pytorch(
+        steps,
+        tmp_path / "r.xlsx",
+        tmp_path / "csv",
+        iterations=True,
+        use_kernel_name_categories=True,
+    )
+    analyzer = TreePerfAnalyzer(steps, use_kernel_name_categories=True)
+    pd.testing.assert_frame_equal(asked["iterations"], analyzer.get_df_iterations())
+    pd.testing.assert_frame_equal(
+        asked["iteration_statistics"], analyzer.get_df_iteration_statistics()
+    )
+    times = asked["iterations"]
+    parts = ["computation_time_ms", "exposed_comm_time_ms", "exposed_memcpy_time_ms"]
+    assert times[parts].sum(axis=1).tolist() == pytest.approx(times["busy_time_ms"].tolist())
+    book = openpyxl.load_workbook(tmp_path / "r.xlsx")
+    assert book["iterations"].max_row == len(times) + 1
+    assert {"iterations.csv", "iteration_statistics.csv"} <= {
+        path.name for path in (tmp_path / "csv").iterdir()
+    }
+
+
+def test_annotations_of_ones_own_are_iterations(steps: Path, tmp_path: Path) -> None:
+    sheets = generate_perf_report_pytorch(steps, tmp_path / "r.xlsx", annotation="Step#[56]$")
+    names = sheets["iterations"]["iteration"].tolist()
+    assert names == ["ProfilerStep#5", "ProfilerStep#6"]
+    with pytest.raises(UsageError, match="no regular expression"):
+        generate_perf_report_pytorch(steps, tmp_path / "r.xlsx", annotation="(")
+    none = generate_perf_report_pytorch(steps, tmp_path / "none.xlsx", annotation="nothing such")
+    assert "iterations" not in none
+    book = openpyxl.load_workbook(tmp_path / "none.xlsx")
+    first = " ".join(str(c.value) for row in book["summary"].iter_rows() for c in row)
+    assert "no annotation like 'nothing such'" in first
+
+
+def test_the_page_has_the_iterations_of_every_trace(steps: Path) -> None:
+    analyzer = TreePerfAnalyzer(steps)
+    report = build_perf_report(analyzer, for_page=True)
+    assert list(report.page_sheets) == ["iterations", "iteration_statistics"]
+    assert not set(report.page_sheets) & set(report.sheets)
+    both = build_perf_report(analyzer, for_page=True, iterations=True)
+    assert set(report.page_sheets) <= set(both.sheets)
+    assert both.page_sheets == {}
+    assert build_perf_report(analyzer).page_sheets == {}

@@ -73,7 +73,8 @@ def test_any_text_comes_back(
 ) -> None:
     frame = pd.DataFrame(rows, columns=["one", "two\r", "number"], dtype=object)
     if coded:
-        frame = frame.astype({"one": "category"})
+        texts = pd.Index(frame["one"].unique(), dtype=object)  # Arrow refuses half characters
+        frame["one"] = pd.Categorical(frame["one"], categories=texts)
     (path,) = write_csvs(tmp_path_factory.getbasetemp() / "any", {"t": frame})
     text = path.read_bytes().decode("utf-8")  # valid, whatever the names held
     assert "\ufffd" in text or not any("\ud800" <= c <= "\udfff" for r in rows for c in r[0] + r[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ from report_html_browser import (
     selector,
     status,
 )
-from report_html_helpers import HOSTILE, hostile_report, small_report
+from report_html_helpers import HOSTILE, hostile_report, iterations, small_report
 
 from tracelens_ext.report.html import write_html
 from tracelens_ext.report.html_text import in_one_line
@@ -370,6 +371,72 @@ def test_a_browser_that_cannot_unpack_plotly_says_so(browser: Browser, small: Pa
     browser.click(selector(1, "thead th:nth-child(4) button"))
     assert column(browser, "kernel_categories", 3)[0] == "44.250"
     assert browser.complaints() == []
+
+
+_BARS = (
+    "[...document.querySelectorAll('#chart-iterations .bars .point path')].map((path) => {"
+    " const box = path.getBoundingClientRect(); return [box.x, box.y, box.width, box.height]; })"
+)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_iterations_stand_side_by_side(browser: Browser, folder: Path, *, dark: bool) -> None:
+    frame = iterations(12)
+    frame.loc[7, ["idle_time_ms", "wall_time_ms"]] = [25.0, 40.0]
+    frame.loc[7, "odd"] = "wall_time_ms, idle_time_ms"
+    write_html(folder / "iterations.html", small_report() | {"iterations": frame}, notes=["a note"])
+    browser.open(folder / "iterations.html", dark=dark)
+    bars = browser.value(_BARS)
+    assert len(bars) == 4 * 12
+    lowest = bars[:12]
+    assert lowest == sorted(lowest), "in order of time"
+    tops = [y for _, y, _, _ in bars[36:]]
+    assert min(range(12), key=lambda bar: tops[bar]) == 7
+    assert max(tops[:7]) - min(tops[:7]) < 1
+    marks = "document.querySelectorAll('#chart-iterations .scatterlayer .point').length"
+    assert browser.value(marks) == 1
+    mark = "document.querySelector('#chart-iterations .scatterlayer .point')"
+    at = browser.value(
+        f"(() => {{ {mark}.scrollIntoView({{block: 'center'}});"
+        f" const box = {mark}.getBoundingClientRect();"
+        " return {x: box.x + box.width / 2, y: box.y + box.height / 2}; })()"
+    )
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", **at)
+    hover = "document.querySelector('#chart-iterations .hoverlayer .hovertext')"
+    browser.wait_for(f"{hover} !== null")
+    assert browser.value(f"{hover}.textContent").startswith("ProfilerStep#10 is odd")
+    # Without a piece the bars are lower, and what was true of whole bars is gone.
+    browser.click("figure:has(#chart-iterations) .legend li:last-child button")
+    browser.wait_for(f"{marks} === 0")
+    assert len(browser.value(_BARS)) == 3 * 12
+    background, ratios = browser.value(CONTRASTS)
+    assert background < 0.05 if dark else background > 0.9
+    assert {name: ratio for name, ratio in ratios.items() if ratio < 4.5} == {}
+    assert browser.complaints() == []
+
+
+def test_thousands_of_iterations_stay_readable(browser: Browser, folder: Path) -> None:
+    frame = iterations(5000)
+    frame.loc[0, "idle_time_ms"] = 90_000.0
+    frame.loc[0, "odd"] = "idle_time_ms"
+    write_html(folder / "many.html", {"iterations": frame})
+    for width in (1280, 390):
+        browser.open(folder / "many.html", width=width)
+        bars = browser.value(_BARS)
+        assert 150 < len(bars) / 4 <= 240
+        assert min(width for _, _, width, _ in bars) > 0.5
+        low = [height for _, _, _, height in bars[: len(bars) // 4]]
+        assert min(low) > 10, "the long one does not press the others flat"
+        ticks = "[...document.querySelectorAll('#chart-iterations .xtick text')]"
+        edges = browser.value(
+            f"{ticks}.map((t) => t.getBoundingClientRect()).map((b) => [b.left, b.right])"
+        )
+        assert len(edges) > 3
+        assert all(a[1] < b[0] for a, b in itertools.pairwise(edges))
+        text = browser.value("document.querySelector('#chart-iterations .infolayer').textContent")
+        assert "↑ 4.31 s" in text.replace("\u00a0", " ")
+        assert browser.value("document.documentElement.scrollWidth") <= width
+        assert browser.complaints() == []
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,8 @@ def test_what_does_not_fit_is_named() -> None:
 
 def test_markup_and_controls_mean_nothing() -> None:
     names = ["[bold red]x[/]", "\x1b[31mred\x1b[0m", "a\nb\tc", "\u202eevil", ":smile:", "\ud800"]
-    lines = render(frame_table(pd.DataFrame({"[b]name": names})), 60)
+    frame = pd.DataFrame({"[b]name": pd.Series(names, dtype=object)})
+    lines = render(frame_table(frame), 60)
     assert [line.rstrip() for line in lines if "─" not in line] == [
         *("[b]name", "[bold red]x[/]", "\\x1b[31mred\\x1b[0m", "a\\nb\\tc", "\\u202eevil"),
         *(":smile:", "\\ud800"),

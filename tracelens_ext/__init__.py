@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         categorize_kernels,
         hookimpl,
     )
+    from tracelens_ext.class_statistics.classifier import StatisticClassifier
     from tracelens_ext.errors import TracelensError
     from tracelens_ext.readers import read_trace
     from tracelens_ext.report.perf_report import generate_perf_report_pytorch
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 _HOME = {
     "CallTree": "tree",
     "KernelCategorizer": "categorize",
+    "StatisticClassifier": "class_statistics.classifier",
     "Trace": "trace",
     "TracelensError": "errors",
     "TreePerfAnalyzer": "analyzer",
@@ -42,6 +44,7 @@ _HOME = {
 __all__ = [
     "CallTree",
     "KernelCategorizer",
+    "StatisticClassifier",
     "Trace",
     "TracelensError",
     "TreePerfAnalyzer",

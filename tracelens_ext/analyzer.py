@@ -13,6 +13,7 @@ from tracelens_ext.categorize import KernelCategorizer, default_registry
 from tracelens_ext.errors import UsageError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.cache import open_cache
+from tracelens_ext.readers.settings import read_settings, reading_with
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class TreePerfAnalyzer(OperationTables, TimeTables):
         progress: called with (bytes of the file read so far, its size or None) while reading.
         cache: whether a large trace, and its tree, are kept in the user's cache and taken from
             there; or a cache of your own.
+        salvage: whether the events before the place where a file is cut off or damaged are
+            analysed; `trace.provenance.notes` says what is lost. `readers.settings.reading_with`
+            sets this and what else can be chosen about reading for several calls.
 
     Raises:
         TraceError: the trace cannot be analysed; the message says why and what to do.
@@ -62,6 +66,7 @@ class TreePerfAnalyzer(OperationTables, TimeTables):
         maps: Sequence[str | os.PathLike[str]] = (),
         progress: Callable[[int, int | None], None] | None = None,
         cache: TraceCache | bool | None = None,
+        salvage: bool = False,
     ) -> None:
         self.use_kernel_name_categories = bool(
             use_kernel_name_categories or rules or categorizer is not None
@@ -71,12 +76,13 @@ class TreePerfAnalyzer(OperationTables, TimeTables):
             self.categorizer = KernelCategorizer.create(
                 rules=rules, categorizer=categorizer, maps=maps
             )
-        self.trace: Trace = read_trace(
-            trace,
-            progress=progress,
-            other_formats=default_registry().read_trace,
-            cache=(store := open_cache(cache)),
-        )
+        with reading_with(salvage=salvage or read_settings().salvage):
+            self.trace: Trace = read_trace(
+                trace,
+                progress=progress,
+                other_formats=default_registry().read_trace,
+                cache=(store := open_cache(cache)),
+            )
         self.tree = _call_tree(self.trace, store, add_python_func=add_python_func)
         self.work = GpuWork(self.tree, self.categorizer, include_unlinked=include_unlinked_kernels)
 
@@ -93,6 +99,7 @@ class TreePerfAnalyzer(OperationTables, TimeTables):
         maps: Sequence[str | os.PathLike[str]] = (),
         progress: Callable[[int, int | None], None] | None = None,
         cache: TraceCache | bool | None = None,
+        salvage: bool = False,
     ) -> TreePerfAnalyzer:
         """The analyzer of a trace file; as the constructor."""
         return cls(
@@ -105,6 +112,7 @@ class TreePerfAnalyzer(OperationTables, TimeTables):
             maps=maps,
             progress=progress,
             cache=cache,
+            salvage=salvage,
         )
 
     @property

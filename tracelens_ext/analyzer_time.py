@@ -34,8 +34,9 @@ class TimeTables:
 
         Returns:
             Columns `iteration`, `process` and `device` where there are several, `start_ms`,
-            `wall_time_ms`, `busy_time_ms`, `exposed_comm_time_ms`, `idle_time_ms`, `kernels`,
-            `whole`, `odd`, and with categories a time for each.
+            `wall_time_ms`, `busy_time_ms`, `computation_time_ms`, `exposed_comm_time_ms`,
+            `exposed_memcpy_time_ms`, `idle_time_ms`, `kernels`, `whole`, `odd`, and with categories
+            a time for each.
         """
         from tracelens_ext.analysis.iteration_table import iteration_table
 

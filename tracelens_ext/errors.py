@@ -53,6 +53,10 @@ class TraceCutOffError(TraceFormatError):
     """The file ends in the middle: of the gzip stream or of the JSON document."""
 
 
+class TraceTooLargeError(TraceError):
+    """The file unpacks to more text than is allowed."""
+
+
 class MergedRanksError(TraceError):
     """Several ranks share the file and reuse each other's correlation ids."""
 
@@ -63,3 +67,7 @@ class RuleError(TracelensError):
 
 class OutputError(TracelensError):
     """A report cannot be written where the user wants it."""
+
+
+class ConfigurationError(TracelensError):
+    """A configuration file is invalid: the message names file, key and what was expected."""

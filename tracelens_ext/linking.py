@@ -1,4 +1,8 @@
-"""Which launch started which GPU work: by correlation id, within one rank."""
+"""Which launch started which GPU work: by correlation id, within one rank.
+
+A trace that tells which process launched a GPU event is linked process by process; any other is
+one rank's, and is refused when it turns out to be several.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +44,38 @@ def link(trace: Trace) -> Int64Array:
     result = np.full(len(gpu), NONE, dtype=np.int64)
     if not len(launches) or not len(gpu):
         return result
-    launches = launches[np.argsort(trace.correlation[launches], kind="stable")]
-    ids = trace.correlation[launches]
-    wanted = trace.correlation[gpu]
+    ids, wanted = _ids(trace, launches, gpu)
+    order = np.argsort(ids, kind="stable")
+    launches, ids = launches[order], ids[order]
     first = np.searchsorted(ids, wanted, "left")
     last = np.searchsorted(ids, wanted, "right")
-    found = (last > first) & (wanted > 0)
+    found = (last > first) & (trace.correlation[gpu] > 0)
     result[found] = launches[first[found]]
     several = np.flatnonzero(found & (last - first > 1))
+    by_process = trace.conventions.gpu_by_process
     if len(several):
-        _refuse_ids_of_two_processes(trace, launches, ids)
-        result[several] = _latest_before(trace, launches, gpu[several], wanted[several])
-    _refuse_launches_on_two_devices(trace, result)
+        if not by_process:
+            _refuse_ids_of_two_processes(trace, launches, ids)
+        shared = np.isin(ids, wanted[several])
+        result[several] = _latest_before(
+            trace, launches[shared], ids[shared], gpu[several], wanted[several]
+        )
+    if not by_process:
+        _refuse_launches_on_two_devices(trace, result)
     return result
+
+
+def _ids(trace: Trace, launches: Int64Array, gpu: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The ids to link launches and GPU events by: equal where these belong together."""
+    rows = np.concatenate((launches, gpu))
+    ids = trace.correlation[rows]
+    if trace.conventions.gpu_by_process:
+        process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
+        processes = int(process.max()) + 1
+        if int(ids.max()) >= 2**62 // processes:  # numbers of any size, but not that many
+            ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
+        ids = ids * processes + process
+    return ids[: len(launches)], ids[len(launches) :]
 
 
 def _refuse_ids_of_two_processes(trace: Trace, launches: Int64Array, ids: Int64Array) -> None:
@@ -98,13 +121,12 @@ def _refuse(trace: Trace, what: str, labels: list[str], count: int) -> NoReturn:
 
 
 def _latest_before(
-    trace: Trace, launches: Int64Array, gpu: Int64Array, wanted: Int64Array
+    trace: Trace, candidates: Int64Array, ids: Int64Array, gpu: Int64Array, wanted: Int64Array
 ) -> Int64Array:
     """Of several launches with a GPU event's id the last that starts no later, else the first."""
-    candidates = launches[np.isin(trace.correlation[launches], wanted)]
     rows = np.concatenate((candidates, gpu))
     is_gpu = np.arange(len(rows)) >= len(candidates)
-    group = trace.correlation[rows]
+    group = np.concatenate((ids, wanted))
     order = np.lexsort((is_gpu, trace.ts[rows], group))
     place = np.where(is_gpu[order], -1, np.arange(len(order)))
     before = np.maximum.accumulate(place)

@@ -103,6 +103,25 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Conventions:
+    """What the columns of a trace mean, where profilers differ.
+
+    Attributes:
+        gpu_by_process: the entry in `threads` of a GPU event is (process, stream) and names the
+            process that launched it; correlation ids count within a process.
+        annotations_are_operations: annotations stand for operations like CPU ops do: a range of
+            the user's is all that tells what the host did.
+    """
+
+    gpu_by_process: bool = False
+    annotations_are_operations: bool = False
+
+
+#: The word for a CUDA graph that was recorded as one GPU event: nothing is known of its kernels.
+WHOLE_GRAPH = "cuda_graph"
+
+
+@dataclass(frozen=True)
 class Provenance:
     """Where a trace came from, and what became of each of its events.
 
@@ -138,7 +157,8 @@ class Trace:
         correlation: id that a launch shares with its GPU events, `NONE` without one, int64 (n,).
         external_id: id of the CPU op, or of the one around a launch, `NONE` without, int64 (n,).
         names: the distinct event names.
-        threads: (process, thread) as the trace spells them; of a GPU event (device, stream).
+        threads: (process, thread) as the trace spells them; of a GPU event (device, stream),
+            unless `conventions` tells otherwise.
         categories: the trace's own word for an event's kind, index in `category`.
         category: index into `categories`, int32 (n,).
         args: further arguments by their name in the trace.
@@ -149,6 +169,7 @@ class Trace:
         process_labels: process → its label, such as `CPU` or `GPU 0`.
         thread_names: entry of `threads` → the name that a metadata event gives it.
         provenance: the file, and what became of its events.
+        conventions: what `threads`, correlation ids and annotations mean.
     """
 
     ts: Int64Array
@@ -170,6 +191,7 @@ class Trace:
     process_labels: Mapping[int | str, str] = field(default_factory=dict)
     thread_names: Mapping[tuple[int | str, int | str], str] = field(default_factory=dict)
     provenance: Provenance = field(default_factory=Provenance)
+    conventions: Conventions = field(default_factory=Conventions)
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -189,6 +211,12 @@ class Trace:
     def gpu_rows(self) -> npt.NDArray[np.int64]:
         """The GPU events (kernels, memcpys, memsets), in file order."""
         return self.rows_of(*GPU_KINDS)
+
+    @property
+    def operation_kinds(self) -> tuple[EventKind, ...]:
+        """The kinds of host events that GPU work is filed under."""
+        annotations = (EventKind.USER_ANNOTATION,)
+        return (EventKind.CPU_OP, *(annotations * self.conventions.annotations_are_operations))
 
     def arg(self, name: str) -> ArgColumn:
         """The argument of that name; an empty column where no event has it."""

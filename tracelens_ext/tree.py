@@ -66,6 +66,7 @@ class CallTree:
             self.rows: Int64Array = links["rows"]
             self.parent_position: Int32Array = links["parent_position"]
             self.launch_of_gpu: Int64Array = links["launch_of_gpu"]
+            self.cpu_op_of_gpu = links["cpu_op_of_gpu"]
             return
         kinds = [k for k in HOST_KINDS if add_python_func or k != EventKind.PYTHON_FUNCTION]
         rows = trace.rows_of(*kinds)
@@ -85,7 +86,7 @@ class CallTree:
     @property
     def links(self) -> dict[str, npt.NDArray[Any]]:
         """All that takes time to find, by the names of the attributes."""
-        names = ("rows", "parent_position", "launch_of_gpu")
+        names = ("rows", "parent_position", "launch_of_gpu", "cpu_op_of_gpu")
         return {name: getattr(self, name) for name in names}
 
     @cached_property
@@ -122,9 +123,22 @@ class CallTree:
         return linked
 
     @cached_property
+    def is_operation(self) -> BoolArray:
+        """Whether GPU work is filed under each position, (m,).
+
+        CPU ops; and annotations that stand for operations, where no CPU op is around them.
+        """
+        kind = self.trace.kind[self.rows]
+        is_op: BoolArray = kind == EventKind.CPU_OP
+        if self.trace.conventions.annotations_are_operations:
+            outside = nearest_marked(self.parent_position, is_op) == ROOT
+            is_op |= outside & (kind == EventKind.USER_ANNOTATION)
+        return is_op
+
+    @cached_property
     def cpu_op_of_gpu(self) -> Int64Array:
         """Row of the innermost CPU op around each GPU event's launch, `NONE` without, (g,)."""
-        return self._nearest_of_gpu(self.trace.kind[self.rows] == EventKind.CPU_OP)
+        return self._nearest_of_gpu(self.is_operation)
 
     @cached_property
     def by_graph(self) -> BoolArray:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 _MOST_COMBINATIONS = 2**62
+_ROOM_A_VALUE = 4  # entries of a table of all values between the least and the greatest
+_ROOM_ANYHOW = 1 << 16
 
 
 def dense_codes(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
@@ -34,13 +36,33 @@ def dense_codes(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
     """
     combined, bound = np.zeros(len(keys[0]), dtype=np.int64), 1
     for key in keys:
-        distinct, code = np.unique(key, return_inverse=True)
-        if bound * len(distinct) > _MOST_COMBINATIONS:  # dense again, before it overflows
-            combined = np.unique(combined, return_inverse=True)[1]
-            bound = len(combined)
-        combined, bound = combined * len(distinct) + code, bound * len(distinct)
-    _, first, code = np.unique(combined, return_index=True, return_inverse=True)
-    return first.astype(np.int64), code.astype(np.int64)
+        code, count = ranks(key)
+        if bound * count > _MOST_COMBINATIONS:  # dense again, before it overflows
+            combined, bound = ranks(combined)
+        combined, bound = combined * count + code, bound * count
+    code, count = ranks(combined)
+    first = np.empty(count, dtype=np.int64)
+    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # the last to be written is the first
+    return first, code
+
+
+def ranks(values: IntArray) -> tuple[Int64Array, int]:
+    """The place of each value among the distinct ones, in ascending order, and how many those are.
+
+    Args:
+        values: any integers, shape (m,). Where they lie close together nothing is sorted.
+    """
+    if not len(values):
+        return np.empty(0, dtype=np.int64), 0
+    least, greatest = int(values.min()), int(values.max())
+    if greatest - least >= max(_ROOM_ANYHOW, _ROOM_A_VALUE * len(values)):
+        distinct, code = np.unique(values, return_inverse=True)
+        return code.astype(np.int64, copy=False), len(distinct)
+    from_least = values.astype(np.int64) - least
+    there = np.zeros(greatest - least + 1, dtype=bool)
+    there[from_least] = True
+    rank = np.cumsum(there) - 1
+    return rank[from_least], int(rank[-1]) + 1
 
 
 def last_before(
@@ -59,11 +81,18 @@ def last_before(
     """
     if not len(group):
         return np.full(len(asked_group), NONE, dtype=np.int64)
-    times = np.unique(time)
-    groups = np.unique(group)
-    step = len(times) + 1
-    key = np.searchsorted(groups, group) * step + np.searchsorted(times, time)
-    wanted = np.searchsorted(groups, asked_group) * step + np.searchsorted(times, asked_time)
+    least_group, greatest_group = int(group[0]), int(group[-1])
+    least, greatest = int(time.min()), int(time.max())
+    step = greatest - least + 2
+    if (greatest_group - least_group + 1) * step < _MOST_COMBINATIONS > greatest:
+        key = (group.astype(np.int64) - least_group) * step + (time - least)
+        wanted = np.clip(asked_group, least_group, greatest_group).astype(np.int64) - least_group
+        wanted = wanted * step + (np.clip(asked_time, least, greatest + 1) - least)
+    else:  # the places of the numbers leave room where the numbers themselves do not
+        times, groups = np.unique(time), np.unique(group)
+        step = len(times) + 1
+        key = np.searchsorted(groups, group) * step + np.searchsorted(times, time)
+        wanted = np.searchsorted(groups, asked_group) * step + np.searchsorted(times, asked_time)
     at = np.searchsorted(key, wanted, side="left") - 1
     found = (at >= 0) & (group[np.maximum(at, 0)] == asked_group)
     return np.where(found, at, NONE)
@@ -79,8 +108,14 @@ def running_maximum(group: IntArray, values: Int64Array) -> tuple[Int64Array, In
     Returns:
         The maxima, and the places that hold them (the last of equals), both shape (m,).
     """
-    distinct, rank = np.unique(values, return_inverse=True)
-    keyed = rank + group.astype(np.int64) * len(distinct)  # ranks leave room for the group
+    if not len(values):
+        return values, np.empty(0, dtype=np.int64)
+    least, greatest = int(values.min()), int(values.max())
+    if (int(group[-1]) + 1) * (greatest - least + 1) < _MOST_COMBINATIONS:
+        keyed = (values - least) + group.astype(np.int64) * (greatest - least + 1)
+    else:  # ranks leave room for the group
+        rank, count = ranks(values)
+        keyed = rank + group.astype(np.int64) * count
     highest = np.maximum.accumulate(keyed)
     holds = np.where(keyed == highest, np.arange(len(keyed)), 0)
     place = np.maximum.accumulate(holds)

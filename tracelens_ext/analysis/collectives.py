@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.grouping import percent
+from tracelens_ext.analysis.iterations import find_iterations
 from tracelens_ext.analysis.paths import nearest_above
+from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.trace import NONE, NS_PER_US, EventKind
 
@@ -59,6 +61,8 @@ _FAMILIES = (
     (re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"), "partial"),
     (re.compile("broadcast|reduce|send|recv"), "whole"),
 )
+#: JSON can spell what no text can hold.
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 #: PyTorch names its annotation around a collective after backend and collective.
 _ANNOTATION_PREFIX = "nccl:"
 
@@ -77,9 +81,46 @@ def collectives(work: GpuWork) -> pd.DataFrame:
         GB = 10⁹ bytes). What the metadata does not tell is empty or missing. Longest total first;
         no rows without communication.
     """
+    table = _described(work, np.flatnonzero(work.is_communication))
+    grouped = table.groupby(list(KEYS), sort=False, dropna=False)["time"]
+    frame = grouped.agg(["count", "sum", "mean", "std", "min", "max"]).reset_index()
+    frame = frame.sort_values("sum", ascending=False, kind="stable", ignore_index=True)
+    return _with_bandwidth(frame)
+
+
+def collective_calls(work: GpuWork) -> pd.DataFrame:
+    """A row a communication kernel, in order of start.
+
+    Returns:
+        Columns `device`, `collective` (its name, else the simplified name of the kernel), the
+        `KEYS` of `collectives`, `Process Group Ranks` (as the trace spells them; empty where it
+        does not), `iteration` (the N of the `ProfilerStep#N` that launched it as text, else
+        empty), `sequence` (1 for the first call of this collective, group and type in its
+        iteration on its device, 2 for the next), `start_us` (since the trace's first event),
+        `duration_us`.
+    """
+    chosen = np.flatnonzero(work.is_communication)
+    chosen = chosen[np.argsort(work.start[chosen], kind="stable")]
+    table = _described(work, chosen).drop(columns="time")
+    table.insert(0, "device", work.trace.device[chosen])
+    table["Process Group Ranks"] = _text(work, "Process Group Ranks", _described_by(work, chosen))
+    steps = find_iterations(work.tree)
+    numbers = np.array([*map(str, steps.number), ""], dtype=object)  # the last is that of NONE
+    table["iteration"] = numbers[steps.of_gpu[chosen]]
+    name = table["Collective name"]
+    simple = [simple_name(kernel) for kernel in table["kernel_name"]]
+    table.insert(1, "collective", name.where(name != "", simple))
+    same = ["device", "collective", *_TEXTS[1:], "Group size", "Process Group Ranks", "iteration"]
+    table["sequence"] = table.groupby(same, sort=False, dropna=False).cumcount() + 1
+    table["start_us"] = work.start[chosen] / NS_PER_US
+    table["duration_us"] = work.duration[chosen] / NS_PER_US
+    return table
+
+
+def _described(work: GpuWork, chosen: Int64Array) -> pd.DataFrame:
+    """The `KEYS` of some GPU events, and their `time` in µs; a row each."""
     import pandas as pd
 
-    chosen = np.flatnonzero(work.is_communication)
     described = _described_by(work, chosen)
     keys: dict[str, object] = {name: _text(work, name, described) for name in _TEXTS}
     keys |= {name: _number(work.trace.arg(name), described) for name in _NUMBERS}
@@ -88,10 +129,7 @@ def collectives(work: GpuWork) -> pd.DataFrame:
     keys["kernel_name"] = [work.trace.names[i] for i in work.name[chosen].tolist()]
     table = pd.DataFrame({name: keys[name] for name in KEYS})
     table["time"] = work.duration[chosen] / NS_PER_US
-    grouped = table.groupby(list(KEYS), sort=False, dropna=False)["time"]
-    frame = grouped.agg(["count", "sum", "mean", "std", "min", "max"]).reset_index()
-    frame = frame.sort_values("sum", ascending=False, kind="stable", ignore_index=True)
-    return _with_bandwidth(frame)
+    return table
 
 
 def _with_bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
@@ -171,9 +209,9 @@ def _number(column: ArgColumn, rows: Int64Array) -> npt.NDArray[np.float64]:
 def _plain(raw: str) -> str:
     try:
         value = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return raw
-    return value if isinstance(value, str) else raw
+    return _HALF_CHARACTER.sub("\ufffd", value) if isinstance(value, str) else raw
 
 
 def _as_number(raw: str) -> float:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.grouping import group_durations
+from tracelens_ext.trace import WHOLE_GRAPH
 
 if TYPE_CHECKING:
     from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,17 @@ class Coverage:
     uncategorized_names: int
     names: int
     largest_uncategorized: tuple[tuple[str, float], ...]
+
+
+def whole_graphs(trace: Trace) -> set[str]:
+    """Names of the CUDA graphs that were recorded as one GPU event each.
+
+    No rule can tell what is in them: they have to be recorded in another way.
+    """
+    if WHOLE_GRAPH not in trace.categories:
+        return set()
+    rows = trace.gpu_rows[trace.category[trace.gpu_rows] == trace.categories.index(WHOLE_GRAPH)]
+    return {trace.names[name] for name in np.unique(trace.name[rows]).tolist()}
 
 
 def coverage(work: GpuWork) -> Coverage:

@@ -9,7 +9,7 @@ import numpy as np
 from tracelens_ext.analysis.busy_time import BusyTime
 from tracelens_ext.analysis.grouping import group_durations, percent, texts
 from tracelens_ext.nesting import ROOT, nearest_marked
-from tracelens_ext.trace import NS_PER_MS, EventKind
+from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,7 @@ def cpu_ops(tree: CallTree) -> pd.DataFrame:
     import pandas as pd
 
     trace = tree.trace
-    is_op = trace.kind[tree.rows] == EventKind.CPU_OP
+    is_op = tree.is_operation
     above = nearest_marked(tree.parent_position, is_op)
     duration = trace.dur[tree.rows]
     inner = np.flatnonzero(is_op & (above != ROOT))

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.analysis.codes import last_before, running_maximum
 from tracelens_ext.analysis.gaps import find_gaps, find_lanes
+from tracelens_ext.analysis.once import once_for_each
 from tracelens_ext.trace import LAUNCH_KINDS, NONE
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def find_causes(work: GpuWork, gaps: Gaps) -> GapCauses:
         gaps: of its streams or devices.
     """
     trace = work.trace
-    calls = _HostCalls(work)
+    calls = _host_calls(work)
     launch = work.tree.launch_of_gpu[gaps.after]
     linked = launch != NONE
     safe = np.where(linked, launch, 0)
@@ -93,10 +93,10 @@ def find_causes(work: GpuWork, gaps: Gaps) -> GapCauses:
 
     synchronising = calls.synchronising(thread, begun, gaps)
     late = linked & (begun >= gaps.start)
-    stuck = linked & ~short & (trace.end[safe] - gaps.start > gaps.duration // 2)
+    stuck = linked & ~short & (trace.ts[safe] + trace.dur[safe] - gaps.start > gaps.duration // 2)
     waits = calls.waits_before(thread, begun)
     follows = gaps.end - _last_end_of_device(work, gaps) <= DEPENDENCY_LATENCY_NS
-    judged = np.full(len(gaps), bool(linked.any() or len(calls)))
+    judged = np.full(len(gaps), bool(linked.any() or calls.count))
     holds = [
         synchronising != NONE,
         late | stuck,
@@ -108,6 +108,7 @@ def find_causes(work: GpuWork, gaps: Gaps) -> GapCauses:
     return GapCauses(code, launch, synchronising, latency)
 
 
+@once_for_each
 def usual_launch_latency(work: GpuWork) -> int:
     """How long a launch takes at most, as a rule, to start work on an idle stream, ns.
 
@@ -127,17 +128,35 @@ def usual_launch_latency(work: GpuWork) -> int:
 
 
 class _HostCalls:
-    """The runtime and driver calls of a trace that wait, by thread and start."""
+    """The runtime and driver calls of a trace that wait, and those that launch.
+
+    Attributes:
+        count: all runtime and driver calls.
+        waits: rows of the calls that make a stream wait, by thread and start.
+        launches: rows of the calls that started GPU work, likewise.
+        blocking: rows of the calls that wait for the GPU, likewise: by their name, and copies
+            that returned after the copy had ended.
+    """
 
     def __init__(self, work: GpuWork) -> None:
-        self._work = work
-        self._trace: Trace = work.trace
-        rows = self._trace.rows_of(*LAUNCH_KINDS)
-        order = np.lexsort((self._trace.ts[rows], self._trace.thread[rows]))
-        self._rows = rows[order]
+        trace, launch = work.trace, work.tree.launch_of_gpu
+        self._trace: Trace = trace
+        calls = trace.rows_of(*LAUNCH_KINDS)
+        self.count = len(calls)
+        self.waits = self._in_order(_named(trace, calls, _STREAM_WAIT))
+        marked = np.zeros(len(trace), dtype=bool)
+        marked[launch[work.tree.linked]] = True
+        self.launches = self._in_order(np.flatnonzero(marked))
+        copies = np.flatnonzero(work.is_copy & work.tree.linked)
+        of_copy = launch[copies]
+        of_copy = of_copy[trace.ts[of_copy] + trace.dur[of_copy] >= work.end[copies]]
+        self.blocking = self._in_order(np.union1d(_named(trace, calls, _SYNCHRONISING), of_copy))
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    def _in_order(self, rows: Int64Array) -> Int64Array:
+        """By thread and start. Traces are nearly sorted by start already."""
+        trace = self._trace
+        rows = rows[np.argsort(trace.ts[rows], kind="stable")]
+        return rows[np.argsort(trace.thread[rows], kind="stable")]
 
     def synchronising(self, thread: IntArray, begun: Int64Array, gaps: Gaps) -> Int64Array:
         """The synchronising call before a launch on its thread that kept it from coming sooner.
@@ -145,20 +164,20 @@ class _HostCalls:
         Returns:
             Rows, `NONE` where there is none.
         """
-        trace = self._trace
-        rows = self._synchronising
+        trace, rows = self._trace, self.blocking
         result = np.full(len(thread), NONE, dtype=np.int64)
         if not len(rows):
             return result
-        at = last_before(trace.thread[rows], trace.ts[rows], thread, begun)
-        _, longest = running_maximum(trace.thread[rows], trace.end[rows])
+        called, returned = trace.ts[rows], trace.ts[rows] + trace.dur[rows]
+        at = last_before(trace.thread[rows], called, thread, begun)
+        _, longest = running_maximum(trace.thread[rows], returned)
         found = at != NONE
-        row = rows[longest[at[found]]]
+        call = longest[at[found]]
         start, end = gaps.start[found], gaps.end[found]
-        inside = np.minimum(trace.end[row], end) - np.maximum(trace.ts[row], start)
-        runs = (trace.ts[row] <= start) & (inside > 0)
+        inside = np.minimum(returned[call], end) - np.maximum(called[call], start)
+        runs = (called[call] <= start) & (inside > 0)
         runs |= inside * 2 >= end - start
-        result[found] = np.where(runs, row, NONE)
+        result[found] = np.where(runs, rows[call], NONE)
         return result
 
     def waits_before(self, thread: IntArray, begun: Int64Array) -> BoolArray:
@@ -166,10 +185,9 @@ class _HostCalls:
 
         A wait is about the stream that is launched on next; its target is not in the trace.
         """
-        trace = self._trace
-        waits = self._named(_STREAM_WAIT)
-        launches = np.unique(self._work.tree.launch_of_gpu[self._work.tree.linked])
-        launches = launches[np.lexsort((trace.ts[launches], trace.thread[launches]))]
+        trace, waits, launches = self._trace, self.waits, self.launches
+        if not len(waits):
+            return np.zeros(len(thread), dtype=bool)
         wait = last_before(trace.thread[waits], trace.ts[waits], thread, begun)
         launch = last_before(trace.thread[launches], trace.ts[launches], thread, begun)
         found = wait != NONE
@@ -180,23 +198,18 @@ class _HostCalls:
         result[found] = trace.ts[waits[wait]] > launched
         return result
 
-    @cached_property
-    def _synchronising(self) -> Int64Array:
-        """Calls that wait by their name, and copies that returned after the copy had ended."""
-        work, trace = self._work, self._trace
-        by_name = self._named(_SYNCHRONISING)
-        copies = np.flatnonzero(work.is_copy & work.tree.linked)
-        launch = work.tree.launch_of_gpu[copies]
-        blocking = launch[trace.end[launch] >= work.end[copies]]
-        rows = np.union1d(by_name, blocking)
-        ordered: Int64Array = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
-        return ordered
 
-    def _named(self, pattern: re.Pattern[str]) -> Int64Array:
-        names = self._trace.names
-        match = np.fromiter((bool(pattern.match(n)) for n in names), bool, len(names))
-        rows: Int64Array = self._rows[match[self._trace.name[self._rows]]]
-        return rows
+@once_for_each
+def _host_calls(work: GpuWork) -> _HostCalls:
+    return _HostCalls(work)
+
+
+def _named(trace: Trace, rows: Int64Array, pattern: re.Pattern[str]) -> Int64Array:
+    """Those of some events whose name begins as a pattern says."""
+    names = trace.names
+    match = np.fromiter((bool(pattern.match(n)) for n in names), bool, len(names))
+    found: Int64Array = rows[match[trace.name[rows]]]
+    return found
 
 
 def _last_end_of_device(work: GpuWork, gaps: Gaps) -> Int64Array:

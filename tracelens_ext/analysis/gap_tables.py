@@ -11,7 +11,7 @@ from tracelens_ext.analysis.codes import dense_codes, spread
 from tracelens_ext.analysis.gap_causes import CAUSES, SYNCHRONISATION, find_causes
 from tracelens_ext.analysis.gaps import find_gaps
 from tracelens_ext.analysis.grouping import percent, texts
-from tracelens_ext.analysis.host_activity import HostActivity
+from tracelens_ext.analysis.host_activity import innermost_during
 from tracelens_ext.analysis.kernel_statistics import simple_codes
 from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.errors import UsageError
@@ -278,9 +278,7 @@ def _host_columns(judged: JudgedGaps, gaps: Gaps, chosen: IntArray) -> dict[str,
         "python_frame": (EventKind.PYTHON_FUNCTION,),
     }
     columns = {
-        column: HostActivity(trace, *those, ignored="ProfilerStep#").during(
-            thread, gaps.start, until
-        )
+        column: innermost_during(trace, those, thread, gaps.start, until, ignored="ProfilerStep#")
         for column, those in kinds.items()
     }
     synchronising = judged.causes.synchronising[chosen]

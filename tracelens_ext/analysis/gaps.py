@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tracelens_ext.analysis.codes import dense_codes, running_maximum
+from tracelens_ext.analysis.once import once_for_each
 from tracelens_ext.intervals import union
 
 if TYPE_CHECKING:
@@ -99,11 +100,27 @@ def find_lanes(work: GpuWork, scope: Scope = "stream") -> Lanes:
         work: the GPU events.
         scope: `stream`, or `device` for all streams of a device taken together.
     """
+    return _streams(work) if scope == "stream" else _devices(work)
+
+
+@once_for_each
+def _streams(work: GpuWork) -> Lanes:
+    return _lanes(work, "stream")
+
+
+@once_for_each
+def _devices(work: GpuWork) -> Lanes:
+    return _lanes(work, "device")
+
+
+def _lanes(work: GpuWork, scope: Scope) -> Lanes:
     trace = work.trace
     process = trace.process_of_thread[trace.thread[work.rows]].astype(np.int64)
     keys: list[IntArray] = [process, trace.device]
     if scope == "stream":
         keys.append(trace.stream)
+    elif trace.conventions.gpu_by_process:
+        keys = [trace.device]  # two processes may share one
     first, code = dense_codes(keys)
     none = np.full(len(first), -1, dtype=np.int64)
     return Lanes(
@@ -122,8 +139,17 @@ def find_gaps(work: GpuWork, scope: Scope = "stream") -> Gaps:
         work: the GPU events; all of them count, unlinked ones too.
         scope: as for `find_lanes`. The gaps of a device are what its timeline calls idle.
     """
+    return _stream_gaps(work) if scope == "stream" else _gaps(work, "device")
+
+
+@once_for_each
+def _stream_gaps(work: GpuWork) -> Gaps:
+    return _gaps(work, "stream")
+
+
+def _gaps(work: GpuWork, scope: Scope) -> Gaps:
     lanes = find_lanes(work, scope)
-    order = np.lexsort((work.end, work.start, lanes.of_gpu))
+    order = _in_order(lanes.of_gpu, work.start, work.end)
     lane, start = lanes.of_gpu[order], work.start[order]
     reach, last = running_maximum(lane, work.end[order])
     follows = (lane[1:] == lane[:-1]) & (start[1:] > reach[:-1])
@@ -142,12 +168,25 @@ def find_gaps(work: GpuWork, scope: Scope = "stream") -> Gaps:
     return gaps
 
 
+def _in_order(lane: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
+    """By lane, start and end. Traces are nearly sorted by start already, and have few lanes."""
+    order = np.argsort(start, kind="stable")
+    small = lane.astype(np.uint16) if lane.max(initial=0) < np.iinfo(np.uint16).max else lane
+    order = order[np.argsort(small[order], kind="stable")]  # of 16 bits in linear time
+    by_lane, begun = lane[order], start[order]
+    together = (by_lane[1:] == by_lane[:-1]) & (begun[1:] == begun[:-1])
+    if (together & (end[order[1:]] < end[order[:-1]])).any():
+        return np.lexsort((end, start, lane))
+    return order
+
+
 def _busy_elsewhere(work: GpuWork, gaps: Gaps) -> Int64Array:
     """How much of each gap of a stream its device was busy, ns, (k,): on other streams, then."""
-    devices = find_lanes(work, "device").of_gpu
+    lanes = find_lanes(work, "device")
+    devices = lanes.of_gpu
     of_gap = devices[gaps.after]
     result = np.zeros(len(gaps), dtype=np.int64)
-    for device in np.unique(of_gap).tolist():
+    for device in range(len(lanes)):
         mine, here = devices == device, of_gap == device
         first, last = union(work.start[mine], work.end[mine])
         length = np.concatenate(([0], np.cumsum(last - first)))

@@ -139,10 +139,13 @@ class GpuWork:
         """The CPU op that tells what a kernel is for: codes, shape (g,), and what they stand for.
 
         None without a CPU op; for the kernels of a graph, as one op around its launch says nothing
-        of each of them; and for copies, whose names say it all.
+        of each of them; for copies, whose names say it all; and for annotations, called as users
+        like.
         """
         tree, trace = self.tree, self.trace
-        telling = (tree.cpu_op_of_gpu != NONE) & ~tree.by_graph & self.is_kernel
+        op = tree.cpu_op_of_gpu
+        telling = (op != NONE) & ~tree.by_graph & self.is_kernel
+        telling &= trace.kind[op] == EventKind.CPU_OP
         code = np.full(len(self), len(trace.names), dtype=np.int64)
         code[telling] = trace.name[tree.cpu_op_of_gpu[telling]]
         return code, [*trace.names, None]

@@ -7,59 +7,84 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.codes import last_before
+from tracelens_ext.intervals import union
 from tracelens_ext.nesting import ROOT, nest
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import EventKind, Int64Array, Trace
 
+    BoolArray = npt.NDArray[np.bool_]
     IntArray = npt.NDArray[np.integer]
 
 
-class HostActivity:
-    """The events of some kinds on the host threads of a trace.
+def innermost_during(
+    trace: Trace,
+    kinds: Sequence[EventKind],
+    thread: IntArray,
+    start: Int64Array,
+    end: Int64Array,
+    *,
+    ignored: str | None = None,
+) -> Int64Array:
+    """The innermost event of a host thread that covers at least half of each stretch of time.
 
     Args:
         trace: the events.
         kinds: those that are asked about.
+        thread: an index into `trace.threads`, `NONE` where it is not known, shape (k,).
+        start: ns since the trace's first event, shape (k,).
+        end: more than `start`, shape (k,).
         ignored: names that begin so tell nothing, such as `ProfilerStep#`.
+
+    Returns:
+        Rows, `NONE` where no event does, shape (k,).
     """
+    rows = _candidates(trace, kinds, thread, start, end)
+    if ignored is not None:
+        silent = np.fromiter((n.startswith(ignored) for n in trace.names), bool)
+        rows = rows[~silent[trace.name[rows]]]
+    if not len(rows):
+        return np.full(len(thread), NONE, dtype=np.int64)
+    begun, childless = trace.ts[rows], np.zeros(len(rows), dtype=bool)
+    ended = begun + trace.dur[rows]
+    nesting = nest(trace.thread[rows], begun, ended, trace.external_id[rows], childless)
+    rows, begun, ended = rows[nesting.order], begun[nesting.order], ended[nesting.order]
+    middle = start + (end - start) // 2  # what covers more than half covers this
+    at = last_before(trace.thread[rows], begun, thread, middle + 1)
+    climbing = np.flatnonzero(at != NONE)
+    while len(climbing):
+        here = at[climbing]
+        inside = np.minimum(ended[here], end[climbing]) - np.maximum(begun[here], start[climbing])
+        climbing = climbing[inside * 2 < (end - start)[climbing]]
+        at[climbing] = nesting.parent[at[climbing]]
+        climbing = climbing[at[climbing] != ROOT]
+    return np.where(at >= 0, rows[np.maximum(at, 0)], NONE)
 
-    def __init__(self, trace: Trace, *kinds: EventKind, ignored: str | None = None) -> None:
-        rows = trace.rows_of(*kinds)
-        if ignored is not None:
-            silent = np.fromiter((n.startswith(ignored) for n in trace.names), bool)
-            rows = rows[~silent[trace.name[rows]]]
-        childless = np.zeros(len(rows), dtype=bool)
-        nesting = nest(
-            trace.thread[rows], trace.ts[rows], trace.end[rows], trace.external_id[rows], childless
-        )
-        self.rows: Int64Array = rows[nesting.order]
-        self._parent = nesting.parent
-        self._trace = trace
 
-    def during(self, thread: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
-        """The innermost event that covers at least half of each stretch of time.
+def _candidates(
+    trace: Trace, kinds: Sequence[EventKind], thread: IntArray, start: Int64Array, end: Int64Array
+) -> Int64Array:
+    """The events long enough, on one of the threads, that run in one of the stretches of time.
 
-        Args:
-            thread: an index into `trace.threads`, `NONE` where it is not known, shape (k,).
-            start: ns since the trace's first event, shape (k,).
-            end: more than `start`, shape (k,).
-
-        Returns:
-            Rows, `NONE` where no event does, shape (k,).
-        """
-        trace, rows = self._trace, self.rows
-        middle = start + (end - start) // 2  # what covers more than half covers this
-        at = last_before(trace.thread[rows], trace.ts[rows], thread, middle + 1)
-        climbing = np.flatnonzero(at != NONE)
-        while len(climbing):
-            row = rows[at[climbing]]
-            inside = np.minimum(trace.end[row], end[climbing])
-            inside = inside - np.maximum(trace.ts[row], start[climbing])
-            climbing = climbing[inside * 2 < (end - start)[climbing]]
-            at[climbing] = self._parent[at[climbing]]
-            climbing = climbing[at[climbing] != ROOT]
-        return np.where(at >= 0, rows[np.maximum(at, 0)] if len(rows) else NONE, NONE)
+    What encloses one of them is among them, so that they nest as all events do; they are a few
+    hundred where all are a million.
+    """
+    known = thread != NONE
+    if not known.any():
+        return np.empty(0, dtype=np.int64)
+    rows = trace.rows_of(*kinds)
+    rows = rows[trace.dur[rows] * 2 >= int((end - start)[known].min())]
+    asked = np.zeros(len(trace.threads), dtype=bool)
+    asked[thread[known]] = True
+    rows = rows[asked[trace.thread[rows]]]
+    first, last = union(start[known], end[known])
+    begun = trace.ts[rows]
+    at = np.searchsorted(last, begun, side="right")  # the first stretch that ends later
+    runs: BoolArray = at < len(first)
+    runs[runs] = first[at[runs]] < (begun + trace.dur[rows])[runs]
+    return rows[runs]

@@ -22,6 +22,7 @@ from tracelens_ext.analysis.iterations import (
     iteration_of_gpu,
     recording_end,
 )
+from tracelens_ext.errors import UsageError
 from tracelens_ext.intervals import union
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 
@@ -39,7 +40,16 @@ if TYPE_CHECKING:
 ODD_BEYOND = 3
 #: … of at least this many iterations; of fewer, nobody can tell.
 ODD_AMONG = 5
-_TIMES = ("wall_time_ms", "busy_time_ms", "exposed_comm_time_ms", "idle_time_ms")
+#: What the name of a column with the time of a category ends in.
+CATEGORY_ENDING = "_time_ms"
+_TIMES = (
+    "wall_time_ms",
+    "busy_time_ms",
+    "computation_time_ms",
+    "exposed_comm_time_ms",
+    "exposed_memcpy_time_ms",
+    "idle_time_ms",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +59,11 @@ class IterationTable:
     Attributes:
         frame: a row an iteration, and device where there are several; by process and start.
             Columns `iteration` (the annotation's name), `process` and `device` where there are
-            several, `start_ms` (since the trace's first event), `wall_time_ms`, `busy_time_ms`,
-            `exposed_comm_time_ms`, `idle_time_ms`, `kernels`, `whole` (ended before the recording
-            did, and launched GPU work), `odd` (the columns in which a whole iteration is odd,
-            joined by `, `), and with categories `CATEGORY_time_ms` (summed durations).
+            several, `start_ms` (since the trace's first event), `wall_time_ms`, `busy_time_ms`
+            (which is the sum of `computation_time_ms`, `exposed_comm_time_ms` and
+            `exposed_memcpy_time_ms`), `idle_time_ms`, `kernels`, `whole` (ended before the
+            recording did, and launched GPU work), `odd` (the columns in which a whole iteration is
+            odd, joined by `, `), and with categories `CATEGORY_time_ms` (summed durations).
         statistics: a row a measured column, and device where there are several, over whole
             iterations: `column`, `device`, `iterations`, `mean`, `std` (sample), `median`, `mad`
             (median absolute deviation), `min`, `max`, `odd` (how many iterations).
@@ -80,6 +91,9 @@ def iteration_table(
 
     Returns:
         The table; empty where the trace has none.
+
+    Raises:
+        UsageError: `annotation` is no regular expression.
     """
     import pandas as pd
 
@@ -91,9 +105,11 @@ def iteration_table(
         for number in devices.tolist() or [NONE]
     ]
     frame = pd.concat(blocks, ignore_index=True)
+    place, device = frame["at"].to_numpy(), frame["device"].to_numpy()
+    frame = frame[_on_own_devices(work, iterations.process[place], device)]
     order = np.lexsort((frame["device"], frame["at"]))
     frame = frame.iloc[order].reset_index(drop=True)
-    categories = [str(c) for c in frame if str(c).endswith("_time_ms") and c not in _TIMES]
+    categories = [str(c) for c in frame if is_category_time(str(c))]
     totals = {column: float(frame[column].to_numpy().sum()) for column in categories}
     categories.sort(key=lambda column: -totals[column])
     frame["odd"], statistics = _odd_ones(frame, [*_TIMES, "kernels", *categories])
@@ -107,15 +123,46 @@ def iteration_table(
     return IterationTable(frame[[*shown, *categories]], statistics, notes)
 
 
+def _on_own_devices(work: GpuWork, process: Int64Array, device: Int64Array) -> BoolArray:
+    """Whether each process uses each device, where the trace tells which process uses which."""
+    trace = work.trace
+    if not trace.conventions.gpu_by_process:
+        return np.ones(len(process), dtype=bool)
+    of_gpu = trace.process_of_thread[trace.thread[trace.gpu_rows]]
+    used = set(zip(of_gpu.tolist(), trace.device.tolist(), strict=True))
+    own = [pair in used for pair in zip(process.tolist(), device.tolist(), strict=True)]
+    shown: BoolArray = ~np.isin(process, of_gpu)  # of a process without GPU work every device
+    shown |= np.array(own, dtype=bool)
+    return shown
+
+
+def annotation_pattern(annotation: str | re.Pattern[str] | None) -> re.Pattern[str] | None:
+    """The compiled expression for annotations; None for `ProfilerStep#N`.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return None if annotation is None else re.compile(annotation)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"annotation {annotation!r} is no regular expression ({error})") from None
+
+
+def is_category_time(column: str) -> bool:
+    """Whether a column of the table is the summed duration of a category, `CATEGORY_time_ms`."""
+    return column.endswith(CATEGORY_ENDING) and column not in _TIMES
+
+
 def _found(
     tree: CallTree, annotation: str | re.Pattern[str] | None
 ) -> tuple[Iterations, list[str], int]:
     """The iterations, what each is called, and how many were left out because they are nested."""
-    if annotation is None:
+    pattern = annotation_pattern(annotation)
+    if pattern is None:
         steps = find_iterations(tree)
         return steps, [f"ProfilerStep#{number}" for number in steps.number], 0
     trace = tree.trace
-    rows = found = _annotations(trace, re.compile(annotation))
+    rows = found = _annotations(trace, pattern)
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
     start, end = trace.ts[rows], trace.end[rows]
     order = np.lexsort((rows, -end, start, process))
@@ -168,8 +215,10 @@ def _block(
         return busy_time.by_owner(np.where(part, owner, NONE), count)
 
     communication = work.is_communication
-    computation = ~(communication | work.is_copy)
-    exposed = busy(computation | communication) - busy(computation)
+    computing = ~(communication | work.is_copy)
+    computation = busy(computing)
+    without_copies = busy(computing | communication)
+    whole = busy(np.ones(len(work), dtype=bool))
     start, end = iterations.start, iterations.end
     process_labels = list(dict.fromkeys(process for process, _ in work.trace.threads))
     columns: dict[str, object] = {
@@ -179,8 +228,10 @@ def _block(
         "device": np.full(count, device),
         "start_ms": start / NS_PER_MS,
         "wall_time_ms": (end - start) / NS_PER_MS,
-        "busy_time_ms": busy(np.ones(len(work), dtype=bool)) / NS_PER_MS,
-        "exposed_comm_time_ms": exposed / NS_PER_MS,
+        "busy_time_ms": whole / NS_PER_MS,
+        "computation_time_ms": computation / NS_PER_MS,
+        "exposed_comm_time_ms": (without_copies - computation) / NS_PER_MS,
+        "exposed_memcpy_time_ms": (whole - without_copies) / NS_PER_MS,
         "idle_time_ms": _idle(work, chosen, start, end) / NS_PER_MS,
         "kernels": _counts(owner[work.is_kernel], count),
         "whole": iterations.finished & (_counts(owner, count) > 0),
@@ -192,7 +243,7 @@ def _block(
         np.add.at(times, (code[mine], owner[mine]), work.duration[mine])
         present = np.bincount(code[iterations.of_gpu != NONE], minlength=len(names)) > 0
         for at in np.flatnonzero(present).tolist():
-            columns[f"{names[at]}_time_ms"] = times[at] / NS_PER_MS
+            columns[f"{names[at]}{CATEGORY_ENDING}"] = times[at] / NS_PER_MS
     return pd.DataFrame(columns)
 
 

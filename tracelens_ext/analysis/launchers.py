@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.busy_time import BusyTime
+from tracelens_ext.analysis.codes import dense_codes
 from tracelens_ext.analysis.op_arguments import op_argument
 from tracelens_ext.analysis.op_categories import op_categories
 from tracelens_ext.nesting import ROOT, nearest_marked
-from tracelens_ext.trace import NONE, NS_PER_US, EventKind
+from tracelens_ext.trace import NONE, NS_PER_US
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -63,8 +64,7 @@ def find_launchers(work: GpuWork) -> Launchers:
     """Find the launcher of every linked GPU event that is not communication."""
     tree, trace = work.tree, work.trace
     wrapper = np.fromiter((n == _WRAPPER for n in trace.names), bool, len(trace.names))
-    kind, name = trace.kind[tree.rows], trace.name[tree.rows]
-    is_op = (kind == EventKind.CPU_OP) & ~wrapper[name]
+    is_op = tree.is_operation & ~wrapper[trace.name[tree.rows]]
     counted = np.flatnonzero(tree.linked & ~work.is_communication)
     launch = tree.launch_position_of_gpu[counted]
     above = nearest_marked(tree.parent_position, is_op)[launch]
@@ -161,9 +161,9 @@ def _text_column(codes: RowArray, labels: list[str]) -> pd.Categorical[str]:
     """The texts that codes stand for; only those that occur are kept, equal ones merged."""
     import pandas as pd
 
-    used, inverse = np.unique(codes, return_inverse=True)
+    first, inverse = dense_codes([codes])
     numbers: dict[str, int] = {}
-    merged = [numbers.setdefault(labels[i], len(numbers)) for i in used.tolist()]
+    merged = [numbers.setdefault(labels[i], len(numbers)) for i in codes[first].tolist()]
     categories = pd.Index(list(numbers), dtype="str")
     return pd.Categorical.from_codes(np.array(merged, dtype=np.int64)[inverse], categories)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.analysis.codes import dense_codes
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ def op_argument(
     """
     column = trace.arg(name)
     code = np.where(rows == NONE, NONE, column.at(np.maximum(rows, 0)))
-    used, compact = np.unique(code, return_inverse=True)
+    first, compact = dense_codes([code])
     raw = column.texts or []
-    return compact, [as_tuples(raw[i]) if i != NONE else "" for i in used.tolist()]
+    return compact, [as_tuples(raw[i]) if i != NONE else "" for i in code[first].tolist()]
 
 
 def as_tuples(text: str) -> str:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.analysis.codes import dense_codes
 from tracelens_ext.categorize.categorizer import OTHER_OP, builtin_categorizer
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -48,11 +49,12 @@ def op_categories(
     graph, runtime, other = range(3)
     launched_graph = np.zeros(len(rows), dtype=bool)
     launched_graph[of_gpu[(of_gpu != NONE) & work.tree.by_graph]] = True
-    is_op = trace.kind[rows] == EventKind.CPU_OP
+    is_op = np.isin(trace.kind[rows], trace.operation_kinds)
     category = np.where(is_op, other, np.where(launched_graph, graph, runtime))
     for names in (name, kernel_name):
         unknown = np.flatnonzero((category == other) & (names != NONE))
-        used, inverse = np.unique(names[unknown], return_inverse=True)
+        first, inverse = dense_codes([names[unknown]])
+        used = names[unknown[first]]
         answers = builtin_categorizer().categorize_ops([trace.names[i] for i in used.tolist()])
         labels += sorted(set(answers) - set(labels))
         code = np.array([labels.index(answer) for answer in answers], dtype=np.int64)

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.analysis.coverage import whole_graphs
+from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
     from tracelens_ext.analysis.coverage import Coverage
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.trace import Trace
 
+_LONGEST_NAME = 300
 #: Unlinked GPU time above this share deserves a word of advice, percent.
 _MANY_UNLINKED = 5.0
 
@@ -32,7 +34,7 @@ def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
     facts += [
         ("Events", made.present),
         ("Events dropped", _dropped(trace)),
-        ("CPU operations", len(trace.rows_of(EventKind.CPU_OP))),
+        ("CPU operations", len(trace.rows_of(*trace.operation_kinds))),
         ("GPU events", covered.events),
         ("GPU events unlinked", covered.unlinked_events),
         ("GPU time unlinked (%)", covered.unlinked_percent),
@@ -44,7 +46,7 @@ def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
         ]
         if covered.largest_uncategorized:
             name, share = covered.largest_uncategorized[0]
-            facts.append(("Largest uncategorized", f"{name} ({share:.2f} % of GPU time)"))
+            facts.append(("Largest uncategorized", f"{_shown(name)} ({share:.2f} % of GPU time)"))
     return facts
 
 
@@ -54,7 +56,7 @@ def advice(work: GpuWork, covered: Coverage) -> list[str]:
     notes = list(trace.provenance.notes)
     if not covered.events:
         notes.append("The trace holds no GPU events: the tables are of CPU operations.")
-    elif not len(trace.rows_of(EventKind.CPU_OP)):
+    elif not len(trace.rows_of(*trace.operation_kinds)):
         notes.append("The trace holds no CPU operations: kernels are filed under their launches.")
     if covered.unlinked_percent >= _MANY_UNLINKED:
         counted = "count" if work.include_unlinked else "do not count"
@@ -63,12 +65,20 @@ def advice(work: GpuWork, covered: Coverage) -> list[str]:
             f" ({covered.unlinked_percent:.1f} % of GPU time) have no launch in the trace, as when"
             f" the profiler starts after the launch; they {counted} in the timeline."
         )
+    graphs = whole_graphs(trace)  # the notes of the trace say what to do about them
     notes += [
-        f"No rule knows {name}: {share:.1f} % of GPU time."
+        f"No rule knows {_shown(name)}: {share:.1f} % of GPU time."
         for name, share in covered.largest_uncategorized
-        if share >= 1.0
+        if share >= 1.0 and name not in graphs
     ]
     return notes
+
+
+def _shown(name: str) -> str:
+    """A kernel's name within a sentence: traces hold empty ones, and ones of a megabyte."""
+    if not name:
+        return "(a kernel without a name)"
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def devices(trace: Trace) -> str:

@@ -43,7 +43,7 @@ class LiteralIndex:
         self._text: list[int] = []
         self._requirement_of: list[int] = []
         for pattern, requirements in enumerate(needs):
-            usable = [r for r in requirements if min(map(_bytes_in, r)) >= _PIECE]
+            usable = [r for r in requirements if _has_pieces(r)]
             if not usable:
                 self._always.append(pattern)
             if any(needed.ignore_case for r in usable for needed in r):
@@ -188,8 +188,12 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _bytes_in(needed: Needed) -> int:
-    return len(_encode(needed.text))
+def _has_pieces(requirement: Requirement) -> bool:
+    """Whether every text is long enough for a piece."""
+    shortest = min([needed.text for needed in requirement], key=len)
+    if len(shortest) >= _PIECE:
+        return True
+    return min(len(_encode(needed.text)) for needed in requirement) >= _PIECE
 
 
 def _chunks(names: Sequence[str]) -> Iterator[Sequence[str]]:

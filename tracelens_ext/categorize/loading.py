@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
@@ -29,6 +30,17 @@ _RULE_KEYS: Final = (
     "not_examples",
 )
 _EXAMPLE_KEYS: Final = ("name", "cpu_op")
+
+
+def _toml_parser() -> Any:  # noqa: ANN401
+    """The standard library's, or its twin that is compiled, where that is installed."""
+    try:
+        return import_module("tomli")
+    except ImportError:
+        return import_module("tomllib")
+
+
+_TOML: Final = _toml_parser()
 
 
 def load_pack(path: str | os.PathLike[str], *, check_patterns: bool = True) -> RulePack:
@@ -98,10 +110,9 @@ def parse_pack(
 
 def _read_toml(source: str) -> dict[str, Any]:
     """The document in a file, or a `RuleError` that says why there is none."""
-    import tomllib
-
     try:
-        return tomllib.loads(Path(source).read_text(encoding="utf-8"))
+        document: dict[str, Any] = _TOML.loads(Path(source).read_text(encoding="utf-8"))
+        return document
     except FileNotFoundError:
         problem = "no such file; give the path of a TOML file with [[rule]] tables"
     except IsADirectoryError:
@@ -110,8 +121,10 @@ def _read_toml(source: str) -> dict[str, Any]:
         problem = f"cannot be read: {error.strerror or error}"
     except UnicodeDecodeError as error:
         problem = f"not UTF-8 text (byte {error.start}); save it as UTF-8"
-    except tomllib.TOMLDecodeError as error:
+    except _TOML.TOMLDecodeError as error:
         problem = f"not valid TOML: {error}"
+    except RecursionError:
+        problem = "not a rule pack: nested too deeply"
     raise RuleError(f"{source}: {problem}")
 
 

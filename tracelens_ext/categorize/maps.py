@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import platformdirs
+
 from tracelens_ext.categorize.loading import parse_pack
 from tracelens_ext.categorize.rules import Rule, RulePack
 from tracelens_ext.errors import RuleError
@@ -119,10 +121,8 @@ def user_map_files() -> list[Path]:
 
     None if the folder is absent, or not to be read, as in containers that run as another user.
     """
-    from platformdirs import user_config_path
-
     try:
-        return sorted(user_config_path("tracelens-ext").glob("*.json"))
+        return sorted(platformdirs.user_config_path("tracelens-ext").glob("*.json"))
     except (OSError, RuntimeError):
         return []
 

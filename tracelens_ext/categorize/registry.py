@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -290,44 +291,56 @@ def load_registry(*, plugins: bool = True) -> PluginRegistry:
         plugins: False to use only this distribution's own. The environment variable
             `TRACELENS_EXT_NO_PLUGINS=1` does the same for a whole run.
     """
-    return PluginRegistry(_entry_points(plugins=plugins))
+    return PluginRegistry(_taking_part(_entry_points(), plugins=plugins))
 
 
 def default_registry(*, plugins: bool = True) -> PluginRegistry:
     """The registry of this process, loaded on first use."""
     variable = os.environ.get(NO_PLUGINS_VARIABLE, "")
-    return _cached_registry(plugins and _has_strangers(variable), variable)
+    found = _taking_part(_installed(variable), plugins=plugins)
+    # With and without strangers is one registry where there are none.
+    return _cached_registry(not all(map(_is_own, found)), variable)
 
 
 @lru_cache(maxsize=4)
-def _cached_registry(plugins: bool, _variable: str) -> PluginRegistry:
-    return load_registry(plugins=plugins)
+def _cached_registry(plugins: bool, variable: str) -> PluginRegistry:
+    return PluginRegistry(_taking_part(_installed(variable), plugins=plugins))
 
 
 @lru_cache(maxsize=4)
-def _has_strangers(_variable: str) -> bool:
-    """Whether anything but this distribution's own plugins takes part."""
-    return not all(_is_own(entry_point) for entry_point in _entry_points(plugins=True))
+def _installed(_variable: str) -> list[EntryPointLike]:
+    """The entry points of this process: looking for them takes milliseconds."""
+    return _entry_points()
 
 
-def _entry_points(*, plugins: bool) -> list[EntryPointLike]:
-    """Those that take part, this distribution's first: nobody else can take their names."""
-    from importlib.metadata import entry_points
+def _entry_points() -> list[EntryPointLike]:
+    """Those installed, this distribution's first: nobody else can take their names."""
+    return sorted(entry_points(group=PROJECT), key=lambda e: (not _is_own(e), e.name, e.value))
 
+
+def _taking_part(found: list[EntryPointLike], *, plugins: bool) -> list[EntryPointLike]:
+    """Those of the entry points that a user has not switched off."""
     only_own = not plugins or os.environ.get(NO_PLUGINS_VARIABLE, "") not in ("", "0")
-    found = sorted(entry_points(group=PROJECT), key=lambda e: (not _is_own(e), e.name, e.value))
     return [e for e in found if _is_own(e) or not only_own]
 
 
 def _is_own(entry_point: EntryPointLike) -> bool:
-    name = entry_point.dist.name if entry_point.dist is not None else ""
+    if entry_point.dist is None:
+        return False
+    name, _ = _name_and_version(entry_point.dist)
     return name.lower().replace("_", "-") == _OWN_DISTRIBUTION
 
 
 def _describe(entry_point: EntryPointLike) -> Plugin:
     distribution = entry_point.dist
-    known = f"{distribution.name} {distribution.version}" if distribution is not None else "unknown"
+    known = "unknown" if distribution is None else " ".join(_name_and_version(distribution))
     return Plugin(entry_point.name, entry_point.value, known, _is_own(entry_point))
+
+
+@lru_cache(maxsize=256)
+def _name_and_version(distribution: Distribution) -> tuple[str, str]:
+    """What a distribution calls itself; each look at its metadata parses the whole of it."""
+    return distribution.name, distribution.version
 
 
 def _packs_from(item: object, *, vetted: bool) -> Iterator[RulePack]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens_ext.categorize.categories import UNCATEGORIZED
 from tracelens_ext.categorize.matcher import BoundRule, Matcher, Origin
 from tracelens_ext.errors import UsageError
+from tracelens_ext.text import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -120,7 +121,7 @@ class PythonStage:
     def _verdict(self, category: object) -> Verdict | None:
         if isinstance(category, str) and category:
             known = category != UNCATEGORIZED
-            return Verdict(category, rule=self.name, pack=self.name, known=known)
+            return Verdict(encodable(category), rule=self.name, pack=self.name, known=known)
         if category == "" or _says_nothing(category):
             return None
         raise UsageError(
@@ -186,9 +187,8 @@ def build_stages(sources: Iterable[Source], kind: PackKind) -> list[Stage]:
 def verdict_of(bound: BoundRule) -> Verdict:
     """What a matching rule says."""
     rule = bound.rule
-    return Verdict(
-        rule.category, rule.vendor, rule.library, bound.id, bound.pack.name, rule.is_known
-    )
+    category = encodable(rule.category)
+    return Verdict(category, rule.vendor, rule.library, bound.id, bound.pack.name, rule.is_known)
 
 
 def _says_nothing(value: Any) -> bool:  # noqa: ANN401

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import typer
-
+from tracelens_ext.cli.say import say
 from tracelens_ext.errors import TraceFormatError, UsageError
 
 if TYPE_CHECKING:
@@ -46,12 +45,13 @@ def analyze(trace: Path, options: AnalysisOptions) -> TreePerfAnalyzer:
     """
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.categorize import default_registry
-    from tracelens_ext.cli.cache import chosen_cache
     from tracelens_ext.cli.progress import reading_progress
+    from tracelens_ext.cli.reading import chosen_cache
+    from tracelens_ext.readers.settings import read_settings
 
     try:
         with reading_progress(f"Reading {trace.name}") as progress:
-            return TreePerfAnalyzer(
+            analyzer = TreePerfAnalyzer(
                 trace,
                 use_kernel_name_categories=options.kernel_categories,
                 rules=options.rules,
@@ -66,6 +66,10 @@ def analyze(trace: Path, options: AnalysisOptions) -> TreePerfAnalyzer:
         # Perhaps a plugin would have read the file, had it not failed.
         _show(default_registry().problems, set())
         raise
+    if read_settings().salvage:
+        for note in analyzer.trace.provenance.notes:
+            say(f"tracelens-ext: {trace}: {note}", error=True)
+    return analyzer
 
 
 def show_problems(analyzer: TreePerfAnalyzer, told: set[str]) -> None:
@@ -81,5 +85,10 @@ def show_problems(analyzer: TreePerfAnalyzer, told: set[str]) -> None:
 def _show(problems: Sequence[str], told: set[str]) -> None:
     for problem in problems:
         if problem not in told:
-            typer.echo(f"tracelens-ext: plugin {problem}", err=True)
+            say(plugin_line(problem), error=True)
             told.add(problem)
+
+
+def plugin_line(problem: str) -> str:
+    """How the problem of a plugin is told."""
+    return f"tracelens-ext: plugin {problem}"

@@ -7,14 +7,17 @@ from typing import Annotated
 import typer
 
 from tracelens_ext.cli.cache import app as cache
-from tracelens_ext.cli.cache import reads_traces
+from tracelens_ext.cli.chart import ChartCommand, chart
 from tracelens_ext.cli.compare import compare
 from tracelens_ext.cli.demo import demo
 from tracelens_ext.cli.explain import explain
+from tracelens_ext.cli.fleet import fleet
 from tracelens_ext.cli.gaps import gaps
 from tracelens_ext.cli.iterations import iterations
 from tracelens_ext.cli.kernels import kernels
+from tracelens_ext.cli.nsys import app as nsys
 from tracelens_ext.cli.plugins import app as plugins
+from tracelens_ext.cli.reading import reads_traces
 from tracelens_ext.cli.report import report
 from tracelens_ext.cli.rules import app as rules
 from tracelens_ext.cli.tree import tree
@@ -32,8 +35,11 @@ app.command()(reads_traces(iterations))
 app.command()(reads_traces(tree))
 app.command()(reads_traces(kernels))
 app.command()(reads_traces(gaps))
+app.command(cls=ChartCommand)(reads_traces(chart))
+app.command()(reads_traces(fleet))
 app.command()(demo)
 app.command()(explain)
+app.add_typer(nsys, name="nsys")
 app.add_typer(rules, name="rules")
 app.add_typer(plugins, name="plugins")
 app.add_typer(cache, name="cache")

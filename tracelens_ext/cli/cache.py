@@ -1,87 +1,14 @@
-"""`tracelens-ext cache`: what is kept of traces; and the options of the commands that read."""
+"""`tracelens-ext cache`: what is kept of traces."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
-
 import typer
-
-if TYPE_CHECKING:
-    from tracelens_ext.readers.cache import TraceCache
 
 app = typer.Typer(
     help="Look at the cache of parsed traces, or empty it.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-NoCache = Annotated[
-    bool,
-    typer.Option("--no-cache", help="Read the file, whatever the cache holds of it."),
-]
-VerifyCache = Annotated[
-    bool,
-    typer.Option(
-        "--verify-cache", help="Use the cache only if no byte of the file has changed (slower)."
-    ),
-]
-
-
-@dataclass(frozen=True)
-class _Choice:
-    off: bool = False
-    verify: bool = False
-
-
-_chosen: ContextVar[_Choice] = ContextVar("cache", default=_Choice())  # noqa: B039  # frozen
-
-
-def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options `--no-cache` and `--verify-cache`; `chosen_cache` heeds them."""
-    signature = inspect.signature(command, eval_str=True)
-    extra = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-        for name, kind in (("no_cache", NoCache), ("verify_cache", VerifyCache))
-    ]
-
-    @functools.wraps(command)
-    def with_options(*args: Any, no_cache: bool, verify_cache: bool, **options: Any) -> None:  # noqa: ANN401  # whatever the command takes
-        token = _chosen.set(_Choice(no_cache, verify_cache))
-        try:
-            command(*args, **options)
-        finally:
-            _chosen.reset(token)
-
-    parameters = [*signature.parameters.values(), *extra]
-    with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
-    return with_options
-
-
-def chosen_cache() -> TraceCache | None:
-    """The cache that the running command is to use; None for none.
-
-    Raises:
-        UsageError: the limit in the environment is no size.
-    """
-    from tracelens_ext.readers.cache import TraceCache
-    from tracelens_ext.readers.cache_settings import cache_is_off
-
-    choice = _chosen.get()
-    if choice.off or cache_is_off():
-        return None
-    return TraceCache.from_environment(verify=choice.verify, tell=_tell)
-
-
-def _tell(note: str) -> None:
-    from tracelens_ext.report.terminal import safe_text
-
-    typer.echo(f"tracelens-ext: {safe_text(note)}", err=True)
 
 
 @app.command()

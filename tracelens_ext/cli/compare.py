@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.say import say
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.formats import Format
 
@@ -124,9 +125,9 @@ def _tell(verdicts: Sequence[Verdict], written: Sequence[Path], *, quiet: bool) 
     """Say what was written and which budgets hold; crossed ones always, on standard error."""
     for path in written:
         if not quiet:
-            typer.echo(f"Wrote {path}")
+            say(f"Wrote {path}")
     for verdict in verdicts:
         if verdict.crossed:
-            typer.echo(f"tracelens-ext: budget crossed: {verdict}", err=True)
+            say(f"tracelens-ext: budget crossed: {verdict}", error=True)
         elif not quiet:
-            typer.echo(f"Budget holds: {verdict}")
+            say(f"Budget holds: {verdict}")

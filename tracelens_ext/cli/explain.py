@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.say import say
 
 if TYPE_CHECKING:
     from tracelens_ext.categorize.explain import Explanation, Match
@@ -27,9 +28,9 @@ def explain(
 
     asked = KernelCategorizer.create(rules=rules or (), categorizer=categorizer, maps=maps or ())
     for line in explanation_lines(explain_kernel(asked, name, cpu_op)):
-        typer.echo(line)
+        say(line)
     for problem in asked.problems:
-        typer.echo(f"plugin {problem}", err=True)
+        say(f"plugin {problem}", error=True)
 
 
 def explanation_lines(explanation: Explanation) -> list[str]:

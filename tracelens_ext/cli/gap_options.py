@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracelens_ext.cli.options import A_TRACE
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ class GapSort(Enum):
 
 Trace = Annotated[
     Path,
-    typer.Argument(
-        metavar="TRACE", help="A PyTorch profiler trace, .json or .json.gz.", show_default=False
-    ),
+    typer.Argument(metavar="TRACE", help=A_TRACE, show_default=False),
 ]
 PStep = Annotated[
     int | None,

@@ -9,6 +9,7 @@ import typer
 
 from tracelens_ext.cli import gap_options as asked
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.say import say
 
 
 def gaps(
@@ -64,4 +65,4 @@ def gaps(
 
     show_gaps(report, console(), top=top)
     if output is not None:
-        typer.echo(f"Wrote {output}")
+        say(f"Wrote {output}")

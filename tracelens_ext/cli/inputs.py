@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,14 +10,12 @@ from tracelens_ext.errors import TraceError, TraceNotFoundError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: What the name of a trace ends in.
-TRACE_SUFFIXES = (".json", ".json.gz")
-
 
 def find_traces(arguments: Sequence[str]) -> tuple[list[Path], list[TraceError]]:
     """The traces that arguments name, in that order.
 
-    A folder stands for the traces directly in it, a pattern (`run_*/rank[0-3].json.gz`, `**` for
+    A folder stands for the traces directly in it (of a report of Nsight Systems and its export the
+    export; no databases of other programs), a pattern (`run_*/rank[0-3].json.gz`, `**` for
     any depth) for the files that match it; both without what this program wrote itself. An
     argument that is a file's name is that file, whatever characters it has.
 
@@ -29,6 +26,8 @@ def find_traces(arguments: Sequence[str]) -> tuple[list[Path], list[TraceError]]
         The files (one that does not exist too: its reader will say so), and what is wrong with
         the arguments that name nothing.
     """
+    from tracelens_ext.trace_files import is_pattern
+
     found: list[Path] = []
     problems: list[TraceError] = []
     for argument in arguments:
@@ -38,7 +37,7 @@ def find_traces(arguments: Sequence[str]) -> tuple[list[Path], list[TraceError]]
         try:
             if path.is_dir():
                 found += _traces_in(path)
-            elif _is_pattern(argument) and not path.exists():
+            elif is_pattern(argument):
                 found += _matching(argument)
             else:
                 found.append(path)
@@ -61,20 +60,28 @@ def without_repetitions(paths: Iterable[Path]) -> list[Path]:
     return list(of_file.values())
 
 
-def _is_pattern(argument: str) -> bool:
-    return glob.has_magic(argument)
+def check_files(paths: Iterable[Path]) -> None:
+    """Check that all files are there, before the first is read for minutes.
+
+    Raises:
+        TraceNotFoundError: one is not.
+    """
+    for path in paths:
+        try:
+            absent = not path.exists()
+        except (OSError, ValueError):
+            continue  # the reader says what is wrong with such a name
+        if absent:
+            raise TraceNotFoundError(path, "no such file", "check the path")
 
 
 def _traces_in(folder: Path) -> list[Path]:
-    try:
-        entries = sorted(folder.iterdir())
-    except OSError as error:
-        raise _unusable(folder, error) from None
-    traces = _not_ours(path for path in entries if path.name.lower().endswith(TRACE_SUFFIXES))
-    if not traces:
+    from tracelens_ext.trace_files import SUFFIXES_TEXT, traces_in
+
+    if not (traces := traces_in(folder)):
         raise TraceNotFoundError(
             folder,
-            "holds no .json or .json.gz file",
+            f"holds no {SUFFIXES_TEXT} file",
             "name the folder that does, or a pattern such as 'FOLDER/**/*.json.gz'",
         )
     return traces
@@ -88,14 +95,8 @@ def _unusable(path: Path, error: OSError | ValueError) -> TraceNotFoundError:
 
 
 def _matching(pattern: str) -> list[Path]:
-    traces = _not_ours(Path(name) for name in sorted(glob.glob(pattern, recursive=True)))  # noqa: PTH207  # absolute ones too
-    if not traces:
+    from tracelens_ext.trace_files import traces_matching
+
+    if not (traces := traces_matching(pattern)):
         raise TraceNotFoundError(pattern, "no file matches", "check the pattern")
     return traces
-
-
-def _not_ours(paths: Iterable[Path]) -> list[Path]:
-    """The regular files among these that are no reports of this program."""
-    from tracelens_ext.report.manifest import made_here
-
-    return [path for path in paths if path.is_file() and not made_here(path)]

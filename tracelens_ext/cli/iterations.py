@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,8 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tracelens_ext.analysis.iteration_table import IterationTable
     from tracelens_ext.trace import Trace
 
@@ -20,13 +21,13 @@ _SUGGESTED = 5
 _MOST_ODD = 10
 _MOST_COLUMNS = 4
 _MOST_STATISTICS = 15
+#: What a narrow terminal can do without most easily: both are parts of the busy time.
+_SHOWN_LAST = ("computation_time_ms", "exposed_memcpy_time_ms")
 _STATISTICS = ("column", "device", "mean", "std", "median", "mad", "odd", "min", "max")
 
 
 def iterations(
-    trace: Annotated[
-        Path, typer.Argument(metavar="TRACE", help="A PyTorch profiler trace, .json or .json.gz.")
-    ],
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help=shared.A_TRACE)],
     annotation: Annotated[
         str | None,
         typer.Option(
@@ -43,10 +44,10 @@ def iterations(
     top: Annotated[int, typer.Option(help="Iterations to print, the first ones.", min=0)] = 50,
 ) -> None:
     """Show wall time, GPU time and idle time of each iteration, and the odd ones out."""
-    from tracelens_ext.analysis.iteration_table import iteration_table
+    from tracelens_ext.analysis.iteration_table import annotation_pattern, iteration_table
     from tracelens_ext.cli.analysis import AnalysisOptions, analyze
 
-    pattern = _pattern(annotation)
+    pattern = annotation_pattern(annotation)
     options = AnalysisOptions(
         rules=rules or (), categorizer=categorizer, unlinked_kernels=unlinked_kernels
     )
@@ -58,13 +59,6 @@ def iterations(
         _print_json(trace, table)
     else:
         _print(trace, table, top)
-
-
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    try:
-        return None if text is None else re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"--annotation {text!r} is no regular expression ({error})") from None
 
 
 def _nothing_found(path: Path, trace: Trace, annotation: str | None) -> str:
@@ -107,7 +101,7 @@ def _print(trace: Path, table: IterationTable, top: int) -> None:
     say(f"Trace: {trace}")
     console.print()
     if top:
-        shown = frame.drop(columns=["odd", "whole"])
+        shown = frame[_shown(frame.columns)]
         console.print(frame_table(shown.head(top), title="Iterations", rows=min(top, len(frame))))
         if len(frame) > top:
             say(f"{len(frame) - top:,} more iterations not shown (--top)")
@@ -122,6 +116,15 @@ def _print(trace: Path, table: IterationTable, top: int) -> None:
         say(line)
     for note in table.notes:
         say(note)
+
+
+def _shown(columns: Iterable[str]) -> list[str]:
+    """The columns to print; what does not fit is left out from the end."""
+    from tracelens_ext.analysis.iteration_table import is_category_time
+
+    shown = [c for c in columns if c not in ("odd", "whole", *_SHOWN_LAST)]
+    at = next((at for at, column in enumerate(shown) if is_category_time(column)), len(shown))
+    return [*shown[:at], *_SHOWN_LAST, *shown[at:]]
 
 
 def _odd_lines(table: IterationTable) -> list[str]:

@@ -10,6 +10,7 @@ import typer
 
 from tracelens_ext.cli import gap_options as asked
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.say import say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,4 +106,4 @@ def kernels(
         screen.print()
         show_gaps(report, screen, top=gap_top)
     for path in written:
-        typer.echo(f"Wrote {path}")
+        say(f"Wrote {path}")

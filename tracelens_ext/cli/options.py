@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
+#: What a single trace may be.
+A_TRACE = "A trace of PyTorch (.json, .json.gz) or of Nsight Systems (.sqlite, .nsys-rep)."
+
 Traces = Annotated[
     list[str],
     typer.Argument(
         metavar="TRACE",
-        help="PyTorch profiler traces, .json or .json.gz; folders of them; patterns.",
+        help="Traces of PyTorch (.json, .json.gz) or of Nsight Systems (.sqlite, .nsys-rep);"
+        " folders of them; patterns.",
         show_default=False,
     ),
 ]

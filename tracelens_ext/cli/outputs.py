@@ -283,7 +283,7 @@ def _write_page(document: Document, path: Path) -> None:
 
     write_html(
         path,
-        document.sheets,
+        {**document.sheets, **document.page_sheets},
         facts=document.facts,
         charts=document.page_charts,
         notes=document.notes,

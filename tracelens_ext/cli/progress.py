@@ -1,40 +1,49 @@
-"""A progress bar on standard error, for files that take a while, on terminals only."""
+"""Progress bars on standard error, for files that take a while, on terminals only."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Sequence
+
+    from rich.progress import Progress
 
 _PATIENCE_S = 1.0
 
+#: Bytes of the file read so far, its size or None.
+_Advance = Callable[[int, int | None], None]
+_listener: ContextVar[_Advance | None] = ContextVar("progress", default=None)
+
 
 @contextmanager
-def reading_progress(label: str) -> Iterator[Callable[[int, int | None], None] | None]:
+def progress_goes_to(listener: _Advance) -> Iterator[None]:
+    """For a while, have readers tell somebody else how far they are, whoever watches."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+@contextmanager
+def reading_progress(label: str) -> Iterator[_Advance | None]:
     """What to hand to a reader as `progress`; None where nobody watches.
 
     The bar appears after a second and is gone when the file is read.
     """
+    if (listener := _listener.get()) is not None:
+        yield listener
+        return
     if not sys.stderr.isatty():
         yield None
         return
-
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    started = time.monotonic()
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
+    bar, started = _bars(), time.monotonic()
     task = bar.add_task(label, total=None)
 
     def advance(done: int, size: int | None) -> None:
@@ -46,3 +55,45 @@ def reading_progress(label: str) -> Iterator[Callable[[int, int | None], None] |
         yield advance
     finally:
         bar.stop()
+
+
+@contextmanager
+def several_progress(
+    labels: Sequence[str],
+) -> Iterator[Callable[[int, int | None, int | None], None] | None]:
+    """What to call with the number of a file, its bytes read so far, and its size; or None.
+
+    There is a bar for each file that is being read; `None` bytes mean that it is done with.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    bars, started = _bars(), time.monotonic()
+    tasks = [bars.add_task(label, total=None, visible=False) for label in labels]
+
+    def advance(number: int, done: int | None, size: int | None) -> None:
+        if time.monotonic() - started > _PATIENCE_S:
+            bars.start()
+        if done is None:
+            bars.update(tasks[number], visible=False)
+        else:
+            bars.update(tasks[number], completed=done, total=size, visible=True)
+
+    try:
+        yield advance
+    finally:
+        bars.stop()
+
+
+def _bars() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.say import say
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.report.formats import Format
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cli.analysis import AnalysisOptions
     from tracelens_ext.cli.outputs import Outputs, Wanted
+    from tracelens_ext.cli.parallel import Outcome
     from tracelens_ext.report.formats import Document
     from tracelens_ext.report.perf_report import PerfReport
 
@@ -103,11 +105,25 @@ def report(
     gaps: Annotated[
         bool, typer.Option("--gaps", help="Write the sheets about idle time and its causes.")
     ] = False,
+    iterations: Annotated[
+        bool,
+        typer.Option("--iterations", help="Write the sheets about iterations, if there are any."),
+    ] = False,
+    annotation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Take annotations whose name matches for iterations; implies --iterations."
+            "  [default: ProfilerStep#N]",
+            show_default=False,
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(help="Kernels to print.", min=0)] = 10,
     quiet: shared.Quiet = False,
 ) -> None:
     """Analyse traces: write an Excel report of each, print the timeline and the top kernels."""
     from tracelens_ext.analysis.comparison import measure
+    from tracelens_ext.analysis.iteration_table import annotation_pattern
     from tracelens_ext.cli.analysis import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted
     from tracelens_ext.report.perf_report import build_perf_report
@@ -116,7 +132,7 @@ def report(
         raise UsageError("--compare needs kernel categories; leave out --no-kernel-categories")
     if total and not compare:
         raise UsageError("--total is about comparing; add --compare")
-    run = _Run(
+    run = Run(
         wanted=Wanted(output, output_format, csv_dir, html),
         options=AnalysisOptions(
             kernel_categories, rules or (), categorizer, unlinked_kernels, maps or ()
@@ -132,6 +148,9 @@ def report(
             group_by_num_kernels=group_by_num_kernels,
             collective_analysis=collective_analysis,
             gaps=gaps,
+            iterations=iterations,
+            annotation=annotation_pattern(annotation),
+            for_page=html is not None,
             micro_idle_thresh_us=micro_idle_thresh_us,
         ),
         measure=partial(measure, micro_idle_thresh_us=micro_idle_thresh_us) if compare else None,
@@ -145,7 +164,7 @@ def report(
 
 
 @dataclass
-class _Run:
+class Run:
     """One call of the command.
 
     Attributes:
@@ -187,7 +206,7 @@ class _Run:
         return len(problems) + self._several(traces, problems)
 
     def _single(self, trace: Path) -> None:
-        result, written, _ = self._one(trace, self.wanted.for_one(trace), [trace])
+        result, written, _ = self.one(trace, self.wanted.for_one(trace), [trace])
         if self.quiet:
             return
         from rich.console import Console
@@ -199,24 +218,26 @@ class _Run:
 
     def _several(self, traces: Sequence[Path], problems: Sequence[TraceError]) -> int:
         """Report on several traces, whatever becomes of each; how many could not be."""
-        from tracelens_ext.cli.report_view import summary_row
+        from tracelens_ext.cli.parallel import reports_elsewhere
 
         outputs = self.wanted.for_several(traces)
         for problem in problems:
             _tell_error(problem)
-        rows: list[dict[str, object]] = []
+        rows: list[dict[str, Any]] = []
         measured: list[Measurement | None] = []
-        for trace, output in zip(traces, outputs, strict=True):
-            try:
-                result, written, measurement = self._one(trace, output, traces)
-            except (TraceError, OutputError) as error:
-                _tell_error(error)
-                measured.append(None)
-                continue
-            rows.append(summary_row(trace, result))
-            measured.append(measurement)
-            if not self.quiet:
-                _tell_written(written)
+        with reports_elsewhere(self, traces) as elsewhere:
+            for number, (trace, output) in enumerate(zip(traces, outputs, strict=True)):
+                try:
+                    outcome = elsewhere.take(number)
+                    row, written, measurement = self._row(outcome, trace, output, traces)
+                except (TraceError, OutputError) as error:
+                    _tell_error(error)
+                    measured.append(None)
+                    continue
+                rows.append(row)
+                measured.append(measurement)
+                if not self.quiet:
+                    _tell_written(written)
         if not self.quiet and rows:
             from rich.console import Console
 
@@ -228,7 +249,19 @@ class _Run:
             failures += self._compare(traces, measured)
         return failures
 
-    def _one(
+    def _row(
+        self, outcome: Outcome | None, trace: Path, output: Outputs, inputs: Sequence[Path]
+    ) -> tuple[dict[str, Any], Sequence[Path], Measurement | None]:
+        """A trace's row of the summary and its files: what another process made, or this one."""
+        from tracelens_ext.cli.parallel import retold
+        from tracelens_ext.cli.report_view import summary_row
+
+        if outcome is not None:
+            return (*retold(outcome, self.told), None)
+        result, written, measurement = self.one(trace, output, inputs)
+        return summary_row(trace, result), written, measurement
+
+    def one(
         self, trace: Path, outputs: Outputs, inputs: Sequence[Path]
     ) -> tuple[PerfReport, list[Path], Measurement | None]:
         """Analyse a trace, and write its report."""
@@ -285,13 +318,14 @@ def _document(result: PerfReport) -> Document:
         notes=result.notes,
         descriptions=DESCRIPTIONS,
         charts=result.charts(),
+        page_sheets=result.page_sheets,
     )
 
 
 def _tell_written(paths: Sequence[Path]) -> None:
     for path in paths:
-        typer.echo(f"Wrote {path}")
+        say(f"Wrote {path}")
 
 
 def _tell_error(error: TracelensError) -> None:
-    typer.echo(f"tracelens-ext: {error}", err=True)
+    say(f"tracelens-ext: {error}", error=True)

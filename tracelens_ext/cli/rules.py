@@ -10,7 +10,8 @@ import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.analysis import AnalysisOptions, analyze, show_problems
-from tracelens_ext.cli.cache import reads_traces
+from tracelens_ext.cli.reading import reads_traces
+from tracelens_ext.cli.say import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,10 +99,12 @@ def suggest(
     rules: shared.Rules = None,
 ) -> None:
     """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first."""
+    from tracelens_ext.analysis.coverage import whole_graphs
     from tracelens_ext.categorize import UNCATEGORIZED
     from tracelens_ext.categorize.suggest import draft_rules, group_unknown
     from tracelens_ext.errors import OutputError
     from tracelens_ext.report.atomic import written_beside
+    from tracelens_ext.report.json_text import json_safe
 
     if output is not None and output.exists():
         raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")
@@ -109,16 +112,20 @@ def suggest(
     show_problems(analyzer, set())
     table = analyzer.get_df_kernel_summary()
     unknown = table[(table["kernel_category"] == UNCATEGORIZED) & (table["kind"] == "kernel")]
+    if graphs := whole_graphs(analyzer.trace):
+        unknown = unknown[~unknown["kernel_name"].isin(graphs)]
+        for note in analyzer.trace.provenance.notes:
+            say(f"tracelens-ext: {trace}: {note}", error=True)
     groups = group_unknown(
         zip(unknown["kernel_name"], unknown["cpu_op"], unknown["total_time_ms"], strict=True)
     )
     draft = draft_rules(groups[:top], trace.name)
     if output is None:
-        typer.echo(draft, nl=False)
+        typer.echo(json_safe(draft), nl=False)
         return
     with written_beside(output) as beside:
         beside.write_text(draft, encoding="utf-8")
-    typer.echo(f"{output}: {len(groups[:top])} rules to edit")
+    say(f"{output}: {len(groups[:top])} rules to edit")
 
 
 _WIDEST = 40  # longer texts stand out of their column rather than widen it for all

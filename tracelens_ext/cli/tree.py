@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracelens_ext.cli.options import A_TRACE
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,9 +23,7 @@ _MIN_PERCENT = 1.0
 
 
 def tree(
-    trace: Annotated[
-        Path, typer.Argument(metavar="TRACE", help="A PyTorch profiler trace, .json or .json.gz.")
-    ],
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help=A_TRACE)],
     op: Annotated[
         str | None,
         typer.Option(

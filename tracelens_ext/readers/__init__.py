@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
-from tracelens_ext.readers import foreign, kineto
+from tracelens_ext.readers import (
+    foreign,
+    kineto,
+    nsys_csv,
+    nsys_csv_trace,
+    nsys_export,
+    nsys_sqlite,
+)
 from tracelens_ext.readers.cache import open_cache
+from tracelens_ext.readers.nsys_database import SQLITE_MAGIC
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.trace import Trace
 
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["read_trace"]
 
 _HEAD_BYTES = 4096
+_PIECE_BYTES = 1 << 20
 
 
 def read_trace(
@@ -78,7 +87,7 @@ def _cached(
     cache: TraceCache | None,
 ) -> Trace:
     def parse() -> Trace:
-        trace = _read(source, progress)
+        trace = _read(source, progress, cache)
         foreign.refuse_trace(trace)
         return trace
 
@@ -87,13 +96,17 @@ def _cached(
     return parse()
 
 
-def _read(source: TraceSource, progress: Callable[[int, int | None], None] | None) -> Trace:
+def _read(
+    source: TraceSource,
+    progress: Callable[[int, int | None], None] | None,
+    cache: TraceCache | None,
+) -> Trace:
     if isinstance(source, Mapping):
         return _from_document(source)
     if isinstance(source, list):
         return _from_document({"traceEvents": source})
     if isinstance(source, str | os.PathLike) or hasattr(source, "read"):
-        return _from_file(source, progress)
+        return _from_file(source, progress, cache)
     raise TypeError(f"a trace is a path, an open file or a dict, not {type(source).__name__}")
 
 
@@ -121,10 +134,33 @@ def _from_document(document: Mapping[str, object], path: str = "<dict>") -> Trac
 def _from_file(
     source: str | os.PathLike[str] | Readable,
     progress: Callable[[int, int | None], None] | None,
+    cache: TraceCache | None,
 ) -> Trace:
+    if isinstance(source, str | os.PathLike) and nsys_export.is_report(Path(source)):
+        with nsys_export.exported(os.fspath(source), cache) as database:
+            return nsys_sqlite.read(os.fspath(source), database, progress)
     with ByteSource(source, progress) as opened:
-        foreign.refuse_bytes(opened.path, opened.peek(64))
+        head = opened.peek(64)
+        if head.startswith(SQLITE_MAGIC):
+            return _from_database(source, opened, progress)
+        if nsys_csv.report_in(opened.peek(_HEAD_BYTES)) is not None:
+            return nsys_csv_trace.read_gpu_trace(opened)
+        foreign.refuse_bytes(opened.path, head)
         trace, members = kineto.read(opened)
         if trace is None:
             raise foreign.refuse_members(opened.path, members)
         return trace
+
+
+def _from_database(
+    source: str | os.PathLike[str] | Readable,
+    opened: ByteSource,
+    progress: Callable[[int, int | None], None] | None,
+) -> Trace:
+    """A database is read where it lies; one that is gzipped or an open file, from memory."""
+    if isinstance(source, str | os.PathLike) and not opened.compressed:
+        return nsys_sqlite.read(opened.path, Path(source), progress)
+    content = bytearray()
+    while piece := opened.read(_PIECE_BYTES):
+        content += piece
+    return nsys_sqlite.read(opened.path, bytes(content), progress)

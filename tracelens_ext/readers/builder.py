@@ -103,6 +103,11 @@ class TraceBuilder:
         self._numbers: dict[str, _ArgPieces] = {}
         self._texts: dict[str, _ArgPieces] = {}
 
+    @property
+    def present(self) -> int:
+        """Events so far: those added, metadata, and those left out."""
+        return self._rows + self.metadata_events + sum(self.dropped.values())
+
     def add(
         self,
         columns: Mapping[str, IntArray],

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ from tracelens_ext.readers.cache_settings import (
     cache_is_off,
     cache_limit,
 )
+from tracelens_ext.readers.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,7 +52,8 @@ WORTH_KEEPING = 20 * 10**6
 
 _ABANDONED_S = 3600
 _TRACE = "trace"
-_ENTRY = re.compile(r"(?P<stem>[0-9a-f]{32})\.(?P<part>[a-z0-9_-]+)\.columns")
+_CONVERSION = "conversion"
+_ENTRY = re.compile(r"(?P<stem>[0-9a-f]{32})\.(?P<part>[a-z0-9_-]+)\.(?:columns|sqlite)")
 _NOT_KEPT = (OSError, TypeError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
@@ -162,6 +165,39 @@ class TraceCache:
         except _NOT_KEPT as error:
             self.tell(_why_not_kept(trace.provenance.path, error))
 
+    def conversion(self, source: str | os.PathLike[str]) -> Path | None:
+        """The database that another program made of a file, if it is kept and the file the same."""
+        stem = _stem(source)
+        path = self.folder / f"{stem}.{_CONVERSION}.sqlite"
+        try:
+            about = read_about(self.folder / f"{stem}.{_CONVERSION}.columns")
+            if about["identity"] != _of_file_alone(Path(source)) or not path.is_file():
+                return None
+            os.utime(path)
+        except (OSError, DamagedFileError, KeyError, TypeError, ValueError):
+            return None
+        return path
+
+    def keep_conversion(self, source: str | os.PathLike[str], made: Path) -> Path | None:
+        """Move the database that another program made of a file into the cache.
+
+        Returns:
+            Where it is now; None when it could not be kept and is where it was.
+        """
+        stem = _stem(source)
+        path = self.folder / f"{stem}.{_CONVERSION}.sqlite"
+        try:
+            about = {"path": str(Path(source).resolve()), "identity": _of_file_alone(Path(source))}
+            if made.stat().st_size > self.limit:
+                return None
+            self._write(stem, _CONVERSION, about, {})
+            made.replace(path)
+            self._make_room(stem)
+        except _NOT_KEPT as error:
+            self.tell(_why_not_kept(os.fspath(source), error))
+            return None
+        return path
+
     def _load(self, stem: str, path: str, identity: dict[str, object]) -> Trace | None:
         found = self._read(stem, _TRACE, identity)
         if found is None:
@@ -250,7 +286,7 @@ class TraceCache:
         for path in self.folder.glob(f".*{TEMPORARY_SUFFIX}"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_S:
-                    path.unlink()
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _files(self) -> list[tuple[str, Path, os.stat_result]]:
         """The files of the cache: (which trace, path, status)."""
@@ -298,7 +334,10 @@ class TraceCache:
     def _described(self, stem: str) -> tuple[str, bool]:
         """The file that a trace was read from, and whether it is still the same."""
         try:
-            about = read_about(self.folder / f"{stem}.{_TRACE}.columns")
+            trace = self.folder / f"{stem}.{_TRACE}.columns"
+            if not trace.exists():  # too small to keep, but not what it was converted from
+                return self._described_conversion(stem)
+            about = read_about(trace)
             path = str(about["path"])
         except (OSError, DamagedFileError, KeyError, TypeError, ValueError):
             return "(damaged)", False
@@ -306,6 +345,10 @@ class TraceCache:
             return path, identity_of(Path(path)) == about["identity"]
         except (OSError, ValueError, KeyError):
             return path, False
+
+    def _described_conversion(self, stem: str) -> tuple[str, bool]:
+        path = str(read_about(self.folder / f"{stem}.{_CONVERSION}.columns")["path"])
+        return path, self.conversion(path) is not None
 
     def clear(self) -> tuple[int, int]:
         """Remove everything; how many traces, and how many bytes, that were."""
@@ -316,11 +359,16 @@ class TraceCache:
 def open_cache(wanted: TraceCache | bool | None) -> TraceCache | None:
     """The cache that an argument `cache=` means; None for none.
 
-    True is the user's cache, unless `TRACELENS_EXT_NO_CACHE` is set.
+    True is the user's cache, unless `TRACELENS_EXT_NO_CACHE` is set. There is none while files are
+    salvaged (half a trace must never be taken for the whole one), nor where the user limits their
+    size (what is refused does not depend on what was read before).
 
     Raises:
         UsageError: the limit in the environment is no size.
     """
+    settings = read_settings()
+    if settings.salvage or settings.max_bytes is not None:
+        return None
     if isinstance(wanted, TraceCache):
         return wanted
     return TraceCache.from_environment() if wanted and not cache_is_off() else None
@@ -338,3 +386,9 @@ def _stem(source: str | os.PathLike[str]) -> str:
     """What the files of a trace are called in the cache, after its path."""
     path = os.fsencode(Path(source).resolve())
     return hashlib.blake2b(path, digest_size=16).hexdigest()
+
+
+def _of_file_alone(path: Path) -> dict[str, object] | None:
+    """What tells a file from another: no matter which version of this program reads it."""
+    identity = identity_of(path)
+    return identity and {name: value for name, value in identity.items() if name != "reader"}

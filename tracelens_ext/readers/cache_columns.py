@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tracelens_ext.trace import ArgColumn, Device, Provenance, Trace
+from tracelens_ext.trace import ArgColumn, Conventions, Device, Provenance, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +36,7 @@ _IN_JSON = (
     "process_labels",
     "thread_names",
     "provenance",
+    "conventions",
 )
 
 
@@ -74,6 +75,7 @@ def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
         "process_labels": list(trace.process_labels.items()),
         "thread_names": [[*thread, name] for thread, name in trace.thread_names.items()],
         "provenance": _provenance_members(trace.provenance),
+        "conventions": asdict(trace.conventions),
     }
     if repr(json.loads(json.dumps(about["metadata"]))) != repr(about["metadata"]):
         raise ValueError("the metadata has values that JSON does not give back as they were")
@@ -121,4 +123,5 @@ def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str)
         process_labels=dict(about["process_labels"]),
         thread_names={(process, thread): name for process, thread, name in about["thread_names"]},
         provenance=replace(provenance, path=path),
+        conventions=Conventions(**about["conventions"]),
     )

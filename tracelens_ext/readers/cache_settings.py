@@ -39,9 +39,17 @@ def cache_limit() -> int:
     text = os.environ.get(SIZE_VARIABLE, "")
     if not text.strip():
         return DEFAULT_SIZE
+    size = parse_size(text)
+    if size is None:
+        raise UsageError(f"{SIZE_VARIABLE}={text!r} is no size; write it as 5GB or 500MB")
+    return size
+
+
+def parse_size(text: str) -> int | None:
+    """The bytes that `5GB`, `500 MB`, `1.5GiB` or `100` stand for; None of what is no size."""
     found = _SIZE.fullmatch(text)
     if found is None:
-        raise UsageError(f"{SIZE_VARIABLE}={text!r} is no size; write it as 5GB or 500MB")
+        return None
     number, prefix, binary = found.groups()
     base = 1024 if binary else 1000
     power = " kmgt".index(prefix.lower()) if prefix else 0

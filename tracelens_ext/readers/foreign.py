@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 
 #: First bytes of a file → what it is, and what to do.
 _MAGIC: tuple[tuple[bytes, str, str], ...] = (
-    (
-        b"SQLite format 3\x00",
-        "an SQLite database, such as Nsight Systems exports",
-        "give a PyTorch profiler trace (.json or .json.gz)",
-    ),
     (b"\x1f\x8b", "gzipped twice", "unpack it once with gunzip"),
     (b"PK\x03\x04", "a zip archive", "unpack it and give one trace of it"),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it with `zstd -d`"),
@@ -28,7 +23,10 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"PAR1", "a Parquet file", "give a PyTorch profiler trace (.json or .json.gz)"),
     (b"<", "HTML or XML", "give a PyTorch profiler trace (.json or .json.gz)"),
 )
+_LONGEST_NAME = 60
 _RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
+
+_MOST_QUOTED = 300
 
 #: A top-level member that only one tool writes → the tool.
 _MEMBERS = {
@@ -38,6 +36,12 @@ _MEMBERS = {
     "shared": "a speedscope file",
     "resourceSpans": "OpenTelemetry spans",
 }
+
+
+def one_line(text: str) -> str:
+    """What a file or another program says, as a line that a message can quote."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= _MOST_QUOTED else f"{line[:_MOST_QUOTED]}…"
 
 
 def refuse_bytes(path: str, head: bytes) -> None:
@@ -60,9 +64,16 @@ def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:
     for name in names:
         if name in _MEMBERS and name != "otherData":
             return TraceFormatError(path, f"is {_MEMBERS[name]}, which is not supported", _RECORD)
-    shown = ", ".join(names[:6]) + (" …" if len(names) > 6 else "")
+    if "traceEvents" in names:
+        return TraceFormatError(path, "has traceEvents that are no list", _RECORD)
+    shown = ", ".join(map(_in_a_line, names[:6])) + (" …" if len(names) > 6 else "")
     has = f"it has: {shown}" if names else "it is empty"
     return TraceFormatError(path, f"is JSON without traceEvents ({has})", _RECORD)
+
+
+def _in_a_line(name: str) -> str:
+    """A name out of a file, fit for a message: on one line, short, and text that can be printed."""
+    return " ".join(name.split())[:_LONGEST_NAME].encode("utf-8", "replace").decode()
 
 
 def refuse_trace(trace: Trace) -> None:
@@ -85,7 +96,8 @@ def refuse_trace(trace: Trace) -> None:
             "record PyTorch programs with torch.profiler; open this one in Perfetto or XProf",
         )
     kinds = sorted({c for c in trace.categories if c})
-    shown = f"its events are of kinds {', '.join(kinds[:5])}" if kinds else "its events have no cat"
+    listed = ", ".join(map(_in_a_line, kinds[:5]))
+    shown = f"its events are of kinds {listed}" if kinds else "its events have no cat"
     what = "holds no event that PyTorch's profiler records"
     if "otherData" in trace.metadata:
         what = "is a Chrome trace of another tool"

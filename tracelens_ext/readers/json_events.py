@@ -13,17 +13,27 @@ Format: the "Trace Event Format" document of the Chromium project.
 
 from __future__ import annotations
 
-import json
 import re
-from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
+from collections import deque
+from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
-from tracelens_ext.errors import TraceCutOffError, TraceFormatError
+from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
+from tracelens_ext.readers.json_escapes import mend_bytes
+from tracelens_ext.readers.lenient_json import (
+    IncompleteError,
+    LenientDecoder,
+    WrongError,
+    end_of_gap,
+)
+from tracelens_ext.readers.settings import read_settings
+from tracelens_ext.readers.source import SALVAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tracelens_ext.readers.slice_decoders import EventDecoder, SlicesAhead
     from tracelens_ext.readers.source import ByteSource
 
 E = TypeVar("E")
@@ -35,38 +45,26 @@ _WINDOW = 1 << 13  # how far back from the end of a slice a cut is looked for fi
 _SPACE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GAP_BYTES = b", \t\r\n"
-#: An error of the standard decoder this near the end of the text may be due to the end itself.
-_END_MARGIN = 16
 _FIRST_KEY = re.compile(rb'\s*\{\s*"([A-Za-z_]+)"')
 _ANY_CUT = re.compile(rb'\}\s*,\s*\{\s*"[A-Za-z_]')
-#: What a document that is cut off may end with, where the decoder stumbles over it.
-_UNFINISHED = re.compile(
-    r"(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|N|Na|-?I[nfity]*|-|\.|\.?[eE][+-]?|,)?\s*\Z"
-)
-_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,4})?\Z")
-_NUMBER = "0123456789.eE+-"
-_GAP = re.compile(r"[\s,]*")
+#: With more refused slices than this the file is odd, and going ahead no longer pays.
+_MOST_REFUSALS = 16
+_MOST_OWN = 4  # slices that are decoded here before their turn
 _REMEDY_DAMAGED = "record the trace again or repair the file"
 
 
-class EventDecoder(Protocol[E]):
-    """Turns JSON text into events."""
+class _Ahead(NamedTuple, Generic[E]):
+    """A slice that was read before its turn.
 
-    def decode(self, text: bytes) -> list[E]:
-        """Decode an array of events; raises `msgspec.DecodeError` when one is unusual."""
+    Attributes:
+        rest: what was left before it.
+        piece: what was read.
+        events: what it holds; None where somebody else has it.
+    """
 
-    def repair(self, event: object) -> E | None:
-        """Make the best of one unusual event; None when it had to be dropped (and counted)."""
-
-
-class Number(str):
-    """A number's text, kept exact, in a value that was decoded leniently."""
-
-    __slots__ = ()
-
-
-class _IncompleteError(Exception):
-    """The text ends before the value does."""
+    rest: bytes
+    piece: bytes
+    events: list[E] | None
 
 
 class EventStream(Generic[E]):
@@ -76,10 +74,13 @@ class EventStream(Generic[E]):
         source: the bytes.
         decoder: what makes events of them.
         slice_bytes: how much text to decode at a time.
+        ahead: decodes slices elsewhere; what it takes over is not given here.
 
     Attributes:
         members: the document's other top-level members, complete once the events are read.
         found_events: whether there was an array of events.
+        damage: why the document could not be read to its end, where `read_settings()` asks for
+            salvage and there were events before that.
 
     Raises:
         TraceCutOffError: the document ends in the middle.
@@ -87,13 +88,21 @@ class EventStream(Generic[E]):
     """
 
     def __init__(
-        self, source: ByteSource, decoder: EventDecoder[E], slice_bytes: int = SLICE_BYTES
+        self,
+        source: ByteSource,
+        decoder: EventDecoder[E],
+        slice_bytes: int = SLICE_BYTES,
+        ahead: SlicesAhead | None = None,
     ) -> None:
         self._source = source
         self._decoder = decoder
-        self._slice_bytes = slice_bytes
-        self._exact_json = json.JSONDecoder(strict=False, parse_float=Number, parse_int=Number)
-        self._plain_json = json.JSONDecoder(strict=False)
+        self._slice_bytes = self._size = slice_bytes
+        self._ahead, self._refusals = ahead, 0
+        self._salvage = read_settings().salvage
+        self._broken: TraceFormatError | None = None
+        self.damage: TraceFormatError | None = None
+        self._exact_json = LenientDecoder(exact=True)
+        self._plain_json = LenientDecoder(exact=False)
         self._rest = b""  # read, but not used yet
         self._at_end = False
         self._cut = _ANY_CUT
@@ -102,6 +111,20 @@ class EventStream(Generic[E]):
         self.found_events = False
 
     def __iter__(self) -> Iterator[list[E]]:
+        try:
+            yield from self._document()
+        except TraceFormatError as error:
+            if not self._salvage or not self.found_events:
+                raise
+            self.damage = error
+        self.damage = self._source.damage or self.damage
+
+    @property
+    def place(self) -> int:
+        """The byte of the text before which all was read."""
+        return self._source.bytes_read - len(self._rest)
+
+    def _document(self) -> Iterator[list[E]]:
         opening = self._next_byte()
         if opening == b"[":
             self.found_events = True
@@ -153,7 +176,7 @@ class EventStream(Generic[E]):
             text = part.decode("utf-8", "surrogateescape")
             try:
                 value, end = self._decode_one(self._plain_json, text, base, last=last)
-            except _IncompleteError:
+            except IncompleteError:
                 if last:
                     self._cut_off()
                 if len(part) == len(self._rest):
@@ -185,31 +208,107 @@ class EventStream(Generic[E]):
         if key := _FIRST_KEY.match(self._rest):
             # Metadata events come first in many files, and begin otherwise than most events do.
             self._cut = re.compile(rb'\}\s*,\s*\{\s*"(?:ph|' + key[1] + rb')"\s*:')
-        size, ended = self._slice_bytes, False
+        ended = False
         while not ended:
-            piece = self._read(size)
-            cut = self._last_cut(piece, len(piece))
-            if cut is None and piece:  # one event is larger than a slice
-                self._rest += piece
-                size *= 2
-                continue
-            if not piece:  # the end of the file: all but the last event can be cut off
-                piece, self._rest = self._rest, b""
-                cut = self._last_cut(piece, len(piece))
-            base = self._source.bytes_read - len(piece) - len(self._rest)
-            text = b"".join((b"[", self._rest, memoryview(piece)[:cut], b"]"))
-            after = piece[cut:] if cut is not None else b""
-            events, used, ended = self._slice(text, base)
-            self._rest = (text[used + 1 : -1] + after).lstrip(_GAP_BYTES)
-            if not used and not ended and after:  # the cut was inside an event
-                events, used, ended = self._walk(self._rest, base)
-                self._rest = self._rest[used:]
-            if not used and not ended and self._at_end:
-                self._cut_off()
-            size = self._slice_bytes if used else size * 2
+            if self._ahead is not None and self._size == self._slice_bytes:
+                yield from self._go_ahead(self._ahead)
+            events, ended = self._next_events()
             self._count += len(events)
             if events:
                 yield events
+        if self._broken is not None:
+            raise self._broken
+
+    def _next_events(self) -> tuple[list[E], bool]:
+        """The events of the next slice, perhaps none; whether the array ends after them."""
+        piece = self._read(self._size)
+        cut = self._last_cut(piece, len(piece))
+        if cut is None and piece:  # one event is larger than a slice
+            self._rest += piece
+            self._size *= 2
+            return [], False
+        if not piece:  # the end of the file: all but the last event can be cut off
+            piece, self._rest = self._rest, b""
+            cut = self._last_cut(piece, len(piece))
+        base = self._source.bytes_read - len(piece) - len(self._rest)
+        text = b"".join((b"[", self._rest, memoryview(piece)[:cut], b"]"))
+        after = piece[cut:] if cut is not None else b""
+        events, used, ended = self._slice(text, base)
+        self._rest = (text[used + 1 : -1] + after).lstrip(_GAP_BYTES)
+        if not used and not ended and after:  # the cut was inside an event
+            events, used, ended = self._walk(self._rest, self.place)
+            self._rest = self._rest[used:]
+        if not used and not ended and self._at_end:
+            self._cut_off()
+        self._size = self._slice_bytes if used else self._size * 2
+        return events, ended
+
+    def _go_ahead(self, ahead: SlicesAhead) -> Iterator[list[E]]:
+        """Have slices decoded elsewhere, and here while nobody else has time, while all goes well.
+
+        Where it does not, what was read since is taken back: `_next_events` finds all as if
+        nothing had happened.
+        """
+        begun: deque[_Ahead[E]] = deque()
+        own, more = 0, True
+        while True:
+            while more and ahead.has_room():
+                more = self._begin(begun, ahead)
+            if not begun:
+                return
+            events = begun[0].events
+            if events is not None:
+                own -= 1
+                self._count += len(events)
+                yield events
+            elif more and own < _MOST_OWN and not ahead.is_ready():
+                more = self._begin(begun, None)
+                own += more
+                continue
+            elif (count := ahead.take()) is not None:
+                self._count += count
+            else:
+                break
+            begun.popleft()
+        ahead.forget()
+        self._rest = begun[0].rest
+        self._source.unread(b"".join(slice_.piece for slice_ in begun))
+        self._at_end = False
+        self._refused()
+
+    def _refused(self) -> None:
+        self._refusals += 1
+        if self._refusals > _MOST_REFUSALS:
+            self._ahead = None
+
+    def _begin(self, begun: deque[_Ahead[E]], ahead: SlicesAhead | None) -> bool:
+        """Begin with the next slice, here or elsewhere; False, with nothing changed, if in vain."""
+        try:
+            piece = self._read(self._slice_bytes)
+        except TraceError:  # which comes again when it is its turn
+            return False
+        cut = self._last_cut(piece, len(piece))
+        if cut is None:
+            done = False
+        elif ahead is not None:
+            done, events = ahead.put((self._rest, memoryview(piece)[:cut])), None
+        else:
+            events = self._decoded((b"[", self._rest, memoryview(piece)[:cut], b"]"))
+            done = events is not None
+        if not done:
+            self._source.unread(piece)
+            self._at_end = False
+            return False
+        begun.append(_Ahead(self._rest, piece, events))
+        self._rest = piece[cut:].lstrip(_GAP_BYTES)
+        return True
+
+    def _decoded(self, parts: tuple[bytes | memoryview, ...]) -> list[E] | None:
+        try:
+            return self._decoder.decode(b"".join(parts))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self._refused()
+            return None
 
     def _last_cut(self, text: bytes, end: int) -> int | None:
         """Just after the last event before `end` that is followed by another one's start."""
@@ -233,10 +332,14 @@ class EventStream(Generic[E]):
             The events, how many bytes within the brackets they took, and whether the array ended
             after them.
         """
-        try:
-            return self._decoder.decode(text), len(text) - 2, False
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass
+        mended = text
+        for _ in range(2):
+            try:
+                return self._decoder.decode(mended), len(text) - 2, False
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                mended = mend_bytes(text)
+                if mended is text:
+                    break
         body = text[1:-1]
         middle = self._last_cut(body, len(body) // 2) if len(body) > _SMALL else None
         used = 0
@@ -257,7 +360,7 @@ class EventStream(Generic[E]):
         events: list[E] = []
         position, ended = 0, False
         while not ended:
-            start = _end_of_gap(text, position)
+            start = end_of_gap(text, position)
             if text.startswith("]", start):
                 position, ended = start + 1, True
                 continue
@@ -265,7 +368,12 @@ class EventStream(Generic[E]):
                 value, position = self._decode_one(
                     self._exact_json, text, base, start, last=self._at_end
                 )
-            except _IncompleteError:
+            except IncompleteError:
+                break
+            except TraceFormatError as error:
+                if not self._salvage:
+                    raise
+                self._broken, ended = error, True
                 break
             event = self._decoder.repair(value)
             if event is not None:
@@ -273,58 +381,30 @@ class EventStream(Generic[E]):
         return events, len(text[:position].encode("utf-8", "surrogateescape")), ended
 
     def _decode_one(
-        self, decoder: json.JSONDecoder, text: str, base: int, start: int = 0, *, last: bool
+        self, decoder: LenientDecoder, text: str, base: int, start: int = 0, *, last: bool
     ) -> tuple[object, int]:
-        """Decode one value.
-
-        Args:
-            decoder: strict or not.
-            text: what is there.
-            base: the byte of the document at which `text` begins.
-            start: where in `text` the value begins.
-            last: whether nothing comes after `text`.
-
-        Returns:
-            The value, and where in `text` it ends.
-        """
+        """Decode one value out of text that begins at the byte `base` of the document."""
         try:
-            value, end = decoder.raw_decode(text, _end_of_gap(text, start))
-        except json.JSONDecodeError as error:
-            if _may_go_on(text, error, last=last):
-                raise _IncompleteError from None
-            byte = base + len(text[: error.pos].encode("utf-8", "surrogateescape"))
-            self._refuse(f"is not valid JSON at byte {byte:,} ({error.msg})", _REMEDY_DAMAGED)
-        except RecursionError:
-            self._refuse("is nested too deeply to be a trace", _REMEDY_DAMAGED)
-        except ValueError:  # Python refuses integers of thousands of digits
-            self._refuse("holds a number that is too long", _REMEDY_DAMAGED)
-        in_number = text[end - 1] in _NUMBER and not text[end:].strip(_NUMBER)
-        if in_number and (end < len(text) or not last):
-            raise _IncompleteError  # its other digits follow, or are cut off
-        return value, end
+            return decoder.decode(text, start, last=last)
+        except WrongError as error:
+            place = ""
+            if error.position is not None:
+                before = text[: error.position].encode("utf-8", "surrogateescape")
+                place = f" at byte {base + len(before):,}"
+            self._refuse(error.problem.replace("{place}", place), _REMEDY_DAMAGED)
 
     def _refuse(self, problem: str, remedy: str) -> NoReturn:
-        self._source.check_rest()  # text out of a damaged gzip stream is no fault of the JSON's
+        if not self._salvage:
+            # Text out of a damaged gzip stream is no fault of the JSON's.
+            self._source.check_rest()
+        if self.found_events:
+            remedy = f"{remedy}, or {SALVAGE}"
         raise TraceFormatError(self._source.path, problem, remedy) from None
 
     def _cut_off(self) -> NoReturn:
+        remedy = "copy or record the file again"
         raise TraceCutOffError(
             self._source.path,
             f"the JSON ends in the middle, after {self._count:,} events",
-            "copy or record the file again",
+            f"{remedy}, or {SALVAGE}" if self.found_events else remedy,
         ) from None
-
-
-def _may_go_on(text: str, error: json.JSONDecodeError, *, last: bool) -> bool:
-    """Whether more text might mend an error: it is at the end, or as good as there."""
-    if error.msg.startswith("Unterminated string"):
-        return True
-    if last:
-        return bool(_UNFINISHED.match(text, error.pos) or _ESCAPE.search(text))
-    return error.pos >= len(text) - _END_MARGIN
-
-
-def _end_of_gap(text: str, position: int) -> int:
-    """Past the white space and commas at `position`."""
-    gap = _GAP.match(text, position)
-    return gap.end() if gap else position

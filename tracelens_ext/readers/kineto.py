@@ -12,45 +12,30 @@ Format: ``libkineto/src/output_json.cpp`` and ``ActivityType.cpp`` of pytorch/ki
 from __future__ import annotations
 
 import re
-from operator import attrgetter, index
+from itertools import islice
+from operator import index
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 from msgspec import Raw
 
-from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
-from tracelens_ext.readers.decimals import (
-    MISSING,
-    MISSING_TOKEN,
-    UnusualNumberError,
-    mend,
-    parse_integers,
-    parse_nanoseconds,
-)
-from tracelens_ext.readers.json_events import EventStream, Number
-from tracelens_ext.readers.kineto_schema import (
-    METADATA,
-    NAME_IN_FILE,
-    NO_DURATION,
-    NO_PHASE,
-    NO_TEXT,
-    PLAN,
-    Args,
-    Event,
-    kind_of,
-)
-from tracelens_ext.trace import Device, EventKind
+from tracelens_ext.readers.builder import Labels, TraceBuilder
+from tracelens_ext.readers.decimals import MISSING_TOKEN
+from tracelens_ext.readers.json_events import SLICE_BYTES, EventStream
+from tracelens_ext.readers.kineto_columns import SliceReader
+from tracelens_ext.readers.kineto_schema import NAME_IN_FILE, NO_DURATION, NO_PHASE, Args, Event
+from tracelens_ext.readers.lenient_json import Number
+from tracelens_ext.readers.salvage import salvage_note
+from tracelens_ext.readers.workers import slices_ahead
+from tracelens_ext.trace import Device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
-    import numpy.typing as npt
-
+    from tracelens_ext.readers.kineto_columns import SliceColumns, Special
     from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Trace
-
-    IntArray = npt.NDArray[np.integer]
 
 _EVENTS_AT_ONCE = 4096
 _ABSENT = {field: getattr(Args(), field) for field in NAME_IN_FILE}
@@ -59,18 +44,18 @@ FORMAT = "PyTorch profiler (Kineto) JSON"
 
 
 class KinetoColumns:
-    """Turns decoded events into the columns of a `TraceBuilder`; also repairs unusual events."""
+    """Takes slices of events into a `TraceBuilder`; also repairs unusual events."""
 
     def __init__(self) -> None:
         self.builder = TraceBuilder()
         self.labels = Labels()
-        self._decoder = msgspec.json.Decoder(list[Event])
-        self._lanes: Interner[tuple[str, str, int | str, int | str]] = Interner()
-        self._lane_table = np.empty((0, 3), dtype=np.int32)
+        self.slices = SliceReader(self.builder.names, self.builder.texts)
+        self._thread_of_lane = np.empty(0, dtype=np.int32)
+        self._category_of_lane = np.empty(0, dtype=np.int32)
 
     def decode(self, text: bytes) -> list[Event]:
         """Decode a JSON array of events."""
-        return self._decoder.decode(text)
+        return self.slices.decode(text)
 
     def repair(self, event: object) -> Event | None:
         """An event whose fields have unusual types; None, and counted, when it is no object."""
@@ -114,138 +99,47 @@ class KinetoColumns:
 
     def add(self, events: list[Event]) -> None:
         """Take over a slice of events."""
-        lanes = self._lanes.codes(
-            zip(
-                [e.ph for e in events],
-                [e.cat for e in events],
-                [e.pid for e in events],
-                [e.tid for e in events],
-                strict=True,
-            ),
-            len(events),
-        )
-        if len(self._lanes) > len(self._lane_table):
-            self._extend_lane_table()
-        kind = self._lane_table[lanes, 0]
-        special = np.flatnonzero(kind >= METADATA)
-        if len(special):
-            for row in special.tolist():
-                self._add_special(events[row], int(kind[row]))
-            keep = np.flatnonzero(kind < METADATA)
-            events = [events[row] for row in keep.tolist()]
-            lanes, kind = lanes[keep], kind[keep]
-        columns: dict[str, IntArray] = {
-            "ts": _parse([e.ts for e in events], parse_nanoseconds),
-            "dur": _parse([e.dur for e in events], parse_nanoseconds),
-            "name": self.builder.names.codes([e.name for e in events], len(events)),
-            "kind": kind,
-            "thread": self._lane_table[lanes, 1],
-            "category": self._lane_table[lanes, 2],
+        self.take(self.slices.columns(events))
+
+    def take(self, found: SliceColumns) -> None:
+        """Take over the columns of a slice, in codes of this object's own interners."""
+        if len(self.slices.lanes) > len(self._thread_of_lane):
+            self._extend_lane_tables()
+        for special in found.special:
+            self._take_special(special)
+        columns = {
+            "ts": found.ts,
+            "dur": found.dur,
+            "name": found.name,
+            "kind": found.kind,
+            "thread": self._thread_of_lane[found.lane],
+            "category": self._category_of_lane[found.lane],
         }
-        momentary = kind >= EventKind.FLOW_START
-        columns["dur"][momentary & (columns["dur"] < 0)] = 0
-        self.builder.add(columns, *self._arguments(events, kind))
+        self.builder.add(columns, found.numbers, found.texts)
 
-    def _extend_lane_table(self) -> None:
-        """One row for each distinct (phase, category, process, thread): kind, thread, category."""
-        builder = self.builder
-        rows = [
-            (kind_of(phase, category), builder.threads[pid, tid], builder.categories[category])
-            for phase, category, pid, tid in self._lanes
-        ]
-        self._lane_table = np.array(rows, dtype=np.int32)
+    def _extend_lane_tables(self) -> None:
+        """An entry for each lane: its thread, its category."""
+        lanes, builder = self.slices.lanes, self.builder
+        further = list(islice(lanes, len(self._thread_of_lane), None))
+        threads = [builder.threads[process, thread] for _, _, process, thread in further]
+        categories = [builder.categories[category] for _, category, _, _ in further]
+        self._thread_of_lane = np.append(self._thread_of_lane, np.array(threads, dtype=np.int32))
+        self._category_of_lane = np.append(
+            self._category_of_lane, np.array(categories, dtype=np.int32)
+        )
 
-    def _add_special(self, event: Event, kind: int) -> None:
+    def _take_special(self, special: Special) -> None:
+        kind, event, process, thread, name, labels = special
         if kind == NO_PHASE:
             self.builder.dropped["no phase (ph)"] += 1
             return
         self.builder.metadata_events += 1
-        if event.name == "process_name":
-            self.labels.processes[event.pid] = _decoded(event.args.name)
-        elif event.name == "process_labels":
-            self.labels.process_labels[event.pid] = _decoded(event.args.labels)
-        elif event.name == "thread_name":
-            self.labels.threads[event.pid, event.tid] = _decoded(event.args.name)
-
-    def _arguments(
-        self, events: list[Event], kind: IntArray
-    ) -> tuple[dict[str, tuple[IntArray, IntArray]], dict[str, tuple[IntArray, IntArray]]]:
-        numbers: dict[str, list[tuple[IntArray, IntArray]]] = {}
-        texts: dict[str, list[tuple[IntArray, IntArray]]] = {}
-        for plan in PLAN:
-            rows = np.flatnonzero(plan.wanted[kind])
-            if not len(rows):
-                continue
-            having = [events[row] for row in rows.tolist()]
-            if plan.flow_id:
-                _keep_numbers(numbers, "flow id", rows, [e.id for e in having])
-            args = [e.args for e in having] if plan.numbers or plan.texts else []
-            for field in plan.numbers:
-                tokens = list(map(attrgetter(field), args))
-                _keep_numbers(numbers, NAME_IN_FILE[field], rows, tokens)
-            for group in plan.texts:
-                for field, found in self._text_group(rows, args, group).items():
-                    texts.setdefault(NAME_IN_FILE[field], []).append(found)
-        return _in_row_order(numbers), _in_row_order(texts)
-
-    def _text_group(
-        self, rows: IntArray, args: list[Args], fields: tuple[str, ...]
-    ) -> dict[str, tuple[IntArray, IntArray]]:
-        leader = attrgetter(fields[0])
-        having = [i for i, a in enumerate(args) if leader(a) is not NO_TEXT]
-        if not having:
-            return {}
-        rows, args = rows[having], [args[i] for i in having]
-        result: dict[str, tuple[IntArray, IntArray]] = {}
-        for field in fields:
-            tokens = list(map(attrgetter(field), args))
-            codes = self.builder.texts.codes(map(bytes, tokens), len(tokens))
-            absent = [self.builder.texts[b""], self.builder.texts[b"null"]]
-            present = ~np.isin(codes, absent)
-            if present.any():
-                result[field] = (rows[present], codes[present])
-        return result
-
-
-def _keep_numbers(
-    found: dict[str, list[tuple[IntArray, IntArray]]], name: str, rows: IntArray, tokens: list[Raw]
-) -> None:
-    values = _parse(tokens, parse_integers)
-    present = values != MISSING
-    if present.all():
-        found.setdefault(name, []).append((rows, values))
-    elif present.any():
-        found.setdefault(name, []).append((rows[present], values[present]))
-
-
-def _in_row_order(
-    pieces: Mapping[str, list[tuple[IntArray, IntArray]]],
-) -> dict[str, tuple[IntArray, IntArray]]:
-    """Join what was found on several kinds of events; rows ascending."""
-    result: dict[str, tuple[IntArray, IntArray]] = {}
-    for name, found in pieces.items():
-        rows, values = found[0]
-        if len(found) > 1:
-            rows, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
-            order = np.argsort(rows, kind="stable")
-            rows, values = rows[order], values[order]
-        result[name] = (rows, values)
-    return result
-
-
-def _parse(tokens: list[Raw], parse: Callable[[list[Raw]], IntArray]) -> IntArray:
-    try:
-        return parse(tokens)
-    except UnusualNumberError:
-        return parse(mend(tokens, integer=parse is parse_integers))
-
-
-def _decoded(text: Raw) -> str:
-    """The text that a JSON string stands for; empty when it is none."""
-    try:
-        return msgspec.json.decode(text, type=str)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return ""
+        if event == "process_name":
+            self.labels.processes[process] = name
+        elif event == "process_labels":
+            self.labels.process_labels[process] = labels
+        elif event == "thread_name":
+            self.labels.threads[process, thread] = name
 
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -306,15 +200,20 @@ def read(source: ByteSource) -> tuple[Trace | None, Mapping[str, object]]:
         other top-level members.
 
     Raises:
-        TraceCutOffError, TraceFormatError: as `EventStream` says.
+        TraceCutOffError, TraceFormatError: as `EventStream` says; of a document that is to be
+            salvaged too, where nothing comes before the damage.
     """
     columns = KinetoColumns()
-    stream = EventStream(source, columns)
-    for events in stream:
-        columns.add(events)
+    with slices_ahead(source, columns) as ahead:
+        stream = EventStream(source, columns, SLICE_BYTES, ahead)
+        for events in stream:
+            columns.add(events)
     if not stream.found_events:
         return None, stream.members
-    trace = _finish(columns, stream.members, source.path, source.bytes_read)
+    notes: tuple[str, ...] = ()
+    if stream.damage is not None:
+        notes = (salvage_note(source, stream.damage, stream.place, columns.builder.present),)
+    trace = _finish(columns, stream.members, source.path, source.bytes_read, notes)
     return trace, stream.members
 
 
@@ -328,7 +227,11 @@ def from_events(events: Iterable[object], members: Mapping[str, object], path: s
 
 
 def _finish(
-    columns: KinetoColumns, members: Mapping[str, object], path: str, bytes_read: int
+    columns: KinetoColumns,
+    members: Mapping[str, object],
+    path: str,
+    bytes_read: int,
+    notes: tuple[str, ...] = (),
 ) -> Trace:
     return columns.builder.finish(
         devices=_devices(members.get("deviceProperties")),
@@ -337,6 +240,7 @@ def _finish(
         path=path,
         format_name=FORMAT,
         bytes_read=bytes_read,
+        notes=notes,
     )
 
 

@@ -44,3 +44,11 @@ def reading_with(**changes: Any) -> Iterator[ReadSettings]:  # noqa: ANN401  # t
         yield _current.get()
     finally:
         _current.reset(token)
+
+
+def size_text(size: int) -> str:
+    """A size as people write it: `64 GB`, `1.5 MB`, `200 bytes`; exact to a tenth of the unit."""
+    for unit, base in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= base:
+            return f"{size / base:,.1f}".removesuffix(".0") + f" {unit}"
+    return f"{size} bytes"

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import stat
-import sys
-import zlib
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 from tracelens_ext.errors import (
     TraceCutOffError,
     TraceError,
     TraceFormatError,
     TraceNotFoundError,
+    TraceTooLargeError,
 )
+from tracelens_ext.readers import gunzip
+from tracelens_ext.readers.settings import read_settings, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-GZIP_MAGIC = b"\x1f\x8b"
 _FILE_BUFFER = 1 << 18
+#: Most text that a file may hold unless the user says so, bytes; gzipped, when it is beyond
+#: `_ALWAYS_BYTES`, also at most so many times the file. Profilers' traces shrink 10 to 30 times.
+_MOST_BYTES, _ALWAYS_BYTES, _MOST_TIMES = 64 * 10**9, 10**9, 200
+#: What the user can do to have the events before damage.
+SALVAGE = "analyse what comes before that with --salvage"
 
 
 class _Bytes(Protocol):
@@ -42,13 +46,24 @@ class Readable(Protocol):
 class ByteSource:
     """The decompressed bytes of a trace, read a piece at a time.
 
+    What `read_settings()` says of salvage and of the most bytes holds.
+
     Args:
         source: a path, or an open file (binary or text).
         progress: called with (bytes of the file read, its size or None) after every piece.
 
+    Attributes:
+        path: the file as the user named it.
+        size: bytes of the file; None where that is unknown.
+        compressed: whether it is gzipped.
+        bytes_read: bytes of text given so far, without those that were taken back.
+        damage: what is wrong with a gzip stream whose bytes before that are salvaged.
+        cut_off: whether what is wrong is only that it ends too early.
+
     Raises:
         TraceNotFoundError: nothing readable is there.
         TraceCutOffError: the gzip stream ends in the middle, or is damaged.
+        TraceTooLargeError: there is more text than may be.
     """
 
     def __init__(
@@ -56,46 +71,109 @@ class ByteSource:
         source: str | os.PathLike[str] | Readable,
         progress: Callable[[int, int | None], None] | None = None,
     ) -> None:
+        settings = read_settings()
         self._progress = progress
-        self._size: int | None = None
+        self._salvage, self._max_bytes = settings.salvage, settings.max_bytes
+        self.size: int | None = None
         self._owned = isinstance(source, str | os.PathLike)
         if isinstance(source, str | os.PathLike):
             self.path = os.fspath(source)
-            file, self._size = _open(Path(source))
+            file, self.size = _open(Path(source))
         else:
             self.path = str(getattr(source, "name", "<file>"))
             file = _binary(source)
         self._file = file
         self._ahead = b""
-        self.bytes_read = 0
+        self._error: TraceError | None = None
+        self.damage: TraceCutOffError | None = None
+        self.cut_off = False
+        self.bytes_read = self._unpacked = 0
         self._bytes: _Bytes = file
+        self._gunzip_errors = gunzip.ERRORS  # of a file too that its owner unpacks
         try:
             with self._explained():
-                compressed = file.peek(2).startswith(GZIP_MAGIC)
+                self.compressed = file.peek(2).startswith(gunzip.MAGIC)
+            if self.compressed:
+                unpacked = gunzip.Gunzip(file, thorough=self._salvage)
+                self._bytes, self._gunzip_errors = unpacked, unpacked.errors
+            elif self.size is not None:
+                self._check_size(self.size)
         except TraceError:
             self.close()
             raise
-        self._compressed = compressed
-        if compressed:
-            self._bytes = _gunzip(file)
 
     def peek(self, size: int) -> bytes:
         """The next bytes, up to `size` of them, which `read` will give again."""
         if len(self._ahead) < size:
-            with self._explained():
-                self._ahead += self._bytes.read(size - len(self._ahead))
+            self._ahead += self._more(size - len(self._ahead))
         return self._ahead[:size]
 
     def read(self, size: int) -> bytes:
-        """Up to `size` decompressed bytes, more if that many were peeked; empty at the end."""
-        piece, self._ahead = self._ahead, b""
-        if len(piece) < size:
-            with self._explained():
-                piece += self._bytes.read(size - len(piece))
+        """Up to `size` decompressed bytes; fewer at the end alone, and none behind it."""
+        piece, self._ahead = self._ahead[:size], self._ahead[size:]
+        while len(piece) < size and (more := self._more(size - len(piece), keep=piece)):
+            piece += more
+        try:
+            self._check_size(self.bytes_read + len(piece))
+        except TraceTooLargeError:
+            self._ahead = piece + self._ahead
+            raise
         self.bytes_read += len(piece)
         if self._progress is not None:
-            self._progress(self._position(), self._size)
+            self._progress(self._position(), self.size)
         return piece
+
+    def unread(self, data: bytes) -> None:
+        """Take back the last bytes that `read` gave; it will give them again."""
+        self._ahead = data + self._ahead
+        self.bytes_read -= len(data)
+
+    def _more(self, size: int, keep: bytes = b"") -> bytes:
+        """Up to `size` further bytes of the file; an error is raised again when asked again.
+
+        Args:
+            size: how many bytes are wanted.
+            keep: read before, and not to be lost when there is an error.
+        """
+        try:
+            if self._error is not None:
+                raise self._error
+            with self._explained():
+                piece = self._bytes.read(size)
+            self._unpacked += len(piece)
+            return piece
+        except TraceCutOffError as error:
+            if self._salvage:
+                self.damage = error
+                return b""
+            self._error = error
+        except TraceError as error:
+            self._error = error
+        if keep:
+            return b""
+        raise self._error
+
+    def _check_size(self, size: int) -> None:
+        """Raise when there is more text than may be.
+
+        Raises:
+            TraceTooLargeError: there is.
+        """
+        limit, why = self._max_bytes, ""
+        if limit is None:
+            limit = _MOST_BYTES
+            if self.compressed and self.size is not None:
+                times = max(_ALWAYS_BYTES, self.size * _MOST_TIMES)
+                if times < limit:
+                    limit, why = times, f", {_MOST_TIMES} times its size"
+                    why = why if times > _ALWAYS_BYTES else ""
+        if size > limit:
+            verb = "unpacks to" if self.compressed else "holds"
+            raise TraceTooLargeError(
+                self.path,
+                f"{verb} more than {size_text(limit)} of text{why}",
+                "if you trust it, allow more with --max-bytes",
+            )
 
     def check_rest(self) -> None:
         """Read a gzip stream to its end, where its checksum tells whether it is damaged.
@@ -103,7 +181,7 @@ class ByteSource:
         Raises:
             TraceCutOffError: it is, or it ends in the middle.
         """
-        while self._compressed and self.read(_FILE_BUFFER):
+        while self.compressed and self.read(_FILE_BUFFER):
             pass
 
     @contextmanager
@@ -112,16 +190,17 @@ class ByteSource:
         try:
             yield
         except EOFError:
+            self.cut_off = True
             raise TraceCutOffError(
                 self.path,
-                f"the gzip stream ends in the middle (after {self.bytes_read:,} bytes of text)",
-                "copy or record the file again",
+                f"the gzip stream ends in the middle (after {self._unpacked:,} bytes of text)",
+                f"copy or record the file again, or {SALVAGE}",
             ) from None
-        except _damaged() as error:
+        except self._gunzip_errors as error:
             raise TraceCutOffError(
                 self.path,
-                f"the gzip stream is damaged after {self.bytes_read:,} bytes of text ({error})",
-                "copy or record the file again",
+                f"the gzip stream is damaged after {self._unpacked:,} bytes of text ({error})",
+                f"copy or record the file again, or {SALVAGE}",
             ) from None
         except UnicodeDecodeError:
             raise TraceFormatError(
@@ -155,12 +234,6 @@ class ByteSource:
         self.close()
 
 
-def _damaged() -> tuple[type[Exception], ...]:
-    """What a damaged gzip stream raises; `isal` has an error of its own."""
-    isal = sys.modules.get("isal.isal_zlib")
-    return (gzip.BadGzipFile, zlib.error, *((isal.error,) if isal is not None else ()))
-
-
 def _open(path: Path) -> tuple[io.BufferedReader, int]:
     try:
         mode = path.stat().st_mode
@@ -168,7 +241,8 @@ def _open(path: Path) -> tuple[io.BufferedReader, int]:
             raise TraceNotFoundError(path, "is a folder", "name one trace file in it")
         if not stat.S_ISREG(mode):
             raise TraceNotFoundError(path, "is not a regular file", "copy it to a file first")
-        return io.BufferedReader(io.FileIO(path), _FILE_BUFFER), path.stat().st_size
+        file = _AsOpened(path)
+        return io.BufferedReader(file, _FILE_BUFFER), file.size
     except FileNotFoundError:
         raise TraceNotFoundError(path, "no such file", "check the path") from None
     except TraceError:
@@ -178,6 +252,19 @@ def _open(path: Path) -> tuple[io.BufferedReader, int]:
         raise TraceNotFoundError(
             path, f"cannot be opened ({reason})", "check the path and its permissions"
         ) from None
+
+
+class _AsOpened(io.FileIO):
+    """A file no longer than it was when it was opened: one that is being written to has an end."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.size = self._left = os.fstat(self.fileno()).st_size
+
+    def readinto(self, buffer: bytearray | memoryview, /) -> int | None:  # type: ignore[override]
+        count = super().readinto(memoryview(buffer)[: self._left])
+        self._left -= count or 0
+        return count
 
 
 def _binary(file: Readable) -> io.BufferedReader:
@@ -206,12 +293,3 @@ class _Encoded(io.RawIOBase):
         buffer[:count] = self._rest[:count]
         self._rest = self._rest[count:]
         return count
-
-
-def _gunzip(file: io.BufferedReader) -> _Bytes:
-    """The fastest gzip reader that is installed (`isal` is several times zlib's speed)."""
-    try:
-        from isal import igzip
-    except ImportError:
-        return gzip.GzipFile(fileobj=file)
-    return cast("_Bytes", igzip.GzipFile(fileobj=file))

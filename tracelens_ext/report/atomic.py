@@ -1,7 +1,8 @@
 """Write a file beside its target and put it in place with one rename.
 
 A reader of the target sees the old file or the whole new one, never a part of it: not while the
-report is being written, not when the disk fills up, and not when the user presses Ctrl-C.
+report is being written, not when the disk fills up, and not when the user presses Ctrl-C. A run
+that is killed outright leaves its hidden temporary file, which a later run removes.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 # Names longer than 255 bytes are refused by nearly every file system, and a character takes up to
 # four; a human who finds a temporary file after a power cut still sees what it was to be.
 _KEPT_NAME_CHARACTERS = 50
+#: A temporary file that was not written to for so long belongs to no run that is alive.
+_ABANDONED_S = 3600
 
 _REMEDIES: dict[int, tuple[str, str]] = {
     errno.EACCES: ("permission denied", "choose a place that you may write to"),
@@ -60,12 +65,15 @@ def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
     shown = os.fspath(target)
     try:
         final = _checked_target(shown)
-        beside = _new_file_beside(final)
+        _prepare_folder(final)
     except OSError as error:
         raise output_error(shown, error) from error
     except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links
         raise OutputError(f"{shown!r}: cannot be written: {error}; choose another name") from error
+    beside = final.with_name(_temporary_name(final))
     try:
+        # Within the `try`: an interrupt between making the file and coming here would leave it.
+        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield beside
         with contextlib.suppress(FileNotFoundError):
             beside.chmod(stat.S_IMODE(final.stat().st_mode))
@@ -107,13 +115,29 @@ def _checked_target(shown: str) -> Path:
     return final
 
 
-def _new_file_beside(final: Path) -> Path:
-    """Create an empty file of a name that nobody has, with the permissions of the umask."""
+def _prepare_folder(final: Path) -> None:
+    """Make the target's folder, and clear away what a run that was killed left half written."""
     final.parent.mkdir(parents=True, exist_ok=True)
     # A target's name that is itself too long must fail now, not at the rename after minutes.
     with contextlib.suppress(FileNotFoundError):
         final.lstat()
-    kept = final.name[:_KEPT_NAME_CHARACTERS]
-    beside = final.with_name(f".{kept}.{secrets.token_hex(6)}.tmp")
-    os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-    return beside
+    left = re.compile(rf"{re.escape(_temporary_stem(final))}[0-9a-f]{{12}}\.tmp")
+    with contextlib.suppress(OSError), os.scandir(final.parent) as entries:
+        for entry in entries:
+            if left.fullmatch(entry.name):
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    if (
+                        stat.S_ISREG(status.st_mode)
+                        and time.time() - status.st_mtime > _ABANDONED_S
+                    ):
+                        Path(entry.path).unlink()
+
+
+def _temporary_stem(final: Path) -> str:
+    return f".{final.name[:_KEPT_NAME_CHARACTERS]}."
+
+
+def _temporary_name(final: Path) -> str:
+    """A hidden name that nobody has; what it is to be can be read from it."""
+    return f"{_temporary_stem(final)}{secrets.token_hex(6)}.tmp"

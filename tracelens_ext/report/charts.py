@@ -83,7 +83,9 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
     only_labels = () if only_series else chart.only
     series, sums = _ranked(series, sums.T, only_series, MOST_SERIES)
     labels, sums = _ranked(labels, sums.T, only_labels, chart.top)
-    return pd.DataFrame(sums, index=labels, columns=series)
+    # Arrow, where pandas keeps texts in it, refuses half characters: so these are no `str`.
+    rows, columns = (pd.Index(texts, dtype=object) for texts in (labels, series))
+    return pd.DataFrame(sums, index=rows, columns=columns)
 
 
 def _coded_texts(

@@ -1,9 +1,14 @@
-"""Draw charts on a sheet of a workbook, each with the table that it shows beside it."""
+"""Draw charts on a sheet of a workbook, each with the table that it shows beside it.
+
+openpyxl puts the charts into the workbook; what a chart looks like is written from templates, in
+DrawingML (ECMA-376, part 1, `CT_ChartSpace`): much faster than as openpyxl's objects.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape as xml_content
 
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.charts import MOST_SERIES
@@ -13,8 +18,6 @@ from tracelens_ext.report.units import unit_of
 if TYPE_CHECKING:
     import pandas as pd
     from openpyxl.chart import BarChart
-    from openpyxl.chart.label import DataLabelList
-    from openpyxl.chart.text import RichText
     from openpyxl.worksheet.worksheet import Worksheet
 
     from tracelens_ext.report.charts import Chart
@@ -25,8 +28,7 @@ _CHART_COLUMNS = 12  # sheet columns under a chart, of the default width of 64 p
 _WIDTH_CM = 20
 _ROW_CM = 0.53  # the default row height of 20 pixels
 _PAGE_ROWS, _PRINT_SCALE = 40, 85  # of a landscape page, A4 or Letter; in percent
-_INK = "404040"
-_GRID = "D9D9D9"
+_INK, _GRID = "404040", "D9D9D9"
 _OTHERS_COLOUR = "A6A6A6"
 _COLOURS = (
     *("3B6FB6", "E08A2E", "3E9A5F", "C94F4F", "7D62B5", "8C6D4F"),
@@ -34,16 +36,77 @@ _COLOURS = (
 )
 
 
-def draw_charts(sheet: Worksheet, charts: list[tuple[Chart, pd.DataFrame]]) -> None:
+_INK_FILL = f'<a:solidFill><a:srgbClr val="{_INK}" /></a:solidFill>'
+_SMALL = f'sz="900" b="0">{_INK_FILL}'
+_SMALL_TEXT = (
+    f"<txPr><a:bodyPr /><a:p><a:pPr><a:defRPr {_SMALL}</a:defRPr></a:pPr>"
+    f"<a:r><a:t /></a:r><a:endParaRPr {_SMALL}</a:endParaRPr></a:p></txPr>"
+)
+_GREY_LINE = (
+    f'<spPr><a:ln><a:solidFill><a:srgbClr val="{_GRID}" /></a:solidFill>'
+    '<a:prstDash val="solid" /></a:ln></spPr>'
+)
+_NO_TICKS = '<majorTickMark val="none" /><minorTickMark val="none" />'
+_TITLE_LINE = (
+    f'<a:p><a:pPr><a:defRPr sz="1300" b="1">{_INK_FILL}</a:defRPr></a:pPr>'
+    "<a:r><a:t>{text}</a:t></a:r></a:p>"
+)
+_SERIES = (
+    '<ser><idx val="{place}" /><order val="{place}" />'
+    "<tx><strRef><f>{sheet}!{name}</f></strRef></tx>"
+    '<spPr><a:solidFill><a:srgbClr val="{colour}" /></a:solidFill>'
+    '<a:ln><a:solidFill><a:srgbClr val="{colour}" /></a:solidFill><a:prstDash val="solid" /></a:ln>'
+    '</spPr><invertIfNegative val="0" />{extra}'
+    "<cat><numRef><f>{sheet}!{labels}</f></numRef></cat>"
+    "<val><numRef><f>{sheet}!{values}</f></numRef></val></ser>"
+)
+_BAR_OF_ITS_OWN = (
+    '<dPt><idx val="{bar}" /><spPr><a:solidFill><a:srgbClr val="{colour}" /></a:solidFill>'
+    '<a:ln><a:prstDash val="solid" /></a:ln></spPr></dPt>'
+)
+# The value at the end of each bar, and nothing else.
+_VALUE_LABELS = (
+    f'<dLbls><numFmt formatCode="{{format}}" />{_SMALL_TEXT}<dLblPos val="outEnd" />'
+    '<showLegendKey val="0" /><showVal val="1" /><showCatName val="0" />'
+    '<showSerName val="0" /><showPercent val="0" /></dLbls>'
+)
+_LEGEND = f'<legend><legendPos val="b" /><overlay val="0" />{_SMALL_TEXT}</legend>'
+# A title over the bars would hide them. The first row of the table is the top bar (maxMin), its
+# label beside the plot also where bars go to the left (low); the numbers stay below (max).
+_CHART = (
+    '<chartSpace xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
+    ' xmlns="http://schemas.openxmlformats.org/drawingml/2006/chart"><chart>'
+    '<title><tx><rich><a:bodyPr />{title}</rich></tx><overlay val="0" /></title>'
+    '<plotArea><barChart><barDir val="bar" /><grouping val="{grouping}" />{series}'
+    '<gapWidth val="35" />{overlap}<axId val="10" /><axId val="100" /></barChart>'
+    '<catAx><axId val="10" /><scaling><orientation val="maxMin" /></scaling><delete val="0" />'
+    f'<axPos val="l" />{_NO_TICKS}<tickLblPos val="low" />{_GREY_LINE}{_SMALL_TEXT}'
+    '<crossAx val="100" /><lblOffset val="100" /></catAx>'
+    '<valAx><axId val="100" /><scaling>{scaling}</scaling><delete val="0" /><axPos val="l" />'
+    f"<majorGridlines>{_GREY_LINE}</majorGridlines>"
+    f'<numFmt formatCode="{{format}}" sourceLinked="0" />{_NO_TICKS}{_GREY_LINE}{_SMALL_TEXT}'
+    '<crossAx val="10" /><crosses val="max" /></valAx></plotArea>{legend}'
+    '<plotVisOnly val="1" /><dispBlanksAs val="gap" /></chart></chartSpace>'
+)
+
+
+def draw_charts(
+    sheet: Worksheet, charts: list[tuple[Chart, pd.DataFrame]]
+) -> list[tuple[BarChart, str]]:
     """Draw charts below one another, each with its table at its right.
 
     Args:
         sheet: an empty sheet.
         charts: the charts with their tables, as `chart_table` gives them.
+
+    Returns:
+        The charts of the sheet, each with the XML that its part of the archive is to have.
     """
+    from openpyxl.chart import BarChart
     from openpyxl.utils import get_column_letter
     from openpyxl.worksheet.pagebreak import Break
 
+    drawn = []
     row = page_start = 1
     for chart, table in charts:
         unit = unit_of(chart.value_column)
@@ -55,7 +118,8 @@ def draw_charts(sheet: Worksheet, charts: list[tuple[Chart, pd.DataFrame]]) -> N
         if row + chart_rows > page_start + _PAGE_ROWS:
             sheet.row_breaks.append(Break(id=row - 1))
             page_start = row
-        drawing = _drawing(sheet, row, table, unit, chart)
+        drawing = BarChart()
+        drawn.append((drawing, _chart_xml(sheet, row, table, unit, chart)))
         drawing.width, drawing.height = _WIDTH_CM, chart_rows * _ROW_CM
         sheet.add_chart(drawing, f"A{row}")
         row += max(chart_rows, bars + 2) + 2
@@ -66,6 +130,7 @@ def draw_charts(sheet: Worksheet, charts: list[tuple[Chart, pd.DataFrame]]) -> N
     sheet.page_margins.top = sheet.page_margins.bottom = 0.5
     # Printed are the charts alone: their tables would make them small.
     sheet.print_area = f"A1:{get_column_letter(_CHART_COLUMNS)}{row}"
+    return drawn
 
 
 def _short(label: object) -> str:
@@ -99,74 +164,65 @@ def _write_table(
             sheet.cell(row, place, value).number_format = number_format
 
 
-def _drawing(
+def _chart_xml(
     sheet: Worksheet, top_row: int, table: pd.DataFrame, unit: Unit, chart: Chart
-) -> BarChart:
+) -> str:
     """Draw horizontal bars over a table written by `_write_table`."""
-    from openpyxl.chart import BarChart, Reference
-    from openpyxl.chart.marker import DataPoint
+    stacked = chart.kind == "stacked"
+    largest = float(table.sum(axis=1).abs().max() if stacked else table.abs().to_numpy().max())
+    axis_format = _attribute(_axis_format(unit, largest))
+    of_first = "" if stacked else _rest_colour(table) + _VALUE_LABELS.format(format=axis_format)
+    series = [
+        _series(sheet, top_row, table, place, of_first if not place else "")
+        for place in range(table.shape[1])
+    ]
+    # A bar that starts elsewhere than at zero shows a wrong proportion.
+    from_zero = '<min val="0" />' if float(table.to_numpy().min()) >= 0 else ""
+    return _CHART.format(
+        title="".join(_TITLE_LINE.format(text=line) for line in _title_lines(chart, unit)),
+        grouping="stacked" if stacked else "clustered",
+        overlap='<overlap val="100" />' if stacked else "",
+        series="".join(series),
+        scaling=f'<orientation val="minMax" />{from_zero}',
+        format=axis_format,
+        legend=_LEGEND if len(series) > 1 else "",
+    )
+
+
+def _series(sheet: Worksheet, top_row: int, table: pd.DataFrame, place: int, extra: str) -> str:
+    """Draw the numbers of one column of a table, in a colour of their own."""
+    from openpyxl.utils import get_column_letter, quote_sheetname
 
     bars, pieces = table.shape
-    label_at, first, last = _CHART_COLUMNS + 1, top_row + 2, top_row + 1 + bars
-    drawing = BarChart()
-    drawing.type = "bar"
-    drawing.title = _titled(chart, unit)
-    drawing.gapWidth = 35
-    data = Reference(
-        sheet, min_col=label_at + 1, max_col=label_at + pieces, min_row=first - 1, max_row=last
+    is_rest = pieces > MOST_SERIES and place == pieces - 1
+    of_labels = get_column_letter(_CHART_COLUMNS + 1)
+    of_values = get_column_letter(_CHART_COLUMNS + 2 + place)
+    first, last = top_row + 2, top_row + 1 + bars
+    labels, values = (
+        f"${letter}${first}" + (f":${letter}${last}" if last > first else "")
+        for letter in (of_labels, of_values)
     )
-    drawing.add_data(data, titles_from_data=True)
-    drawing.set_categories(Reference(sheet, min_col=label_at, min_row=first, max_row=last))
-    stacked = chart.kind == "stacked"
-    for place, series in enumerate(drawing.series):
-        is_rest = pieces > MOST_SERIES and place == pieces - 1
-        colour = _OTHERS_COLOUR if is_rest else _COLOURS[place % len(_COLOURS)]
-        series.graphicalProperties.solidFill = colour
-        series.graphicalProperties.line.solidFill = colour
-        series.invertIfNegative = False
-    largest = float(table.sum(axis=1).abs().max() if stacked else table.abs().to_numpy().max())
-    axis_format = _axis_format(unit, largest)
-    if stacked:
-        drawing.grouping, drawing.overlap = "stacked", 100
-    else:
-        drawing.series[0].dLbls = _value_labels(axis_format)
-        if str(table.index[-1]).endswith(" others)"):
-            rest = DataPoint(idx=bars - 1)
-            rest.graphicalProperties.solidFill = _OTHERS_COLOUR
-            drawing.series[0].dPt.append(rest)
-    if float(table.to_numpy().min()) >= 0:
-        drawing.y_axis.scaling.min = 0  # a bar that starts elsewhere shows a wrong proportion
-    _dress(drawing, axis_format, with_legend=pieces > 1)
-    return drawing
+    return _SERIES.format(
+        place=place,
+        sheet=xml_content(quote_sheetname(sheet.title)),
+        name=f"{of_values}{first - 1}",
+        colour=_OTHERS_COLOUR if is_rest else _COLOURS[place % len(_COLOURS)],
+        extra=extra,
+        labels=labels,
+        values=values,
+    )
 
 
-def _dress(drawing: BarChart, axis_format: str, *, with_legend: bool) -> None:
-    """Make title, axes and legend visible and readable."""
-    from openpyxl.chart.axis import ChartLines
-    from openpyxl.chart.shapes import GraphicalProperties
+def _rest_colour(table: pd.DataFrame) -> str:
+    """Colour the bar of all others, which is the last."""
+    if not str(table.index[-1]).endswith(" others)"):
+        return ""
+    return _BAR_OF_ITS_OWN.format(bar=len(table) - 1, colour=_OTHERS_COLOUR)
 
-    if drawing.title is not None and drawing.title.tx is not None and drawing.title.tx.rich:
-        drawing.title.overlay = False  # a title drawn over the bars hides them
-        for paragraph in drawing.title.tx.rich.p:
-            paragraph.pPr = _text(1300, bold=True).p[0].pPr
-    for axis in (drawing.x_axis, drawing.y_axis):
-        axis.delete = False  # openpyxl hides axes unless told otherwise
-        axis.txPr = _text(900)
-        axis.graphicalProperties = GraphicalProperties()
-        axis.graphicalProperties.line.solidFill = _GRID
-    drawing.x_axis.scaling.orientation = "maxMin"  # the first row of the table is the top bar
-    drawing.x_axis.tickLblPos = "low"  # beside the plot, also where bars go to the left
-    drawing.y_axis.crosses = "max"  # and with it the numbers stay below
-    drawing.y_axis.number_format = axis_format
-    lines = GraphicalProperties()
-    lines.line.solidFill = _GRID
-    drawing.y_axis.majorGridlines = ChartLines(spPr=lines)
-    if not with_legend:
-        drawing.legend = None
-    elif drawing.legend is not None:
-        drawing.legend.position = "b"
-        drawing.legend.overlay = False
-        drawing.legend.txPr = _text(900)
+
+def _title_lines(chart: Chart, unit: Unit) -> list[str]:
+    title = excel_text.cleaned(_titled(chart, unit))
+    return [xml_content(line) for line in title.split("\n")]
 
 
 def _titled(chart: Chart, unit: Unit) -> str:
@@ -185,23 +241,6 @@ def _axis_format(unit: Unit, largest: float) -> str:
     return f'{number}"%"' if unit.symbol == "%" else number
 
 
-def _value_labels(number_format: str) -> DataLabelList:
-    """Write the value at the end of each bar, and nothing else."""
-    from openpyxl.chart.label import DataLabelList
-
-    labels = DataLabelList()
-    labels.numFmt = number_format
-    labels.showVal = True
-    labels.showSerName = labels.showCatName = labels.showLegendKey = labels.showPercent = False
-    labels.position = "outEnd"
-    labels.txPr = _text(900)
-    return labels
-
-
-def _text(size: int, *, bold: bool = False) -> RichText:
-    """Give a text format; the size is in hundredths of a point."""
-    from openpyxl.chart.text import RichText
-    from openpyxl.drawing.text import CharacterProperties, Paragraph, ParagraphProperties
-
-    letters = CharacterProperties(sz=size, b=bold, solidFill=_INK)
-    return RichText(p=[Paragraph(pPr=ParagraphProperties(defRPr=letters), endParaRPr=letters)])
+def _attribute(text: str) -> str:
+    """Write a text as the value of an attribute between double quotes."""
+    return xml_content(text, {'"': "&quot;"})

@@ -60,6 +60,7 @@ class Document:
         descriptions: what a table shows, by its name.
         charts: what to draw in a workbook.
         page_charts: what to draw on a page; None for what the tables allow.
+        page_sheets: tables that only a page has, after the others, by name.
     """
 
     title: str
@@ -69,6 +70,7 @@ class Document:
     descriptions: Mapping[str, str] = field(default_factory=dict)
     charts: Sequence[Chart] = ()
     page_charts: Sequence[Chart] | None = None
+    page_sheets: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
 
 def require_format(chosen: Format) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.report.charts import Chart
 
-_SCRIPTS = ("format.js", "tables.js", "charts.js", "page.js")
+_SCRIPTS = ("format.js", "tables.js", "charts.js", "columns.js", "page.js")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def write_html(
         }
         all_notes = [*notes, *cut]
         shown_facts = [_fact(label, value) for label, value in facts]
-        page = _render(
+        page = render_page(
             title=cleaned(title),
             subtitle=_subtitle(shown_facts),
             cards=headline(sheets, palette),
@@ -138,7 +138,7 @@ def write_html(
     return all_notes
 
 
-def _render(*, data: object, **shown: object) -> str:
+def render_page(*, data: object, **shown: object) -> str:
     """Fill the page's template; everything but the page's own parts is escaped."""
     from jinja2 import DictLoader, Environment, StrictUndefined
     from markupsafe import Markup

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.report.charts import Chart, chart_table
 from tracelens_ext.report.html_figures import Figure, Palette, bar_figure, timeline_figure
+from tracelens_ext.report.html_iterations import NEEDED, iteration_figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -83,6 +84,9 @@ def page_figures(sheets: Mapping[str, pd.DataFrame], palette: Palette) -> list[F
     if timeline is not None and has_columns(timeline, ("type", "time ms", "percent")):
         figures.append(timeline_figure(timeline))
     figures += [_first_of(sheets, charts, palette) for charts in (_CATEGORIES, _BY_OPERATION)]
+    iterations = sheets.get("iterations")
+    if iterations is not None and has_columns(iterations, NEEDED):
+        figures += iteration_figures(iterations, palette)
     figures.append(_launches_figure(sheets.get("graph_launches"), palette))
     figures.append(_modules_figure(sheets.get("nn_modules"), palette))
     figures.append(_first_of(sheets, _BY_KERNEL, palette))

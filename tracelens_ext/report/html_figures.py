@@ -84,7 +84,8 @@ class Figure:
         sheet: the table that holds its numbers.
         spec: what the script draws: the unit of its `axis`; the names of its `bars`; what stands
             at their `ends`; and its `pieces`, each with a value a bar, what to say of it beside
-            the pointer, perhaps `inside` it, and a colour or a colour a bar.
+            the pointer, perhaps `inside` it, and a colour or a colour a bar. Upright bars
+            (`html_iterations`) have a spec of their own.
     """
 
     key: str
@@ -124,7 +125,7 @@ def bar_figure(chart: Chart, table: pd.DataFrame, palette: Palette) -> Figure:
     sums = table.sum(axis=1).tolist()
     # Shares are of a whole, which differences do not add up to.
     whole = sum(sums) if min(table.min(), default=0.0) >= 0 else 0.0
-    axis, scale = _axis(unit, max(map(abs, sums), default=0.0))
+    axis, scale = axis_of(unit, max(map(abs, sums), default=0.0))
     pieces = []
     for place, name in enumerate(table.columns):
         amounts = table.iloc[:, place].tolist()
@@ -219,7 +220,7 @@ def timeline_pieces(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
     return pieces
 
 
-def _axis(unit: str, longest: float) -> tuple[str, float]:
+def axis_of(unit: str, longest: float) -> tuple[str, float]:
     """Choose the unit of an axis: its name, and the factor to it."""
     if unit != "ms" or not longest:
         return unit, 1.0

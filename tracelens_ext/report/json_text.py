@@ -18,8 +18,10 @@ from tracelens_ext.report.plain_tables import (
     plain_headers,
     plain_value,
 )
+from tracelens_ext.report.terminal import UNSAFE
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterator
 
     import pandas as pd
@@ -31,7 +33,28 @@ _ROWS_AT_ONCE = 8192
 
 
 def json_text(document: Document) -> Iterator[str]:
-    """Write a report as JSON, in pieces."""
+    """Write a report as JSON, in pieces; on a terminal too no name in it does anything."""
+    return map(json_safe, _pieces(document))
+
+
+def json_safe(text: str) -> str:
+    """Escape, in JSON or TOML, what could act on a terminal or deceive its reader.
+
+    What is below U+007F is escaped in any JSON, or is its own white space.
+    """
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return UNSAFE.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    character = found.group(0)
+    return (
+        character if character < "\x7f" else json.dumps(character)[1:-1].replace("\x7f", "\\u007f")
+    )
+
+
+def _pieces(document: Document) -> Iterator[str]:
     from tracelens_ext import __version__
 
     facts = {encodable(label): plain_value(value) for label, value in document.facts}

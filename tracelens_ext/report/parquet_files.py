@@ -43,7 +43,7 @@ def write_parquets(
     parquet = _pyarrow("pyarrow.parquet")
 
     def write_one(path: Path, frame: pd.DataFrame) -> None:
-        parquet.write_table(_arrow_table(frame), path)
+        parquet.write_table(arrow_table(frame), path)
 
     return write_tables(folder, sheets, ".parquet", write_one)
 
@@ -52,7 +52,8 @@ def _pyarrow(module: str = "pyarrow") -> Any:  # noqa: ANN401  # it has no type 
     return importlib.import_module(module)
 
 
-def _arrow_table(frame: pd.DataFrame) -> Any:  # noqa: ANN401
+def arrow_table(frame: pd.DataFrame) -> Any:  # noqa: ANN401
+    """A table as pyarrow has it; see `write_parquets`."""
     pyarrow = _pyarrow()
     arrays = [_arrow_array(frame.iloc[:, place]) for place in range(frame.shape[1])]
     table = pyarrow.Table.from_arrays(arrays, names=plain_headers(frame))

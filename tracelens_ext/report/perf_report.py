@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.analysis import overview
 from tracelens_ext.errors import UsageError
-from tracelens_ext.trace import EventKind
+from tracelens_ext.report.undisturbed import undisturbed
 
 if TYPE_CHECKING:
     import os
+    import re
     from collections.abc import Mapping, Sequence
 
     import pandas as pd
@@ -36,6 +37,8 @@ DESCRIPTIONS = {
     "graph_launches": "Graph launches by the place that launches them",
     "nn_modules": "GPU time by nn.Module",
     "unlinked_kernels": "GPU events whose launch is not in the trace",
+    "iterations": "Time of each iteration, and which are odd",
+    "iteration_statistics": "Mean and spread over whole iterations",
     "gap_summary": "Why the GPU was idle: gaps by cause",
     "gap_streams": "Gaps between GPU events by stream",
     "gap_pairs": "Gaps by the kernels around them",
@@ -54,11 +57,13 @@ class PerfReport:
         sheets: sheet name → table, in order.
         facts: label and value, for the first sheet.
         notes: what the reader should know first, a sentence each.
+        page_sheets: tables that only the page for browsers has, by name.
     """
 
     sheets: dict[str, pd.DataFrame]
     facts: list[tuple[str, object]]
     notes: list[str] = field(default_factory=list)
+    page_sheets: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     def charts(self) -> list[Chart]:
         """The charts that these tables allow."""
@@ -124,6 +129,7 @@ class PerfReport:
         return written
 
 
+@undisturbed()
 def build_perf_report(
     analyzer: TreePerfAnalyzer,
     *,
@@ -137,10 +143,15 @@ def build_perf_report(
     collective_analysis: bool = True,
     micro_idle_thresh_us: float | None = None,
     gaps: bool = False,
+    iterations: bool = False,
+    annotation: str | re.Pattern[str] | None = None,
+    for_page: bool = False,
 ) -> PerfReport:
     """The tables of an analyzed trace; see `generate_perf_report_pytorch` for the options.
 
     A trace without GPU events gives the table of its CPU ops instead of those of the GPU.
+    With `for_page`, which says that a page for browsers will be written, the iterations of a trace
+    are on that page even if nobody asked for their tables.
     """
     from tracelens_ext.analysis import kernels, short_kernels
     from tracelens_ext.analysis.gap_tables import gap_sheets
@@ -174,10 +185,33 @@ def build_perf_report(
     sheets |= _occasional_sheets(analyzer, collective_analysis)
     if gaps:
         sheets |= gap_sheets(work)
+    of_iterations: dict[str, pd.DataFrame] = {}
+    if iterations or annotation is not None or for_page:
+        of_iterations, said = _iteration_sheets(analyzer, annotation)
+        if iterations or annotation is not None:
+            sheets |= of_iterations
+            notes += said
     sheets |= default_registry().report_sheets(analyzer, taken=sheets)
     notes += _operation_notes(analyzer, sheets)
     notes += [f"Plugin {problem}" for problem in analyzer.problems]
-    return PerfReport(sheets, facts, notes)
+    return PerfReport(
+        sheets, facts, notes, {n: t for n, t in of_iterations.items() if n not in sheets}
+    )
+
+
+def _iteration_sheets(
+    analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None
+) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """The tables of the iterations, where the trace has any, and what to know about them."""
+    from tracelens_ext.analysis.iteration_table import annotation_pattern, iteration_table
+
+    pattern = annotation_pattern(annotation)
+    table = iteration_table(analyzer.work, pattern)
+    if not len(table):
+        wanted = "ProfilerStep#N" if pattern is None else f"annotation like {pattern.pattern!r}"
+        return {}, [f"The trace has no {wanted}, so there are no tables of iterations."]
+    sheets = {"iterations": table.frame, "iteration_statistics": table.statistics}
+    return sheets, list(table.notes)
 
 
 def _check_counts(**counts: int | None) -> None:
@@ -190,7 +224,7 @@ def _operation_sheets(
     analyzer: TreePerfAnalyzer, topk: int | None, group_by_num_kernels: bool
 ) -> dict[str, pd.DataFrame]:
     """The three `ops_*` tables; none for a trace without CPU ops."""
-    if not len(analyzer.trace.rows_of(EventKind.CPU_OP)):
+    if not len(analyzer.trace.rows_of(*analyzer.trace.operation_kinds)):
         return {}
     tables = {
         "ops_summary_by_category": analyzer.get_df_kernel_launchers_summary_by_category(),
@@ -243,6 +277,7 @@ def _operation_notes(analyzer: TreePerfAnalyzer, sheets: Mapping[str, pd.DataFra
     return notes
 
 
+@undisturbed()
 def generate_perf_report_pytorch(
     profile_json_path: str | os.PathLike[str],
     output_xlsx_path: str | os.PathLike[str] | None = None,
@@ -259,10 +294,13 @@ def generate_perf_report_pytorch(
     collective_analysis: bool = True,
     micro_idle_thresh_us: float | None = None,
     gaps: bool = False,
+    iterations: bool = False,
+    annotation: str | None = None,
     include_unlinked_kernels: bool = True,
     rules: Sequence[str | os.PathLike[str]] = (),
     categorizer: CategorizerLike | None = None,
     maps: Sequence[str | os.PathLike[str]] = (),
+    salvage: bool = False,
 ) -> dict[str, pd.DataFrame]:
     """Analyse a PyTorch profiler trace and write the report.
 
@@ -284,10 +322,16 @@ def generate_perf_report_pytorch(
         collective_analysis: adds the sheet `coll_analysis` when the trace has communication.
         micro_idle_thresh_us: splits idle time into holes up to this many µs and longer ones.
         gaps: adds the sheets `gap_summary`, `gap_streams`, `gap_pairs` and `gaps_longest`.
+        iterations: adds the sheets `iterations` and `iteration_statistics`, where the trace has
+            iterations.
+        annotation: a regular expression for the annotations that are iterations, `ProfilerStep#N`
+            by default; switches those sheets on.
         include_unlinked_kernels: whether GPU events without a launch count in the timeline.
         rules: TOML files of categorisation rules; switches categories on.
         categorizer: who is asked before the built-in rules; switches categories on.
         maps: folders of engine/model maps that `categorizer` may name.
+        salvage: whether the events before the place where a file is cut off or damaged are
+            analysed; the notes of the report say what is lost.
 
     Returns:
         Sheet name → table.
@@ -309,6 +353,7 @@ def generate_perf_report_pytorch(
         rules=rules,
         categorizer=categorizer,
         maps=maps,
+        salvage=salvage,
     )
     report = build_perf_report(
         analyzer,
@@ -322,6 +367,8 @@ def generate_perf_report_pytorch(
         collective_analysis=collective_analysis,
         micro_idle_thresh_us=micro_idle_thresh_us,
         gaps=gaps,
+        iterations=iterations,
+        annotation=annotation,
     )
     if output_csvs_dir is not None:
         report.write_csvs(output_csvs_dir)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING
 
 from tracelens_ext.report.units import header_text
+from tracelens_ext.text import encodable as encodable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,12 +14,6 @@ if TYPE_CHECKING:
 Plain = bool | int | float | str | None
 
 _LEAST, _MOST = -(2**63), 2**64 - 1  # whole numbers beyond are texts
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def encodable(text: str) -> str:
-    """A text that UTF-8 can hold: lone surrogates become U+FFFD, one for one."""
-    return _SURROGATE.sub("\ufffd", text)
 
 
 def plain_headers(frame: pd.DataFrame) -> list[str]:

@@ -1,18 +1,18 @@
 """Write tables as one Excel workbook: a summary, a sheet a table, and charts.
 
-openpyxl writes everything that is small (summary, styles, widths, filters, charts); the rows of
-the tables, which are many, come from `excel_rows` and take the place of the empty ones.
+openpyxl writes everything that is small and unlike the rest (summary, styles, charts, what holds
+the sheets together); the sheets of the tables come from `excel_sheet`.
 """
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens_ext.report import excel_cells, excel_package, excel_rows, excel_summary, excel_text
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.charts import Chart, chart_table
+from tracelens_ext.report.excel_sheet import TableSheet
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +27,6 @@ MOST_ROWS = 1_048_576  # of a sheet, with the header
 MOST_COLUMNS = 16_384
 
 _SUMMARY, _CHARTS = "summary", "charts"
-_BAR_COLOUR = "FF9CC2E5"
 
 
 @dataclass(frozen=True)
@@ -86,26 +85,25 @@ def write_workbook(
     book.remove(book.worksheets[0])
     summary = book.create_sheet(_SUMMARY)
     table_sheets = [book.create_sheet(table.name) for table in tables]
-    for sheet, table in zip(table_sheets, tables, strict=True):
-        _prepare(sheet, table)
     index = [
         excel_summary.IndexLine(table.name, table.rows, (descriptions or {}).get(name, ""))
         for name, table in zip(sheets, tables, strict=True)
     ]
+    pictures = []
     if drawn:
         from tracelens_ext.report import excel_charts
 
-        excel_charts.draw_charts(book.create_sheet(_CHARTS), drawn)
+        pictures = excel_charts.draw_charts(book.create_sheet(_CHARTS), drawn)
         titles = "; ".join(chart.title for chart, _ in drawn)
         index.append(excel_summary.IndexLine(_CHARTS, None, titles))
     excel_summary.write_summary(summary, title, facts, index, all_notes)
 
-    rows = _rows(table_sheets, tables)
+    shown = _shown(table_sheets, tables)
     with written_beside(path) as beside:
-        skeleton = io.BytesIO()
-        book.save(skeleton)
-        parts = {sheet.path.lstrip("/"): its_rows for sheet, its_rows in rows}
-        excel_package.fill_in(beside, skeleton, parts)
+        skeleton = excel_package.skeleton(book, table_sheets)
+        parts = zip(map(excel_package.part_of, table_sheets), shown, strict=True)
+        drawings = {excel_package.part_of(chart): xml for chart, xml in pictures}
+        excel_package.fill_in(beside, skeleton, dict(parts), drawings)
     return all_notes
 
 
@@ -131,7 +129,7 @@ def _tables(sheets: Mapping[str, pd.DataFrame], notes: list[str]) -> list[_Table
                 "sheet holds; the CSV files have all."
             )
             width = MOST_COLUMNS
-        shown = frame.iloc[:rows, :width]
+        shown = frame if frame.shape == (rows, width) else frame.iloc[:rows, :width]
         columns = [excel_rows.column_of(series) for _, series in shown.items()]
         notes.extend(
             f"{name}: texts longer than a cell may be ({excel_text.CELL_CHARACTERS:,} characters) "
@@ -161,48 +159,16 @@ def _charts_with_tables(
     return drawn
 
 
-def _prepare(sheet: Worksheet, table: _Table) -> None:
-    """Set a sheet up for its rows: widths, filter, frozen header, bars, printing."""
-    for place, column in enumerate(table.columns):
-        sheet.column_dimensions[excel_rows.column_letters(place)].width = column.width
-    sheet.freeze_panes = "A2"
-    if table.columns:
-        last_letter = excel_rows.column_letters(len(table.columns) - 1)
-        sheet.auto_filter.ref = f"A1:{last_letter}{table.rows + 1}"
-        _add_bars(sheet, table)
-    excel_cells.print_one_page_wide(sheet)
-    sheet.print_title_rows = "1:1"
-
-
-def _rows(
-    sheets: Sequence[Worksheet], tables: Sequence[_Table]
-) -> list[tuple[Worksheet, excel_package.Rows]]:
-    """Give the rows of each sheet with the formats of their cells."""
+def _shown(sheets: Sequence[Worksheet], tables: Sequence[_Table]) -> list[TableSheet]:
+    """Give the tables with the formats of their cells; tell the workbook of filters and titles."""
     if not sheets:
         return []
     styles = excel_cells.TableStyles(scratch=sheets[0])
-    return [
-        (sheet, excel_package.Rows(table.columns, table.rows, styles.of(table.columns)))
-        for sheet, table in zip(sheets, tables, strict=True)
-    ]
-
-
-def _add_bars(sheet: Worksheet, table: _Table) -> None:
-    """Draw bars behind percentages; colours instead where some are below zero."""
-    from openpyxl.formatting.rule import ColorScaleRule, DataBarRule
-
-    for place, column in enumerate(table.columns):
-        if not column.percent or not table.rows:
-            continue
-        letter = excel_rows.column_letters(place)
-        if column.lowest < 0:
-            rule = ColorScaleRule(  # type: ignore[no-untyped-call]
-                start_type="min", start_color="FF63BE7B",
-                mid_type="num", mid_value=0, mid_color="FFFFFFFF",
-                end_type="max", end_color="FFF8696B",
-            )  # fmt: skip
-        else:
-            rule = DataBarRule(  # type: ignore[no-untyped-call]
-                "num", 0, "max", None, _BAR_COLOUR, minLength=0, maxLength=100
-            )
-        sheet.conditional_formatting.add(f"{letter}2:{letter}{table.rows + 1}", rule)
+    shown = []
+    for sheet, table in zip(sheets, tables, strict=True):
+        of_table = TableSheet(table.columns, table.rows, styles.of(table.columns))
+        if table.columns:
+            sheet.auto_filter.ref = of_table.cells
+        sheet.print_title_rows = "1:1"
+        shown.append(of_table)
+    return shown

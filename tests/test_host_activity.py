@@ -1,0 +1,67 @@
+"""What the host was in: against a loop over all events of the thread."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from make_trace import TraceMaker
+
+from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.host_activity import innermost_during
+from tracelens_ext.trace import NONE, EventKind
+
+Nested = list[tuple[int, int]]
+
+
+@st.composite
+def nested(draw: st.DrawFn) -> Nested:
+    """Intervals of one thread, each within another or beside it."""
+    found: Nested = []
+
+    def fill(start: int, end: int, depth: int) -> None:
+        while depth and start < end and draw(st.booleans()):
+            first = draw(st.integers(start, end - 1))
+            last = draw(st.integers(first + 1, end))
+            found.append((first, last))
+            fill(first, last, depth - 1)
+            start = last
+
+    fill(0, 100, 4)
+    return sorted(set(found))
+
+
+@given(nested(), st.lists(st.tuples(st.integers(0, 100), st.integers(1, 40)), max_size=6))
+def test_against_a_plain_loop(events: Nested, stretches: list[tuple[int, int]]) -> None:
+    maker = TraceMaker()
+    maker.op("first", -1, 1, thread=99)  # times count from here
+    for number, (start, end) in enumerate(events):
+        maker.op(f"op {number}", start, end - start)
+    trace = TreePerfAnalyzer(maker.document()).trace
+    row_of = {trace.name_of(row): row for row in range(len(trace))}
+    rows = [row_of[f"op {number}"] for number in range(len(events))]
+    thread = np.full(len(stretches), trace.thread[rows[0]] if rows else 0)
+    begins = np.array([1000 * (at + 1) for at, _ in stretches], dtype=np.int64)
+    ends = begins + np.array([1000 * length for _, length in stretches], dtype=np.int64)
+    found = innermost_during(trace, (EventKind.CPU_OP,), thread, begins, ends)
+    if not rows:
+        return
+    for at, row in enumerate(found.tolist()):
+        covering = [
+            (int(trace.dur[each]), each)
+            for each in rows
+            if 2 * (min(trace.end[each], ends[at]) - max(trace.ts[each], begins[at]))
+            >= ends[at] - begins[at]
+        ]
+        if row == NONE:  # of two that cover half each, the first may have ended by the middle
+            middle = begins[at] + (ends[at] - begins[at]) // 2
+            assert all(trace.end[each] <= middle for _, each in covering)
+        else:
+            chosen = (int(trace.dur[row]), row)
+            assert chosen in covering
+            inside = [c for c in covering if trace.ts[c[1]] >= trace.ts[row]]
+            assert all(duration >= chosen[0] for duration, _ in inside)
+    nobody = innermost_during(trace, (EventKind.CPU_OP,), thread * 0 + NONE, begins, ends)
+    assert (nobody == NONE).all()
+    ignored = innermost_during(trace, (EventKind.CPU_OP,), thread, begins, ends, ignored="op ")
+    assert (ignored == NONE).all()

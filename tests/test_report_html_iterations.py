@@ -1,0 +1,173 @@
+"""The charts of iterations on the page: what a bar is, which are marked, where the axis ends."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_html_helpers import HOSTILE, iterations
+
+from tracelens_ext.report.html_charts import page_figures
+from tracelens_ext.report.html_figures import Figure, Palette
+from tracelens_ext.report.html_iterations import MOST_BARS, iteration_figures
+from tracelens_ext.report.html_text import plotly_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PARTS = ("computation", "exposed_comm", "exposed_memcpy", "idle")
+
+
+def figures(frame: pd.DataFrame) -> dict[str, Figure]:
+    return {figure.title: figure for figure in iteration_figures(frame, Palette())}
+
+
+def spec(figure: Figure) -> Mapping[str, Any]:
+    return figure.spec
+
+
+def heights(figure: Figure) -> list[float]:
+    values: list[float] = np.sum([p["values"] for p in spec(figure)["pieces"]], axis=0).tolist()
+    return values
+
+
+def test_a_bar_an_iteration() -> None:
+    frame = iterations(5)
+    found = figures(frame)
+    assert list(found) == ["Iterations", "Iterations by category"]
+    times, categories = found.values()
+    assert [name for name, _ in times.legend] == [
+        *("Computation", "Exposed communication", "Exposed memory copies", "Idle"),
+    ]
+    for piece, part in zip(spec(times)["pieces"], _PARTS, strict=True):
+        assert piece["values"] == frame[f"{part}_time_ms"].tolist()
+    assert [name for name, _ in categories.legend] == ["GEMM", "Communication"]
+    assert spec(categories)["pieces"][0]["values"] == frame["GEMM_time_ms"].tolist()
+    for figure in (times, categories):
+        assert spec(figure)["names"] == ["3", "4", "5", "6", "7"]
+        assert spec(figure)["across"] == "ProfilerStep#"
+        assert figure.sheet == "iterations"
+        assert spec(figure)["ceiling"] == max(heights(figure))
+        assert set(spec(figure)["ends"]) == {""}
+    first = spec(times)["hover"][0].replace("\u00a0", " ")
+    assert first.startswith("<b>ProfilerStep#3</b><br>wall time: 20.00 ms<br>Computation: 10.00 ms")
+    assert times.summary.startswith("5 iterations, ")
+
+
+def test_the_odd_ones_are_marked_in_the_chart_that_shows_why() -> None:
+    frame = iterations(7)
+    frame.loc[2, "odd"] = "idle_time_ms, kernels"
+    frame.loc[5, "odd"] = "GEMM_time_ms"
+    times, categories = figures(frame).values()
+    assert [mark["bar"] for mark in spec(times)["marks"]] == [2]
+    assert spec(times)["marks"][0]["height"] == pytest.approx(heights(times)[2])
+    assert "idle_time_ms, kernels" in spec(times)["marks"][0]["hover"]
+    assert [mark["bar"] for mark in spec(categories)["marks"]] == [5]
+    assert times.summary.endswith("odd (marked): ProfilerStep#5")
+
+
+def test_one_far_longer_than_the_rest_does_not_hide_them() -> None:
+    frame = iterations(30)
+    frame.loc[0, ["idle_time_ms", "wall_time_ms"]] = 5000.0
+    frame.loc[0, "odd"] = "wall_time_ms"
+    times = figures(frame)["Iterations"]
+    ceiling = spec(times)["ceiling"]
+    assert ceiling == pytest.approx(3 * float(np.median(heights(times))))
+    assert spec(times)["axis"] == "ms"
+    assert spec(times)["ends"][0].replace("\u00a0", " ") == "5.01 s"
+    assert set(spec(times)["ends"][1:]) == {""}
+    assert spec(times)["marks"][0]["height"] == ceiling
+
+
+def test_those_that_are_not_whole_are_left_out() -> None:
+    frame = iterations(4)
+    frame.loc[3, "whole"] = False
+    assert spec(figures(frame)["Iterations"])["names"] == ["3", "4", "5"]
+    frame["whole"] = [True, False, False, False]
+    assert figures(frame) == {}
+    assert figures(frame.iloc[:0]) == {}
+
+
+def test_a_chart_a_process_and_device() -> None:
+    one = iterations(3)
+    several = pd.concat([one.assign(process=p, device=d) for p in (7, 8) for d in (0, 1)])
+    more = pd.concat([several, one.assign(process=9, device=0)], ignore_index=True)
+    drawn = iteration_figures(more, Palette())
+    titles = [figure.title for figure in drawn]
+    assert titles[::2] == [f"Iterations, process {p}, device {d}" for p in (7, 8) for d in (0, 1)]
+    assert len({figure.key for figure in drawn}) == len(drawn) == 8
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "across"),
+    [
+        (["forward"] * 3, ["1", "2", "3"], "forward"),
+        (["warm up", "step 2", "step 3"], ["1", "2", "3"], "iteration, in order of time"),
+        (["7", "9", "11"], ["7", "9", "11"], ""),
+    ],
+)
+def test_what_stands_below_the_bars(labels: list[str], names: list[str], across: str) -> None:
+    frame = iterations(3).assign(iteration=labels)
+    found = spec(figures(frame)["Iterations"])
+    assert (found["names"], found["across"]) == (names, across)
+
+
+def test_many_categories_are_a_dozen_and_the_rest() -> None:
+    extra = {f"Category {n}_time_ms": [float(n)] * 3 for n in range(1, 20)}
+    found = figures(iterations(3).assign(**extra))["Iterations by category"]
+    assert len(found.legend) == 13
+    assert found.legend[-1][0] == "(9 others)"
+    total = (
+        3 * sum(range(1, 20)) + iterations(3)[["GEMM_time_ms", "Communication_time_ms"]].sum().sum()
+    )
+    assert sum(heights(found)) == pytest.approx(total)
+
+
+@given(st.integers(2, 3 * MOST_BARS), st.integers(0, 2**32 - 1))
+def test_of_many_a_bar_is_the_mean_of_some(count: int, seed: int) -> None:
+    frame = iterations(count)
+    random = np.random.default_rng(seed)
+    for part in _PARTS:
+        frame[f"{part}_time_ms"] = random.integers(0, 9, count).astype(float)
+    frame["odd"] = np.where(random.random(count) < 0.1, "idle_time_ms", "")
+    times = figures(frame).get("Iterations")
+    assert times is not None
+    sums = frame[[f"{part}_time_ms" for part in _PARTS]].sum(axis=1).to_numpy()
+    drawn = heights(times) if times.legend else []
+    a_bar = math.ceil(count / MOST_BARS)
+    if drawn:
+        groups = [sums[at : at + a_bar] for at in range(0, count, a_bar)]
+        scale = 1e3 if spec(times)["axis"] == "µs" else 1.0
+        assert drawn == pytest.approx([scale * group.mean() for group in groups])
+        assert len(drawn) <= MOST_BARS
+    marks = spec(times)["marks"]
+    assert [mark["bar"] for mark in marks] == [
+        at // a_bar for at in np.flatnonzero(frame["odd"].to_numpy() != "").tolist()
+    ]
+    assert all(0 <= mark["height"] <= spec(times)["ceiling"] for mark in marks)
+
+
+def test_hostile_names_are_text() -> None:
+    names = pd.Series(list(HOSTILE), dtype=object)  # one that pyarrow's texts cannot hold
+    frame = iterations(len(HOSTILE)).assign(iteration=names, odd="idle_time_ms")
+    found = spec(figures(frame)["Iterations"])
+    for at, name in enumerate(HOSTILE):
+        assert found["hover"][at].startswith(f"<b>{plotly_lines(name)}</b><br>")
+        assert found["marks"][at]["hover"].startswith(f"<b>{plotly_lines(name)}</b> is odd<br>")
+    frame = iterations(2).assign(iteration=HOSTILE[0])
+    assert "<" not in spec(figures(frame)["Iterations"])["across"]
+    hostile = iterations(2).rename(columns={"GEMM_time_ms": f"{HOSTILE[9]}_time_ms"})
+    for text in spec(figures(hostile)["Iterations by category"])["hover"]:
+        assert "<a" not in text.replace("<b>ProfilerStep", "")
+
+
+def test_the_page_draws_them_when_the_table_is_there() -> None:
+    drawn = [figure.title for figure in page_figures({"iterations": iterations(3)}, Palette())]
+    assert drawn == ["Iterations", "Iterations by category"]
+    other = iterations(3).drop(columns="idle_time_ms")
+    assert page_figures({"iterations": other}, Palette()) == []

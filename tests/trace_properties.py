@@ -1,0 +1,181 @@
+"""What holds of every file there is, broken or not; each function raises when it does not."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import numpy as np
+from make_trace import rows_read
+
+from tracelens_ext.errors import TraceError, TracelensError
+from tracelens_ext.readers import kineto, read_trace
+from tracelens_ext.readers.settings import reading_with
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens_ext.trace import Trace
+
+SMALL_SLICE = 64
+
+
+def accounted_for(trace: Trace) -> None:
+    """No event is lost without a reason, and what is read is what a trace may hold."""
+    made = trace.provenance
+    assert made.present == len(trace) + made.metadata_events + sum(made.dropped.values())
+    assert all(count > 0 for count in made.dropped.values())
+    assert not len(trace) or int(trace.ts.min()) == 0
+    assert (trace.dur >= 0).all()
+    assert (trace.end >= trace.ts).all()
+    for column in trace.args.values():
+        assert (np.diff(column.rows) > 0).all()
+        assert not len(column.rows) or column.rows[-1] < len(trace)
+    for name in trace.names:
+        name.encode()
+
+
+def what_was_read(trace: Trace) -> tuple[object, ...]:
+    """All that a trace says, comparable."""
+    made = trace.provenance
+    rows = json.dumps(rows_read(trace), sort_keys=True)  # NaN is no equal of itself; as text it is
+    labels = trace.process_names, trace.process_labels, trace.thread_names
+    return rows, dict(made.dropped), made.metadata_events, made.present, labels
+
+
+def result_of(data: bytes, *, salvage: bool = False, slice_bytes: int | None = None) -> Any:
+    """What reading a file gives: all that was read, or which error.
+
+    Any error but our own goes on to the caller.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(reading_with(salvage=salvage))
+        if slice_bytes is not None:
+            stack.enter_context(mock.patch.object(kineto, "SLICE_BYTES", slice_bytes))
+        try:
+            trace = read_trace(io.BytesIO(data))
+        except TraceError as error:
+            message = str(error)
+            assert "\n" not in message, message
+            assert "; " in message, message
+            return type(error).__name__, message
+    accounted_for(trace)
+    return what_was_read(trace)
+
+
+def reading_is_safe_and_steady(data: bytes) -> None:
+    """Only our errors; every event accounted for; the same in slices, and gzipped."""
+    whole = result_of(data)
+    _same(result_of(data, slice_bytes=SMALL_SLICE), whole, data)
+    if not _is_gzipped(data):
+        _same(result_of(gzip.compress(data, 1, mtime=0)), whole, data)
+
+
+def salvage_is_safe_and_steady(data: bytes) -> None:
+    """As without, and what can be read whole is read whole."""
+    whole, saved = result_of(data), result_of(data, salvage=True)
+    if not _is_error(whole):
+        _same(saved, whole, data)
+    _same(result_of(data, salvage=True, slice_bytes=SMALL_SLICE), saved, data)
+
+
+def _is_gzipped(data: bytes) -> bool:
+    return data.startswith(b"\x1f\x8b")
+
+
+def _is_error(result: tuple[object, ...]) -> bool:
+    return len(result) == 2
+
+
+def _same(result: tuple[object, ...], other: tuple[object, ...], data: bytes) -> None:
+    """Two ways of reading give the same, errors too.
+
+    Of a damaged gzip stream, how much is unpacked before the damage shows depends on how much is
+    asked for at a time; so which of its errors comes first does.
+    """
+    if _is_gzipped(data) and (_is_error(result) or _is_error(other)):
+        return
+    assert result == other
+
+
+def a_report_is_safe(data: bytes) -> None:
+    """All tables of a whole report, and its texts: a result or one of our errors."""
+    from tracelens_ext import TreePerfAnalyzer
+    from tracelens_ext.report.formats import Document, Format, document_text
+    from tracelens_ext.report.perf_report import build_perf_report
+
+    try:
+        trace = read_trace(io.BytesIO(data))
+        analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
+        report = build_perf_report(analyzer, short_kernel_study=True, gaps=True)
+    except TracelensError:
+        return
+    document = Document("report", report.sheets, report.facts, report.notes)
+    json.loads("".join(document_text(document, Format.json)))
+    "".join(document_text(document, Format.markdown)).encode()
+
+
+def a_file_is_safe(suffix: str) -> Callable[[bytes], None]:
+    """A property: a file of a name that ends so is a trace, or one of our errors."""
+
+    def check(data: bytes) -> None:
+        _load(data, suffix, lambda path: accounted_for(read_trace(path)))
+
+    return check
+
+
+def statistics_tables_are_safe(data: bytes) -> None:
+    """A table of `nsys stats`: its totals, or one of our errors."""
+    from tracelens_ext.class_statistics.totals import kernel_totals, memory_totals
+
+    _load(data, ".csv", kernel_totals)
+    _load(data, ".csv", memory_totals)
+
+
+def configurations_are_safe(data: bytes) -> None:
+    """A configuration or a class map, JSON with comments: what it says, or one of our errors."""
+    from tracelens_ext.class_statistics.configuration import load_class_map, load_configuration
+
+    _load(data, ".json", load_configuration)
+    _load(data, ".json", load_class_map)
+
+
+def rules_are_safe(data: bytes) -> None:
+    """A rule pack in TOML: a pack, or one of our errors."""
+    from tracelens_ext.categorize.loading import load_pack
+
+    _load(data, ".toml", load_pack)
+
+
+def maps_are_safe(data: bytes) -> None:
+    """An engine/model map in JSON: packs, or one of our errors."""
+    from tracelens_ext.categorize.maps import load_map_file
+
+    _load(data, ".json", load_map_file)
+
+
+def a_cache_file_is_safe(data: bytes) -> None:
+    """A file of columns: what it says, or that it is damaged."""
+    from tracelens_ext.readers.cache_file import DamagedFileError, read_columns
+
+    try:
+        _load(data, ".columns", read_columns)
+    except (DamagedFileError, KeyError, TypeError, ValueError, AttributeError):
+        return  # what `TraceCache` takes for a damaged entry
+
+
+def _load(data: bytes, suffix: str, load: Callable[..., Any]) -> None:
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"input{suffix}"
+        path.write_bytes(data)
+        try:
+            load(path)
+        except TracelensError as error:
+            assert "\n" not in str(error), str(error)

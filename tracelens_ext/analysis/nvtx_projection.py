@@ -1,0 +1,116 @@
+"""NVTX ranges projected onto the GPU: from the first to the last GPU event launched inside.
+
+As the report `nvtx_gpu_proj_trace` of Nsight Systems has it, a GPU event is inside a range when
+the call that launched it is, on the range's own thread; a range that launches nothing has no
+projection. A range of a process that drives several devices has one projection on each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.analysis.codes import dense_codes
+from tracelens_ext.trace import NONE
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tracelens_ext.trace import Int64Array, Trace
+
+
+@dataclass(frozen=True)
+class ProjectedRanges:
+    """Projections of ranges, k of them, by device, then in the order of the ranges.
+
+    Attributes:
+        row: the range, a row of the trace, (k,).
+        device: the device, (k,).
+        start: start of the first GPU event, ns since the trace's first event, (k,).
+        end: end of the last GPU event, likewise, (k,).
+        count: GPU events launched inside, (k,).
+    """
+
+    row: Int64Array
+    device: Int64Array
+    start: Int64Array
+    end: Int64Array
+    count: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def duration(self) -> Int64Array:
+        """From the first start to the last end, ns, (k,)."""
+        return self.end - self.start
+
+
+def project_ranges(
+    trace: Trace, launch_of_gpu: Int64Array, rows: npt.NDArray[np.integer]
+) -> ProjectedRanges:
+    """Project ranges onto the devices that they started work on.
+
+    Args:
+        trace: the events.
+        launch_of_gpu: row of each GPU event's launch, `NONE` without one, as `linking.link` and
+            `CallTree` give it, (g,).
+        rows: the ranges, host events of the trace, in any order; they may overlap.
+    """
+    linked = np.flatnonzero(launch_of_gpu != NONE)
+    launch = launch_of_gpu[linked]
+    times, moment = np.unique(trace.ts[launch], return_inverse=True)
+    # (thread, time) as one number that grows with both.
+    step = len(times) + 1
+    key = trace.thread[launch].astype(np.int64) * step + moment
+    thread = trace.thread[rows].astype(np.int64) * step
+    first_key, last_key = (
+        thread + np.searchsorted(times, moments, "left")
+        for moments in (trace.ts[rows], trace.end[rows])
+    )
+    device = trace.device[linked]
+    parts = []
+    for number in np.unique(device).tolist():
+        those = np.flatnonzero(device == number)
+        those = those[np.argsort(key[those], kind="stable")]
+        first, last = (np.searchsorted(key[those], k, "left") for k in (first_key, last_key))
+        some = np.flatnonzero(last > first)
+        gpu = trace.gpu_rows[linked[those]]
+        parts.append(
+            ProjectedRanges(
+                row=np.asarray(rows, dtype=np.int64)[some],
+                device=np.full(len(some), number, dtype=np.int64),
+                start=_reduced(np.minimum, trace.ts[gpu], first[some], last[some]),
+                end=_reduced(np.maximum, trace.end[gpu], first[some], last[some]),
+                count=last[some] - first[some],
+            )
+        )
+    return _joined(parts)
+
+
+def _reduced(
+    function: np.ufunc, values: Int64Array, first: Int64Array, last: Int64Array
+) -> Int64Array:
+    """A function of each slice of values, `first` inclusive, `last` exclusive; none is empty.
+
+    Slices are taken in order of their starts, so that what lies between two is looked at once.
+    """
+    if not len(first):
+        return np.empty(0, dtype=np.int64)
+    # Equal slices are computed once: a thousand ranges may hold the same launches.
+    chosen, code = dense_codes([first, last])
+    bounds = np.column_stack((first[chosen], last[chosen])).ravel()
+    padded = np.append(values, values[-1:])  # the end of the last slice must be an index too
+    result: Int64Array = function.reduceat(padded, bounds)[::2][code]
+    return result
+
+
+def _joined(parts: list[ProjectedRanges]) -> ProjectedRanges:
+    empty = np.empty(0, dtype=np.int64)
+    names = ("row", "device", "start", "end", "count")
+    columns = {
+        name: np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in names
+    }
+    return ProjectedRanges(**columns)

@@ -1,0 +1,62 @@
+"""Which engines and models there are maps for."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from tracelens_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tracelens_ext.chart.specification import ChartInput
+
+
+def known_models(maps: Sequence[str | os.PathLike[str]] = ()) -> dict[str, list[str]]:
+    """The models of each engine, both by name: ours, plugins', and the user's.
+
+    Args:
+        maps: files and folders of engine/model maps, besides the user's configuration folder.
+
+    Raises:
+        RuleError: a map in `maps` is invalid.
+    """
+    from tracelens_ext.categorize import default_registry
+    from tracelens_ext.categorize.choice import user_maps
+
+    registry = default_registry()
+    packs = [offered.pack for offered in [*registry.rule_packs(), *user_maps(maps, registry)]]
+    models: dict[str, set[str]] = {}
+    for pack in packs:
+        engine, colon, model = pack.name.partition(":")
+        if pack.selectable and colon:
+            models.setdefault(engine, set()).add(model)
+    return {engine: sorted(models[engine]) for engine in sorted(models)}
+
+
+def check_models(inputs: Iterable[ChartInput], known: Mapping[str, Sequence[str]]) -> None:
+    """Check that there is a map for each input.
+
+    Raises:
+        UsageError: there is none; the message lists those that there are.
+    """
+    for given in inputs:
+        if given.engine not in known:
+            raise UsageError(
+                f"no engine is called {given.engine!r}; {_nearest(given.engine, known)}"
+                f"known engines: {', '.join(known) or 'none'}; add yours with --maps"
+            )
+        models = known[given.engine]
+        if given.model not in models:
+            raise UsageError(
+                f"{given.engine} has no model called {given.model!r};"
+                f" {_nearest(given.model, models)}known models: {', '.join(models)};"
+                " add yours with --maps"
+            )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}? " if near else ""

@@ -1,0 +1,278 @@
+"""The page of a chart: a stacked bar for each run, the numbers under it, and all kernels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from tracelens_ext.chart.runs import NOT_GPU, grouped
+from tracelens_ext.chart.specification import NS_PER_S
+from tracelens_ext.chart.tables import (
+    ELAPSED,
+    TOTAL,
+    category_table,
+    input_table,
+    kernel_table,
+)
+from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.excel_text import cell_text, cleaned
+from tracelens_ext.report.html import render_page, require_html_extra
+from tracelens_ext.report.html_figures import Figure, Palette
+from tracelens_ext.report.html_headline import Card
+from tracelens_ext.report.html_tables import (
+    FIRST_ROWS,
+    Cell,
+    Column,
+    Table,
+    TextPool,
+    page_tables,
+)
+from tracelens_ext.report.html_text import (
+    amount_text,
+    duration_text,
+    elided,
+    plotly_lines,
+    plotly_text,
+)
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+    from tracelens_ext.chart.runs import Run
+
+DEFAULT_TITLE: Final = "Where the elapsed time went"
+_BY_CATEGORY, _INPUTS, _KERNELS = "elapsed_sec_by_category", "inputs", "kernels"
+_DESCRIPTIONS: Final = {
+    _INPUTS: "What each bar is of, and where its elapsed time was taken from",
+    _KERNELS: "Which kernels make up each category; the time of one is that in which no GPU event"
+    " that started before it ran. result.csv has the same rows",
+}
+_MOST_CARDS: Final = 6
+_WIDE, _NARROW = 62, 40  # characters of a bar's name, where there is room and where not
+_MS: Final = 1e3
+_NOT_GPU_COLOUR: Final = "#aab1bd"
+#: For the categories beyond those of `Palette`, which gives out its colours again after these.
+_MORE_COLOURS: Final = (
+    "#c3e08a", "#f4a6b8", "#b9a3e3", "#7fd6de", "#e6d27a", "#b5651d", "#5d9cec", "#a0a65a",
+    "#e57373", "#4db6ac", "#cf9fd6", "#d7a98c", "#7986cb",
+)  # fmt: skip
+_FIRST_COLOURS: Final = 13
+
+
+def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str = "") -> list[str]:
+    """Write `result.html`: self-contained, to be opened in any browser.
+
+    Args:
+        path: the file; missing folders are created.
+        runs: the runs, in the order of their bars.
+        title: the heading.
+
+    Returns:
+        The notes of the page.
+
+    Raises:
+        UsageError: plotly or jinja2 is not installed.
+        OutputError: the file cannot be written; whatever was there is untouched.
+    """
+    require_html_extra()
+    table = category_table(runs)
+    colours = _colours(list(table.index))
+    pool = TextPool()
+    pivot = _pivot(table, runs, pool)
+    kernels = kernel_table(runs).sort_values(
+        ELAPSED, ascending=False, kind="stable", ignore_index=True
+    )
+    others, cut = page_tables({_INPUTS: input_table(runs), _KERNELS: kernels}, _DESCRIPTIONS, pool)
+    tables = [pivot, *(_with_digits(table, _decimals(runs)) for table in others)]
+    figure = _figure(table, runs, colours, title)
+    notes = [*run_notes(runs), *cut]
+    with written_beside(path) as beside:
+        page = render_page(
+            title=cleaned(title or DEFAULT_TITLE),
+            subtitle="",
+            cards=[_card(run, colours) for run in runs] if len(runs) <= _MOST_CARDS else [],
+            notes=[cleaned(note) for note in notes],
+            figures=[figure],
+            coverage=[],
+            facts=[],
+            tables=tables,
+            sheet_keys={_BY_CATEGORY: pivot.key},
+            data={
+                "texts": pool.texts(),
+                # The whole pivot table is in sight, its total row too.
+                "first_rows": max(FIRST_ROWS, pivot.total),
+                "tables": [table.for_script() for table in tables],
+                "figures": [{"key": figure.key, **figure.spec}],
+            },
+        )
+        beside.write_text(page, encoding="utf-8", newline="\n")
+    return notes
+
+
+def run_notes(runs: Sequence[Run]) -> list[str]:
+    """What the reader should know of each run: warnings first, each note with whom it is about."""
+    about = [(run.label, [*run.warnings, *run.notes]) for run in runs]
+    return [f"{labels}: {note}" for note, labels in grouped(about)]
+
+
+def _colours(categories: Sequence[str]) -> dict[str, str]:
+    """A colour for each category, no two alike as long as there are enough."""
+    palette = Palette()
+    colours = {}
+    for place, name in enumerate(name for name in categories if name != NOT_GPU):
+        more = place - _FIRST_COLOURS
+        colours[name] = (
+            palette.colour(name) if more < 0 else _MORE_COLOURS[more % len(_MORE_COLOURS)]
+        )
+    return colours | {NOT_GPU: _NOT_GPU_COLOUR}
+
+
+def _figure(
+    table: pd.DataFrame, runs: Sequence[Run], colours: dict[str, str], title: str
+) -> Figure:
+    """A bar a run, a piece a category; in seconds, or milliseconds where all are short."""
+    wholes = [run.elapsed_ns / 1e6 for run in runs]
+    in_seconds = max(wholes, default=0.0) >= _MS
+    bars = [plotly_lines(run.label) for run in runs]
+    instances = _instances(runs)
+    pieces, legend = [], []
+    for name, row in table.iterrows():
+        amounts = [0.0 if math.isnan(value) else value * _MS for value in row.tolist()]
+        if not any(amounts):
+            continue
+        category = str(name)
+        legend.append((cleaned(category), colours[category]))
+        pieces.append(
+            {
+                "colour": colours[category],
+                "values": [ms / _MS if in_seconds else ms for ms in amounts],
+                "inside": [plotly_text(_short(ms, in_seconds=in_seconds)) for ms in amounts],
+                "hover": [
+                    f"<b>{plotly_text(elided(category, _WIDE))}</b><br>"
+                    f"{plotly_text(amount_text(ms, 'ms', whole))}{count}<br>{bar}"
+                    for ms, whole, bar, count in zip(
+                        amounts,
+                        wholes,
+                        bars,
+                        [_events(of_run.get(category)) for of_run in instances],
+                        strict=True,
+                    )
+                ],
+            }
+        )
+    return Figure(
+        key="chart-elapsed-time",
+        title=cleaned(f"Elapsed time for {title}" if title else "Elapsed time by category"),
+        summary="; ".join(f"{elided(run.label, _WIDE)}: {_in_words(run)}" for run in runs[:4]),
+        legend=legend,
+        sheet=_BY_CATEGORY,
+        spec={
+            "axis": "s" if in_seconds else "ms",
+            "bars": [
+                {
+                    "wide": plotly_text(elided(run.label, _WIDE)),
+                    "narrow": plotly_text(elided(run.label, _NARROW)),
+                }
+                for run in runs
+            ],
+            "ends": [plotly_text(duration_text(whole)) for whole in wholes],
+            "pieces": pieces,
+        },
+    )
+
+
+def _pivot(table: pd.DataFrame, runs: Sequence[Run], pool: TextPool) -> Table:
+    """The categories by run as a table of the page, all rows of it in sight, the total last."""
+    names = [*(cell_text(str(name))[0] for name in table.index), TOTAL]
+    columns = [
+        Column("Category", "text", [pool.number(name) for name in names], [*map(Cell, names)])
+    ]
+    for place, run in enumerate(runs):
+        values = [None if math.isnan(value) else value for value in table[place].tolist()]
+        values.append(run.elapsed_ns / NS_PER_S)
+        columns.append(_seconds(cell_text(run.label)[0], values, _decimals(runs)))
+    caption = "Elapsed seconds by category and run; empty where a run has no such kernel"
+    return Table(_BY_CATEGORY, "table-by-category", caption, columns, len(names), len(names))
+
+
+def _seconds(header: str, values: Sequence[object], decimals: int) -> Column:
+    """A column of seconds, every row of it in sight."""
+    numbers: list[int | float | str | None] = [
+        value if isinstance(value, int | float) else None for value in values
+    ]
+    shown = [Cell("" if number is None else f"{float(number):,.{decimals}f}") for number in numbers]
+    return Column(header, "number", numbers, shown, decimals=decimals)
+
+
+def _with_digits(table: Table, decimals: int) -> Table:
+    """A table whose seconds have as many digits as those of the table of categories."""
+    columns = [
+        replace(
+            column,
+            decimals=decimals,
+            shown=_seconds("", column.values[:FIRST_ROWS], decimals).shown,
+        )
+        if column.header.endswith("(sec)")
+        else column
+        for column in table.columns
+    ]
+    return replace(table, columns=columns)
+
+
+def _decimals(runs: Sequence[Run]) -> int:
+    """Digits after the point that show a thousandth of a percent of the longest run."""
+    longest = max(run.elapsed_ns for run in runs) / NS_PER_S
+    return min(max(5 - math.floor(math.log10(longest)), 2), 9) if longest else 2
+
+
+def _card(run: Run, colours: dict[str, str]) -> Card:
+    label = cleaned(run.label)
+    return Card(
+        f"{duration_text(run.elapsed_ns / 1e6)} elapsed",
+        elided(label, _WIDE),
+        _in_words(run),
+        colours[_largest(run)[0]],
+        label,  # in the smaller type of names
+    )
+
+
+def _in_words(run: Run) -> str:
+    """The GPU's part and the largest category."""
+    category, ns = _largest(run)
+    parts = [("GPU", run.gpu_ns), (elided(category, _NARROW), ns)]
+    return ", ".join(
+        f"{name} {amount_text(part / 1e6, 'ms', run.elapsed_ns / 1e6)}" for name, part in parts
+    )
+
+
+def _largest(run: Run) -> tuple[str, int]:
+    """The GPU category that takes most of a run."""
+    sums: dict[str, int] = {}
+    for category, ns in zip(run.category, run.gpu_ns_of.tolist(), strict=True):
+        sums[category] = sums.get(category, 0) + ns
+    return max(sums.items(), key=lambda item: item[1])
+
+
+def _instances(runs: Sequence[Run]) -> list[dict[str, int]]:
+    """GPU events by category, of each run."""
+    counted: list[dict[str, int]] = []
+    for run in runs:
+        of_run: dict[str, int] = {}
+        for category, count in zip(run.category, run.instances.tolist(), strict=True):
+            of_run[category] = of_run.get(category, 0) + count
+        counted.append(of_run)
+    return counted
+
+
+def _events(count: int | None) -> str:
+    return f", {count:,} GPU event{'' if count == 1 else 's'}" if count else ""
+
+
+def _short(ms: float, *, in_seconds: bool) -> str:
+    """A number for the inside of a piece, three digits of it."""
+    value = ms / _MS if in_seconds else ms
+    return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f}"

@@ -1,0 +1,236 @@
+"""One input of a chart, measured: GPU time by kernel and category, and what is not GPU time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.analysis.grouping import group_durations, texts
+from tracelens_ext.chart.first_cover import first_cover
+from tracelens_ext.chart.specification import NS_PER_S
+from tracelens_ext.errors import TraceError, UsageError
+from tracelens_ext.trace import NONE, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.categorize import Decisions, KernelCategorizer
+    from tracelens_ext.chart.specification import ChartInput
+    from tracelens_ext.trace import Int64Array
+
+NOT_GPU: Final = "CPU(non-GPU)"
+"""The category, and the name, of the elapsed time without GPU work."""
+
+_GIVEN, _OF_TRACE, _OF_GPU = "given", "the trace", "GPU time"
+_DIRECTION: Final = re.compile(r"([HDAP])(?:ost|evice|rray|eer)?-?[tT]o-?([HDAP])")
+_PLACES: Final = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """An input and its measures, k kernels (GPU events of one name and category).
+
+    Attributes:
+        label: what its bar is called.
+        given: as the user named it.
+        kernel: the names, as the trace spells them, longest time first.
+        category: of each kernel.
+        instances: GPU events of each kernel, shape (k,).
+        gpu_ns_of: time in which a kernel was the first to cover the GPU, shape (k,).
+        elapsed_ns: the whole bar; never less than the GPU time.
+        elapsed_from: where that was taken from: `given`, `the trace` or `GPU time`.
+        devices: the GPUs of the trace whose events are in it.
+        notes: what the reader should know, a sentence each.
+        warnings: what the user should do something about, a clause each.
+    """
+
+    label: str
+    given: ChartInput
+    kernel: list[str]
+    category: list[str]
+    instances: Int64Array
+    gpu_ns_of: Int64Array
+    elapsed_ns: int
+    elapsed_from: str
+    devices: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def gpu_ns(self) -> int:
+        """Time in which the GPU (any of several) was busy."""
+        return int(self.gpu_ns_of.sum())
+
+    @property
+    def not_gpu_ns(self) -> int:
+        """The elapsed time without GPU work."""
+        return self.elapsed_ns - self.gpu_ns
+
+
+def measure_run(work: GpuWork, given: ChartInput, position: int) -> Run:
+    """Measure an input, all its GPUs together.
+
+    Args:
+        work: its GPU events, with categories.
+        given: the input.
+        position: among the inputs, from 0.
+
+    Raises:
+        TraceError: there is no GPU event.
+        UsageError: `work` has no categories.
+    """
+    devices = _devices(work, given)
+    everything = np.ones(len(work), dtype=bool)
+    notes = list(work.trace.provenance.notes)
+    if len(devices) > 1:
+        notes.append(
+            f"the trace has {len(devices)} GPUs: an instant in which several are busy counts once,"
+            " for the GPU event that started first; --per-device draws a bar for each"
+        )
+    return _measured(work, given, given.label(position), everything, devices, notes)
+
+
+def measure_devices(work: GpuWork, given: ChartInput, position: int) -> list[Run]:
+    """Measure an input, each of its GPUs by itself; see `measure_run`."""
+    label, notes = given.label(position), work.trace.provenance.notes
+    return [
+        _measured(
+            work,
+            given,
+            f"{label}_gpu{'?' if device == NONE else device}",
+            work.trace.device == device,
+            (device,),
+            notes,
+        )
+        for device in _devices(work, given)
+    ]
+
+
+def grouped(notes: Iterable[tuple[str, Iterable[str]]]) -> list[tuple[str, str]]:
+    """Each distinct note once, with the names of all whom it is about.
+
+    Args:
+        notes: names, each with its notes.
+
+    Returns:
+        Notes in the order in which they first came, and the names, separated by commas.
+    """
+    about: dict[str, dict[str, None]] = {}
+    for name, own in notes:
+        for note in own:
+            about.setdefault(note, {})[name] = None
+    return [(note, ", ".join(names)) for note, names in about.items()]
+
+
+def _devices(work: GpuWork, given: ChartInput) -> tuple[int, ...]:
+    if not len(work):
+        raise TraceError(
+            given.path,
+            "holds no GPU event",
+            "record it with GPU activity (nsys profile -t cuda; ProfilerActivity.CUDA in PyTorch)",
+        )
+    return tuple(np.unique(work.trace.device).tolist())
+
+
+def _measured(
+    work: GpuWork,
+    given: ChartInput,
+    label: str,
+    chosen: npt.NDArray[np.bool_],
+    devices: tuple[int, ...],
+    notes: list[str] | tuple[str, ...],
+) -> Run:
+    code, labels = _categories(work)
+    share = first_cover(work.start[chosen], work.end[chosen])
+    groups = group_durations([work.name[chosen], code[chosen]], share)
+    gpu_ns = int(share.sum())
+    elapsed_ns, source = given.elapsed_ns, _GIVEN
+    warnings = []
+    if not elapsed_ns:
+        elapsed_ns, source = work.trace.span_ns, _OF_TRACE
+    elif elapsed_ns < gpu_ns:
+        warnings.append(
+            f"{_seconds(elapsed_ns)} elapsed is less than the GPU time,"
+            f" {_seconds(gpu_ns)}, which is used instead"
+        )
+        elapsed_ns, source = gpu_ns, _OF_GPU
+    return Run(
+        label=label,
+        given=given,
+        kernel=texts(groups.keys[0], work.trace.names),
+        category=texts(groups.keys[1], labels),
+        instances=groups.count,
+        gpu_ns_of=groups.total,
+        elapsed_ns=elapsed_ns,
+        elapsed_from=source,
+        devices=tuple(device for device in devices if device != NONE),
+        notes=tuple(notes),
+        warnings=tuple(warnings),
+    )
+
+
+def _categories(work: GpuWork) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """The category of each GPU event: codes, shape (g,), and what they stand for.
+
+    Engine/model maps are written for the names that Nsight Systems gives to copies and sets
+    (`CUDA mem`), so they are asked about these, whatever the trace calls them.
+    """
+    if work.categories is None or work.categorizer is None:
+        raise UsageError("a chart needs kernel categories; give the analyzer a categorizer")
+    code, labels = work.categories.code.astype(np.int64), list(work.categories.labels)
+    events = np.flatnonzero(~work.is_kernel)
+    kinds = len(EventKind)
+    distinct, number = np.unique(
+        work.name[events].astype(np.int64) * kinds + work.kind[events], return_inverse=True
+    )
+    names = [work.trace.names[name] for name in (distinct // kinds).tolist()]
+    told = _memory_categories(work.categorizer, names, (distinct % kinds).tolist())
+    labels += [name for name in dict.fromkeys(told) if name is not None and name not in labels]
+    of_name = np.array([NONE if name is None else labels.index(name) for name in told], np.int64)
+    known = of_name[number] != NONE
+    code[events[known]] = of_name[number[known]]
+    return code, labels
+
+
+def _memory_categories(
+    categorizer: KernelCategorizer, names: list[str], kinds: list[int]
+) -> list[str | None]:
+    """What the map says of copies and sets; None where only its catch-all would take them."""
+    if not names:
+        return []
+    # The user's own rules are about the names of the trace, and win.
+    rules = {bound.name for bound in categorizer.packs if bound.origin == "rules"}
+    own = categorizer.categorize(names)
+    spelled = categorizer.categorize(
+        [_nsight_name(name, kind) for name, kind in zip(names, kinds, strict=True)]
+    )
+    return [
+        _verdict(own, at) if own.pack[at] in rules else _verdict(spelled, at) or _verdict(own, at)
+        for at in range(len(names))
+    ]
+
+
+def _verdict(decisions: Decisions, at: int) -> str | None:
+    return decisions.category[at] if decisions.known[at] else None
+
+
+def _nsight_name(name: str, kind: int) -> str:
+    """What Nsight Systems calls a copy or a set: `[CUDA memcpy Host-to-Device]`."""
+    if name.startswith("[CUDA mem"):
+        return name
+    if kind == EventKind.MEMSET:
+        return "[CUDA memset]"
+    way = _DIRECTION.search(name)
+    if way is None:
+        return "[CUDA memcpy]"
+    return f"[CUDA memcpy {_PLACES[way.group(1)]}-to-{_PLACES[way.group(2)]}]"
+
+
+def _seconds(ns: int) -> str:
+    return f"{ns / NS_PER_S:,.6g} s"

@@ -1,0 +1,105 @@
+"""What is to be charted, as a user writes it: `FILE,ENGINE,MODEL,SECONDS`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tracelens_ext.errors import UsageError
+from tracelens_ext.text import encodable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NS_PER_S: Final = 1_000_000_000
+_MOST_SECONDS: Final = 1e9  # thirty years; what is more is a slip of the pen
+_FORM: Final = "FILE,ENGINE,MODEL,SECONDS"
+_EXAMPLE: Final = "run1.nsys-rep,vllm,llama,306"
+#: What the name of a trace ends in; left out of a bar's label.
+_SUFFIXES: Final = (".nsys-rep", ".qdrep", ".sqlite", ".json.gz", ".json", ".csv")
+
+
+@dataclass(frozen=True)
+class ChartInput:
+    """A trace and what to make of it.
+
+    Attributes:
+        path: the file.
+        engine: the serving engine, the first half of a map's name; empty when none was given.
+        model: the model, the second half.
+        elapsed_ns: how long the run took without profiling; 0 to take it from the trace.
+    """
+
+    path: Path
+    engine: str = ""
+    model: str = ""
+    elapsed_ns: int = 0
+
+    @property
+    def map_name(self) -> str:
+        """What the engine/model map is called."""
+        return f"{self.engine}:{self.model}"
+
+    def label(self, position: int) -> str:
+        """What the bar of this input is called: unlike all others, as the position is in it.
+
+        Args:
+            position: among the inputs, from 0.
+        """
+        name = self.path.name
+        suffix = next((end for end in _SUFFIXES if name.lower().endswith(end)), "")
+        parts = [self.model, self.engine, name[: len(name) - len(suffix)], str(position)]
+        return encodable("_".join(part for part in parts if part))
+
+
+def parse_inputs(texts: Iterable[str], *, bare_files: bool = False) -> list[ChartInput]:
+    """Read the specifications of a chart's inputs.
+
+    Args:
+        texts: one an input.
+        bare_files: whether a file alone will do, as it does when one categorizer is chosen for
+            all inputs; engine and model are mere labels then.
+
+    Raises:
+        UsageError: a specification has another form; the message says which part is wrong.
+    """
+    return [_parsed(text, bare_files=bare_files) for text in texts]
+
+
+def _parsed(text: str, *, bare_files: bool) -> ChartInput:
+    # From the right: the name of a file may hold commas, the other three may not.
+    parts = text.rsplit(",", 3)
+    if bare_files and (len(parts) < 4 or not _is_number(parts[3])):
+        if not text:
+            raise UsageError("an input is empty; name a file")
+        return ChartInput(Path(text))
+    if len(parts) < 4:
+        raise UsageError(
+            f"{text!r}: expected {_FORM}, such as {_EXAMPLE}; SECONDS is how long the run takes"
+            " without profiling, 0 for the time in the trace"
+        )
+    file, engine, model, seconds = parts[0], *(part.strip() for part in parts[1:])
+    for what, value in (("FILE", file), ("ENGINE", engine), ("MODEL", model)):
+        if not value:
+            raise UsageError(f"{text!r}: {what} is empty; expected {_FORM}, such as {_EXAMPLE}")
+    return ChartInput(Path(file), engine, model, _nanoseconds(text, seconds))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _nanoseconds(text: str, seconds: str) -> int:
+    value = float(seconds) if _is_number(seconds) else math.nan
+    if not 0 <= value <= _MOST_SECONDS:  # nor is NaN
+        raise UsageError(
+            f"{text!r}: {seconds!r} is no number of seconds; give how long the run takes without"
+            " profiling, such as 306 or 12.5, or 0 for the time in the trace"
+        )
+    return math.ceil(value * NS_PER_S) if value * NS_PER_S < 1 else round(value * NS_PER_S)

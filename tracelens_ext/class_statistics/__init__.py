@@ -1,0 +1,10 @@
+"""Per-class statistics of a GPU program: kernel time by class, NCCL, memory operations, ranges.
+
+    >>> from tracelens_ext import StatisticClassifier
+    >>> classifier = StatisticClassifier({"xmma_gemm": "gemm", "fusion": "fusion"})
+    >>> classifier.statistic(5, "kern_sum.csv", None, "mem_time_sum.csv").show("My run")
+
+`totals.py` reads the tables of `nsys stats`, `events.py` makes the same totals of a trace,
+`statistics.py` computes, `layout.py` and `document.py` show, `configuration.py` reads the JSON
+file of a run with several inputs.
+"""

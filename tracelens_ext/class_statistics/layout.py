@@ -1,0 +1,135 @@
+"""The statistics as text, in the layout of GPU Performance Analyser."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from tracelens_ext.report.terminal import safe_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens_ext.class_statistics.statistics import ClassStatistics, Line
+
+_NS_PER_MS = 10**6
+_CLASS_WIDTH, _MEMORY_WIDTH = 15, 21
+#: Title and the width of the column that it begins; numbers end where their titles do.
+_COLUMNS = (
+    ("TimePerIter(ms)", 17),
+    ("InstancePerIter", 17),
+    ("TimePerIter(%)", 17),
+    ("TotalTime(ms)", 17),
+    ("TotalInstance", 15),
+    ("TotalTime(%)", 15),
+)
+_PERCENT = "(%)"
+_ESTIMATED = "Estimated non-hidden NCCL, mem ops and bubble"
+
+
+def text(statistics: ClassStatistics, title: str) -> str:
+    """The statistics of one input, lines that end with a line feed.
+
+    Args:
+        statistics: what to show.
+        title: the heading.
+    """
+    blocks = [
+        [f"===== {safe_text(title)} =====", *_kernels(statistics)],
+        _nccl(statistics),
+    ]
+    if statistics.memory is not None:
+        table = _table(statistics, statistics.memory, _MEMORY_WIDTH)
+        blocks.append(["Mem Ops Statistic:", *table])
+    if statistics.ranges is not None:
+        blocks += [_ranges(statistics), _estimates(statistics)]
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def fixed(value: Fraction, decimals: int) -> str:
+    """A number with so many decimals, rounded exactly, halves to even."""
+    scaled = round(abs(value) * 10**decimals)
+    whole, part = divmod(scaled, 10**decimals)
+    return f"{'-' if value < 0 and scaled else ''}{whole}.{part:0{decimals}d}"
+
+
+def percentage(part: Fraction | int, whole: Fraction | int) -> Fraction:
+    """`part` in percent of `whole`; 0 where that is 0."""
+    return 100 * Fraction(part) / whole if whole else Fraction(0)
+
+
+def _milliseconds(ns: Fraction | int, decimals: int) -> str:
+    return fixed(Fraction(ns) / _NS_PER_MS, decimals)
+
+
+def _kernels(statistics: ClassStatistics) -> list[str]:
+    total = statistics.kernel_total
+    return [
+        *_head(statistics, "Kernel", total),
+        *_table(statistics, statistics.kernels, _CLASS_WIDTH, of=total.time_ns),
+    ]
+
+
+def _nccl(statistics: ClassStatistics) -> list[str]:
+    return [
+        *_head(statistics, "NCCL", statistics.nccl_total),
+        *_table(statistics, statistics.nccl, _CLASS_WIDTH),
+    ]
+
+
+def _head(statistics: ClassStatistics, what: str, total: Line) -> list[str]:
+    per_iteration = Fraction(total.time_ns, statistics.divisor)
+    return [
+        f"{what} time per iteration: {_milliseconds(per_iteration, 3)} (ms)",
+        f"{what} instances per iteration: {total.per_iteration}",
+        f"{what} total time: {_milliseconds(total.time_ns, 3)} (ms)",
+        f"{what} total instances: {total.instances}",
+        f"{what} Statistic:",
+    ]
+
+
+def _table(
+    statistics: ClassStatistics, lines: Sequence[Line], width: int, of: int | None = None
+) -> list[str]:
+    """The header and a line a class; percentages of `of` ns, if given."""
+    names = [safe_text(line.name) for line in lines]
+    width = max(width, *map(len, names), 0)
+    columns = [c for c in _COLUMNS if of is not None or not c[0].endswith(_PERCENT)]
+    rows = ["Class".ljust(width + 2) + "".join(name.ljust(wide) for name, wide in columns).rstrip()]
+    for shown, line in zip(names, lines, strict=True):
+        cells = {
+            "TimePerIter(ms)": _milliseconds(Fraction(line.time_ns, statistics.divisor), 2),
+            "InstancePerIter": str(line.per_iteration),
+            "TimePerIter(%)": fixed(percentage(line.time_ns, of or 0), 2),
+            "TotalTime(ms)": _milliseconds(line.time_ns, 2),
+            "TotalInstance": str(line.instances),
+            "TotalTime(%)": fixed(percentage(line.time_ns, of or 0), 2),
+        }
+        row, begins = shown, width + 2
+        for name, wide in columns:
+            row += " " + cells[name].rjust(begins + len(name) - len(row) - 1)
+            begins += wide
+        rows.append(row)
+    return rows
+
+
+def _ranges(statistics: ClassStatistics) -> list[str]:
+    ranges = statistics.ranges
+    return [
+        f"NVTX range count: {ranges.count if ranges else 0}",
+        f"NVTX average range time: {_milliseconds(statistics.range_average_ns, 3)} (ms)",
+        f"NVTX total range time: {_milliseconds(ranges.time_ns if ranges else 0, 3)} (ms)",
+    ]
+
+
+def _estimates(statistics: ClassStatistics) -> list[str]:
+    average, total = statistics.range_average_ns, statistics.ranges
+    per_range, in_total = statistics.exposed_ns, statistics.exposed_total_ns
+    of_range = fixed(percentage(per_range, average), 2)
+    of_total = fixed(percentage(in_total, total.time_ns if total else 0), 2)
+    return [
+        f"{_ESTIMATED} time per range: {_milliseconds(per_range, 3)} (ms)",
+        f"{_ESTIMATED} time per range: {of_range} (%)",
+        f"{_ESTIMATED} total time: {_milliseconds(in_total, 3)} (ms)",
+        f"{_ESTIMATED} total time: {of_total} (%)",
+    ]

@@ -1,0 +1,142 @@
+"""Totals by name: what the statistics start from, whether of `nsys stats` tables or of a trace."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tracelens_ext.errors import TraceFormatError, UsageError
+from tracelens_ext.readers.nsys_csv import Report, open_report
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from tracelens_ext.readers.nsys_csv import TableSource
+
+_NEAREST = 5
+_MOST_COMPARED = 20_000  # names; comparing one takes some tens of microseconds
+
+
+@dataclass(frozen=True)
+class Total:
+    """How long all instances of something lasted together, and what they moved, where known."""
+
+    name: str
+    time_ns: int
+    instances: int
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class RangeTotal:
+    """The ranges of one NVTX tag, projected onto the GPU."""
+
+    tag: str
+    time_ns: int
+    count: int
+
+
+def kernel_totals(source: TableSource) -> list[Total]:
+    """Totals by kernel, of a `cuda_gpu_kern_sum` table.
+
+    Raises:
+        TraceError: there is no such table, or it has no rows.
+    """
+    totals = _totals(source, Report.KERNELS, "name", "instances", "the kernel table")
+    if not totals:
+        path = source if isinstance(source, str | os.PathLike) else "the kernel table"
+        raise TraceFormatError(
+            path, "has a header and no kernels", "make it again; perhaps it was cut off"
+        )
+    return totals
+
+
+def memory_totals(source: TableSource, sizes: TableSource | None = None) -> list[Total]:
+    """Totals by kind of memory operation.
+
+    Args:
+        source: a `cuda_gpu_mem_time_sum` table.
+        sizes: the `cuda_gpu_mem_size_sum` table of the same report, if there is one.
+
+    Raises:
+        TraceError: there is no such table.
+    """
+    totals = _totals(source, Report.MEMORY_TIME, "operation", "count", "the memory table")
+    if sizes is None:
+        return totals
+    moved: Counter[str] = Counter()
+    for piece in open_report(sizes, Report.MEMORY_SIZE, label="the table of sizes").pieces:
+        given = piece.required("total", piece.sizes("total"))
+        for name, size in zip(piece.texts("operation"), given, strict=True):
+            moved[name] += size
+    return [replace(total, size_bytes=moved.get(total.name)) for total in totals]
+
+
+def range_total(source: TableSource, tag: str) -> RangeTotal:
+    """The ranges of a tag, of an `nvtx_gpu_proj_trace` table.
+
+    Args:
+        source: the table.
+        tag: the name of the ranges, matched exactly.
+
+    Raises:
+        TraceError: there is no such table.
+        UsageError: no range has that tag; the message names the nearest.
+    """
+    table = open_report(source, Report.RANGES, label="the NVTX table")
+    seen: set[str] = set()
+    time = count = 0
+    for piece in table.pieces:
+        names = piece.texts("name")
+        durations = piece.required("projectedduration", piece.nanoseconds("projectedduration"))
+        chosen = [d for name, d in zip(names, durations, strict=True) if name == tag]
+        time, count = time + sum(chosen), count + len(chosen)
+        seen.update(names)
+    if not count:
+        raise no_such_range(table.source, tag, seen)
+    return RangeTotal(tag, time, count)
+
+
+def idle_range(source: str, tag: str) -> UsageError:
+    """The error for a tag whose ranges started no GPU work."""
+    return UsageError(
+        f"{source}: the NVTX ranges {tag!r} started no GPU work on their threads; name ranges"
+        " around the launches"
+    )
+
+
+def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
+    """The error for a tag that no range has.
+
+    Args:
+        source: what was searched.
+        tag: the tag.
+        names: those of all ranges.
+    """
+    if not names:
+        return UsageError(
+            f"{source}: no NVTX range {tag!r}: there are no ranges that started GPU work;"
+            " record with: nsys profile -t cuda,nvtx"
+        )
+    some = sorted(names)[:_MOST_COMPARED]
+    near = difflib.get_close_matches(tag, some, n=_NEAREST, cutoff=0.0)
+    shown = ", ".join(repr(name) for name in near)
+    return UsageError(f"{source}: no NVTX range is called {tag!r}; the nearest: {shown}")
+
+
+def _totals(
+    source: TableSource, report: Report, name_column: str, count_column: str, label: str
+) -> list[Total]:
+    """Totals by name, in the order of the table; rows of one name are taken together."""
+    table = open_report(source, report, label=label)
+    sums: dict[str, tuple[int, int]] = {}
+    for piece in table.pieces:
+        times = piece.required("totaltime", piece.nanoseconds("totaltime"))
+        counts = piece.required(count_column, piece.whole(count_column))
+        for name, time, count in zip(piece.texts(name_column), times, counts, strict=True):
+            time_before, count_before = sums.get(name, (0, 0))
+            sums[name] = time_before + time, count_before + count
+    return [Total(name, time, count) for name, (time, count) in sums.items()]

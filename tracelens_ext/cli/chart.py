@@ -1,0 +1,163 @@
+"""`tracelens-ext chart`: runs of serving engines as stacked bars, GPU categories and the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.inputs import check_files
+from tracelens_ext.cli.say import say
+from tracelens_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens_ext.chart.runs import Run
+    from tracelens_ext.chart.specification import ChartInput
+    from tracelens_ext.cli.analysis import AnalysisOptions
+
+_FORM = "FILE,ENGINE,MODEL,SECONDS"
+
+
+class ChartCommand(TyperCommand):
+    """The command, with the engines and models at the end of its help."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # click's, or typer's own copy of it
+        """Write the engines and models that there are maps for, and an example."""
+        from tracelens_ext.chart.engines import known_models
+        from tracelens_ext.report.terminal import safe_text
+
+        super().format_epilog(ctx, formatter)
+        rows = [
+            (safe_text(engine), safe_text(", ".join(models)))
+            for engine, models in known_models().items()
+        ]
+        with formatter.section("Engines and their models"):
+            formatter.write_dl(rows or [("none", "no plugin brings one; add yours with --maps")])
+        with formatter.section("Example"):
+            formatter.write_text(
+                "tracelens-ext chart run1.nsys-rep,vllm,llama,100 run2.nsys-rep,vllm,gpt-oss,102"
+                ' --out-dir results --title "Comparison of vLLM Models"'
+            )
+
+
+def chart(
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar=_FORM,
+            help="A trace (.nsys-rep, .sqlite, PyTorch's .json), which map to use, and how long"
+            " the run takes without profiling; 0: the time in the trace.",
+            show_default=False,
+        ),
+    ] = None,
+    in_file: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--in-file", "--in_file", "--infile", metavar=_FORM, help="The same, as an option."
+        ),
+    ] = None,
+    out_dir: Annotated[
+        Path,
+        typer.Option(
+            "--out-dir",
+            "--out_dir",
+            metavar="DIR",
+            help="Where result.html and result.csv go.  [default: this folder]",
+            show_default=False,
+        ),
+    ] = Path(),
+    title: Annotated[str, typer.Option(help="Heading of the chart.", show_default=False)] = "",
+    per_device: Annotated[
+        bool, typer.Option("--per-device", help="A bar for each GPU, not one for all of a trace.")
+    ] = False,
+    nsys_cmd: Annotated[
+        str | None,
+        typer.Option("--nsys-cmd", "--nsys_cmd", metavar="PROGRAM", help="The same as --nsys."),
+    ] = None,
+    categorizer: Annotated[
+        str | None,
+        typer.Option(
+            "--categorizer",
+            help="Use these categories for all inputs, such as builtin or jax; engine and model"
+            " are labels then, and FILE alone will do.",
+        ),
+    ] = None,
+    maps: Annotated[
+        list[Path] | None,
+        typer.Option("--maps", help="More engines and models: a JSON file, or a folder of them."),
+    ] = None,
+    rules: shared.Rules = None,
+    force: shared.Force = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Draw where the elapsed time of runs went: a stacked bar each, by category of GPU work.
+
+    Writes result.html (the chart, and its numbers in a table) and result.csv (which kernels make
+    up each category).
+    """
+    from tracelens_ext.chart.engines import check_models, known_models
+    from tracelens_ext.chart.files import check_results, write_results
+    from tracelens_ext.chart.specification import parse_inputs
+
+    wanted = parse_inputs([*(in_file or ()), *(inputs or ())], bare_files=categorizer is not None)
+    if not wanted:
+        raise UsageError(f"name an input, {_FORM}; see 'tracelens-ext chart --help'")
+    if categorizer is None:
+        check_models(wanted, known_models(maps or ()))
+    files = [given.path for given in wanted]
+    check_results(out_dir, files, force=force)
+    check_files(files)
+    options = [_options(given, categorizer, maps or (), rules or ()) for given in wanted]
+    runs = _measured(wanted, options, per_device=per_device, nsys=nsys_cmd)
+    for run in runs:
+        for warning in run.warnings:
+            say(f"tracelens-ext: {run.label}: {warning}", error=True)
+    written = write_results(out_dir, runs, title=title)
+    if quiet:
+        return
+    from rich.console import Console
+
+    from tracelens_ext.cli.chart_view import show_runs
+
+    show_runs(runs, Console())
+    for path in written:
+        say(f"Wrote {path}")
+
+
+def _options(
+    given: ChartInput, categorizer: str | None, maps: Sequence[Path], rules: Sequence[Path]
+) -> AnalysisOptions:
+    from tracelens_ext.cli.analysis import AnalysisOptions
+
+    chosen = categorizer if categorizer is not None else given.map_name
+    return AnalysisOptions(True, rules, chosen, maps=maps)
+
+
+def _measured(
+    wanted: Sequence[ChartInput],
+    options: Sequence[AnalysisOptions],
+    *,
+    per_device: bool,
+    nsys: str | None,
+) -> list[Run]:
+    """Read and measure the inputs one after the other; only the measures stay in memory."""
+    from tracelens_ext.chart.runs import measure_devices, measure_run
+    from tracelens_ext.cli.analysis import analyze, show_problems
+    from tracelens_ext.readers.settings import reading_with
+
+    told: set[str] = set()
+    runs: list[Run] = []
+    with reading_with(**({"nsys": nsys} if nsys is not None else {})):
+        for position, (given, how) in enumerate(zip(wanted, options, strict=True)):
+            analyzer = analyze(given.path, how)
+            if per_device:
+                runs += measure_devices(analyzer.work, given, position)
+            else:
+                runs.append(measure_run(analyzer.work, given, position))
+            show_problems(analyzer, told)
+    return runs

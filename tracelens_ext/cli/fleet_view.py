@@ -1,0 +1,118 @@
+"""A fleet on the terminal: how even its ranks are, the slowest, and whom the others wait for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+    from rich.console import Console
+
+    from tracelens_ext.fleet import FleetResult
+
+_TIMES = ("total_time", "busy_time", "computation_time", "exposed_comm_time", "idle_time")
+_CATEGORIES = 10
+_RANKS_LISTED = 10
+
+
+def show_fleet(result: FleetResult, console: Console, *, top: int) -> None:
+    """Print what was done, the spread over ranks, the slowest ranks, the stragglers, the notes.
+
+    Args:
+        result: of the fleet.
+        console: where to.
+        top: rows of the longer tables.
+    """
+    from tracelens_ext.cli.kernel_view import show_lines
+    from tracelens_ext.report.terminal import frame_table, safe_text
+
+    show_lines([safe_text(line) for line in _headline(result)], console)
+    for title, frame in _tables(result, top):
+        if len(frame):
+            console.print()
+            console.print(frame_table(frame, title=title))
+    notes = [safe_text(note) for note in [*_missing(result.failures), *result.notes]]
+    if notes:
+        console.print()
+        show_lines(notes, console)
+
+
+def _headline(result: FleetResult) -> list[str]:
+    parts = [f"{result.done} traces analysed"]
+    parts += [f"{result.kept} kept from before"] if result.kept else []
+    parts += [f"{result.failed} failed"] if result.failed else []
+    lines = [f"Results: {result.out}", ", ".join(parts)]
+    spreads = result.tables.get("timeline_spread")
+    if spreads is not None and len(spreads):
+        busy = spreads.set_index("type").to_dict("index")["busy_time"]
+        spread = f" ± {busy['std_ms']:,.3f}" if busy["ranks"] > 1 else ""
+        gpus = int(busy["ranks"])
+        lines.append(f"GPU busy time: {busy['mean_ms']:,.3f}{spread} ms ({_of(gpus, 'GPU')})")
+    return lines
+
+
+def _of(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def _tables(result: FleetResult, top: int) -> list[tuple[str, pd.DataFrame]]:
+    tables = result.tables
+    if "ranks" not in tables:
+        return []
+    shown = ["mean_ms", "std_ms", "min_ms", "max_ms", "max_rank", "max over mean (%)"]
+    timeline = tables["timeline_spread"].set_index("type").reindex(list(_TIMES)).reset_index()
+    categories = tables["category_spread"].head(_CATEGORIES)
+    return [
+        ("GPU timeline over the ranks", timeline[["type", *shown]]),
+        ("GPU time by category over the ranks", categories[["kernel_category", *shown]]),
+        *_slowest(tables["ranks"], top),
+        *_stragglers(tables["stragglers"], top),
+    ]
+
+
+def _slowest(ranks: pd.DataFrame, top: int) -> list[tuple[str, pd.DataFrame]]:
+    shown = [
+        "rank",
+        "computation_time_ms",
+        "computation over mean (%)",
+        "busy (%)",
+        "times_last",
+        "wait_for_it_ms",
+        "waited_ms",
+    ]
+    if len(set(ranks["device"])) > 1:
+        shown.insert(1, "device")
+    title = f"Slowest {min(top, len(ranks))} of {_of(len(ranks), 'rank')}, by computation time"
+    frame = ranks[shown].head(top).rename(columns={"computation over mean (%)": "over mean (%)"})
+    return [(title, frame)] if top else []
+
+
+def _stragglers(stragglers: pd.DataFrame, top: int) -> list[tuple[str, pd.DataFrame]]:
+    """The collectives that cost most waiting; `last_rank` is who came last most often."""
+    frame = stragglers[stragglers["wait_time_ms"] > 0].head(top)
+    name = frame["Process Group Description"].fillna("")
+    group = name.where(name != "", frame["Process Group Name"].fillna(""))
+    shown = frame[
+        [
+            "collective",
+            "In msg nelems",
+            "calls",
+            "wait_time_ms",
+            "mean_spread_us",
+            "last_rank",
+            "% of calls last",
+        ]
+    ].copy()
+    shown.insert(1, "group", group)
+    return [("Collectives in which ranks wait longest, and the rank most often last", shown)]
+
+
+def _missing(failures: pd.DataFrame) -> Sequence[str]:
+    ranks = failures.loc[failures["stage"] == "missing", "rank"].tolist()
+    if not ranks:
+        return []
+    listed = ", ".join(map(str, ranks[:_RANKS_LISTED]))
+    more = f" and {len(ranks) - _RANKS_LISTED} more" if len(ranks) > _RANKS_LISTED else ""
+    return [f"Missing: no trace is of rank{'s' if len(ranks) > 1 else ''} {listed}{more}."]

@@ -1,0 +1,300 @@
+"""`tracelens-ext nsys stats`: GPU time by class of kernel, of Nsight Systems tables or traces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.inputs import check_files
+from tracelens_ext.cli.reading import reads_traces
+from tracelens_ext.cli.say import say
+from tracelens_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens_ext.class_statistics.class_map import Classifier
+    from tracelens_ext.class_statistics.configuration import InputSpec
+    from tracelens_ext.class_statistics.statistics import ClassStatistics
+    from tracelens_ext.cli.outputs import Outputs
+    from tracelens_ext.trace import Trace
+
+app = typer.Typer(
+    help="Statistics of Nsight Systems reports.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+def stats(
+    trace: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="TRACE",
+            help="A trace instead of tables: .nsys-rep, .sqlite, or PyTorch's .json.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="JSON file that says all about the inputs."),
+    ] = None,
+    kernels: Annotated[
+        Path | None,
+        typer.Option("--kernels", metavar="CSV", help="Table cuda_gpu_kern_sum of nsys stats."),
+    ] = None,
+    nvtx: Annotated[
+        Path | None,
+        typer.Option("--nvtx", metavar="CSV", help="Table nvtx_gpu_proj_trace of nsys stats."),
+    ] = None,
+    mem: Annotated[
+        Path | None,
+        typer.Option("--mem", metavar="CSV", help="Table cuda_gpu_mem_time_sum of nsys stats."),
+    ] = None,
+    mem_size: Annotated[
+        Path | None,
+        typer.Option(
+            "--mem-size",
+            metavar="CSV",
+            help="Table cuda_gpu_mem_size_sum of nsys stats, for sizes in the tables.",
+        ),
+    ] = None,
+    class_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--class-map",
+            metavar="FILE",
+            help="JSON: part of a kernel's name → class.  [default: the built-in categories]",
+            show_default=False,
+        ),
+    ] = None,
+    iterations: Annotated[
+        int | None,
+        typer.Option(
+            "--iterations",
+            metavar="N",
+            help="Iterations recorded.  [default: as many as ranges on each GPU]",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            "--gpus",
+            metavar="N",
+            help="GPUs recorded.  [default: those of the trace; of tables 1]",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    iteration_range: Annotated[
+        str | None,
+        typer.Option(
+            "--iteration-range", metavar="TAG", help="Exact name of the iterations' NVTX ranges."
+        ),
+    ] = None,
+    title: Annotated[str | None, typer.Option("--title", help="Heading of the output.")] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the tables as JSON, nothing else.")
+    ] = False,
+    csv: Annotated[
+        Path | None,
+        typer.Option("--csv", metavar="DIR", help="Write the tables to CSV files in this folder."),
+    ] = None,
+    xlsx: Annotated[
+        Path | None,
+        typer.Option("--xlsx", metavar="FILE", help="Write the tables to an Excel file."),
+    ] = None,
+    force: shared.Force = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Sum GPU time by class of kernel, collective and memory operation, per iteration.
+
+    With NVTX ranges around the iterations, also estimate the time in them that no kernel fills.
+    """
+    named = _Named(
+        trace=trace,
+        kernels=kernels,
+        nvtx=nvtx,
+        mem=mem,
+        mem_size=mem_size,
+        class_map=class_map,
+        iterations=iterations,
+        gpus=gpus,
+        iteration_range=iteration_range,
+        title=title,
+    )
+    specs, classifier = named.own() if config is None else named.configured(config)
+    inputs = [path for spec in specs for path in spec.files]
+    outputs = _outputs(csv, xlsx)
+    outputs.check(inputs, force=force)
+    check_files(inputs)
+    statistics = _computed(specs, classifier)
+    _show(statistics, outputs, inputs, json=json, quiet=quiet, force=force)
+
+
+app.command()(reads_traces(stats))
+
+
+@dataclass(frozen=True)
+class _Named:
+    """What the command line names; None for what it does not."""
+
+    trace: Path | None
+    kernels: Path | None
+    nvtx: Path | None
+    mem: Path | None
+    mem_size: Path | None
+    class_map: Path | None
+    iterations: int | None
+    gpus: int | None
+    iteration_range: str | None
+    title: str | None
+
+    def configured(self, config: Path) -> tuple[Sequence[InputSpec], Classifier]:
+        """The inputs and the classes of a configuration file.
+
+        Raises:
+            UsageError: the command line says what that file does.
+            ConfigurationError, RuleError: the file is no good.
+        """
+        from tracelens_ext.class_statistics.class_map import BuiltinClasses, ClassMap
+        from tracelens_ext.class_statistics.configuration import load_configuration
+
+        for name, value in vars(self).items():
+            if value is not None:
+                what = "a trace" if name == "trace" else _option(name)
+                raise UsageError(f"{what} does not go with --config, whose file says all that")
+        loaded = load_configuration(config)
+        if loaded.class_map is None:
+            return loaded.inputs, BuiltinClasses()
+        return loaded.inputs, ClassMap(loaded.class_map, f"{config}: kernel_to_class_map")
+
+    def own(self) -> tuple[Sequence[InputSpec], Classifier]:
+        """The input and the classes that the options name.
+
+        Raises:
+            UsageError: they do not go together.
+            ConfigurationError, RuleError: the class map is no good.
+        """
+        from tracelens_ext.class_statistics.class_map import BuiltinClasses, ClassMap
+        from tracelens_ext.class_statistics.configuration import InputSpec, load_class_map
+
+        file = self._file()
+        tag = self.iteration_range
+        spec = InputSpec(
+            title=file.stem if self.title is None else self.title,
+            kernels=self.kernels,
+            ranges=self.nvtx,
+            memory=self.mem,
+            sizes=self.mem_size,
+            trace=self.trace,
+            iterations=self.iterations,
+            gpus=self.gpus if self.trace is not None else self.gpus or 1,
+            tag=tag,
+        )
+        if self.class_map is None:
+            return [spec], BuiltinClasses()
+        return [spec], ClassMap(load_class_map(self.class_map), str(self.class_map))
+
+    def _file(self) -> Path:
+        """The main file, after a look at whether all that is named goes together."""
+        names = ("kernels", "nvtx", "mem", "mem_size")
+        given = [_option(name) for name in names if getattr(self, name) is not None]
+        if self.trace is not None:
+            if given:
+                raise UsageError(f"{given[0]} names a table instead of a trace; give one of them")
+            if self.iterations is None and self.iteration_range is None:
+                raise UsageError("give --iterations, or --iteration-range for ranges to count")
+            return self.trace
+        if self.kernels is None:
+            raise UsageError("name a trace, --kernels with a table, or --config with a file")
+        if self.mem_size is not None and self.mem is None:
+            raise UsageError("--mem-size needs --mem, the times of the same operations")
+        if (self.nvtx is None) != (self.iteration_range is None):
+            raise UsageError("--nvtx and --iteration-range go together; give both or neither")
+        if self.iterations is None and self.nvtx is None:
+            raise UsageError("give --iterations, or --nvtx with --iteration-range to count them")
+        return self.kernels
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _outputs(csv: Path | None, xlsx: Path | None) -> Outputs:
+    from tracelens_ext.cli.outputs import Outputs
+    from tracelens_ext.report.formats import Format
+
+    if csv is not None and csv.suffix.lower() == ".csv" and not csv.is_dir():
+        raise UsageError(f"{csv}: names one file for several tables; name a folder")
+    if xlsx is not None and xlsx.suffix.lower() != ".xlsx":
+        raise UsageError(f"{xlsx}: an Excel file is named .xlsx")
+    asked = ((csv, Format.csv), (xlsx, Format.xlsx))
+    return Outputs({path: chosen for path, chosen in asked if path is not None})
+
+
+def _computed(
+    specs: Sequence[InputSpec], classifier: Classifier
+) -> list[tuple[str, ClassStatistics]]:
+    """The statistics of each input; doubts about them are told on standard error."""
+    from tracelens_ext.class_statistics.inputs import statistics_of
+
+    statistics = []
+    for spec in specs:
+        found = statistics_of(spec, classifier, _read)
+        statistics.append((spec.title, found))
+        for warning in found.warnings:
+            say(f"tracelens-ext: warning: {spec.title}: {warning}", error=True)
+        for note in found.notes:
+            say(f"tracelens-ext: {spec.title}: {note}", error=True)
+    return statistics
+
+
+def _read(path: Path) -> Trace:
+    from tracelens_ext.categorize import default_registry
+    from tracelens_ext.cli.progress import reading_progress
+    from tracelens_ext.cli.reading import chosen_cache
+    from tracelens_ext.readers import read_trace
+
+    with reading_progress(f"Reading {path.name}") as progress:
+        return read_trace(
+            path,
+            progress=progress,
+            other_formats=default_registry().read_trace,
+            cache=chosen_cache(),
+        )
+
+
+def _show(
+    statistics: Sequence[tuple[str, ClassStatistics]],
+    outputs: Outputs,
+    inputs: Sequence[Path],
+    *,
+    json: bool,
+    quiet: bool,
+    force: bool,
+) -> None:
+    """Write what was asked for, and print the text, or the tables as JSON."""
+    from tracelens_ext.class_statistics.document import document
+    from tracelens_ext.class_statistics.layout import text
+
+    report = document(statistics) if json or outputs.files else None
+    written = outputs.write(report, inputs, force=force) if report is not None else []
+    if json and report is not None:
+        from tracelens_ext.report.formats import Format, document_text
+
+        for piece in document_text(report, Format.json):
+            typer.echo(piece, nl=False)
+    elif not quiet:
+        typer.echo("\n\n".join(text(found, title) for title, found in statistics), nl=False)
+        for path in written:
+            say(f"Wrote {path}")

@@ -1,0 +1,295 @@
+"""Jobs on Dask workers: of this process, of this machine, or of a cluster somewhere.
+
+Dask runs a job again on its own when a worker is lost in a regular way. A worker that dies (killed
+by a signal, out of memory) is another matter: the job that it was doing may be the reason. So at
+most as many jobs are handed out as there are threads; each death counts against the one job that
+the worker was doing, and a job that outlives its attempts is given up, not the others with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import tempfile
+import time
+from collections import deque
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Any
+
+from tracelens_ext.errors import TracelensError, UsageError
+from tracelens_ext.fleet.job import Outcome, run_job
+from tracelens_ext.readers.workers import cores, text_bytes, traces_at_once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracelens_ext.fleet.inputs import FleetInput
+    from tracelens_ext.fleet.job import TraceJob
+
+_CONNECT_WITHIN_S = 30
+_OWN_PORT = "127.0.0.1:0"  # for Dask's web servers, which cannot be left out
+_WORKERS_WITHIN_S = 180.0
+_LOOK_EVERY_S = 5.0
+_GONE = "the Dask scheduler is gone; what is done is kept: run the same command again"
+_MORE_THAN_THREADS = 2  # jobs a thread of a cluster far away: it has to ask for the next one
+
+
+class ClusterError(TracelensError):
+    """The scheduler cannot be reached, or has no workers."""
+
+
+def require_fleet_extra() -> None:
+    """Check that what a fleet needs is installed.
+
+    Raises:
+        UsageError: it is not; the message says what to install.
+    """
+    import importlib.util
+
+    missing = [
+        name
+        for name in ("distributed", "fsspec", "pyarrow")
+        if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        raise UsageError(
+            f"a fleet needs {missing[0]}, not installed here; run:"
+            " pip install 'tracelens-ext[fleet]'"
+        )
+
+
+def default_workers(sources: Sequence[FleetInput] = ()) -> int:
+    """As many processes as this one may use cores, and as memory has room for such traces."""
+    sizes = [
+        text_bytes(source.size, compressed=source.url.endswith(".gz"))
+        for source in sources
+        if source.size is not None
+    ]
+    return min(cores(), traces_at_once(max(sizes, default=0)))
+
+
+@contextmanager
+def workers_of(scheduler: str | None, workers: int) -> Iterator[Any]:
+    """A Dask client.
+
+    Args:
+        scheduler: the address of a cluster's scheduler; None for workers of this machine.
+        workers: processes of this machine; 0 for a thread of this process.
+
+    Raises:
+        ClusterError: the scheduler cannot be reached, or its workers are no good.
+    """
+    from distributed import Client
+
+    with _quiet():
+        if scheduler is not None:
+            try:
+                client = Client(scheduler, timeout=_CONNECT_WITHIN_S, set_as_default=False)
+            except (OSError, ValueError, TypeError) as error:
+                raise ClusterError(
+                    f"{scheduler}: no Dask scheduler answers ({_reason(error)});"
+                    " check the address, such as tcp://host:8786"
+                ) from None
+            with client:
+                _check_versions(client, scheduler)
+                yield client
+            return
+        with (
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+            ExitStack() as open_,
+        ):
+            with _interrupts_held():
+                cluster = open_.enter_context(_local_cluster(workers, folder))
+                client = open_.enter_context(Client(cluster, set_as_default=False))
+            yield client
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Start threads that leave Ctrl-C to this one, and so do the processes that they start.
+
+    A terminal sends it to every process. Workers would each tell of it at length, and die before
+    they can be closed in order.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # Starting this process of multiprocessing's would let Ctrl-C in again.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _local_cluster(workers: int, folder: str) -> Any:  # noqa: ANN401  # it has no type hints
+    """Workers of this machine, one job each, heard by nobody but this machine."""
+    import dask
+    from distributed import LocalCluster
+
+    # A death is told at once; who was at fault, and how often, is counted here.
+    settings = {"distributed.scheduler.allowed-failures": 0, "temporary-directory": folder}
+    with dask.config.set(settings):
+        return LocalCluster(
+            n_workers=max(workers, 1),
+            threads_per_worker=1,
+            processes=workers > 0,
+            host="127.0.0.1" if workers > 0 else None,
+            # None would be every address of the machine, and a port that may be taken.
+            dashboard_address=_OWN_PORT,
+            worker_dashboard_address=_OWN_PORT,
+            scheduler_kwargs={"dashboard": False},
+            memory_limit=0,  # the system knows better when memory is short
+            local_directory=folder,
+            silence_logs=logging.CRITICAL,
+        )
+
+
+def run_jobs(
+    client: Any,  # noqa: ANN401
+    jobs: Sequence[TraceJob],
+    *,
+    attempts: int,
+    in_order: bool,
+) -> Iterator[tuple[TraceJob, Outcome, int]]:
+    """Do jobs, each until it is done or was tried often enough.
+
+    Args:
+        client: of the workers.
+        jobs: what to do.
+        attempts: how often a job that fails is tried.
+        in_order: whether no more jobs are handed out than there are threads.
+
+    Yields:
+        Each job when it is over, how it went, and how often it was tried.
+
+    Raises:
+        ClusterError: the scheduler is gone, or there are no workers for minutes.
+    """
+    waiting = deque((job, 1) for job in jobs)
+    running: dict[Any, tuple[TraceJob, int]] = {}
+    over: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    crew = _Crew(client, _MORE_THAN_THREADS if not in_order else 1)
+    try:
+        while waiting or running:
+            while waiting and len(running) < crew.room():
+                job, attempt = waiting.popleft()
+                key = f"tracelens-ext-{job.source.stem}-{attempt}-{os.getpid()}"
+                future = client.submit(run_job, job, attempt, key=key, pure=False, retries=0)
+                running[future] = job, attempt
+                future.add_done_callback(over.put)
+            try:
+                future = over.get(timeout=_LOOK_EVERY_S)
+            except queue.Empty:
+                crew.check()
+                continue
+            job, attempt = running.pop(future)
+            outcome = _outcome(future, job)
+            future.release()
+            if outcome.about is None and not outcome.final and attempt < attempts:
+                waiting.append((job, attempt + 1))
+            else:
+                yield job, outcome, attempt
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def _outcome(future: Any, job: TraceJob) -> Outcome:  # noqa: ANN401
+    """How a job went; a worker's death is one way."""
+    from distributed.scheduler import KilledWorker
+
+    if future.status in ("cancelled", "lost"):
+        raise ClusterError(_GONE)
+    error = future.exception() if future.status == "error" else None
+    if error is None:
+        result: Outcome = future.result()
+        return result
+    if isinstance(error, KilledWorker):
+        message = f"{job.source.name}: the worker process died (out of memory, or killed)"
+        return Outcome(job.source.stem, stage="worker", message=message)
+    message = f"{job.source.name}: the worker failed ({type(error).__name__}: {_reason(error)})"
+    return Outcome(job.source.stem, stage="worker", message=message)
+
+
+class _Crew:
+    """How many jobs the workers can take.
+
+    Args:
+        client: of the workers.
+        a_thread: jobs for each of their threads.
+    """
+
+    def __init__(self, client: Any, a_thread: int) -> None:  # noqa: ANN401
+        self._client, self._a_thread = client, a_thread
+        self._threads, self._looked = 0, -_LOOK_EVERY_S
+        self._seen = time.monotonic()
+
+    def room(self) -> int:
+        """Jobs that may be handed out at a time; one at least: some clusters grow when asked."""
+        if time.monotonic() - self._looked > _LOOK_EVERY_S:
+            self.check()
+        return max(1, self._threads * self._a_thread)
+
+    def check(self) -> None:
+        """Count the threads.
+
+        Raises:
+            ClusterError: there have been none for minutes.
+        """
+        try:
+            self._threads = sum(self._client.nthreads().values())
+        except (OSError, TimeoutError):
+            raise ClusterError(_GONE) from None
+        self._looked = time.monotonic()
+        if self._threads:
+            self._seen = self._looked
+        elif self._looked - self._seen > _WORKERS_WITHIN_S:
+            raise ClusterError("the Dask scheduler has no workers; start some: dask worker ADDRESS")
+
+
+def _check_versions(client: Any, scheduler: str) -> None:  # noqa: ANN401
+    """Refuse workers that lack this program, or have another version of it."""
+    from tracelens_ext import __version__
+
+    found = client.run(_version, on_error="return")
+    for worker, answer in found.items():
+        if isinstance(answer, str) and answer == __version__:
+            continue
+        has = f"has version {answer}" if isinstance(answer, str) else "lacks it"
+        raise ClusterError(
+            f"{scheduler}: this is tracelens-ext {__version__}, but worker {worker} {has};"
+            " install the same version there, with the extra fleet"
+        )
+
+
+def _version() -> str:
+    import distributed  # noqa: F401
+    import fsspec  # noqa: F401
+    import pyarrow  # noqa: F401
+
+    from tracelens_ext import __version__
+
+    return __version__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Dask logs whatever happens to a worker, and so do its libraries; failures are told here."""
+    loggers = [logging.getLogger(name) for name in ("distributed", "tornado", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

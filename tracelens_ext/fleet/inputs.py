@@ -1,0 +1,223 @@
+"""The traces that a fleet's arguments name: files, folders, patterns and URLs."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracelens_ext.errors import UsageError
+from tracelens_ext.trace_files import (
+    SUFFIXES_TEXT,
+    TRACE_SUFFIXES,
+    is_pattern,
+    is_trace_name,
+    trace_names,
+    traces_in,
+    traces_matching,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: What file systems call the version of a file, the first that one has.
+_VERSIONS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "created",
+)
+_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+_STEM_CHARACTERS = 60
+
+
+@dataclass(frozen=True)
+class FleetInput:
+    """A trace to be analysed.
+
+    Attributes:
+        name: what the user calls it.
+        url: where a worker finds it: an absolute path, or a URL.
+        identity: what tells its content from another, as JSON; None where nothing does.
+    """
+
+    name: str
+    url: str
+    identity: Mapping[str, str] | None = None
+
+    @property
+    def size(self) -> int | None:
+        """Its bytes, where they are known."""
+        said = (self.identity or {}).get("size", "")
+        return int(said) if said.isascii() and said.isdigit() else None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is not a path of this machine's file system."""
+        return is_url(self.url)
+
+    @property
+    def stem(self) -> str:
+        """What the files of its results are called; unlike that of any other URL."""
+        name = base_name(self.url)
+        endings = [len(name) - len(s) for s in TRACE_SUFFIXES if name.lower().endswith(s)]
+        plain = _NOT_IN_NAME.sub("_", name[: min(endings, default=None)]).strip("_")
+        digest = hashlib.blake2b(self.url.encode("utf-8", "surrogatepass"), digest_size=6)
+        return f"{plain[-_STEM_CHARACTERS:] or 'trace'}-{digest.hexdigest()}"
+
+
+@dataclass(frozen=True)
+class NotFound:
+    """An argument that names nothing readable, and why."""
+
+    argument: str
+    problem: str
+
+
+def is_url(text: str) -> bool:
+    """Whether fsspec is to open it: `s3://…`, `https://…`, or a chain such as `zip://a::b.zip`."""
+    return "://" in text or "::" in text
+
+
+def base_name(url: str) -> str:
+    """The file's name at the end of a path or URL, without what a URL asks of it."""
+    head = url.split("::", 1)[0].split("?", 1)[0] if is_url(url) else url
+    return head.rstrip("/").rsplit("/", 1)[-1]
+
+
+def find_inputs(arguments: Sequence[str]) -> tuple[list[FleetInput], list[NotFound]]:
+    """The traces that arguments name, each once, sorted by name with numbers in their order.
+
+    A folder stands for the traces directly in it, a pattern for the files that match it; both
+    without what this program wrote itself. One file by its name need not exist: that it does not
+    is found when it is to be read.
+
+    Returns:
+        The traces, and the arguments that name nothing.
+
+    Raises:
+        UsageError: an argument is empty, or a URL is of a kind that is not installed.
+    """
+    found: dict[str, FleetInput] = {}
+    problems: list[NotFound] = []
+    for argument in arguments:
+        if not argument:
+            raise UsageError("a trace's name is empty; name a file, a folder, a pattern or a URL")
+        try:
+            traces = _remote(argument) if is_url(argument) else _local(argument)
+        except (OSError, ValueError) as error:
+            problems.append(NotFound(argument, f"cannot be listed ({_reason(error)})"))
+            continue
+        if not traces:
+            problems.append(NotFound(argument, f"names no trace ({SUFFIXES_TEXT})"))
+        for trace in traces:
+            found.setdefault(trace.url, trace)
+    return sorted(found.values(), key=lambda trace: _natural(trace.name)), problems
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """A key that sorts `rank2` before `rank10`."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(p), p) if p.isdigit() and p.isascii() else (1, 0, p) for p in parts]
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())
+
+
+# Files of this machine.
+
+
+def _local(argument: str) -> list[FleetInput]:
+    path = Path(argument)
+    if path.is_dir():
+        return [_of_file(p) for p in traces_in(path)]
+    if is_pattern(argument):
+        return [_of_file(p) for p in traces_matching(argument)]
+    return [_of_file(path)]
+
+
+def _of_file(path: Path) -> FleetInput:
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return FleetInput(str(path), str(path.absolute()))
+    identity = {"size": str(status.st_size), "version": str(status.st_mtime_ns)}
+    return FleetInput(str(path), str(path.absolute()), identity)
+
+
+# What fsspec opens.
+
+
+def _remote(argument: str) -> list[FleetInput]:
+    files, path = file_system(argument)
+    try:
+        if glob.has_magic(path) and not files.exists(path):
+            infos = files.glob(path, detail=True)
+        elif _is_folder(files, path):
+            listed = {info["name"]: info for info in files.ls(path, detail=True)}
+            infos = {name: listed[name] for name in trace_names(listed)}
+        else:
+            return [FleetInput(argument, argument, _identity(files, path))]
+    except OSError:
+        raise
+    except Exception as error:  # a file system raises what its library does
+        raise OSError(f"{type(error).__name__}: {error}") from error
+    wanted = {name: info for name, info in infos.items() if info.get("type", "file") == "file"}
+    urls = {name: _url_of(argument, files, name) for name in wanted}
+    return [
+        FleetInput(urls[name], urls[name], identity_in(info) or _identity(files, name))
+        for name, info in wanted.items()
+    ]
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it.
+
+    Raises:
+        UsageError: nothing that is installed opens such a URL; the message says what would.
+    """
+    from fsspec.core import url_to_fs
+
+    try:
+        files, path = url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"{url}: cannot be opened: {_reason(error)}") from None
+    return files, path
+
+
+def identity_in(info: Mapping[str, Any]) -> dict[str, str] | None:
+    """Size and version of a file, of those that its file system knows; None without both."""
+    size = info.get("size")
+    version = next((info[key] for key in _VERSIONS if info.get(key) is not None), None)
+    given = {"size": size, "version": version}
+    known = {key: str(value) for key, value in given.items() if value is not None}
+    return known or None
+
+
+def _identity(files: Any, path: str) -> dict[str, str] | None:  # noqa: ANN401
+    try:
+        return identity_in(files.info(path))
+    except Exception:  # noqa: BLE001  # whoever reads the file will say what is wrong with it
+        return None
+
+
+def _is_folder(files: Any, path: str) -> bool:  # noqa: ANN401
+    if is_trace_name(path):  # web servers have no folders, only pages
+        return False
+    return bool(files.isdir(path))
+
+
+def _url_of(argument: str, files: Any, name: str) -> str:  # noqa: ANN401
+    """The URL of a file that was found, with the rest of the chain that it was found by."""
+    head, chain, rest = argument.partition("::")
+    if not chain:
+        return str(files.unstrip_protocol(name))
+    return f"{head.partition('://')[0]}://{name}{chain}{rest}"

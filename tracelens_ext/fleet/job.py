@@ -1,0 +1,265 @@
+"""What a worker does: read one trace, write its parts, and say how it went. It never raises."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracelens_ext.errors import (
+    OutputError,
+    TraceCutOffError,
+    TraceError,
+    TracelensError,
+)
+from tracelens_ext.fleet.inputs import FleetInput, base_name, file_system
+from tracelens_ext.fleet.portable_rules import PortableRules
+from tracelens_ext.fleet.ranks import ORDER, rank_of, world_size_of
+from tracelens_ext.fleet.scratch import worker_folder
+from tracelens_ext.readers.settings import ReadSettings, reading_with
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.fleet.store import ResultStore
+    from tracelens_ext.readers.cache import TraceCache
+
+#: Raised when the parts, or what they mean, change: what was done before is then done again.
+LAYOUT = 1
+_COPY_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """How every trace of a fleet is analysed.
+
+    Attributes:
+        rules: the user's rules, categorizer and maps.
+        unlinked_kernels: whether GPU events without a launch count in the timeline.
+        settings: how traces are read.
+        cache: whether the user's cache of traces is used (of files, not of URLs).
+        verify_cache: whether it compares whole files.
+        pause_s: how long the second attempt at a URL waits; the next ones, twice as long each.
+    """
+
+    rules: PortableRules = field(default_factory=PortableRules)
+    unlinked_kernels: bool = True
+    settings: ReadSettings = field(default_factory=ReadSettings)
+    cache: bool = False
+    verify_cache: bool = False
+    pause_s: float = 1.0
+
+    @property
+    def key(self) -> str:
+        """A hash of all that changes the result: what was done with another is done again."""
+        from tracelens_ext import __version__
+        from tracelens_ext.categorize import default_registry
+
+        plugins = sorted((p.name, p.distribution) for p in default_registry().plugins)
+        reading = (self.settings.salvage, self.settings.max_bytes)
+        parts = [LAYOUT, __version__, self.rules.digest, self.unlinked_kernels, reading, plugins]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class TraceJob:
+    """One trace to be done.
+
+    Attributes:
+        source: the trace.
+        place: its place among all traces by name, its rank where nothing else says it.
+        store: where its parts go.
+        options: how it is analysed.
+        key: `options.key`, made where the fleet is started.
+    """
+
+    source: FleetInput
+    place: int
+    store: ResultStore
+    options: JobOptions
+    key: str
+
+    def is_done(self, mark: Mapping[str, Any] | None) -> bool:
+        """Whether a marker says that this very job was done."""
+        if mark is None or self.source.identity is None:
+            return False
+        return (
+            mark.get("key") == self.key
+            and mark.get("identity") == self.source.identity
+            and mark.get("trace") == self.source.name
+            and (mark.get("rank_from") != ORDER or mark.get("rank") == self.place)
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job went.
+
+    Attributes:
+        stem: of the trace.
+        about: what is noted of the trace, as JSON; None when it failed.
+        stage: where it failed: `open`, `read`, `analyse`, `write` or `worker`.
+        message: why, one line.
+        final: whether another attempt would fail likewise.
+        problems: what plugins did wrong.
+    """
+
+    stem: str
+    about: dict[str, Any] | None = None
+    stage: str = ""
+    message: str = ""
+    final: bool = False
+    problems: tuple[str, ...] = ()
+
+
+class _StageError(Exception):
+    """Something went wrong at a stage."""
+
+    def __init__(self, stage: str, error: Exception, *, final: bool) -> None:
+        super().__init__(_one_line(error))
+        self.stage, self.final = stage, final
+
+
+def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
+    """Do a job.
+
+    Args:
+        job: what to do.
+        attempt: 1 for the first.
+    """
+    stem = job.source.stem
+    if attempt > 1 and job.source.is_remote:
+        time.sleep(job.options.pause_s * 2 ** (attempt - 2))
+    try:
+        about, problems = _do(job)
+    except _StageError as error:
+        return Outcome(stem, stage=error.stage, message=str(error), final=error.final)
+    return Outcome(stem, about, problems=problems)
+
+
+def _do(job: TraceJob) -> tuple[dict[str, Any], tuple[str, ...]]:
+    started = time.perf_counter()
+    settings = job.options.settings
+    with (
+        _on_this_machine(job.source) as path,
+        reading_with(**{name: getattr(settings, name) for name in settings.__dataclass_fields__}),
+    ):
+        analyzer = _analyzer(job, path)
+        with _stage("analyse"):
+            about, tables = _results(job, analyzer)
+    with _stage("write"):
+        job.store.unmark(job.source.stem)
+        for name, frame in tables.items():
+            job.store.put_table(f"{name}/{job.source.stem}", frame)
+        about["seconds"] = round(time.perf_counter() - started, 3)
+        job.store.mark(job.source.stem, about)
+    return about, tuple(analyzer.problems)
+
+
+def _analyzer(job: TraceJob, path: Path) -> TreePerfAnalyzer:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+
+    try:
+        return TreePerfAnalyzer(
+            path,
+            use_kernel_name_categories=True,
+            include_unlinked_kernels=job.options.unlinked_kernels,
+            cache=_cache(job),
+            **job.options.rules.options(),
+        )
+    except TraceError as error:
+        cut_off = isinstance(error, TraceCutOffError) and job.source.is_remote  # in the transfer
+        shown = TraceError(job.source.name, error.problem, error.remedy)
+        raise _StageError("read", shown, final=not cut_off) from None
+    except Exception as error:  # one trace's trouble, whatever it is, must not stop the others
+        raise _StageError("read", error, final=isinstance(error, TracelensError)) from error
+
+
+def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is noted of a trace, and its tables."""
+    from tracelens_ext.fleet.rows import trace_tables
+
+    trace, work = analyzer.trace, analyzer.work
+    rank, rank_from = rank_of(trace.metadata, job.source.url, job.place)
+    tables = trace_tables(analyzer, job.source.name, rank)
+    about = {
+        "key": job.key,
+        "trace": job.source.name,
+        "url": job.source.url,
+        "identity": dict(job.source.identity) if job.source.identity else None,
+        "rank": rank,
+        "rank_from": rank_from,
+        "world_size": world_size_of(trace.metadata),
+        "format": trace.provenance.format,
+        "events": len(trace),
+        "gpu_events": len(work),
+        "dropped": sum(trace.provenance.dropped.values()),
+        "gpu_time_ms": int(work.duration.sum()) / 1e6,
+        "notes": list(trace.provenance.notes),
+        "rows": {name: len(frame) for name, frame in tables.items()},
+    }
+    return about, tables
+
+
+def _cache(job: TraceJob) -> TraceCache | None:
+    from tracelens_ext.readers.cache import TraceCache
+    from tracelens_ext.readers.cache_settings import cache_is_off
+
+    if not job.options.cache or job.source.is_remote or cache_is_off():
+        return None
+    return TraceCache.from_environment(verify=job.options.verify_cache)
+
+
+@contextmanager
+def _stage(name: str) -> Iterator[None]:
+    """Say of whatever goes wrong at which stage it did."""
+    try:
+        yield
+    except Exception as error:  # one trace's trouble, whatever it is, must not stop the others
+        wrong = isinstance(error, TracelensError) and not isinstance(error, OutputError)
+        raise _StageError(name, error, final=wrong) from error
+
+
+@contextmanager
+def _on_this_machine(source: FleetInput) -> Iterator[Path]:
+    """A path at which a trace can be read; what is far away is copied here first."""
+    if not source.is_remote:
+        yield Path(source.url)
+        return
+    with tempfile.TemporaryDirectory(
+        prefix="tracelens-ext-", dir=worker_folder(), ignore_cleanup_errors=True
+    ) as folder:
+        copy = Path(folder) / (base_name(source.url) or "trace.json")
+        try:
+            files, path = file_system(source.url)
+            with files.open(path, "rb") as far, copy.open("wb") as near:
+                shutil.copyfileobj(far, near, _COPY_BYTES)
+        except Exception as error:
+            # fsspec says of any web server that does not answer that it has no such file.
+            web = source.url.startswith("http") and isinstance(error, FileNotFoundError)
+            lasting = FileNotFoundError | PermissionError | TracelensError
+            never = isinstance(error, lasting) and not web
+            reason = _one_line(error.__cause__ if isinstance(error.__cause__, OSError) else error)
+            shown = TraceError(
+                source.name,
+                f"cannot be opened ({reason})",
+                "check the URL",
+            )
+            raise _StageError("open", shown, final=never) from error
+        yield copy
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, TracelensError):
+        return text
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,141 @@
+"""The reductions: what the parts of all ranks say together. Made anew on every run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracelens_ext.fleet.spread import spread
+from tracelens_ext.fleet.stragglers import COLUMNS, find_stragglers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pandas as pd
+
+    from tracelens_ext.fleet.store import ResultStore
+
+#: Reduction → the folder of parts, what makes a row, its time, and whether each GPU counts.
+_SPREADS = {
+    "timeline_spread": ("timeline", ("type",), "time ms", True),
+    "category_spread": ("categories", ("kernel_category",), "total_time_ms", True),
+    "op_spread": ("ops", ("name",), "total_direct_kernel_time_ms", False),
+    "kernel_spread": ("kernels", ("kernel_category", "kernel_name"), "total_time_ms", False),
+}
+#: All reductions, in the order in which they are shown.
+REDUCTIONS = (
+    "ranks",
+    "timeline_spread",
+    "category_spread",
+    "op_spread",
+    "kernel_spread",
+    "stragglers",
+    "straggler_ranks",
+)
+_ROWS_TOGETHER = 100_000
+#: Rows of the timeline that are columns of `ranks`.
+_TIMES = (
+    "total_time",
+    "busy_time",
+    "computation_time",
+    "exposed_comm_time",
+    "exposed_memcpy_time",
+    "idle_time",
+    "total_comm_time",
+    "total_memcpy_time",
+)
+
+
+def reductions(
+    store: ResultStore, done: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """The tables over all ranks.
+
+    Args:
+        store: where the parts are; read one after the other.
+        done: stem → what is noted of the trace; one at least.
+
+    Returns:
+        The tables by their names in `REDUCTIONS`, and notes.
+
+    Raises:
+        OutputError: a part cannot be read.
+    """
+    tables: dict[str, pd.DataFrame] = {}
+    for name, (folder, keys, value, per_device) in _SPREADS.items():
+        columns = ["rank", *(["device"] if per_device else []), *keys, value]
+        tables[name] = spread(
+            _parts(store, done, folder, columns), keys, value, per_device=per_device
+        )
+    found = find_stragglers(lambda: _parts(store, done, "collective_calls", COLUMNS))
+    tables["stragglers"] = found.collectives
+    tables["straggler_ranks"] = found.ranks_of_collectives
+    columns = ["trace", "rank", "device", "type", "time ms"]
+    tables["ranks"] = _ranks(_parts(store, done, "timeline", columns), found.ranks)
+    notes = []
+    if found.ungrouped:
+        notes.append(
+            "Some collectives do not say their process group; those of one name are taken to be"
+            " of one group of all ranks."
+        )
+    left_out = int(found.collectives["calls not judged"].sum())
+    if left_out:
+        notes.append(
+            f"{left_out:,} calls of collectives could not be matched between ranks and are not"
+            " judged."
+        )
+    return {name: tables[name] for name in REDUCTIONS}, notes
+
+
+def _parts(
+    store: ResultStore,
+    done: Mapping[str, Mapping[str, Any]],
+    folder: str,
+    columns: Sequence[str],
+) -> Iterator[pd.DataFrame]:
+    """The parts of one table, some together, each with a number of its own in `part`."""
+    import pyarrow as pa
+
+    together: list[Any] = []
+    for number, stem in enumerate(done):
+        table = store.get_table(f"{folder}/{stem}", columns)
+        numbers = pa.array([number] * len(table), type=pa.int64())
+        together.append(table.append_column("part", numbers))
+        if sum(map(len, together)) > _ROWS_TOGETHER:
+            yield pa.concat_tables(together).to_pandas()
+            together = []
+    if together:
+        yield pa.concat_tables(together).to_pandas()
+
+
+def _ranks(timelines: Iterator[pd.DataFrame], stragglers: pd.DataFrame) -> pd.DataFrame:
+    """A row a rank and GPU: its timeline, and how often it came last; the slowest first.
+
+    In synchronous training all ranks take the same time, and a fast one is busy waiting in
+    collectives: the slow one is that which computes longest.
+    """
+    import pandas as pd
+
+    frame = pd.concat(timelines, ignore_index=True)
+    wide = frame.pivot_table(
+        index=["trace", "rank", "device"], columns="type", values="time ms", aggfunc="first"
+    )
+    wide = wide.reindex(columns=list(_TIMES))
+    result = wide.index.to_frame(index=False)
+    for name in _TIMES:
+        result[f"{name}_ms"] = wide[name].to_numpy(dtype="float64")
+    total, computing = result["total_time_ms"], result["computation_time_ms"]
+    result["busy (%)"] = 100.0 * result["busy_time_ms"] / total.where(total > 0)
+    mean = computing.mean()
+    result["computation over mean (%)"] = 100.0 * (computing - mean) / mean if mean else 0.0
+    # Of two traces of one rank it is not known which of them waited.
+    result = result.merge(
+        stragglers.rename(columns={"calls": "collective_calls"}),
+        on=["rank", "device"],
+        how="left",
+    )
+    for name in ("collective_calls", "times_last"):
+        result[name] = result[name].fillna(0).astype("int64")
+    for name in ("waited_ms", "wait_for_it_ms"):
+        result[name] = result[name].fillna(0.0)
+    by = ["computation_time_ms", "rank", "device"]
+    return result.sort_values(by, ascending=[False, True, True], ignore_index=True)

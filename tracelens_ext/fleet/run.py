@@ -1,0 +1,375 @@
+"""`run_fleet`: every trace to its parts, every failure to its list, all parts to the reductions."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tracelens_ext.errors import TraceNotFoundError, UsageError
+from tracelens_ext.fleet.cluster import (
+    default_workers,
+    require_fleet_extra,
+    run_jobs,
+    workers_of,
+)
+from tracelens_ext.fleet.inputs import find_inputs
+from tracelens_ext.fleet.job import JobOptions, TraceJob
+from tracelens_ext.fleet.portable_rules import PortableRules
+from tracelens_ext.fleet.ranks import ORDER, missing_ranks, rank_in_name
+from tracelens_ext.fleet.reduce import REDUCTIONS, reductions
+from tracelens_ext.fleet.rows import TABLES
+from tracelens_ext.fleet.store import ResultStore
+from tracelens_ext.readers.settings import read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pandas as pd
+
+    from tracelens_ext.fleet.inputs import FleetInput, NotFound
+    from tracelens_ext.fleet.job import Outcome
+
+ATTEMPTS = 3
+_MOST_MISSING_LISTED = 100_000
+_FAILURE_COLUMNS = ("trace", "rank", "stage", "message", "attempts")
+
+
+@dataclass(frozen=True)
+class FleetResult:
+    """What became of a fleet.
+
+    Attributes:
+        out: the folder of the results, as an absolute path or URL.
+        tables: the reductions by name, and `traces`; see `docs/fleet.md`.
+        failures: a row a trace or rank that is not in the tables: `trace`, `rank`, `stage`,
+            `message`, `attempts`.
+        done: traces analysed in this run.
+        kept: traces whose results were there already.
+        failed: traces that could not be analysed, and arguments that name none.
+        missing: ranks of which there is no trace.
+        notes: what the reader should know, a sentence each.
+        problems: what plugins did wrong on the workers, each `NAME: error`.
+    """
+
+    out: str
+    tables: Mapping[str, pd.DataFrame]
+    failures: pd.DataFrame
+    done: int
+    kept: int
+    failed: int
+    missing: int
+    notes: Sequence[str] = ()
+    problems: Sequence[str] = ()
+
+
+@dataclass
+class _Tally:
+    """What is known of the jobs so far.
+
+    Attributes:
+        done: stem → what is noted of the trace.
+        fresh: stems of those done in this run.
+        failed: the jobs given up, how they went, and after how many attempts.
+        attempts: stem → how often a job of this run was tried.
+        problems: of plugins.
+    """
+
+    done: dict[str, dict[str, Any]] = field(default_factory=dict)
+    fresh: set[str] = field(default_factory=set)
+    failed: list[tuple[TraceJob, Outcome, int]] = field(default_factory=list)
+    attempts: dict[str, int] = field(default_factory=dict)
+    problems: dict[str, None] = field(default_factory=dict)
+
+
+def run_fleet(
+    inputs: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    attempts: int = ATTEMPTS,
+    rules: Sequence[str | os.PathLike[str]] = (),
+    categorizer: str | os.PathLike[str] | None = None,
+    maps: Sequence[str | os.PathLike[str]] = (),
+    include_unlinked_kernels: bool = True,
+    cache: bool = False,
+    verify_cache: bool = False,
+    force: bool = False,
+    pause_s: float = 1.0,
+    progress: Callable[[int, int, int], None] | None = None,
+) -> FleetResult:
+    """Analyse many traces and compare their ranks.
+
+    What a run has done the next one does not do again: a trace is read again only when it, the
+    program, or an option that matters has changed. Traces are read as `read_settings()` says.
+
+    Worker processes import the main module of a script that starts them; such a script needs
+    `if __name__ == "__main__":` around what it does.
+
+    Args:
+        inputs: traces, folders of them, patterns, or URLs of any of these that fsspec opens.
+        out: the folder of the results, or a URL of one.
+        scheduler: the address of a Dask scheduler; workers of this machine by default.
+        workers: processes of this machine, as many as there are cores by default; 0 for none but
+            this one.
+        attempts: how often a trace that fails is tried.
+        rules: TOML files of categorisation rules that win over all others.
+        categorizer: `"jax"`, `"vllm:gpt-oss"` …, or a JSON file with a map.
+        maps: folders of engine/model maps that `categorizer` may name.
+        include_unlinked_kernels: whether GPU events whose launch is not in the trace count in the
+            timelines.
+        cache: whether files are looked for, and kept, in the user's cache of traces.
+        verify_cache: whether the cache compares whole files.
+        force: whether a folder is used, and files in it are replaced, that tracelens-ext did not
+            make.
+        pause_s: how long the second attempt at a URL waits; the next ones, twice as long each.
+        progress: called with (done, failed, total) whenever a trace is over.
+
+    Returns:
+        The reductions, which are also written, and what failed.
+
+    Raises:
+        UsageError: something asked for does not exist, or does not go together.
+        RuleError: the rules are no good.
+        TraceNotFoundError: nothing names a trace.
+        OutputError: the results cannot be written.
+        ClusterError: the scheduler cannot be reached, or is lost; what is done is kept.
+    """
+    require_fleet_extra()
+    sources, not_found = find_inputs([os.fspath(item) for item in inputs])
+    store = ResultStore.at(os.fspath(out))
+    workers = _check(sources, not_found, store, scheduler, workers, attempts)
+    settings = read_settings()
+    if workers or scheduler is not None:
+        settings = replace(settings, jobs=1)  # the traces are what is done side by side
+    options = JobOptions(
+        rules=PortableRules.of(rules, categorizer, maps),
+        unlinked_kernels=include_unlinked_kernels,
+        settings=settings,
+        cache=cache,
+        verify_cache=verify_cache,
+        pause_s=pause_s,
+    )
+    names = [f"{name}.parquet" for name in ("traces", "failures", *REDUCTIONS)]
+    store.claim([*names, *TABLES, ".done"], force=force)
+    jobs = [
+        TraceJob(source, place, store, options, options.key) for place, source in enumerate(sources)
+    ]
+    marks = store.marks()
+    tally = _Tally()
+    for job in jobs:
+        if job.is_done(marks.get(job.source.stem)):
+            tally.done[job.source.stem] = marks[job.source.stem]
+    todo = [job for job in jobs if job.source.stem not in tally.done]
+    _do(todo, tally, scheduler, workers, attempts, len(jobs), progress)
+    notes = _left_out(marks, jobs)
+    return _finish(store, jobs, tally, not_found, notes)
+
+
+def _check(
+    sources: Sequence[FleetInput],
+    not_found: Sequence[NotFound],
+    store: ResultStore,
+    scheduler: str | None,
+    workers: int | None,
+    attempts: int,
+) -> int:
+    """Refuse what cannot go well; answers the number of processes."""
+    if scheduler is not None and workers is not None:
+        raise UsageError("workers are of this machine; a scheduler has its own: give one of them")
+    if attempts < 1:
+        raise UsageError(f"{attempts} attempts are none; give at least 1")
+    if not sources:
+        if not not_found:
+            raise UsageError("a fleet needs a trace; name files, a folder, a pattern or a URL")
+        first = not_found[0]
+        raise TraceNotFoundError(first.argument, first.problem, "check the path or pattern")
+    count = default_workers(sources) if workers is None else workers
+    if count < 0:
+        raise UsageError(f"{count} workers are too few; give 0 for this process alone")
+    here = [url for url in (store.url, *(s.url for s in sources)) if url.startswith("memory://")]
+    if here and (scheduler is not None or count):
+        raise UsageError(f"{here[0]}: is in the memory of this process; needs 0 workers")
+    return count
+
+
+def _do(
+    todo: Sequence[TraceJob],
+    tally: _Tally,
+    scheduler: str | None,
+    workers: int,
+    attempts: int,
+    total: int,
+    progress: Callable[[int, int, int], None] | None,
+) -> None:
+    """Do what is not done, and tally it."""
+
+    def tell() -> None:
+        if progress is not None:
+            progress(len(tally.done), len(tally.failed), total)
+
+    tell()
+    if not todo:
+        return
+    with workers_of(scheduler, min(workers, len(todo))) as client:
+        local = scheduler is None
+        for job, outcome, tried in run_jobs(client, todo, attempts=attempts, in_order=local):
+            stem = job.source.stem
+            tally.attempts[stem] = tried
+            tally.problems |= dict.fromkeys(outcome.problems)
+            if outcome.about is None:
+                tally.failed.append((job, outcome, tried))
+            else:
+                tally.done[stem] = outcome.about
+                tally.fresh.add(stem)
+            tell()
+
+
+def _finish(
+    store: ResultStore,
+    jobs: Sequence[TraceJob],
+    tally: _Tally,
+    not_found: Sequence[NotFound],
+    notes: Sequence[str],
+) -> FleetResult:
+    """Write the list of traces, that of failures, and the reductions."""
+    done = {
+        job.source.stem: tally.done[job.source.stem]
+        for job in jobs
+        if job.source.stem in tally.done
+    }
+    ranks, world_notes = _missing(
+        done, [rank_in_name(job.source.url) for job, _, _ in tally.failed]
+    )
+    failures = _failures(tally, not_found, ranks)
+    traces = _traces(jobs, tally)
+    store.put_table("traces", traces)
+    store.put_table("failures", failures)
+    tables: dict[str, pd.DataFrame] = {}
+    found_notes: list[str] = []
+    if done:
+        tables, found_notes = reductions(store, done)
+    for name in REDUCTIONS:
+        if name in tables:
+            store.put_table(name, tables[name])
+        else:
+            store.remove(f"{name}.parquet")
+    return FleetResult(
+        out=store.url,
+        tables=tables | {"traces": traces},
+        failures=failures,
+        done=len(tally.fresh),
+        kept=len(done) - len(tally.fresh),
+        failed=len(tally.failed) + len(not_found),
+        missing=len(ranks),
+        notes=[*_rank_notes(done), *world_notes, *found_notes, *notes],
+        problems=list(tally.problems),
+    )
+
+
+def _failures(tally: _Tally, not_found: Sequence[NotFound], missing: Sequence[int]) -> pd.DataFrame:
+    import pandas as pd
+
+    rows: list[tuple[object, ...]] = [
+        (
+            job.source.name,
+            rank_in_name(job.source.url),
+            outcome.stage,
+            outcome.message,
+            attempts,
+        )
+        for job, outcome, attempts in sorted(tally.failed, key=lambda entry: entry[0].place)
+    ]
+    rows += [(n.argument, None, "find", f"{n.argument}: {n.problem}", 1) for n in not_found]
+    rows += [
+        (None, rank, "missing", f"rank {rank}: no trace of it is among the inputs", 0)
+        for rank in missing
+    ]
+    frame = pd.DataFrame(rows, columns=list(_FAILURE_COLUMNS))
+    texts = dict.fromkeys(("trace", "stage", "message"), "str")
+    return frame.astype(texts | {"rank": "Int64", "attempts": "int64"})
+
+
+def _traces(jobs: Sequence[TraceJob], tally: _Tally) -> pd.DataFrame:
+    """A row a trace, whatever became of it."""
+    import pandas as pd
+
+    rows = []
+    for job in jobs:
+        stem = job.source.stem
+        about = tally.done.get(stem, {})
+        state = "failed" if not about else "done" if stem in tally.fresh else "kept"
+        rows.append(
+            {
+                "trace": job.source.name,
+                "rank": about.get("rank", rank_in_name(job.source.url)),
+                "rank_from": about.get("rank_from"),
+                "world_size": about.get("world_size"),
+                "state": state,
+                "attempts": tally.attempts.get(stem, 0),
+                "events": about.get("events"),
+                "gpu_events": about.get("gpu_events"),
+                "events_dropped": about.get("dropped"),
+                "gpu_time_ms": about.get("gpu_time_ms"),
+                "seconds": about.get("seconds"),
+                "format": about.get("format"),
+                "parts": f"{stem}.parquet" if about else None,
+            }
+        )
+    frame = pd.DataFrame(rows)
+    whole = ("rank", "world_size", "events", "gpu_events", "events_dropped", "attempts")
+    texts = ("trace", "rank_from", "state", "format", "parts")
+    numbers = dict.fromkeys(("gpu_time_ms", "seconds"), "float64")
+    return frame.astype(dict.fromkeys(whole, "Int64") | dict.fromkeys(texts, "str") | numbers)
+
+
+def _missing(
+    done: Mapping[str, Mapping[str, Any]], failed: Sequence[int | None]
+) -> tuple[list[int], list[str]]:
+    """The ranks that no trace is of, and what is odd about the size of the world.
+
+    Args:
+        done: what is noted of the traces.
+        failed: the ranks of those that failed, where their names tell; they have rows already.
+    """
+    sizes = Counter(about["world_size"] for about in done.values() if about["world_size"])
+    if not sizes:
+        return [], []
+    notes = []
+    if len(sizes) > 1:
+        listed = ", ".join(str(size) for size in sorted(sizes))
+        notes.append(f"The traces are of jobs of different sizes ({listed} ranks).")
+    largest = max(sizes)
+    if largest > _MOST_MISSING_LISTED:
+        notes.append(f"Ranks missing from a world of {largest:,} are not listed.")
+        return [], notes
+    ranks = [about["rank"] for about in done.values() if about["rank_from"] != ORDER]
+    return missing_ranks([*ranks, *(rank for rank in failed if rank is not None)], largest), notes
+
+
+def _rank_notes(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say which ranks are guesses, and which several traces claim."""
+    notes = []
+    of_name = Counter(about["rank_from"] for about in done.values())
+    for kind, words in (("name", "from the names of their files"), ("order", "by their order")):
+        if of_name[kind]:
+            traces = f"{of_name[kind]} trace{'s do' if of_name[kind] > 1 else ' does'}"
+            notes.append(f"{traces} not say the rank; it is taken {words}.")
+    often = Counter(about["rank"] for about in done.values())
+    shared = sorted(rank for rank, count in often.items() if count > 1)
+    if shared:
+        more = f" and {len(shared) - 5} more" if len(shared) > 5 else ""
+        listed = ", ".join(map(str, shared[:5])) + more
+        notes.append(f"Several traces are of the same rank: {listed}.")
+    return notes
+
+
+def _left_out(marks: Mapping[str, object], jobs: Sequence[TraceJob]) -> list[str]:
+    """Say how many results of earlier runs are of traces that this run does not name."""
+    others = len(set(marks) - {job.source.stem for job in jobs})
+    if not others:
+        return []
+    traces = "1 trace that is" if others == 1 else f"{others} traces that are"
+    return [f"Parts of {traces} not among the inputs are left out; they stay in the folder."]

@@ -1,0 +1,243 @@
+"""The folder of a fleet's results, on any file system: what is in it, and what is done.
+
+    .tracelens-ext-manifest.json   what is this program's
+    .done/STEM.json                one a trace, written when all its parts are
+    timeline/STEM.parquet …        one part a trace and table
+    ranks.parquet …                the reductions
+
+A part counts only when the marker of its trace is there. So a worker may die at any moment: what
+it left is not counted, and is written over.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracelens_ext.errors import OutputError
+from tracelens_ext.fleet.inputs import file_system, is_url
+from tracelens_ext.report.manifest import MANIFEST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import pandas as pd
+
+_GENERATOR = "tracelens-ext"
+_DONE = ".done"
+
+
+@dataclass(frozen=True)
+class ResultStore:
+    """A folder of results.
+
+    Attributes:
+        url: its absolute path, or a URL that fsspec opens.
+    """
+
+    url: str
+
+    @classmethod
+    def at(cls, out: str) -> ResultStore:
+        """The folder that a user names, which need not exist.
+
+        Raises:
+            UsageError: nothing that is installed opens such a URL.
+            OutputError: it has no name.
+        """
+        if not out:
+            raise OutputError("the output folder has no name; give a path such as results")
+        store = cls(out.rstrip("/") or "/" if is_url(out) else str(Path(out).absolute()))
+        store._place  # noqa: B018  # fails now rather than on every worker
+        return store
+
+    @cached_property
+    def _place(self) -> tuple[Any, str]:
+        files, root = file_system(self.url)
+        return files, root.rstrip("/")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder of this machine."""
+        return not is_url(self.url)
+
+    def path_of(self, name: str) -> str:
+        """The path of a file in the folder, as its file system has it."""
+        return f"{self._place[1]}/{name}"
+
+    def shown(self, name: str) -> str:
+        """The path or URL of a file in the folder, for messages."""
+        return f"{self.url}/{name}"
+
+    # Bytes.
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write a whole file or nothing.
+
+        On this machine it is renamed into its place; elsewhere it is put in one piece, which
+        object stores do wholly or not at all.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        if self.is_local:
+            from tracelens_ext.report.atomic import written_beside
+
+            with written_beside(self.path_of(name)) as beside:
+                beside.write_bytes(content)
+            return
+        files, path = self._place[0], self.path_of(name)
+        try:
+            files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+            files.pipe_file(path, content)
+        except Exception as error:
+            reason = " ".join(f"{error}".split()) or type(error).__name__
+            raise OutputError(
+                f"{self.shown(name)}: cannot be written: {reason}; choose another place"
+            ) from error
+
+    def get(self, name: str) -> bytes | None:
+        """The content of a file; None where there is none."""
+        files = self._place[0]
+        try:
+            return bytes(files.cat_file(self.path_of(name)))
+        except OSError:
+            return None
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        try:
+            self._place[0].rm_file(self.path_of(name))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OutputError(f"{self.shown(name)}: cannot be removed ({error})") from error
+
+    def names(self, folder: str = "") -> list[str]:
+        """The names of what is directly in a folder of it; none where that does not exist."""
+        files = self._place[0]
+        path = self.path_of(folder).rstrip("/") or "/"
+        files.invalidate_cache(path)
+        try:
+            entries = files.ls(path, detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        names = [str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in entries]
+        return sorted({name for name in names if name})
+
+    # What is ours.
+
+    def claim(self, names: Sequence[str], *, force: bool) -> None:
+        """Mark the folder as this program's, unless it holds what is not.
+
+        Args:
+            names: what will be written directly in it, folders too.
+            force: whether strangers' files may be written over.
+
+        Raises:
+            OutputError: something stands in the way, or the mark cannot be written.
+        """
+        if self.is_local and Path(self.url).exists() and not Path(self.url).is_dir():
+            raise OutputError(f"{self.url}: is a file; name a folder for the results")
+        here = set(self.names())
+        ours = self._manifest()
+        if not force and MANIFEST not in here and here:
+            raise OutputError(
+                f"{self.url}: holds files that tracelens-ext did not make; name an empty or a new"
+                " folder, or --force to write there"
+            )
+        for name in names:
+            if name in here and name not in ours and not force:
+                raise OutputError(
+                    f"{self.shown(name)}: exists and was not made by tracelens-ext;"
+                    " choose another folder, or --force to overwrite it"
+                )
+        from tracelens_ext import __version__
+
+        listed = list(dict.fromkeys([*names, *ours]))
+        manifest = {"generator": _GENERATOR, "version": __version__, "files": listed}
+        self.put(MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+
+    def _manifest(self) -> list[str]:
+        found = _json(self.get(MANIFEST))
+        if found is None or found.get("generator") != _GENERATOR:
+            return []
+        files = found.get("files")
+        return [name for name in files if isinstance(name, str)] if isinstance(files, list) else []
+
+    # Tables.
+
+    def put_table(self, name: str, frame: pd.DataFrame) -> None:
+        """Write a table as `NAME.parquet`.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        import io
+
+        from pyarrow import parquet
+
+        from tracelens_ext.report.parquet_files import arrow_table
+
+        buffer = io.BytesIO()
+        parquet.write_table(arrow_table(frame), buffer, compression="zstd")
+        self.put(f"{name}.parquet", buffer.getvalue())
+
+    def get_table(self, name: str, columns: Sequence[str]) -> Any:  # noqa: ANN401
+        """Some columns of a table written by `put_table`, as pyarrow has it.
+
+        Raises:
+            OutputError: it is not there, or is damaged.
+        """
+        import io
+
+        from pyarrow import ArrowException, parquet
+
+        content = self.get(f"{name}.parquet")
+        try:
+            if content is None:
+                raise FileNotFoundError("no such file")
+            return parquet.ParquetFile(io.BytesIO(content)).read(columns=list(columns))
+        except (OSError, ArrowException) as error:
+            raise OutputError(
+                f"{self.shown(name)}.parquet: cannot be read ({error});"
+                f" remove {self.shown(_DONE)} and run again"
+            ) from error
+
+    # Markers.
+
+    def mark(self, stem: str, about: Mapping[str, object]) -> None:
+        """Note that all parts of a trace are written."""
+        self.put(f"{_DONE}/{stem}.json", json.dumps(about, indent=1).encode())
+
+    def unmark(self, stem: str) -> None:
+        """Note that the parts of a trace no longer count."""
+        self.remove(f"{_DONE}/{stem}.json")
+
+    def marks(self) -> dict[str, dict[str, Any]]:
+        """What is done: stem → what was noted; a marker that makes no sense is left out."""
+        stems = [name.removesuffix(".json") for name in self.names(_DONE) if name.endswith(".json")]
+        found = self._contents(f"{_DONE}/{stem}.json" for stem in stems)
+        read = {stem: _json(content) for stem, content in zip(stems, found, strict=True)}
+        return {stem: about for stem, about in read.items() if about is not None}
+
+    def _contents(self, names: Iterable[str]) -> list[bytes | None]:
+        """The content of several files; file systems far away are asked for all at once."""
+        paths = [self.path_of(name) for name in names]
+        if not paths:
+            return []
+        contents = self._place[0].cat(paths, on_error="return")
+        if not isinstance(contents, dict):
+            contents = {paths[0]: contents}
+        return [c if isinstance(c := contents.get(path), bytes) else None for path in paths]
+
+
+def _json(content: bytes | None) -> dict[str, Any] | None:
+    try:
+        document = json.loads(content) if content is not None else None
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None

@@ -1,0 +1,232 @@
+"""Decoded Kineto events to columns, a slice at a time, in codes of interners.
+
+The slices of a large trace are turned into columns in several processes (`slice_worker.py`), each
+with interners of its own; whoever takes a slice over knows what its codes stand for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+
+from tracelens_ext.readers.builder import Interner
+from tracelens_ext.readers.decimals import (
+    MISSING,
+    UnusualNumberError,
+    mend,
+    parse_integers,
+    parse_nanoseconds,
+)
+from tracelens_ext.readers.kineto_schema import (
+    METADATA,
+    NAME_IN_FILE,
+    NO_TEXT,
+    PLAN,
+    Args,
+    Event,
+    kind_of,
+)
+from tracelens_ext.trace import EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+
+    IntArray = npt.NDArray[np.integer]
+    #: Argument → (rows that have it, its values or their codes).
+    ArgPieces = Mapping[str, tuple[IntArray, IntArray]]
+
+#: (phase, category, process, thread), as the trace spells them.
+Lane = tuple[str, str, int | str, int | str]
+#: What is not an event on a timeline: its kind, name, process and thread, and its arguments
+#: `name` and `labels`.
+Special = tuple[int, str, int | str, int | str, str, str]
+
+
+@dataclass(frozen=True)
+class SliceColumns:
+    """The events of a slice, m of them, and what else it holds.
+
+    Attributes:
+        count: how many it holds in all.
+        special: those that are none on a timeline.
+        lane: codes of (phase, category, process, thread), shape (m,).
+        name: codes of names, shape (m,).
+        kind: `EventKind`s, shape (m,).
+        ts, dur: ns, shape (m,).
+        numbers: argument → (rows among these m, integers).
+        texts: argument → (rows among these m, codes of texts).
+    """
+
+    count: int
+    special: list[Special]
+    lane: IntArray
+    name: IntArray
+    kind: IntArray
+    ts: IntArray
+    dur: IntArray
+    numbers: ArgPieces
+    texts: ArgPieces
+
+
+class SliceReader:
+    """Makes events of text, and columns of events.
+
+    Args:
+        names, texts: interners for the codes of names, and of argument texts (bytes).
+
+    Attributes:
+        lanes: interner for the codes of lanes.
+    """
+
+    def __init__(self, names: Interner[str], texts: Interner[bytes]) -> None:
+        self.names, self.texts = names, texts
+        self.lanes: Interner[Lane] = Interner()
+        self._decoder = msgspec.json.Decoder(list[Event])
+        self._kind_of_lane = np.empty(0, dtype=np.uint8)
+
+    def decode(self, text: bytes | memoryview) -> list[Event]:
+        """Decode a JSON array of events; raises `msgspec.DecodeError` when one is unusual."""
+        return self._decoder.decode(text)
+
+    def columns(self, events: list[Event]) -> SliceColumns:
+        """The columns of a slice's events."""
+        count = len(events)
+        lane = self.lanes.codes(
+            zip(
+                [e.ph for e in events],
+                [e.cat for e in events],
+                [e.pid for e in events],
+                [e.tid for e in events],
+                strict=True,
+            ),
+            count,
+        )
+        if len(self.lanes) > len(self._kind_of_lane):
+            further = islice(self.lanes, len(self._kind_of_lane), None)
+            kinds = [kind_of(phase, category) for phase, category, _, _ in further]
+            self._kind_of_lane = np.append(self._kind_of_lane, np.array(kinds, dtype=np.uint8))
+        kind = self._kind_of_lane[lane]
+        special: list[Special] = []
+        rows = np.flatnonzero(kind >= METADATA)
+        if len(rows):
+            special = [_special(events[row], int(kind[row])) for row in rows.tolist()]
+            keep = np.flatnonzero(kind < METADATA)
+            events = [events[row] for row in keep.tolist()]
+            lane, kind = lane[keep], kind[keep]
+        ts = _parse([e.ts for e in events], parse_nanoseconds)
+        dur = _parse([e.dur for e in events], parse_nanoseconds)
+        dur[(kind >= EventKind.FLOW_START) & (dur < 0)] = 0  # momentary
+        name = self.names.codes([e.name for e in events], len(events))
+        return SliceColumns(
+            count, special, lane, name, kind, ts, dur, *self._arguments(events, kind)
+        )
+
+    def _arguments(self, events: list[Event], kind: IntArray) -> tuple[ArgPieces, ArgPieces]:
+        numbers: dict[str, tuple[list[IntArray], list[Raw]]] = {}
+        texts: dict[str, list[tuple[IntArray, IntArray]]] = {}
+        for plan in PLAN:
+            rows = np.flatnonzero(plan.wanted[kind])
+            if not len(rows):
+                continue
+            having = [events[row] for row in rows.tolist()]
+            if plan.flow_id:
+                numbers["flow id"] = [rows], [e.id for e in having]
+            args = [e.args for e in having] if plan.numbers or plan.texts else []
+            for field in plan.numbers:
+                of_plans, tokens = numbers.setdefault(NAME_IN_FILE[field], ([], []))
+                of_plans.append(rows)
+                tokens += map(attrgetter(field), args)
+            for group in plan.texts:
+                for field, found in self._text_group(rows, args, group).items():
+                    texts.setdefault(NAME_IN_FILE[field], []).append(found)
+        return _parsed_in_row_order(numbers, len(events)), _in_row_order(texts, len(events))
+
+    def _text_group(
+        self, rows: IntArray, args: list[Args], fields: tuple[str, ...]
+    ) -> dict[str, tuple[IntArray, IntArray]]:
+        leader = attrgetter(fields[0])
+        having = [i for i, a in enumerate(args) if leader(a) is not NO_TEXT]
+        if not having:
+            return {}
+        rows, args = rows[having], [args[i] for i in having]
+        result: dict[str, tuple[IntArray, IntArray]] = {}
+        for field in fields:
+            tokens = list(map(attrgetter(field), args))
+            codes = self.texts.codes(map(bytes, tokens), len(tokens))
+            present = (codes != self.texts[b""]) & (codes != self.texts[b"null"])
+            if present.any():
+                result[field] = (rows[present], codes[present])
+        return result
+
+
+def _special(event: Event, kind: int) -> Special:
+    name, labels = _decoded(event.args.name), _decoded(event.args.labels)
+    return kind, event.name, event.pid, event.tid, name, labels
+
+
+def _parsed_in_row_order(
+    tokens_of: Mapping[str, tuple[list[IntArray], list[Raw]]], count: int
+) -> ArgPieces:
+    """The integers that several kinds of `count` events have; rows ascending."""
+    result: dict[str, tuple[IntArray, IntArray]] = {}
+    for name, (of_plans, tokens) in tokens_of.items():
+        values = _parse(tokens, parse_integers)
+        if len(of_plans) == 1:
+            rows, present = of_plans[0], values != MISSING
+            if not present.all():
+                rows, values = rows[present], values[present]
+        else:
+            by_row = np.full(count, MISSING)
+            by_row[np.concatenate(of_plans)] = values
+            rows = np.flatnonzero(by_row != MISSING)
+            values = by_row[rows]
+        if len(rows):
+            result[name] = rows, values
+    return result
+
+
+def _in_row_order(
+    pieces: Mapping[str, list[tuple[IntArray, IntArray]]], count: int
+) -> dict[str, tuple[IntArray, IntArray]]:
+    """Join what was found on several kinds of `count` events; rows ascending."""
+    result: dict[str, tuple[IntArray, IntArray]] = {}
+    for name, found in pieces.items():
+        result[name] = found[0]
+        if len(found) > 1:
+            values, has = np.empty(count, dtype=found[0][1].dtype), np.zeros(count, dtype=bool)
+            for rows, of_rows in found:
+                values[rows], has[rows] = of_rows, True
+            result[name] = np.flatnonzero(has), values[has]
+    return result
+
+
+def _parse(tokens: list[Raw], parse: Callable[[list[Raw]], IntArray]) -> IntArray:
+    try:
+        return parse(tokens)
+    except UnusualNumberError:
+        return parse(mend(tokens, integer=parse is parse_integers))
+
+
+_NO_CHARACTER = re.compile("[\ud800-\udfff]")
+
+
+def _decoded(text: Raw) -> str:
+    """The text that a JSON string stands for, as `repair` would have it; empty when it is none."""
+    try:
+        return msgspec.json.decode(text, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(bytes(text).decode("utf-8", "surrogateescape"), strict=False)
+            return _NO_CHARACTER.sub("\ufffd", value) if isinstance(value, str) else ""
+        return ""

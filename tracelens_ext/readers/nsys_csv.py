@@ -1,0 +1,369 @@
+"""Reader of the CSV tables that `nsys stats` makes, each recognised by the titles of its columns.
+
+Supported: `cuda_gpu_kern_sum`, `cuda_gpu_mem_time_sum`, `cuda_gpu_mem_size_sum`,
+`nvtx_gpu_proj_trace` and `cuda_gpu_trace`, under these names and those of 2022 and before
+(`gpukernsum`, `gpumemtimesum`, `gpumemsizesum`, `nvtxgpuproj`, `gputrace`). A title tells the
+unit, `Total Time (ms)`; without one a time is in ns. Columns may stand in any order, messages
+before the header and after the table are skipped, and of a text that holds several reports (what
+`nsys stats` prints) the wanted one is taken. Other reports are refused by their names. A kernel
+table with a row for each grid and block size (`gpukernsum` of 2022, `cuda_gpu_kern_gb_sum`) is a
+kernel table, whose rows of one name are to be summed. The reports and their columns are described
+in the Nsight Systems Analysis Guide, "Statistical Reports".
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.readers.nsys_csv_numbers import Cell, UnknownUnitError, nanoseconds, sizes, whole
+from tracelens_ext.readers.source import ByteSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pandas as pd
+
+    Row = Sequence[Cell]
+    Rows = Iterable[tuple[int, Row]]
+
+#: A table: the path of a CSV file, a DataFrame, or rows: mappings, or sequences after a header.
+TableSource: TypeAlias = "str | os.PathLike[str] | pd.DataFrame | Iterable[Any]"
+
+_PIECE_BYTES = 1 << 18
+_ROWS_AT_ONCE = 1 << 15
+_MOST_PREAMBLE_LINES = 1000
+
+
+class Report(StrEnum):
+    """The reports that are read, by the names that `nsys stats` gives them."""
+
+    KERNELS = "cuda_gpu_kern_sum"
+    MEMORY_TIME = "cuda_gpu_mem_time_sum"
+    MEMORY_SIZE = "cuda_gpu_mem_size_sum"
+    RANGES = "nvtx_gpu_proj_trace"
+    GPU_TRACE = "cuda_gpu_trace"
+
+
+#: Column → other spellings of its title, all without blanks, in lower case.
+_SPELLINGS = {
+    "count": ("operations", "instances"),
+    "projectedstart": ("projstart",),
+    "projectedduration": ("projduration",),
+    "corrid": ("correlationid",),
+    "strm": ("stream",),
+}
+#: Columns that a report must have.
+_COLUMNS = {
+    Report.KERNELS: ("totaltime", "instances", "name"),
+    Report.MEMORY_TIME: ("totaltime", "count", "operation"),
+    Report.MEMORY_SIZE: ("total", "count", "operation"),
+    Report.RANGES: ("name", "projectedstart", "projectedduration"),
+    Report.GPU_TRACE: ("start", "duration", "corrid", "name"),
+}
+#: Columns that are read where they are there.
+_OPTIONAL = {Report.GPU_TRACE: ("device", "strm")}
+#: What has all these columns is that report; the first that fits, so the special come first.
+_RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (Report.RANGES, _COLUMNS[Report.RANGES]),
+    ("cuda_api_trace", ("start", "duration", "name", "result")),
+    (Report.GPU_TRACE, _COLUMNS[Report.GPU_TRACE]),
+    ("nvtx_pushpop_trace", ("start", "end", "duration", "durchild", "name")),
+    ("nvtx_kern_sum", ("nvtxrange", "kernelname")),
+    ("cuda_kern_exec_trace", ("apistart", "kernelname")),
+    ("cuda_kern_exec_sum", ("apiname", "kernelname")),
+    ("nvtx_gpu_proj_sum", ("range", "totalprojtime")),
+    ("nvtx_sum or nvtx_pushpop_sum", ("totaltime", "range")),
+    ("cuda_gpu_sum or cuda_api_gpu_sum", ("totaltime", "category", "operation")),
+    (Report.MEMORY_TIME, _COLUMNS[Report.MEMORY_TIME]),
+    (Report.MEMORY_SIZE, _COLUMNS[Report.MEMORY_SIZE]),
+    ("cuda_api_sum or osrt_sum", ("totaltime", "numcalls", "name")),
+    (Report.KERNELS, _COLUMNS[Report.KERNELS]),
+    ("another sum of nsys stats", ("totaltime", "name")),
+)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a table, column by column.
+
+    Attributes:
+        source: what messages call the table.
+        lines: where each row stands in the file, or its number among the rows.
+        columns: the cells by column, named as its title without unit, blanks and case.
+        units: the unit that a column's title tells, None without.
+    """
+
+    source: str
+    lines: list[int]
+    columns: Mapping[str, Sequence[Cell]]
+    units: Mapping[str, str | None]
+
+    def nanoseconds(self, column: str) -> list[int | None]:
+        """The times of a column in ns; None where there is none.
+
+        Raises:
+            TraceFormatError: the unit is unknown, or a cell is no number.
+        """
+        unit = self.units[column]
+        return self._numbers(column, lambda cells: nanoseconds(cells, unit))
+
+    def sizes(self, column: str) -> list[int | None]:
+        """The sizes of a column in bytes; as `nanoseconds`."""
+        unit = self.units[column]
+        return self._numbers(column, lambda cells: sizes(cells, unit))
+
+    def whole(self, column: str) -> list[int | None]:
+        """The whole numbers of a column; None where there is none.
+
+        Raises:
+            TraceFormatError: a cell is no whole number.
+        """
+        return self._numbers(column, whole)
+
+    def required(self, column: str, numbers: Sequence[int | None]) -> list[int]:
+        """Numbers of which none may be missing or negative.
+
+        Raises:
+            TraceFormatError: one is.
+        """
+        for line, number in zip(self.lines, numbers, strict=True):
+            if number is None or number < 0:
+                what = "no number" if number is None else "a negative number"
+                raise _bad_cell(self.source, line, column, what)
+        return [number for number in numbers if number is not None]
+
+    def texts(self, column: str) -> list[str]:
+        """The texts of a column."""
+        return ["" if cell is None else str(cell) for cell in self.columns[column]]
+
+    def _numbers(
+        self, column: str, parse: Callable[[Sequence[Cell]], list[int | None]]
+    ) -> list[int | None]:
+        cells = self.columns[column]
+        try:
+            return parse(cells)
+        except UnknownUnitError as error:
+            problem = f"the unit {error} of the column {column!r} is unknown"
+            raise TraceFormatError(
+                self.source, problem, "make it again, with nsys stats --timeunit nsec"
+            ) from None
+        except ValueError:
+            pass
+        for line, cell in zip(self.lines, cells, strict=True):
+            try:
+                parse([cell])
+            except ValueError:
+                raise _bad_cell(self.source, line, column, f"{str(cell)[:40]!r}") from None
+        raise AssertionError("a column is refused, but none of its cells")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A report, its rows still to be read, once.
+
+    Attributes:
+        source: what messages call it.
+        pieces: the rows, some thousands at a time.
+    """
+
+    source: str
+    pieces: Iterator[Piece]
+
+
+def open_report(source: TableSource | ByteSource, report: Report, *, label: str = "table") -> Table:
+    """Find a report in a CSV file (its path, or opened), a DataFrame or rows.
+
+    Args:
+        source: the table.
+        report: which it must be.
+        label: what messages call a table that is no file.
+
+    Raises:
+        TraceNotFoundError: there is no such file.
+        TraceFormatError: it holds no such report; the message says what it is.
+    """
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        return _find(_read_file(path), report, path)
+    if isinstance(source, ByteSource):
+        return _find(_read_opened(source), report, source.path)
+    return _find(_given_rows(source, label), report, label)
+
+
+def report_of(titles: Sequence[Cell]) -> str | None:
+    """The name of the report that has columns of these titles; None for no report."""
+    found = set(_places(titles))
+    for name, wanted in _RECOGNISED:
+        if found.issuperset(wanted):
+            return name
+    return None
+
+
+def report_in(head: bytes) -> str | None:
+    """The name of the report that a file begins with (behind messages), None for no report."""
+    encoding = _encoding(head)
+    if encoding is None:
+        return None
+    lines = head.decode(encoding, "replace").split("\n")
+    try:
+        named = (report_of(row) for row in csv.reader(lines))
+        return next((name for name in named if name), None)
+    except csv.Error:
+        return None
+
+
+def _find(rows: Rows, report: Report, source: str) -> Table:
+    """Skip to the header of the wanted report."""
+    seen: list[str] = []
+    header_may_come, preamble = True, 0
+    numbered = iter(rows)
+    for _, row in numbered:
+        if _is_blank(row):
+            header_may_come = True
+            continue
+        name = report_of(row) if header_may_come or len(row) == 1 else None
+        if name == report:
+            return _table(numbered, row, report, source)
+        if name is not None:
+            seen.append(name)
+            header_may_come = False
+        elif not seen and (preamble := preamble + 1) > _MOST_PREAMBLE_LINES:
+            break
+        else:
+            header_may_come = header_may_come or len(row) == 1
+    what = f"holds the report {seen[0]}, not {report}" if seen else f"holds no report {report}"
+    remedy = f"make that with: nsys stats -r {report} --format csv -o NAME FILE.nsys-rep"
+    raise TraceFormatError(source, what, remedy)
+
+
+def _table(rows: Iterator[tuple[int, Row]], titles: Row, report: Report, source: str) -> Table:
+    known = (*_COLUMNS[report], *_OPTIONAL.get(report, ()))
+    places = {column: at for column, at in _places(titles).items() if column in known}
+    return Table(source, _pieces(_body(rows, len(titles), source), places, source))
+
+
+def _pieces(
+    rows: Iterator[tuple[int, Row]], places: Mapping[str, tuple[int, str | None]], source: str
+) -> Iterator[Piece]:
+    units = {column: unit for column, (_, unit) in places.items()}
+    while some := list(islice(rows, _ROWS_AT_ONCE)):
+        lines = [line for line, _ in some]
+        columns = {column: [row[place] for _, row in some] for column, (place, _) in places.items()}
+        yield Piece(source, lines, columns, units)
+
+
+def _body(rows: Iterator[tuple[int, Row]], width: int, source: str) -> Iterator[tuple[int, Row]]:
+    """The rows of a table, up to the messages or the next report behind it."""
+    after_blank = False
+    for line, row in rows:
+        if len(row) == width and not after_blank:
+            yield line, row
+        elif _is_blank(row):
+            after_blank = True
+        elif after_blank and (len(row) != width or report_of(row) is not None):
+            return
+        elif len(row) == width:
+            yield line, row
+            after_blank = False
+        elif len(row) == 1:  # a message
+            return
+        else:
+            raise TraceFormatError(
+                source,
+                f"line {line} has {len(row)} cells, not {width} as its header",
+                "make it again; perhaps it was cut off",
+            )
+
+
+def _places(titles: Sequence[Cell]) -> dict[str, tuple[int, str | None]]:
+    """Column → its place and the unit that its title tells; spellings unified."""
+    places: dict[str, tuple[int, str | None]] = {}
+    for place, title in enumerate(titles):
+        name, _, unit = str(title).strip().partition("(")
+        key = "".join(c for c in name.casefold() if c.isalnum())
+        places.setdefault(key, (place, unit.rstrip(") ").strip() or None))
+    for column, others in _SPELLINGS.items():
+        for other in others:
+            if other in places:
+                places.setdefault(column, places[other])
+    return places
+
+
+def _is_blank(row: Row) -> bool:
+    return not row or (len(row) == 1 and not str(row[0]).strip())
+
+
+def _bad_cell(source: str, line: int, column: str, what: str) -> TraceFormatError:
+    return TraceFormatError(
+        source,
+        f"line {line} has {what} in the column {column!r}",
+        "numbers are plain, or with commas in groups of three digits; make the table again",
+    )
+
+
+# Where rows come from.
+
+
+def _read_file(path: str) -> Iterator[tuple[int, Row]]:
+    with ByteSource(path) as opened:
+        yield from _read_opened(opened)
+
+
+def _read_opened(opened: ByteSource) -> Iterator[tuple[int, Row]]:
+    encoding = _encoding(opened.peek(_PIECE_BYTES))
+    if encoding is None:
+        raise TraceFormatError(
+            opened.path, "is no CSV", "give what `nsys stats --format csv` makes of a report"
+        )
+    reader = csv.reader(_lines(opened, encoding))
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise TraceFormatError(
+            opened.path, f"is no CSV ({error}, line {reader.line_num})", "make it again"
+        ) from None
+
+
+def _encoding(head: bytes) -> str | None:
+    """How a text is encoded; None for what is no text."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"  # what `>` makes in a Windows shell
+    return None if b"\0" in head else "utf-8-sig"
+
+
+def _lines(opened: ByteSource, encoding: str) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    rest = ""
+    while piece := opened.read(_PIECE_BYTES):
+        *lines, rest = (rest + decoder.decode(piece)).split("\n")
+        for line in lines:
+            yield line + "\n"
+    if rest:
+        yield rest
+
+
+def _given_rows(source: object, label: str) -> Iterator[tuple[int, Row]]:
+    """The header and the rows of a DataFrame, or of a list, numbered from 1."""
+    columns, tolist = getattr(source, "columns", None), getattr(source, "itertuples", None)
+    if columns is not None and tolist is not None:
+        return enumerate(chain([list(columns)], tolist(index=False, name=None)), start=1)
+    if isinstance(source, Iterable) and not isinstance(source, str | bytes | Mapping):
+        rows = list(source)
+        if rows and all(isinstance(row, Mapping) for row in rows):
+            titles = list(rows[0])
+            cells = ([row.get(title) for title in titles] for row in rows)
+            return enumerate(chain([titles], cells), start=1)
+        if all(isinstance(row, Sequence) and not isinstance(row, str | bytes) for row in rows):
+            return enumerate(rows, start=1)
+    raise TypeError(
+        f"{label}: a table is a path, a DataFrame, or a list of rows, not {type(source).__name__}"
+    )

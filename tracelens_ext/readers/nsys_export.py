@@ -1,0 +1,133 @@
+"""Reports of Nsight Systems (`.nsys-rep`, `.qdrep`): converted by its own `nsys export`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.readers.cache_file import TEMPORARY_SUFFIX
+from tracelens_ext.readers.foreign import one_line
+from tracelens_ext.readers.nsys_database import SQLITE_MAGIC
+from tracelens_ext.readers.settings import read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracelens_ext.readers.cache import TraceCache
+
+#: What the name of a report ends in.
+REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+_MAGIC = b"NVIDIA Tegra Profiler Report"
+_NOT_REPORTS = (b"{", b"[", b"\x1f\x8b", SQLITE_MAGIC)  # traces under a misleading name
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is a report: by its content, or by its name where the content may be one."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            head = file.read(64).lstrip()
+    except (OSError, ValueError):
+        return False  # whoever reads it will say why
+    named = path.name.lower().endswith(REPORT_SUFFIXES)
+    return head.startswith(_MAGIC) or (named and bool(head) and not head.startswith(_NOT_REPORTS))
+
+
+@contextmanager
+def exported(path: str, cache: TraceCache | None) -> Iterator[Path]:
+    """The SQLite export of a report, for as long as it is read.
+
+    Args:
+        path: the report.
+        cache: where the export is looked for and kept; without, it is removed afterwards.
+
+    Raises:
+        TraceFormatError: `nsys` is missing, or it failed; the message has its own.
+    """
+    if cache is not None and (kept := cache.conversion(path)) is not None:
+        yield kept
+        return
+    with _temporary_folder(cache) as folder:
+        made = folder / "export.sqlite"
+        _export(path, made)
+        kept = cache.keep_conversion(path, made) if cache is not None else None
+        yield kept or made
+
+
+@contextmanager
+def _temporary_folder(cache: TraceCache | None) -> Iterator[Path]:
+    """A folder for the export: in the cache, so that it needs no copying there."""
+    where = None
+    if cache is not None:
+        try:
+            cache.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            where = cache.folder
+        except OSError:
+            pass  # whoever keeps the export will say so
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=".nsys-", suffix=TEMPORARY_SUFFIX, dir=where)
+    except OSError:
+        folder = tempfile.TemporaryDirectory(prefix="tracelens-ext-nsys-")
+    with folder as name:
+        yield Path(name)
+
+
+def _export(path: str, made: Path) -> None:
+    program = _program(path)
+    command = [
+        program,
+        "export",
+        "--type=sqlite",
+        "--force-overwrite=true",
+        f"--output={made}",
+        str(Path(path).absolute()),
+    ]
+    try:
+        done = subprocess.run(  # noqa: S603  # the user's own program, no shell
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+    except OSError as error:
+        raise _failed(path, f"{program} cannot be run ({error.strerror or error})") from None
+    if done.returncode != 0:
+        said = _last_line(done.stderr) or _last_line(done.stdout) or "it says nothing"
+        raise _failed(path, f"`nsys export` failed with exit code {done.returncode} ({said})")
+    if not made.is_file():
+        raise _failed(path, "`nsys export` wrote no database")
+
+
+def _program(path: str) -> str:
+    chosen = read_settings().nsys
+    found = shutil.which(chosen or "nsys")
+    if found is not None:
+        return found
+    name = Path(path)
+    why = (
+        f"there is no program {chosen} to convert it"
+        if chosen
+        else "the program `nsys`, which converts it, is not on the PATH"
+    )
+    raise TraceFormatError(
+        path,
+        f"is a report of Nsight Systems, and {why}",
+        f"run `nsys export --type sqlite {name.name}` where Nsight Systems is installed and give"
+        f" {name.stem}.sqlite, or name the program with --nsys",
+    )
+
+
+def _failed(path: str, why: str) -> TraceFormatError:
+    return TraceFormatError(
+        path,
+        f"cannot be converted: {why}",
+        "is the report whole, and nsys not older than what recorded it?",
+    )
+
+
+def _last_line(output: bytes) -> str:
+    lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
+    return one_line(lines[-1]) if lines else ""

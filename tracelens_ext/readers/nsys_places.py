@@ -1,0 +1,127 @@
+"""Where things happen in an Nsight Systems export: its global ids as processes, threads, devices.
+
+A global id packs, from the top: 8 bits of hardware, 8 of a virtual machine, 24 of the process and
+24 of the thread. The first two tell several machines in one report apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.readers.nsys_database import MISSING, distinct_rows
+from tracelens_ext.trace import Device
+
+if TYPE_CHECKING:
+    from tracelens_ext.readers.builder import Labels, TraceBuilder
+    from tracelens_ext.readers.nsys_database import NsysDatabase
+    from tracelens_ext.trace import Int32Array, Int64Array
+
+PROCESS_SHIFT = 24
+_MACHINE_SHIFT = 48
+_LOW_BITS = (1 << 24) - 1
+
+#: Devices of the second machine in a report count from here, those of the third from twice this.
+DEVICES_A_MACHINE = 100
+UNKNOWN = "?"
+
+
+class Places:
+    """Gives the events of an export their threads, and says what processes and devices are called.
+
+    Args:
+        database: the export.
+        builder: whose `threads` are numbered.
+    """
+
+    def __init__(self, database: NsysDatabase, builder: TraceBuilder) -> None:
+        self._database = database
+        self._threads = builder.threads
+        self._machines: dict[int, int] = {}
+        self._machine_of_pid: dict[int, int] = {}
+        self._processes: dict[int, int | str] = {}
+        self._thread_ids: dict[int, tuple[int | str, int | str]] = {}
+
+    def host_threads(self, global_tid: Int64Array) -> Int32Array:
+        """The entry of `threads` for each global thread id, shape (m,)."""
+        distinct, number = distinct_rows(global_tid)
+        codes = [self._threads[self._thread(tid)] for (tid,) in distinct]
+        return np.array(codes, dtype=np.int32)[number]
+
+    def streams(
+        self, global_pid: Int64Array, device: Int64Array, stream: Int64Array
+    ) -> tuple[Int32Array, Int64Array]:
+        """The entry of `threads` and the device of each GPU event, each shape (m,).
+
+        Two processes that use one device have streams of their own.
+        """
+        distinct, number = distinct_rows(global_pid, device, stream)
+        codes, devices = [], []
+        for pid, ordinal, queue in distinct:
+            ordinal = self._device(pid, ordinal)
+            codes.append(self._threads[self._process_of_gpu(pid), f"GPU {ordinal} stream {queue}"])
+            devices.append(ordinal)
+        return np.array(codes, dtype=np.int32)[number], np.array(devices, dtype=np.int64)[number]
+
+    def _thread(self, global_tid: int) -> tuple[int | str, int | str]:
+        if global_tid == MISSING:
+            return UNKNOWN, UNKNOWN
+        thread = self._process(global_tid >> PROCESS_SHIFT), global_tid & _LOW_BITS
+        self._thread_ids[global_tid] = thread
+        return thread
+
+    def _process(self, number: int) -> int | str:
+        """A process id; of one that two machines both have, the second time with the machine."""
+        if number not in self._processes:
+            pid, machine = number & _LOW_BITS, number >> (_MACHINE_SHIFT - PROCESS_SHIFT)
+            first = self._machine_of_pid.setdefault(pid, machine)
+            index = self._machines.setdefault(machine, len(self._machines))
+            label = pid if first == machine else f"{pid} on machine {index + 1}"
+            self._processes[number] = label
+        return self._processes[number]
+
+    def _process_of_gpu(self, global_pid: int) -> int | str:
+        if global_pid != MISSING:
+            return self._process(global_pid >> PROCESS_SHIFT)
+        return next(iter(self._processes.values())) if len(self._processes) == 1 else UNKNOWN
+
+    def _device(self, global_pid: int, ordinal: int) -> int:
+        if global_pid == MISSING or ordinal < 0:
+            return max(ordinal, -1)
+        machine = global_pid >> _MACHINE_SHIFT
+        index = self._machines.setdefault(machine, len(self._machines))
+        return ordinal + index * DEVICES_A_MACHINE
+
+    def name(self, labels: Labels) -> None:
+        """Give the processes and threads of events the names that the export has for them."""
+        processes = self._ids("PROCESSES", "globalPid")
+        names = self._database.texts("PROCESSES", "name")
+        for global_pid, name in zip(processes, names, strict=True):
+            process = self._processes.get(global_pid >> PROCESS_SHIFT)
+            if process is not None and name:
+                labels.processes.setdefault(process, name.decode("utf-8", "replace"))
+        for chunk in self._database.chunks("ThreadNames", ("globalTid", "nameId", "priority")):
+            order = np.argsort(-chunk["priority"], kind="stable")
+            order = order[np.isin(chunk["globalTid"][order], list(self._thread_ids))]
+            texts = self._database.strings(chunk["nameId"][order])
+            for global_tid, text in zip(chunk["globalTid"][order].tolist(), texts, strict=True):
+                if text:
+                    labels.threads.setdefault(self._thread_ids[global_tid], text)
+
+    def devices(self) -> tuple[Device, ...]:
+        """The GPUs that the export describes."""
+        machines = self._ids("TARGET_INFO_GPU", "vmId")
+        ordinals = self._ids("TARGET_INFO_GPU", "id")
+        names = self._database.texts("TARGET_INFO_GPU", "name")
+        found: dict[int, Device] = {}
+        for machine, ordinal, name in zip(machines, ordinals, names, strict=True):
+            index = self._machines.get(machine >> _MACHINE_SHIFT, 0)
+            number = ordinal + index * DEVICES_A_MACHINE
+            text = (name or b"").decode("utf-8", "replace")
+            found.setdefault(number, Device(number, text))
+        return tuple(found[number] for number in sorted(found))
+
+    def _ids(self, table: str, column: str) -> list[int]:
+        chunks = self._database.chunks(table, (column,))
+        return [number for chunk in chunks for number in chunk[column].tolist()]

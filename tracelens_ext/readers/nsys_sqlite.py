@@ -1,0 +1,257 @@
+"""Reader for SQLite exports of Nsight Systems (`nsys export --type sqlite`).
+
+Supports: exports of 2022 to today (schema 2.9 to 3.25): kernels, copies, memsets, graphs recorded
+whole, CUDA runtime and driver calls, calls of cuBLAS and cuDNN, NVTX ranges and marks; several
+processes, devices and machines.
+Ignores: all other tables, such as calls of the operating system, samples, and counters.
+Format: the SQLite schema reference in the documentation of Nsight Systems.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.readers.builder import Labels, TraceBuilder
+from tracelens_ext.readers.nsys_database import MISSING, NsysDatabase
+from tracelens_ext.readers.nsys_names import MEMSET_NAME, api_name, memcpy_name
+from tracelens_ext.readers.nsys_places import Places
+from tracelens_ext.readers.nsys_ranges import TABLE as NVTX
+from tracelens_ext.readers.nsys_ranges import NvtxRanges, present
+from tracelens_ext.trace import WHOLE_GRAPH, Conventions, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+
+FORMAT = "Nsight Systems SQLite export"
+
+_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+_COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+_MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
+_GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_LIBRARIES = ("CUBLAS_EVENTS", "CUDNN_EVENTS")
+_OF_CUDA = (_KERNELS, _COPIES, _MEMSETS, _GRAPHS, _CALLS)
+
+_ON_GPU = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+_ON_HOST = ("start", "end", "globalTid", "nameId")
+_DRIVER_CLASS = 1
+_NO_NAME = "(no name)"
+
+
+def read(
+    path: str,
+    source: Path | bytes,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> Trace:
+    """Read an export.
+
+    Args:
+        path: what messages and the trace call it.
+        source: the file that it is in, or the whole of it.
+        progress: called with (bytes read so far, size) now and then.
+
+    Raises:
+        TraceNotFoundError: it cannot be opened.
+        TraceFormatError: it is damaged, no export of Nsight Systems, or has no CUDA events.
+    """
+    with NsysDatabase(path, source) as database:
+        if not any(map(database.has_rows, _OF_CUDA)):
+            raise _without_cuda(database)
+        return _Export(database, progress).read()
+
+
+def _without_cuda(database: NsysDatabase) -> TraceFormatError:
+    recorded = [name for name in (NVTX, "OSRT_API", "COMPOSITE_EVENTS") if database.has_rows(name)]
+    has = f"it has {' and '.join(recorded)}" if recorded else "its tables are empty"
+    return TraceFormatError(
+        database.path,
+        f"is a recording of Nsight Systems without CUDA events ({has})",
+        "record with `nsys profile -t cuda,nvtx`",
+    )
+
+
+class _Export:
+    """An export on its way to a trace."""
+
+    def __init__(
+        self, database: NsysDatabase, progress: Callable[[int, int | None], None] | None
+    ) -> None:
+        self._database = database
+        self._progress = progress or (lambda *_: None)
+        self._builder = TraceBuilder()
+        self._places = Places(database, self._builder)
+        self._ranges = NvtxRanges(database, self._builder, self._places)
+        self._notes: list[str] = []
+
+    def read(self) -> Trace:
+        """The trace."""
+        size = self._database.size
+        steps = (self._calls, self._ranges.read, self._kernels, self._copies, self._graphs)
+        for number, step in enumerate(steps):
+            self._progress(size * number // len(steps), size)
+            step()
+        self._progress(size, size)
+        return self._finished()
+
+    def _finished(self) -> Trace:
+        about = self._database.meta_data()
+        schema = about.get("EXPORT_SCHEMA_VERSION", "")
+        labels = Labels()
+        self._places.name(labels)
+        if count := self._ranges.open_ranges:
+            self._notes.append(
+                f"NVTX ranges that were open when recording ended, without a length here: {count:,}"
+            )
+        trace = self._builder.finish(
+            devices=self._places.devices(),
+            metadata={name: about[name] for name in _KEPT_META_DATA if name in about},
+            labels=labels,
+            path=self._database.path,
+            format_name=f"{FORMAT} (schema {schema})" if schema else FORMAT,
+            bytes_read=self._database.size,
+            notes=tuple(self._notes),
+        )
+        conventions = Conventions(gpu_by_process=True, annotations_are_operations=True)
+        return replace(trace, conventions=conventions)
+
+    # Calls on host threads.
+
+    def _calls(self) -> None:
+        columns = (*_ON_HOST, "correlationId", "eventClass")
+        for chunk in self._database.chunks(_CALLS, columns):
+            driver = chunk["eventClass"] == _DRIVER_CLASS
+            kind = np.where(driver, EventKind.DRIVER, EventKind.RUNTIME)
+            words = [self._builder.categories[w] for w in ("cuda_runtime", "cuda_driver")]
+            category = np.where(driver, words[1], words[0])
+            self._add_host(chunk, kind, category, {"correlation": chunk["correlationId"]})
+        for table in _LIBRARIES:
+            for chunk in self._database.chunks(table, _ON_HOST):
+                kind = np.full(len(chunk["start"]), EventKind.CPU_OP)
+                category = np.full(len(kind), self._builder.categories[_library(table)])
+                self._add_host(chunk, kind, category, {})
+
+    def _add_host(
+        self,
+        chunk: dict[str, Int64Array],
+        kind: Int64Array,
+        category: Int64Array,
+        numbers: dict[str, Int64Array],
+    ) -> None:
+        self._builder.add(
+            {
+                "ts": chunk["start"],
+                "dur": chunk["end"] - chunk["start"],
+                "name": self._names(chunk["nameId"], api_name),
+                "kind": kind,
+                "thread": self._places.host_threads(chunk["globalTid"]),
+                "category": category,
+            },
+            {name: present(values) for name, values in numbers.items()},
+            {},
+        )
+
+    # Work on the GPU.
+
+    def _kernels(self) -> None:
+        ids = ("demangledName", "shortName", "mangledName")
+        for chunk in self._database.chunks(_KERNELS, (*_ON_GPU, *ids)):
+            name = chunk[ids[0]]
+            for other in ids[1:]:
+                name = np.where(name == MISSING, chunk[other], name)
+            self._add_gpu(chunk, EventKind.KERNEL, self._names(name), "kernel")
+
+    def _copies(self) -> None:
+        for chunk in self._database.chunks(_COPIES, (*_ON_GPU, "bytes", "copyKind")):
+            name = self._copy_names(chunk["copyKind"])
+            self._add_gpu(chunk, EventKind.MEMCPY, name, "gpu_memcpy")
+        for chunk in self._database.chunks(_MEMSETS, (*_ON_GPU, "bytes")):
+            name = np.full(len(chunk["start"]), self._builder.names[MEMSET_NAME], dtype=np.int32)
+            self._add_gpu(chunk, EventKind.MEMSET, name, "gpu_memset")
+
+    def _graphs(self) -> None:
+        """Graphs recorded as a whole: one GPU event each, called after its graph."""
+        count = 0
+        for chunk in self._database.chunks(_GRAPHS, (*_ON_GPU, "graphId")):
+            distinct, number = np.unique(chunk["graphId"], return_inverse=True)
+            codes = [
+                self._builder.names["CUDA graph" if graph == MISSING else f"CUDA graph {graph}"]
+                for graph in distinct.tolist()
+            ]
+            name = np.array(codes, dtype=np.int32)[number]
+            self._add_gpu(chunk, EventKind.KERNEL, name, WHOLE_GRAPH)
+            count += len(number)
+        if count:
+            self._notes.append(
+                f"CUDA graphs recorded whole, one GPU event each: {count:,}; record with"
+                " `nsys profile --cuda-graph-trace=node` to see their kernels"
+            )
+
+    def _add_gpu(
+        self, chunk: dict[str, Int64Array], kind: EventKind, name: Int32Array, category: str
+    ) -> None:
+        timed = (chunk["start"] != 0) | (chunk["end"] != 0)
+        if not timed.all():
+            self._builder.dropped["no time collected (start and end are 0)"] += int((~timed).sum())
+            chunk = {column: values[timed] for column, values in chunk.items()}
+            name = name[timed]
+        if not len(name):
+            return
+        thread, device = self._places.streams(
+            chunk["globalPid"], chunk["deviceId"], chunk["streamId"]
+        )
+        numbers = {"correlation": chunk["correlationId"], "stream": chunk["streamId"]}
+        numbers |= {"bytes": chunk["bytes"]} if "bytes" in chunk else {}
+        self._builder.add(
+            {
+                "ts": chunk["start"],
+                "dur": chunk["end"] - chunk["start"],
+                "name": name,
+                "kind": np.full(len(name), kind),
+                "thread": thread,
+                "category": np.full(len(name), self._builder.categories[category]),
+            },
+            {name: present(values) for name, values in (numbers | {"device": device}).items()},
+            {},
+        )
+
+    # Names.
+
+    def _names(self, ids: Int64Array, spell: Callable[[str], str] = str) -> Int32Array:
+        """The name that each id of a text stands for, as the builder numbers it."""
+        distinct, number = np.unique(ids, return_inverse=True)
+        texts = self._database.strings(distinct)
+        codes = [self._builder.names[spell(text) if text else _NO_NAME] for text in texts]
+        return np.array(codes, dtype=np.int32)[number]
+
+    def _copy_names(self, copy_kind: Int64Array) -> Int32Array:
+        distinct, number = np.unique(copy_kind, return_inverse=True)
+        labels = self._copy_labels()
+        codes = [
+            self._builder.names[memcpy_name(kind, labels.get(kind))] for kind in distinct.tolist()
+        ]
+        return np.array(codes, dtype=np.int32)[number]
+
+    def _copy_labels(self) -> dict[int, str]:
+        """What the export itself calls the kinds of copies."""
+        table = "ENUM_CUDA_MEMCPY_OPER"
+        labels = [text or b"" for text in self._database.texts(table, "label")]
+        ids = [i for c in self._database.chunks(table, ("id",)) for i in c["id"].tolist()]
+        return {
+            kind: label.decode("utf-8", "replace")
+            for kind, label in zip(ids, labels, strict=True)
+            if label
+        }
+
+
+_KEPT_META_DATA = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
+
+
+def _library(table: str) -> str:
+    return table.partition("_")[0].lower()

@@ -1,0 +1,274 @@
+"""The charts of iterations: an upright bar an iteration, in order of time, and the odd ones marked.
+
+Of thousands a bar is the mean of several in a row, so that the page stays quick and the bars wide
+enough to be seen; every odd iteration keeps a mark at its own height. Where a few iterations are
+far longer than the rest (the first one compiles), the axis ends below them, and they say how far
+they reach.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.analysis.iteration_table import CATEGORY_ENDING, is_category_time
+from tracelens_ext.report.charts import MOST_SERIES
+from tracelens_ext.report.html_figures import TIMELINE_PIECES, Figure, Palette, axis_of
+from tracelens_ext.report.html_text import (
+    duration_text,
+    elided,
+    percent_text,
+    plotly_lines,
+    plotly_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+    import pandas as pd
+
+    Float64Array = npt.NDArray[np.float64]
+    IntArray = npt.NDArray[np.int64]
+
+MOST_BARS = 240
+_MOST_MARKS = 200
+_MOST_FIGURES = 4  # processes and devices
+_IN_SUMMARY = 3  # odd iterations
+_IN_HOVER = 6  # categories
+_TITLE = 60  # characters
+#: A bar is cut when it is so many times the median, and the axis ends at so many.
+_FAR_BEYOND, _AXIS_ENDS = 6.0, 3.0
+_NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
+_SHEET = "iterations"
+_TIMES = tuple((f"{kind}_ms", name, colour) for kind, name, colour in TIMELINE_PIECES)
+NEEDED = ("iteration", "wall_time_ms", "whole", "odd", *(column for column, _, _ in _TIMES))
+
+
+@dataclass(frozen=True, eq=False)
+class _Bars:
+    """Which iterations, of n, make each bar.
+
+    Attributes:
+        starts: the first of each, (b,).
+        counts: how many, (b,).
+        most: how many the largest is made of.
+    """
+
+    starts: IntArray
+    counts: IntArray
+    most: int
+
+    @classmethod
+    def of(cls, count: int) -> _Bars:
+        """As many bars as have room, with as many iterations each, except for the last."""
+        most = -(-count // MOST_BARS)
+        starts = np.arange(0, count, most)
+        return cls(starts, np.diff(np.append(starts, count)), most)
+
+    def means(self, values: Float64Array) -> Float64Array:
+        """The mean of each bar's iterations, (b,)."""
+        means: Float64Array = np.add.reduceat(values, self.starts) / self.counts
+        return means
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """What bars are divided into: a name, a colour, and ms of each iteration, (n,)."""
+
+    name: str
+    colour: str
+    values: Float64Array
+
+
+def iteration_figures(frame: pd.DataFrame, palette: Palette) -> list[Figure]:
+    """Draw what each iteration's time was, and by category where the table has them.
+
+    Args:
+        frame: the table `iterations`. Those that are not whole are left out; where fewer than two
+            are left there is nothing to see.
+        palette: the colours of the categories.
+    """
+    whole = frame[frame["whole"].to_numpy(dtype=bool)]
+    keys = [key for key in ("process", "device") if key in whole]
+    parts: list[tuple[str, pd.DataFrame]] = [("", whole)]
+    if keys:
+        parts = [
+            (", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True)), part)
+            for values, part in whole.groupby(keys, sort=False)
+        ]
+    figures: list[Figure] = []
+    for number, (where, part) in enumerate(parts[:_MOST_FIGURES]):
+        if len(part) > 1:
+            figures.append(_figure(part, _time_pieces(part), "Iterations", where, number))
+            if categories := _category_pieces(part, palette):
+                title = "Iterations by category"
+                figures.append(_figure(part, categories, title, where, number))
+    return figures
+
+
+def _time_pieces(frame: pd.DataFrame) -> list[_Piece]:
+    """How the time of iterations divides; without what none of them has."""
+    pieces = [_Piece(name, colour, _numbers(frame, column)) for column, name, colour in _TIMES]
+    return [piece for piece in pieces if piece.values.any()]
+
+
+def _category_pieces(frame: pd.DataFrame, palette: Palette) -> list[_Piece]:
+    """The summed durations by category, the longest first; those beyond a dozen are one piece."""
+    found = {
+        str(column).removesuffix(CATEGORY_ENDING): _numbers(frame, str(column))
+        for column in frame.columns
+        if is_category_time(str(column))
+    }
+    order = sorted(found, key=lambda name: -float(found[name].sum()))
+    order = [name for name in order if found[name].any()]
+    shown, rest = (order, []) if len(order) <= MOST_SERIES + 1 else _split(order)
+    pieces = [_Piece(name, palette.colour(name), found[name]) for name in shown]
+    if rest:
+        name = f"({len(rest):,} others)"
+        values = np.sum([found[each] for each in rest], axis=0)
+        pieces.append(_Piece(name, palette.colour(name), values))
+    return pieces
+
+
+def _split(order: list[str]) -> tuple[list[str], list[str]]:
+    return order[:MOST_SERIES], order[MOST_SERIES:]
+
+
+def _numbers(frame: pd.DataFrame, column: str) -> Float64Array:
+    values: Float64Array = frame[column].to_numpy(dtype=np.float64)
+    return np.where(np.isfinite(values), values, 0.0)
+
+
+def _figure(
+    frame: pd.DataFrame, pieces: Sequence[_Piece], title: str, where: str, number: int
+) -> Figure:
+    by_category = title != "Iterations"
+    labels = [str(label) for label in frame["iteration"].tolist()]
+    wall = _numbers(frame, "wall_time_ms")
+    sums = np.sum([wall * 0, *(piece.values for piece in pieces)], axis=0)
+    odd = _odd(frame, by_category=by_category)
+    bars = _Bars.of(len(frame))
+    heights = bars.means(sums)
+    ceiling = _ceiling(heights, sums[list(odd)])
+    axis, scale = axis_of("ms", ceiling)
+    numbered, counted_in = _numbered(labels)
+    marked = sorted(odd, key=lambda at: -abs(sums[at] - float(np.median(sums))))
+    return Figure(
+        key=f"chart-{title.lower().replace(' ', '-')}" + (f"-{number}" if number else ""),
+        title=f"{title}, {elided(where, _TITLE)}" if where else title,
+        summary=_in_words(labels, wall, marked, bars.most, by_category=by_category),
+        legend=[(elided(piece.name, _TITLE), piece.colour) for piece in pieces],
+        sheet=_SHEET,
+        spec={
+            "upright": True,
+            "axis": plotly_text(axis),
+            "across": plotly_text(elided(counted_in, _TITLE)),
+            "ceiling": ceiling * scale,
+            "names": [plotly_text(numbered[start]) for start in bars.starts.tolist()],
+            "ends": [
+                plotly_text(duration_text(height)) if height > ceiling else ""
+                for height in heights.tolist()
+            ],
+            "hover": _hovers(labels, wall, pieces, bars),
+            "pieces": [
+                {"colour": piece.colour, "values": (bars.means(piece.values) * scale).tolist()}
+                for piece in pieces
+            ],
+            "marks": [
+                {
+                    "bar": at // bars.most,
+                    "height": min(float(sums[at]), ceiling) * scale,
+                    "hover": f"<b>{plotly_lines(labels[at])}</b> is odd"
+                    f"<br>{plotly_lines(odd[at])}<br>{_time_line('wall time', wall[at])}",
+                }
+                for at in sorted(marked[:_MOST_MARKS])
+            ],
+        },
+    )
+
+
+def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
+    """Which iterations are odd in what the chart shows, and in which columns that is."""
+    found = {}
+    for at, told in enumerate(frame["odd"].tolist()):
+        columns = [column for column in str(told or "").split(", ") if column]
+        columns = [column for column in columns if is_category_time(column) == by_category]
+        if columns:
+            found[at] = ", ".join(columns)
+    return found
+
+
+def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
+    """Where the axis ends, ms: above all, unless a few are far longer than the rest."""
+    highest = float(max(heights.max(initial=0.0), of_marks.max(initial=0.0)))
+    median = float(np.median(heights)) if len(heights) else 0.0
+    return _AXIS_ENDS * median if highest > _FAR_BEYOND * median > 0 else highest or 1.0
+
+
+def _numbered(labels: Sequence[str]) -> tuple[list[str], str]:
+    """What stands below each bar, and what that is: `5` and `ProfilerStep#`; else places."""
+    found = [_NUMBERED.fullmatch(label) for label in labels]
+    numbers = [match[2] for match in found if match is not None]
+    before = {match[1] for match in found if match is not None}
+    if len(numbers) == len(labels) and len(before) == 1:
+        return numbers, before.pop()
+    places = [str(place) for place in range(1, len(labels) + 1)]
+    return places, labels[0] if len(set(labels)) == 1 else "iteration, in order of time"
+
+
+def _hovers(
+    labels: Sequence[str], wall: Float64Array, pieces: Sequence[_Piece], bars: _Bars
+) -> list[str]:
+    """What is said of each bar beside the pointer: its iterations, wall time, and largest parts."""
+    walls = bars.means(wall)
+    of_pieces = np.zeros((len(pieces), len(walls)))
+    for at, piece in enumerate(pieces):
+        of_pieces[at] = bars.means(piece.values)
+    texts = []
+    each = zip(bars.starts.tolist(), bars.counts.tolist(), strict=True)
+    for bar, (start, count) in enumerate(each):
+        name = plotly_lines(labels[start])
+        if count > 1:
+            last = plotly_lines(labels[start + count - 1])
+            name = f"{name} to {last}, mean of {count:,}"
+        whole = float(of_pieces[:, bar].sum())
+        largest = np.argsort(-of_pieces[:, bar], kind="stable")[:_IN_HOVER].tolist()
+        lines = [f"<b>{name}</b>", _time_line("wall time", walls[bar])]
+        lines += [
+            _time_line(pieces[at].name, of_pieces[at, bar], whole)
+            for at in sorted(largest)
+            if of_pieces[at, bar]
+        ]
+        texts.append("<br>".join(lines))
+    return texts
+
+
+def _time_line(name: str, ms: float, whole: float = 0.0) -> str:
+    share = f" ({percent_text(100.0 * float(ms) / whole)})" if whole else ""
+    return plotly_text(f"{elided(name, _TITLE)}: {duration_text(float(ms))}{share}")
+
+
+def _in_words(
+    labels: Sequence[str],
+    wall: Float64Array,
+    odd: Sequence[int],
+    a_bar: int,
+    *,
+    by_category: bool,
+) -> str:
+    """How many there are, how long they take, which are odd, the farthest off first."""
+    middle, least, most = (duration_text(float(f(wall))) for f in (np.median, np.min, np.max))
+    parts = [f"{len(labels):,} iterations, {middle} each at the median, {least} to {most}"]
+    if by_category:
+        parts = ["Summed durations of the GPU work that each of them launched"]
+    if odd:
+        named = ", ".join(elided(labels[at], 24) for at in odd[:_IN_SUMMARY])
+        more = f" and {len(odd) - _IN_SUMMARY:,} more" if len(odd) > _IN_SUMMARY else ""
+        parts.append(f"odd (marked): {named}{more}")
+    if a_bar > 1:
+        parts.append(f"a bar is the mean of {a_bar:,} in a row")
+    return "; ".join(parts)
