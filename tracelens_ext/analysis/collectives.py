@@ -194,16 +194,19 @@ def _text(work: GpuWork, name: str, rows: Int64Array) -> list[str]:
     column = work.trace.arg(name)
     code = np.where(rows == NONE, NONE, column.at(np.maximum(rows, 0)))
     raw = column.texts or []
-    known = {i: _plain(raw[i]) for i in np.unique(code).tolist() if i != NONE}
-    return [known.get(i, "") for i in code.tolist()]
+    distinct, inverse = np.unique(code, return_inverse=True)
+    known = ["" if i == NONE else _plain(raw[i]) for i in distinct.tolist()]
+    result: list[str] = np.array(known, dtype=object)[inverse].tolist()
+    return result
 
 
 def _number(column: ArgColumn, rows: Int64Array) -> npt.NDArray[np.float64]:
     """A numeric argument of some events, NaN where an event has none."""
     code = np.where(rows == NONE, NONE, column.at(np.maximum(rows, 0)))
     raw = column.texts or []
-    known = {i: _as_number(raw[i]) for i in np.unique(code).tolist() if i != NONE}
-    return np.array([known.get(i, np.nan) for i in code.tolist()], dtype=np.float64)
+    distinct, inverse = np.unique(code, return_inverse=True)
+    known = [np.nan if i == NONE else _as_number(raw[i]) for i in distinct.tolist()]
+    return np.array(known, dtype=np.float64)[inverse]
 
 
 def _plain(raw: str) -> str:

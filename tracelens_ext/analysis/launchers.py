@@ -17,7 +17,8 @@ from tracelens_ext.analysis.busy_time import BusyTime
 from tracelens_ext.analysis.codes import dense_codes
 from tracelens_ext.analysis.op_arguments import op_argument
 from tracelens_ext.analysis.op_categories import op_categories
-from tracelens_ext.nesting import ROOT, nearest_marked
+from tracelens_ext.analysis.paths import nearest_above
+from tracelens_ext.nesting import ROOT
 from tracelens_ext.trace import NONE, NS_PER_US
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def find_launchers(work: GpuWork) -> Launchers:
     is_op = tree.is_operation & ~wrapper[trace.name[tree.rows]]
     counted = np.flatnonzero(tree.linked & ~work.is_communication)
     launch = tree.launch_position_of_gpu[counted]
-    above = nearest_marked(tree.parent_position, is_op)[launch]
+    above = nearest_above(tree.parent_position, launch, is_op)
     position = np.where(above != ROOT, above, launch)
     # From here on launchers are numbered in tree order, in the end in order of start.
     places, number = np.unique(position, return_inverse=True)
@@ -105,11 +106,12 @@ def _forest(work: GpuWork, places: RowArray) -> tuple[Int32Array, Int64Array]:
     index = np.full(len(tree.rows) + 1, NONE, dtype=np.int64)
     index[places] = np.arange(len(places))
     marked = index[:-1] != NONE
-    above = nearest_marked(tree.parent_position, marked)
     innermost = np.full(len(work), NONE, dtype=np.int64)
     launch = tree.launch_position_of_gpu[tree.linked]
-    innermost[tree.linked] = np.where(marked[launch], index[launch], index[above[launch]])
-    return index[above[places]].astype(np.int32), innermost
+    above_launch = nearest_above(tree.parent_position, launch, marked)
+    innermost[tree.linked] = np.where(marked[launch], index[launch], index[above_launch])
+    above = nearest_above(tree.parent_position, places, marked)
+    return index[above].astype(np.int32), innermost
 
 
 def busy_below(work: GpuWork, rows: RowArray) -> Int64Array:
