@@ -1,7 +1,7 @@
 """Chrome trace-event JSON, a slice of the file at a time.
 
 Reads ``{"traceEvents": [...], ...}``, with keys before and after the array, or a bare array.
-The array is cut into slices of about half a megabyte (larger ones leave the processor's cache)
+The array is cut into slices of about a megabyte (larger ones leave the processor's cache)
 where an event starts, and each slice goes to a typed decoder. A cut is a place that matches
 ``}, {"key"``; inside a JSON string that cannot match, as a quote there is escaped, and a match
 inside a nested array leaves a slice with unbalanced brackets, which no decoder accepts. So a
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 E = TypeVar("E")
 
-SLICE_BYTES = 1 << 19
+SLICE_BYTES = 1 << 20
 _MEMBER_BYTES = 1 << 16  # read at a time outside the array
 _SMALL = 1 << 14  # below this a refused slice is walked rather than halved
 _WINDOW = 1 << 13  # how far back from the end of a slice a cut is looked for first
