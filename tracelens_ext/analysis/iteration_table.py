@@ -129,10 +129,11 @@ def _on_own_devices(work: GpuWork, process: Int64Array, device: Int64Array) -> B
     if not trace.conventions.gpu_by_process:
         return np.ones(len(process), dtype=bool)
     of_gpu = trace.process_of_thread[trace.thread[trace.gpu_rows]]
-    used = set(zip(of_gpu.tolist(), trace.device.tolist(), strict=True))
-    own = [pair in used for pair in zip(process.tolist(), device.tolist(), strict=True)]
+    # One number for each pair of process and device.
+    numbers, code = np.unique(np.concatenate((trace.device, device)), return_inverse=True)
+    pair = np.concatenate((of_gpu, process)).astype(np.int64) * len(numbers) + code
     shown: BoolArray = ~np.isin(process, of_gpu)  # of a process without GPU work every device
-    shown |= np.array(own, dtype=bool)
+    shown |= np.isin(pair[len(of_gpu) :], pair[: len(of_gpu)])
     return shown
 
 
