@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from tracelens_ext.cli.say import say
 from tracelens_ext.errors import TraceFormatError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -44,32 +45,42 @@ def analyze(trace: Path, options: AnalysisOptions) -> TreePerfAnalyzer:
         UsageError: so is the categorizer.
     """
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.categorize import default_registry
-    from tracelens_ext.cli.progress import reading_progress
     from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.readers.settings import read_settings
 
-    try:
-        with reading_progress(f"Reading {trace.name}") as progress:
-            analyzer = TreePerfAnalyzer(
-                trace,
-                use_kernel_name_categories=options.kernel_categories,
-                rules=options.rules,
-                categorizer=options.categorizer,
-                maps=options.maps,
-                include_unlinked_kernels=options.unlinked_kernels,
-                add_python_func=options.python_frames,
-                progress=progress,
-                cache=chosen_cache(),
-            )
-    except TraceFormatError:
-        # Perhaps a plugin would have read the file, had it not failed.
-        _show(default_registry().problems, set())
-        raise
+    with reading(trace) as progress:
+        analyzer = TreePerfAnalyzer(
+            trace,
+            use_kernel_name_categories=options.kernel_categories,
+            rules=options.rules,
+            categorizer=options.categorizer,
+            maps=options.maps,
+            include_unlinked_kernels=options.unlinked_kernels,
+            add_python_func=options.python_frames,
+            progress=progress,
+            cache=chosen_cache(),
+        )
     if read_settings().salvage:
         for note in analyzer.trace.provenance.notes:
             say(f"tracelens-ext: {trace}: {note}", error=True)
     return analyzer
+
+
+@contextmanager
+def reading(trace: Path) -> Iterator[Callable[[int, int | None], None] | None]:
+    """What to hand to the reader of a trace as `progress`.
+
+    When nobody can read the file, plugins that failed are told of: one of them might have.
+    """
+    from tracelens_ext.categorize import default_registry
+    from tracelens_ext.cli.progress import reading_progress
+
+    try:
+        with reading_progress(f"Reading {trace.name}") as progress:
+            yield progress
+    except TraceFormatError:
+        _show(default_registry().problems, set())
+        raise
 
 
 def show_problems(analyzer: TreePerfAnalyzer, told: set[str]) -> None:

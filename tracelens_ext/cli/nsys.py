@@ -261,11 +261,11 @@ def _computed(
 
 def _read(path: Path) -> Trace:
     from tracelens_ext.categorize import default_registry
-    from tracelens_ext.cli.progress import reading_progress
+    from tracelens_ext.cli.analysis import reading
     from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.readers import read_trace
 
-    with reading_progress(f"Reading {path.name}") as progress:
+    with reading(path) as progress:
         return read_trace(
             path,
             progress=progress,
