@@ -22,6 +22,7 @@ from tracelens_ext.analysis.iterations import find_iterations
 from tracelens_ext.analysis.paths import nearest_above
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.nesting import ROOT
+from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, NS_PER_US, EventKind
 
 if TYPE_CHECKING:
@@ -61,8 +62,6 @@ _FAMILIES = (
     (re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"), "partial"),
     (re.compile("broadcast|reduce|send|recv"), "whole"),
 )
-#: JSON can spell what no text can hold.
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 #: PyTorch names its annotation around a collective after backend and collective.
 _ANNOTATION_PREFIX = "nccl:"
 
@@ -214,7 +213,7 @@ def _plain(raw: str) -> str:
         value = json.loads(raw)
     except (ValueError, RecursionError):
         return raw
-    return _HALF_CHARACTER.sub("\ufffd", value) if isinstance(value, str) else raw
+    return encodable(value) if isinstance(value, str) else raw
 
 
 def _as_number(raw: str) -> float:

@@ -11,7 +11,6 @@ Format: ``libkineto/src/output_json.cpp`` and ``ActivityType.cpp`` of pytorch/ki
 
 from __future__ import annotations
 
-import re
 from itertools import islice
 from operator import index
 from typing import TYPE_CHECKING
@@ -28,6 +27,7 @@ from tracelens_ext.readers.kineto_schema import NAME_IN_FILE, NO_DURATION, NO_PH
 from tracelens_ext.readers.lenient_json import Number
 from tracelens_ext.readers.salvage import salvage_note
 from tracelens_ext.readers.workers import slices_ahead
+from tracelens_ext.text import encodable
 from tracelens_ext.trace import Device
 
 if TYPE_CHECKING:
@@ -142,12 +142,9 @@ class KinetoColumns:
             self.labels.threads[process, thread] = name
 
 
-_SURROGATES = re.compile("[\ud800-\udfff]")
-
-
 def _text(value: object) -> str:
     """Any JSON value as clean text; bytes that were no UTF-8 become U+FFFD."""
-    return "" if value is None else _SURROGATES.sub("\ufffd", str(value))
+    return "" if value is None else encodable(str(value))
 
 
 def _label(value: object) -> int | str:

@@ -7,7 +7,6 @@ with interners of its own; whoever takes a slice over knows what its codes stand
 from __future__ import annotations
 
 import json
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -35,6 +34,7 @@ from tracelens_ext.readers.kineto_schema import (
     Event,
     kind_of,
 )
+from tracelens_ext.text import encodable
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
@@ -218,9 +218,6 @@ def _parse(tokens: list[Raw], parse: Callable[[list[Raw]], IntArray]) -> IntArra
         return parse(mend(tokens, integer=parse is parse_integers))
 
 
-_NO_CHARACTER = re.compile("[\ud800-\udfff]")
-
-
 def _decoded(text: Raw) -> str:
     """The text that a JSON string stands for, as `repair` would have it; empty when it is none."""
     try:
@@ -228,5 +225,5 @@ def _decoded(text: Raw) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError):
         with suppress(ValueError, RecursionError):
             value = json.loads(bytes(text).decode("utf-8", "surrogateescape"), strict=False)
-            return _NO_CHARACTER.sub("\ufffd", value) if isinstance(value, str) else ""
+            return encodable(value) if isinstance(value, str) else ""
         return ""
