@@ -8,14 +8,13 @@ import pytest
 from chart_helpers import an_input, analyzed, two_runs
 from comparison_helpers import needs_html
 from make_trace import TraceMaker
-from report_html_browser import Browser, chromium, column, running_browser
+from report_html_browser import Browser, chromium, column
 from report_html_helpers import HOSTILE
 
 from tracelens_ext.chart.page import write_page
 from tracelens_ext.chart.runs import measure_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [
@@ -27,14 +26,6 @@ _NAMES = f"[...document.querySelectorAll('{_CHART} .ytick text')].map((t) => t.t
 _BARS = f"""[...document.querySelectorAll('{_CHART} .bars .point path')]
     .filter((bar) => bar.getBBox().width > 0).length"""
 _COLOURS = "[...document.querySelectorAll('.swatch')].map((s) => s.style.background)"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = chromium()
-    assert program is not None
-    with running_browser(program) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -12,22 +12,12 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from refusal_helpers import refused
 
-from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers import read_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def refused(source: bytes | Path | dict[str, Any]) -> str:
-    """What the user is told: one line, file first, then problem and remedy."""
-    with pytest.raises(TraceFormatError) as caught:
-        read_trace(io.BytesIO(source) if isinstance(source, bytes) else source)
-    message = str(caught.value)
-    assert message == f"{caught.value.path}: {caught.value.problem}; {caught.value.remedy}"
-    assert "\n" not in message
-    return message
 
 
 def database() -> bytes:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nsys_export_maker import TABLES, ExportMaker, training
+from refusal_helpers import refused
 
 from tracelens_ext.errors import TraceError, TraceFormatError
 from tracelens_ext.readers import read_trace
@@ -20,16 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens_ext.trace import Trace
-
-
-def refused(source: bytes | Path) -> str:
-    """What the user is told: one line, file first, then problem and remedy."""
-    with pytest.raises(TraceFormatError) as caught:
-        read_trace(io.BytesIO(source) if isinstance(source, bytes) else source)
-    message = str(caught.value)
-    assert message == f"{caught.value.path}: {caught.value.problem}; {caught.value.remedy}"
-    assert "\n" not in message
-    return message
 
 
 def database(*statements: str) -> bytes:

@@ -7,7 +7,6 @@ import itertools
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
@@ -17,7 +16,6 @@ from report_html_browser import (
     Browser,
     chromium,
     column,
-    running_browser,
     search,
     selector,
     status,
@@ -26,9 +24,6 @@ from report_html_helpers import HOSTILE, hostile_report, iterations, small_repor
 
 from tracelens_ext.report.html import write_html
 from tracelens_ext.report.html_text import in_one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.skipif(chromium() is None, reason="needs Chromium: apt-get install chromium"),
@@ -40,14 +35,6 @@ pytestmark = [
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
 _LABELS = "[...document.querySelectorAll('#chart-{key} .ytick text')].map((t) => t.textContent)"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = chromium()
-    assert program is not None
-    with running_browser(program) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

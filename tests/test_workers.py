@@ -22,7 +22,9 @@ from worker_helpers import note_slices, wait_for_workers
 from tracelens_ext.demo import build_demo_trace
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.readers import kineto, read_trace, workers
+from tracelens_ext.readers.json_events import SLICE_BYTES
 from tracelens_ext.readers.settings import reading_with
+from tracelens_ext.readers.slice_worker import TEXT_ROOM
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
@@ -371,3 +373,8 @@ def test_small_traces_and_single_jobs_start_nothing(
     monkeypatch.setattr(workers, "WORTHWHILE_BYTES", 64 * 10**6)
     with reading_with(jobs=8):
         read_trace(path)
+
+
+def test_a_slice_with_what_was_left_of_the_last_has_room() -> None:
+    """Else workers would be passed over without a word."""
+    assert TEXT_ROOM >= 2 * SLICE_BYTES
