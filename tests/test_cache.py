@@ -211,7 +211,7 @@ def test_another_version_of_the_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     TreePerfAnalyzer(trace_file, cache=cache)
-    monkeypatch.setattr("tracelens_ext.readers.cache_identity._reader_version", lambda: "newer")
+    monkeypatch.setattr("tracelens_ext.readers.cache_identity.reader_version", lambda: "newer")
     TreePerfAnalyzer(trace_file, cache=cache)
     assert reading.count == 2
     assert "another version" in notes[0]

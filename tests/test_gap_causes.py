@@ -14,7 +14,8 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.gap_causes import CAUSES, usual_launch_latency
-from tracelens_ext.analysis.gap_tables import answer, judge_gaps
+from tracelens_ext.analysis.gap_tables import answer
+from tracelens_ext.analysis.judged_gaps import judge_gaps
 
 
 def gaps_of(maker: TraceMaker, **options: Any) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.analysis.coverage import Coverage, coverage
 from tracelens_ext.analysis.gpu_work import GpuWork
+from tracelens_ext.analysis.kept import find_anew, keep_in
 from tracelens_ext.analyzer_operations import OperationTables
 from tracelens_ext.analyzer_time import TimeTables
 from tracelens_ext.categorize import KernelCategorizer, default_registry
@@ -83,8 +84,14 @@ class TreePerfAnalyzer(OperationTables, TimeTables):
                 other_formats=default_registry().read_trace,
                 cache=(store := open_cache(cache)),
             )
+        frames = "-python" if add_python_func else ""
         self.tree = _call_tree(self.trace, store, add_python_func=add_python_func)
-        self.work = GpuWork(self.tree, self.categorizer, include_unlinked=include_unlinked_kernels)
+        self.work = GpuWork(
+            self.tree,
+            self.categorizer,
+            include_unlinked=include_unlinked_kernels,
+            keep=find_anew if store is None else keep_in(store, self.trace, suffix=frames),
+        )
 
     @classmethod
     def from_file(

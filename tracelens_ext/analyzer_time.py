@@ -90,7 +90,8 @@ class TimeTables:
             `cpu_op`, `kernel_before`, `kernel_after`, `launch_delay_us`; with `longest` also
             `host_op`, `host_call`, `python_frame`.
         """
-        from tracelens_ext.analysis.gap_tables import gap_list, judge_gaps
+        from tracelens_ext.analysis.gap_tables import gap_list
+        from tracelens_ext.analysis.judged_gaps import judge_gaps
 
         return gap_list(judge_gaps(self.work, scope, selection), longest=longest)
 
@@ -101,7 +102,8 @@ class TimeTables:
             A row a `scope` (device, stream) and `cause`; `count`, `idle_time_ms`,
             `% of idle time`, `avg_gap_us`, `max_gap_us`, `overlapped_time_ms`.
         """
-        from tracelens_ext.analysis.gap_tables import gap_summary, judge_gaps
+        from tracelens_ext.analysis.gap_tables import gap_summary
+        from tracelens_ext.analysis.judged_gaps import judge_gaps
 
         return gap_summary(
             [judge_gaps(self.work, scope, selection) for scope in ("device", "stream")]
@@ -114,7 +116,8 @@ class TimeTables:
             Columns `process`, `device`, `stream`, `events`, `gap_count`, `idle_time_us`,
             `avg_gap_us`, `max_gap_us`, `overlapped_us`, `device_idle_us`; most gaps first.
         """
-        from tracelens_ext.analysis.gap_tables import gap_streams, judge_gaps
+        from tracelens_ext.analysis.gap_tables import gap_streams
+        from tracelens_ext.analysis.judged_gaps import judge_gaps
 
         return gap_streams(judge_gaps(self.work, "stream", selection))
 
@@ -127,6 +130,7 @@ class TimeTables:
             Columns `kernel_before`, `kernel_after`, `count`, `avg_gap_us`, `max_gap_us`,
             `min_gap_us`, `std_gap_us`, `total_gap_us`, `main_cause`, `full_names`.
         """
-        from tracelens_ext.analysis.gap_tables import gap_pairs, judge_gaps
+        from tracelens_ext.analysis.gap_tables import gap_pairs
+        from tracelens_ext.analysis.judged_gaps import judge_gaps
 
         return gap_pairs(judge_gaps(self.work, "stream", selection), sort=sort)

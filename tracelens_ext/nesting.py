@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.ordering import stable_order
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -75,9 +77,7 @@ def _tree_order(
 ) -> Int32Array:
     """By thread, start, longest first, tie, index. Traces are nearly sorted by start already."""
     order = np.argsort(start, kind="stable")
-    if len(order) and int(thread.max()) < np.iinfo(np.uint16).max:
-        thread = thread.astype(np.uint16)  # numpy sorts 16 bits by radix, in linear time
-    order = order[np.argsort(thread[order], kind="stable")]
+    order = order[stable_order(thread[order])]
     same = (np.diff(start[order]) == 0) & (np.diff(thread[order]) == 0)
     if same.any():
         in_run = np.zeros(len(order), dtype=bool)

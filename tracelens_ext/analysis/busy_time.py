@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.nesting import ROOT, depths
+from tracelens_ext.ordering import stable_order
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class BusyTime:
         busy = np.zeros(owners, dtype=np.int64)
         if not len(mine):
             return busy
-        mine = mine[_stable_order(of_sorted[mine], owners)]
+        mine = mine[stable_order(of_sorted[mine])]
         group = of_sorted[mine]
         first = np.concatenate(([True], group[1:] != group[:-1]))
         base = np.cumsum(first) * len(self._ends)
@@ -81,9 +82,3 @@ class BusyTime:
             owner[here] = parent[owner[here]]
             owned = owned[owner[owned] != ROOT]
         return busy
-
-
-def _stable_order(keys: IntArray, bound: int) -> IntArray:
-    """A stable argsort of numbers from 0 to `bound`; numpy sorts 16 bits by radix."""
-    small = keys.astype(np.uint16) if bound <= np.iinfo(np.uint16).max else keys
-    return np.argsort(small, kind="stable")

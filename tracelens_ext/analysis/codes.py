@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.ordering import stable_order
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ def dense_codes(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
     Returns:
         The first place of each combination, shape (k,), and the number of each place, shape (m,).
     """
-    combined, bound = np.zeros(len(keys[0]), dtype=np.int64), 1
-    for key in keys:
-        code, count = ranks(key)
+    combined, bound = _from_zero(keys[0])
+    for key in keys[1:]:
+        code, count = _from_zero(key)
         if bound * count > _MOST_COMBINATIONS:  # dense again, before it overflows
             combined, bound = ranks(combined)
         combined, bound = combined * count + code, bound * count
@@ -44,6 +45,16 @@ def dense_codes(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
     first = np.empty(count, dtype=np.int64)
     first[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # the last to be written is the first
     return first, code
+
+
+def _from_zero(values: IntArray) -> tuple[Int64Array, int]:
+    """Numbers in the order of the values, from 0 on, and a bound; not dense if that takes time."""
+    if not len(values):
+        return np.empty(0, dtype=np.int64), 0
+    least, greatest = int(values.min()), int(values.max())
+    if greatest - least >= _ROOM_ANYHOW:
+        return ranks(values)
+    return np.subtract(values, least, dtype=np.int64), greatest - least + 1
 
 
 def ranks(values: IntArray) -> tuple[Int64Array, int]:
@@ -154,7 +165,7 @@ def spread(code: IntArray, values: Int64Array) -> Spread:
         values: shape (m,).
     """
     count = np.bincount(code)
-    order = np.argsort(code, kind="stable")
+    order = stable_order(code)
     starts = np.concatenate(([0], np.cumsum(count)))[: len(count)].astype(np.int64)
     ordered = values[order]
     empty = np.empty(0, dtype=np.int64)

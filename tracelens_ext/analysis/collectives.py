@@ -160,25 +160,29 @@ def _with_bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
 def _described_by(work: GpuWork, chosen: Int64Array) -> Int64Array:
     """The event whose metadata describes each chosen GPU event, `NONE` without; (k,)."""
     trace, rows = work.trace, work.rows[chosen]
+    described = trace.arg("Collective name").rows
     has = np.zeros(len(trace), dtype=bool)
-    has[trace.arg("Collective name").rows] = True
-    return np.where(has[rows], rows, _event_above(work, chosen, has[work.tree.rows]))
+    has[described] = True
+    return np.where(has[rows], rows, _event_above(work, chosen, described))
 
 
 def _annotated(work: GpuWork, chosen: Int64Array) -> npt.NDArray[np.object_]:
     """The collective that the annotation around each chosen GPU event names, else empty; (k,)."""
-    trace, tree = work.trace, work.tree
+    trace = work.trace
     named = [n.removeprefix(_ANNOTATION_PREFIX) for n in trace.names]
     names_one = np.array([n != k for n, k in zip(trace.names, named, strict=True)], dtype=bool)
-    is_annotation = trace.kind[tree.rows] == EventKind.USER_ANNOTATION
-    row = _event_above(work, chosen, is_annotation & names_one[trace.name[tree.rows]])
+    annotations = trace.rows_of(EventKind.USER_ANNOTATION)
+    row = _event_above(work, chosen, annotations[names_one[trace.name[annotations]]])
     code = np.where(row == NONE, len(named), trace.name[row])
     return np.array([*named, ""], dtype=object)[code]
 
 
-def _event_above(work: GpuWork, chosen: Int64Array, marked: npt.NDArray[np.bool_]) -> Int64Array:
-    """Row of the nearest marked host event above the launch of each chosen GPU event; (k,)."""
+def _event_above(work: GpuWork, chosen: Int64Array, events: npt.NDArray[np.integer]) -> Int64Array:
+    """Which of some events is nearest above the launch of each chosen GPU event; (k,)."""
     tree = work.tree
+    marked = np.zeros(len(tree.rows) + 1, dtype=bool)
+    marked[tree.position[events]] = True  # the last is what index `NONE` picks
+    marked = marked[:-1]
     result = np.full(len(chosen), NONE, dtype=np.int64)
     linked = np.flatnonzero(tree.linked[chosen])
     launch = tree.launch_position_of_gpu[chosen[linked]]

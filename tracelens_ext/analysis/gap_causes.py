@@ -73,6 +73,15 @@ class GapCauses:
     synchronising: Int64Array
     launch_latency_ns: int
 
+    def chosen(self, which: BoolArray) -> GapCauses:
+        """Those of some of the gaps."""
+        return GapCauses(
+            self.code[which],
+            self.launch[which],
+            self.synchronising[which],
+            self.launch_latency_ns,
+        )
+
 
 def find_causes(work: GpuWork, gaps: Gaps) -> GapCauses:
     """Give each gap its cause; see the module for what they mean.
@@ -96,7 +105,7 @@ def find_causes(work: GpuWork, gaps: Gaps) -> GapCauses:
     stuck = linked & ~short & (trace.ts[safe] + trace.dur[safe] - gaps.start > gaps.duration // 2)
     waits = calls.waits_before(thread, begun)
     follows = gaps.end - _last_end_of_device(work, gaps) <= DEPENDENCY_LATENCY_NS
-    judged = np.full(len(gaps), bool(linked.any() or calls.count))
+    judged = np.full(len(gaps), bool(work.tree.linked.any() or calls.count))
     holds = [
         synchronising != NONE,
         late | stuck,

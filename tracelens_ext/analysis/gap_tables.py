@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from tracelens_ext.analysis.codes import dense_codes, spread
-from tracelens_ext.analysis.gap_causes import CAUSES, SYNCHRONISATION, find_causes
-from tracelens_ext.analysis.gaps import find_gaps
+from tracelens_ext.analysis.gap_causes import CAUSES, SYNCHRONISATION
 from tracelens_ext.analysis.grouping import percent, texts
 from tracelens_ext.analysis.host_activity import innermost_during
+from tracelens_ext.analysis.judged_gaps import judge_gaps
 from tracelens_ext.analysis.kernel_statistics import simple_codes
-from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
 
@@ -23,9 +21,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
 
-    from tracelens_ext.analysis.gap_causes import GapCauses
-    from tracelens_ext.analysis.gaps import Gaps, Scope
+    from tracelens_ext.analysis.gaps import Gaps
     from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.analysis.judged_gaps import JudgedGaps
     from tracelens_ext.trace import Int64Array
 
     IntArray = npt.NDArray[np.integer]
@@ -44,50 +42,6 @@ PAIR_SORTS: dict[str, tuple[str, str]] = {
     "maxgap": ("max_gap_us", "maximum gap duration"),
     "stdev": ("std_gap_us", "standard deviation of gap duration"),
 }
-
-
-@dataclass(frozen=True, eq=False)
-class JudgedGaps:
-    """Gaps with their causes, k of them.
-
-    Attributes:
-        work: the GPU events.
-        gaps: the gaps.
-        causes: of each.
-        events: how many selected GPU events each lane has, (p,).
-    """
-
-    work: GpuWork
-    gaps: Gaps
-    causes: GapCauses
-    events: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.gaps)
-
-
-def judge_gaps(
-    work: GpuWork, scope: Scope = "stream", selection: Selection | None = None
-) -> JudgedGaps:
-    """Find the gaps and their causes.
-
-    Args:
-        work: the GPU events.
-        scope: `stream`, or `device` for the times when all streams of a device were idle.
-        selection: a gap is selected when the event after it is. (The gaps of a device do not
-            belong to a stream: its number does not restrict them.)
-
-    Raises:
-        UsageError: there is nothing that could be selected.
-    """
-    asked = selection or Selection()
-    selected = asked.of(work)
-    if scope == "device" and asked.stream is not None:
-        selected = Selection(asked.pstep, None, asked.device, asked.category).of(work)
-    gaps = find_gaps(work, scope)
-    events = np.bincount(gaps.lanes.of_gpu[selected], minlength=len(gaps.lanes))
-    gaps = gaps.chosen(selected[gaps.after])
-    return JudgedGaps(work, gaps, find_causes(work, gaps), events)
 
 
 def gap_summary(judged: Sequence[JudgedGaps]) -> pd.DataFrame:

@@ -15,6 +15,7 @@ import numpy as np
 from tracelens_ext.analysis.codes import dense_codes, running_maximum
 from tracelens_ext.analysis.once import once_for_each
 from tracelens_ext.intervals import union
+from tracelens_ext.ordering import stable_order
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -34,6 +35,7 @@ class Lanes:
 
     Attributes:
         scope: which of the two.
+        first: the first GPU event of each, (p,).
         process: the process of each as the trace spells it, (p,).
         device: its number, `NONE` where the trace does not say, (p,).
         stream: likewise; `NONE` for a whole device, (p,).
@@ -41,6 +43,7 @@ class Lanes:
     """
 
     scope: Scope
+    first: Int64Array
     process: list[int | str]
     device: Int64Array
     stream: Int64Array
@@ -125,11 +128,18 @@ def _lanes(work: GpuWork, scope: Scope) -> Lanes:
     none = np.full(len(first), -1, dtype=np.int64)
     return Lanes(
         scope=scope,
-        process=[trace.threads[i][0] for i in trace.thread[work.rows[first]].tolist()],
+        first=first,
+        process=processes_of(work, first),
         device=trace.device[first],
         stream=trace.stream[first] if scope == "stream" else none,
         of_gpu=code,
     )
+
+
+def processes_of(work: GpuWork, events: Int64Array) -> list[int | str]:
+    """The processes of some GPU events, as the trace spells them."""
+    trace = work.trace
+    return [trace.threads[i][0] for i in trace.thread[work.rows[events]].tolist()]
 
 
 def find_gaps(work: GpuWork, scope: Scope = "stream") -> Gaps:
@@ -139,12 +149,17 @@ def find_gaps(work: GpuWork, scope: Scope = "stream") -> Gaps:
         work: the GPU events; all of them count, unlinked ones too.
         scope: as for `find_lanes`. The gaps of a device are what its timeline calls idle.
     """
-    return _stream_gaps(work) if scope == "stream" else _gaps(work, "device")
+    return _stream_gaps(work) if scope == "stream" else _device_gaps(work)
 
 
 @once_for_each
 def _stream_gaps(work: GpuWork) -> Gaps:
     return _gaps(work, "stream")
+
+
+@once_for_each
+def _device_gaps(work: GpuWork) -> Gaps:
+    return _gaps(work, "device")
 
 
 def _gaps(work: GpuWork, scope: Scope) -> Gaps:
@@ -171,8 +186,7 @@ def _gaps(work: GpuWork, scope: Scope) -> Gaps:
 def _in_order(lane: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
     """By lane, start and end. Traces are nearly sorted by start already, and have few lanes."""
     order = np.argsort(start, kind="stable")
-    small = lane.astype(np.uint16) if lane.max(initial=0) < np.iinfo(np.uint16).max else lane
-    order = order[np.argsort(small[order], kind="stable")]  # of 16 bits in linear time
+    order = order[stable_order(lane[order])]
     by_lane, begun = lane[order], start[order]
     together = (by_lane[1:] == by_lane[:-1]) & (begun[1:] == begun[:-1])
     if (together & (end[order[1:]] < end[order[:-1]])).any():

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.analysis.kept import find_anew
 from tracelens_ext.categorize import builtin_categorizer
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from tracelens_ext.analysis.kept import Keep
     from tracelens_ext.categorize import KernelCategorizer
     from tracelens_ext.trace import Int32Array, Int64Array, Trace
     from tracelens_ext.tree import CallTree
@@ -57,15 +59,22 @@ class GpuWork:
         tree: the call tree.
         categorizer: gives each event a category; None for no categories.
         include_unlinked: whether events without a launch in the trace count in the timeline.
+        keep: where analyses look for what took time to find out, before they find it out again.
     """
 
     def __init__(
-        self, tree: CallTree, categorizer: KernelCategorizer | None, *, include_unlinked: bool
+        self,
+        tree: CallTree,
+        categorizer: KernelCategorizer | None,
+        *,
+        include_unlinked: bool,
+        keep: Keep = find_anew,
     ) -> None:
         self.tree = tree
         self.trace: Trace = tree.trace
         self.categorizer = categorizer
         self.include_unlinked = include_unlinked
+        self.keep = keep
         self.rows = self.trace.gpu_rows
         self.name: Int32Array = self.trace.name[self.rows]
         self.kind = self.trace.kind[self.rows]

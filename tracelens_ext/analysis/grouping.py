@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.codes import dense_codes
+from tracelens_ext.ordering import stable_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +55,7 @@ def group_durations(keys: Sequence[IntArray], duration: Int64Array) -> Groups:
     first, group = dense_codes(keys)
     size = len(first)
     count = np.bincount(group, minlength=size)
-    order = np.argsort(group, kind="stable")
+    order = stable_order(group)
     starts = np.concatenate(([0], np.cumsum(count)[:-1])).astype(np.int64)
     ordered = duration[order]
     reduce = [np.add, np.minimum, np.maximum]

@@ -163,7 +163,7 @@ def reference_kernel_summary(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
     columns: dict[str, object] = {
         "Parent op category": texts(groups.keys[0], category_labels),
     }
-    if len(work.trace.rows_of(*work.trace.operation_kinds)):
+    if work.trace.count_of(*work.trace.operation_kinds):
         columns["Parent cpu_op"] = texts(groups.keys[1], ops)
     columns["Kernel name"] = texts(groups.keys[2], work.trace.names)
     if work.categories:

@@ -63,6 +63,12 @@ class Launchers:
 
 def find_launchers(work: GpuWork) -> Launchers:
     """Find the launcher of every linked GPU event that is not communication."""
+    communication = work.is_communication
+    found = work.keep("launchers", lambda: dict(vars(_find(work))), depends_on=[communication])
+    return Launchers(**found)
+
+
+def _find(work: GpuWork) -> Launchers:
     tree, trace = work.tree, work.trace
     wrapper = np.fromiter((n == _WRAPPER for n in trace.names), bool, len(trace.names))
     is_op = tree.is_operation & ~wrapper[trace.name[tree.rows]]

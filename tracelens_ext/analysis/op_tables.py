@@ -13,6 +13,7 @@ from tracelens_ext.analysis.codes import dense_codes
 from tracelens_ext.analysis.grouping import group_durations
 from tracelens_ext.analysis.launchers import ARGUMENTS
 from tracelens_ext.errors import UsageError
+from tracelens_ext.ordering import stable_order
 from tracelens_ext.trace import NS_PER_US
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class _Groups:
         self.of_row = rank[inverse]
         self.first = np.sort(first)
         self.count = np.bincount(self.of_row, minlength=len(first))
+        self._start = np.cumsum(self.count) - self.count
         self._sorted: dict[str, npt.NDArray[np.float64]] = {}
 
     def keys(self) -> dict[str, list[str]]:
@@ -166,9 +168,10 @@ class _Groups:
         """A statistic of each group's numbers, (k,); `std` is NaN for a group of one."""
         if column not in self._sorted:
             values = self._table[column].to_numpy(dtype=np.float64)
-            self._sorted[column] = values[np.lexsort((values, self.of_row))]
-        values, size = self._sorted[column], self.count
-        start = np.cumsum(size) - size
+            ascending = np.argsort(values)
+            order = ascending[stable_order(self.of_row[ascending])]  # by group, then by value
+            self._sorted[column] = values[order]
+        values, start, size = self._sorted[column], self._start, self.count
         result: npt.NDArray[np.float64] = np.full(len(size), np.nan)
         if not len(size):
             return result
@@ -187,12 +190,12 @@ class _Groups:
         return result
 
 
-def _factorized(column: pd.Series[Any]) -> tuple[npt.NDArray[np.int64], list[Any]]:
+def _factorized(column: pd.Series[Any]) -> tuple[npt.NDArray[np.integer], list[Any]]:
     """Codes, and what they stand for; those of a categorical column are there already."""
     import pandas as pd
 
     if isinstance(column.dtype, pd.CategoricalDtype):
-        return column.cat.codes.to_numpy().astype(np.int64), column.cat.categories.tolist()
+        return column.cat.codes.to_numpy(), column.cat.categories.tolist()
     codes, labels = pd.factorize(column)
     return codes, list(labels)
 

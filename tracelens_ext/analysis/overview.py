@@ -34,7 +34,7 @@ def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
     facts += [
         ("Events", made.present),
         ("Events dropped", _dropped(trace)),
-        ("CPU operations", len(trace.rows_of(*trace.operation_kinds))),
+        ("CPU operations", trace.count_of(*trace.operation_kinds)),
         ("GPU events", covered.events),
         ("GPU events unlinked", covered.unlinked_events),
         ("GPU time unlinked (%)", covered.unlinked_percent),
@@ -56,7 +56,7 @@ def advice(work: GpuWork, covered: Coverage) -> list[str]:
     notes = list(trace.provenance.notes)
     if not covered.events:
         notes.append("The trace holds no GPU events: the tables are of CPU operations.")
-    elif not len(trace.rows_of(*trace.operation_kinds)):
+    elif not trace.count_of(*trace.operation_kinds):
         notes.append("The trace holds no CPU operations: kernels are filed under their launches.")
     if covered.unlinked_percent >= _MANY_UNLINKED:
         counted = "count" if work.include_unlinked else "do not count"

@@ -101,10 +101,11 @@ class GapOptions:
             UsageError: there is nothing that could be selected.
         """
         from tracelens_ext.analysis import gap_tables
+        from tracelens_ext.analysis.judged_gaps import judge_gaps
         from tracelens_ext.cli.gap_view import GapReport, HistogramOptions
 
-        streams = gap_tables.judge_gaps(work, "stream", selection)
-        devices = gap_tables.judge_gaps(work, "device", selection)
+        streams = judge_gaps(work, "stream", selection)
+        devices = judge_gaps(work, "device", selection)
         of_one_stream = selection.stream is not None
         return GapReport(
             judged=streams,

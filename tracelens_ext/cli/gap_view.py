@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from tracelens_ext.analysis.gap_tables import JudgedGaps
+    from tracelens_ext.analysis.judged_gaps import JudgedGaps
 
 TERMINAL_BINS, FILE_BINS = 15, 20
 

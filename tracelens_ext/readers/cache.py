@@ -139,29 +139,43 @@ class TraceCache:
         self._place[trace] = stem, identity
         return trace
 
-    def arrays(self, trace: Trace, part: str) -> dict[str, Array] | None:
-        """Arrays derived from a trace that this cache has read; None when it has none."""
+    def holds(self, trace: Trace) -> bool:
+        """Whether a trace was read from here, or is kept here since."""
+        return trace in self._place
+
+    def arrays(self, trace: Trace, part: str, made_from: str = "") -> dict[str, Array] | None:
+        """Arrays derived from a trace that this cache has read; None when it has none.
+
+        Args:
+            trace: the trace.
+            part: the name they were kept under.
+            made_from: what `keep_arrays` was told; they count only if it was the same.
+        """
         if trace not in self._place:
             return None
         stem, identity = self._place[trace]
-        found = self._read(stem, part, identity)
+        found = self._read(stem, part, identity, made_from)
         if found is None:
             return None
         return {name: array for name, array in found[1].items() if isinstance(array, np.ndarray)}
 
-    def keep_arrays(self, trace: Trace, part: str, arrays: Mapping[str, Array]) -> None:
+    def keep_arrays(
+        self, trace: Trace, part: str, arrays: Mapping[str, Array], made_from: str = ""
+    ) -> None:
         """Keep arrays derived from a trace, if the trace itself is kept.
 
         Args:
             trace: a trace that this cache has read.
             part: a name for them: small letters, digits, `-`, `_`.
             arrays: one-dimensional arrays of whole numbers or truth values.
+            made_from: tells what else than the trace they were made from.
         """
         if trace not in self._place:
             return
         stem, identity = self._place[trace]
         try:
-            self._write(stem, part, {"identity": identity}, arrays)
+            about = {"identity": identity, "made_from": made_from}
+            self._write(stem, part, about, arrays)
         except _NOT_KEPT as error:
             self.tell(_why_not_kept(trace.provenance.path, error))
 
@@ -213,7 +227,7 @@ class TraceCache:
             return None
 
     def _read(
-        self, stem: str, part: str, identity: dict[str, object]
+        self, stem: str, part: str, identity: dict[str, object], made_from: str = ""
     ) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """A file of the cache, if it is there, whole, and of the trace as it is now."""
         path = self.folder / f"{stem}.{part}.columns"
@@ -224,7 +238,9 @@ class TraceCache:
             if about["identity"] != identity:
                 changed = about["identity"].get("reader") == identity["reader"]
                 why = "has changed since" if changed else "was read by another version when"
-                self._drop(stem, f"{shown}: {why} it was cached; reading it again")
+                self._drop(stem, f"{shown}: {why} it was cached; reading it again", part)
+                return None
+            if about.get("made_from", "") != made_from:
                 return None
             about, columns = read_columns(path)
         except FileNotFoundError:
@@ -233,7 +249,8 @@ class TraceCache:
             self.tell(f"the cache cannot be read ({error.strerror or error})")
             return None
         except (DamagedFileError, KeyError, TypeError, ValueError, AttributeError):
-            self._drop(stem, f"{shown}: what the cache holds of it is damaged; reading the file")
+            again = "reading the file" if part == _TRACE else "finding that part again"
+            self._drop(stem, f"{shown}: what the cache holds of it is damaged; {again}", part)
             return None
         with contextlib.suppress(OSError):
             os.utime(path)
@@ -308,8 +325,13 @@ class TraceCache:
                     freed += status.st_size
         return freed
 
-    def _drop(self, stem: str, note: str) -> None:
-        self._remove(stem)
+    def _drop(self, stem: str, note: str, part: str = _TRACE) -> None:
+        """Remove what is no good: with a trace all that was made from it, else the part alone."""
+        if part == _TRACE:
+            self._remove(stem)
+        else:
+            with contextlib.suppress(OSError):
+                (self.folder / f"{stem}.{part}.columns").unlink()
         self.tell(note)
 
     def entries(self) -> list[CacheEntry]:

@@ -7,7 +7,15 @@ import functools
 import hashlib
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PACKAGE = Path(__file__).parents[1]
+#: What makes a trace and its tree, and what finds out what is kept beside them.
+_READING = ("readers/*.py", "trace.py", "tree.py", "linking.py", "nesting.py", "ordering.py")
+_FINDING = ("analysis/*.py", "intervals.py")
 _END_BYTES = 1 << 16
 _WHOLE_AT_ONCE = 1 << 20
 
@@ -34,7 +42,7 @@ def identity_of(path: Path) -> dict[str, object] | None:
         "modified_ns": status.st_mtime_ns,
         "inode": status.st_ino,
         "ends": ends.hexdigest(),
-        "reader": _reader_version(),
+        "reader": reader_version(),
     }
 
 
@@ -52,18 +60,26 @@ def hash_of_whole(path: Path) -> str:
 
 
 @functools.cache
-def _reader_version() -> str:
+def reader_version() -> str:
     """A hash of the code that makes a trace and its tree: what it made before no longer counts.
 
     Nobody has to remember to raise a number.
     """
+    return _hash_of_code(_READING)
+
+
+@functools.cache
+def analysis_version() -> str:
+    """Likewise of the code that finds out what is kept beside them."""
+    return _hash_of_code(_FINDING)
+
+
+def _hash_of_code(patterns: Iterable[str]) -> str:
     from tracelens_ext import __version__
 
     digest = hashlib.blake2b(__version__.encode(), digest_size=8)
-    here = Path(__file__).parent
-    package = here.parent
     with contextlib.suppress(OSError):  # in a zip file there is the version alone
-        sources = [package / "trace.py", package / "tree.py", package / "nesting.py"]
-        for source in [*sorted(here.glob("*.py")), *sources]:
-            digest.update(source.read_bytes())
+        for pattern in patterns:
+            for source in sorted(_PACKAGE.glob(pattern)):
+                digest.update(source.read_bytes())
     return digest.hexdigest()

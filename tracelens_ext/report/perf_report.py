@@ -224,7 +224,7 @@ def _operation_sheets(
     analyzer: TreePerfAnalyzer, topk: int | None, group_by_num_kernels: bool
 ) -> dict[str, pd.DataFrame]:
     """The three `ops_*` tables; none for a trace without CPU ops."""
-    if not len(analyzer.trace.rows_of(*analyzer.trace.operation_kinds)):
+    if not analyzer.trace.count_of(*analyzer.trace.operation_kinds):
         return {}
     tables = {
         "ops_summary_by_category": analyzer.get_df_kernel_launchers_summary_by_category(),
