@@ -7,7 +7,8 @@ import regex
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tracelens_ext.categorize.literals import Needed, requirements
+from tracelens_ext.categorize.literals import parse_requirements
+from tracelens_ext.categorize.requirements import Needed
 
 ALPHABET = "abKs_9"
 # U+212A (Kelvin) matches k and U+017F (long s) matches s when case is ignored.
@@ -71,7 +72,7 @@ def test_a_name_that_matches_contains_a_needed_literal(pattern: str, name: str) 
         assume(False)
     if compiled.search(name, timeout=5) is None:
         return
-    for needed in requirements(pattern):
+    for needed in parse_requirements(pattern):
         if name.isascii() or not any(one.ignore_case for one in needed):
             assert any(contains(name, one) for one in needed)
 
@@ -88,7 +89,7 @@ def test_a_name_made_from_the_pattern_is_never_filtered_out(
         assume(False)
     if regex.search(pattern, name, timeout=5) is None or not name.isascii():
         return
-    for needed in requirements(pattern):
+    for needed in parse_requirements(pattern):
         assert any(contains(name, one) for one in needed)
 
 
@@ -113,14 +114,14 @@ def test_a_name_made_from_the_pattern_is_never_filtered_out(
     ],
 )
 def test_what_is_needed(pattern: str, expected: list[set[str]]) -> None:
-    found = requirements(pattern)
+    found = parse_requirements(pattern)
     assert [{one.text for one in needed} for needed in found] == expected
     assert not any(one.ignore_case for needed in found for one in needed)
 
 
 @pytest.mark.parametrize("pattern", ["(?i)GeMM_", "(?i:GeMM_)", "x*(?i:GEMM_)y?"])
 def test_ignoring_case_needs_the_lower_case(pattern: str) -> None:
-    assert requirements(pattern) == (frozenset([Needed("gemm_", ignore_case=True)]),)
+    assert parse_requirements(pattern) == (frozenset([Needed("gemm_", ignore_case=True)]),)
 
 
 @pytest.mark.parametrize(
@@ -129,4 +130,4 @@ def test_ignoring_case_needs_the_lower_case(pattern: str) -> None:
      "(?i)straße", r"\x61\x62\x63", "(?|abc|abd)", "(" * 60 + "abc" + ")" * 60, r"\Lfoo", "(abc"],
 )  # fmt: skip
 def test_nothing_is_needed_or_known(pattern: str) -> None:
-    assert requirements(pattern) == ()
+    assert parse_requirements(pattern) == ()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import regex
 
-from tracelens_ext.categorize.literals import requirements
 from tracelens_ext.categorize.matcher import LONG_NAME, BoundRule, Matcher, RuleTimeoutError
+from tracelens_ext.categorize.requirements import requirements
 from tracelens_ext.categorize.stages import BoundPack
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Which rules can match which names, found for all names at once.
 
-A rule whose pattern needs one of a few texts (`literals`) is a candidate for a name only when the
-name contains one of them. Testing thousands of texts against a hundred thousand names one by one
-would be hundreds of millions of searches; instead every text is stood for by the rarest of its
+A rule whose pattern needs one of a few texts (`requirements`) is a candidate for a name only when
+the name contains one of them. Testing thousands of texts against a hundred thousand names one by
+one would be hundreds of millions of searches; instead every text is stood for by the rarest of its
 three-byte pieces, and one pass of numpy over all names finds where those pieces occur. Of several
 requirements of a pattern, the one that the fewest names seem to meet is looked for.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tracelens_ext.categorize.literals import Needed, Requirement
+    from tracelens_ext.categorize.requirements import Needed, Requirement
 
     Numbers = NDArray[np.int64]
 
@@ -30,7 +30,7 @@ class LiteralIndex:
     """Finds, for each name, the patterns whose required texts it contains.
 
     Args:
-        needs: for each pattern, what `literals.requirements` said of it.
+        needs: for each pattern, what `requirements` said of it.
     """
 
     def __init__(self, needs: Sequence[Sequence[Requirement]]) -> None:

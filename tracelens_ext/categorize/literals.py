@@ -2,16 +2,18 @@
 
 The answer lets most names skip most patterns. It is conservative: syntax that this module does
 not know for certain gives no requirement ("always try"), so the answer to "does the pattern match"
-never depends on it. The tests prove that with generated patterns.
+never depends on it. The tests prove that with generated patterns. A change of what this module
+answers for the rules of the project is a change of `requirements.json` (`make requirements`).
 """
 
 from __future__ import annotations
 
 import re
 import string
-from functools import lru_cache
 from itertools import repeat, starmap
 from typing import Final, NamedTuple
+
+from tracelens_ext.categorize.requirements import Needed, Requirement
 
 _MAX_DEPTH: Final = 40
 _MAX_ALTERNATIVES: Final = 256
@@ -56,22 +58,6 @@ _QUANTIFIERS: Final = frozenset("*+?{")
 _SIGNS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
-class Needed(NamedTuple):
-    """A text that a name may have to contain.
-
-    Attributes:
-        text: the text; lower-cased ASCII when `ignore_case`.
-        ignore_case: compare in lower case. That holds for ASCII names only: a few other letters
-            match an ASCII letter when case is ignored.
-    """
-
-    text: str
-    ignore_case: bool = False
-
-
-Requirement = frozenset[Needed]
-"""A name that matches contains at least one of these."""
-
 _Texts = frozenset[tuple[str, bool]]
 """A requirement while it is made: texts, each with whether case is ignored."""
 
@@ -80,17 +66,8 @@ class _UnknownSyntaxError(Exception):
     """The pattern uses something this module does not model."""
 
 
-@lru_cache(maxsize=16_384)
-def requirements(pattern: str) -> tuple[Requirement, ...]:
-    """What every name that `pattern` matches contains.
-
-    Args:
-        pattern: a pattern of the `regex` library, version 0 behaviour, compiled without flags.
-
-    Returns:
-        Sets of texts: such a name contains at least one text of each set. The most telling come
-        first; no set at all when nothing is required or the pattern cannot be judged safely.
-    """
+def parse_requirements(pattern: str) -> tuple[Requirement, ...]:
+    """What `requirements.requirements` says of a pattern, found by reading the pattern."""
     parser = _Parser(pattern)
     try:
         found = parser.whole()

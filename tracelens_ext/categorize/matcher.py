@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
 from tracelens_ext.categorize.index import LiteralIndex
-from tracelens_ext.categorize.literals import Requirement, requirements
+from tracelens_ext.categorize.requirements import Requirement, requirements
 from tracelens_ext.errors import RuleError
 
 if TYPE_CHECKING:
