@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import multiprocessing
 import os
+import sys
 import time
+import zlib
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 
 from tracelens_ext import TreePerfAnalyzer, read_trace
 from tracelens_ext.errors import TraceCutOffError, TraceNotFoundError, UsageError
+from tracelens_ext.readers import cache_file
 from tracelens_ext.readers.cache import TraceCache, open_cache
 from tracelens_ext.readers.cache_columns import trace_columns
 from tracelens_ext.readers.cache_file import DamagedFileError, read_columns, write_columns
@@ -201,6 +204,19 @@ def test_a_file_that_changed_is_read_again(
     assert_same(read_trace(trace_file), again.trace)
     TreePerfAnalyzer(trace_file, cache=cache)
     assert reading.count == 3, "the new one is kept (two by the cache, one by the line above)"
+
+
+def test_checksums_do_not_depend_on_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    isal = pytest.importorskip("isal.isal_zlib")
+    cache_file._crc32.cache_clear()
+    assert cache_file._crc32() is isal.crc32
+    cache_file._crc32.cache_clear()
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "isal.isal_zlib", None)
+        assert cache_file._crc32() is zlib.crc32
+    cache_file._crc32.cache_clear()
+    for text in (b"", b"a", bytes(range(256)) * 1000):
+        assert isal.crc32(text) == zlib.crc32(text)
 
 
 def test_another_version_of_the_reader(

@@ -12,6 +12,8 @@ over 100 MB and is not needed for anything else here, while this is a `readinto`
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import json
 import os
 import secrets
@@ -23,7 +25,7 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -45,6 +47,15 @@ _LONGEST_HEADER = 1 << 30
 
 class DamagedFileError(Exception):
     """A file of columns is cut off, was changed, or never was one."""
+
+
+@functools.cache
+def _crc32() -> Callable[[Any], int]:
+    """The standard library's, or `isal`'s if it is installed (five times as fast)."""
+    with contextlib.suppress(ImportError):
+        crc32: Callable[[Any], int] = importlib.import_module("isal.isal_zlib").crc32
+        return crc32
+    return zlib.crc32
 
 
 def write_columns(path: Path, about: Mapping[str, object], columns: Mapping[str, Column]) -> int:
@@ -78,7 +89,7 @@ def _write(file: BinaryIO, about: Mapping[str, object], columns: Mapping[str, Co
     for name, column in columns.items():
         kind, blob = _encoded(column)
         place += -place % _ALIGNMENT
-        listing.append([name, kind, place, len(blob), zlib.crc32(blob)])
+        listing.append([name, kind, place, len(blob), _crc32()(blob)])
         blobs.append((place, blob))
         place += len(blob)
     header = json.dumps({"about": about, "columns": listing}).encode()
@@ -184,7 +195,7 @@ def _column(file: BinaryIO, kind: str, place: int, length: int, checksum: int) -
     file.seek(place)
     if length:
         _fill(file, blob.data)
-    if zlib.crc32(blob.data) != checksum:
+    if _crc32()(blob.data) != checksum:
         raise DamagedFileError("a column is damaged")
     if kind == _TEXTS:
         return msgspec.json.decode(blob.data, type=list[str])
