@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens_ext.readers.nsys_export import REPORT_SUFFIXES
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+#: What the name of a report of Nsight Systems ends in.
+REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 _EXPORT_SUFFIX = ".sqlite"
 #: What the name of a trace ends in.
 TRACE_SUFFIXES = (".json", ".json.gz", _EXPORT_SUFFIX, *REPORT_SUFFIXES)

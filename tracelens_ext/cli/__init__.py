@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 DEBUG_VARIABLE = "TRACELENS_EXT_DEBUG"
 _INTERRUPTED = 130  # typer answers it too
 #: New objects before the garbage collector looks: a command makes tables, hardly any cycles, and
-#: by default a fifth of a small trace's time goes into looking.
-_OBJECTS_BEFORE_COLLECTION = 50_000
+#: by default a fifth of a small trace's time goes into looking. What the libraries make when they
+#: are imported is fewer.
+_OBJECTS_BEFORE_COLLECTION = 200_000
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,48 +1,89 @@
-"""The commands and their names."""
+"""The commands and their names; a command is imported when it is called."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
-from tracelens_ext.cli.cache import app as cache
-from tracelens_ext.cli.chart import ChartCommand, chart
-from tracelens_ext.cli.compare import compare
-from tracelens_ext.cli.demo import demo
-from tracelens_ext.cli.explain import explain
-from tracelens_ext.cli.fleet import fleet
-from tracelens_ext.cli.gaps import gaps
-from tracelens_ext.cli.iterations import iterations
-from tracelens_ext.cli.kernels import kernels
-from tracelens_ext.cli.nsys import app as nsys
-from tracelens_ext.cli.plugins import app as plugins
-from tracelens_ext.cli.reading import reads_traces
-from tracelens_ext.cli.report import report
-from tracelens_ext.cli.rules import app as rules
-from tracelens_ext.cli.tree import tree
+#: In the order of `--help`. A command has the name of its module in this package, and is the
+#: function of that name in it, or else a Typer of several commands, `app`.
+_NAMES = (
+    "report",
+    "compare",
+    "iterations",
+    "tree",
+    "kernels",
+    "gaps",
+    "chart",
+    "fleet",
+    "demo",
+    "explain",
+    "nsys",
+    "rules",
+    "plugins",
+    "cache",
+)
+_READ_NO_TRACES = frozenset({"demo", "explain"})
+_CLASSES = {"chart": "ChartCommand"}  # of commands whose help says more than typer's
+_SETTINGS: dict[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+}
+
+
+class _Commands(Mapping[str, Any]):
+    """Name → command as click has it; made when it is asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
+        if name not in _NAMES:
+            raise KeyError(name)
+        if name not in self._made:
+            self._made[name] = _made(name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_NAMES)
+
+    def __len__(self) -> int:
+        return len(_NAMES)
+
+
+def _made(name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
+    home = import_module(f"tracelens_ext.cli.{name}")
+    alone = typer.Typer(**_SETTINGS)
+    if not hasattr(home, name):
+        alone.add_typer(home.app, name=name)
+    else:
+        function = getattr(home, name)
+        if name not in _READ_NO_TRACES:
+            from tracelens_ext.cli.reading import reads_traces
+
+            function = reads_traces(function)
+        alone.command(cls=getattr(home, _CLASSES.get(name, ""), None))(function)
+    return get_group(alone).commands[name]
+
+
+class _Group(TyperGroup):
+    def __init__(self, **attributes: Any) -> None:  # noqa: ANN401  # whatever a group takes
+        super().__init__(**attributes)
+        self.commands = _Commands()  # type: ignore[assignment]  # nothing adds to it
+
 
 app = typer.Typer(
+    cls=_Group,
     help="Where did the GPU time go? Call tree, kernel categories and reports for GPU traces.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    **_SETTINGS,
 )
-app.command()(reads_traces(report))
-app.command()(reads_traces(compare))
-app.command()(reads_traces(iterations))
-app.command()(reads_traces(tree))
-app.command()(reads_traces(kernels))
-app.command()(reads_traces(gaps))
-app.command(cls=ChartCommand)(reads_traces(chart))
-app.command()(reads_traces(fleet))
-app.command()(demo)
-app.command()(explain)
-app.add_typer(nsys, name="nsys")
-app.add_typer(rules, name="rules")
-app.add_typer(plugins, name="plugins")
-app.add_typer(cache, name="cache")
 
 
 def _show_version(wanted: bool) -> None:

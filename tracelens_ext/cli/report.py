@@ -15,6 +15,7 @@ from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageE
 from tracelens_ext.report.formats import Format
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Sequence
 
     from tracelens_ext.analysis.comparison import Measurement
@@ -122,8 +123,6 @@ def report(
     quiet: shared.Quiet = False,
 ) -> None:
     """Analyse traces: write an Excel report of each, print the timeline and the top kernels."""
-    from tracelens_ext.analysis.comparison import measure
-    from tracelens_ext.analysis.iteration_table import annotation_pattern
     from tracelens_ext.cli.analysis import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted
     from tracelens_ext.report.perf_report import build_perf_report
@@ -149,11 +148,11 @@ def report(
             collective_analysis=collective_analysis,
             gaps=gaps,
             iterations=iterations,
-            annotation=annotation_pattern(annotation),
+            annotation=_pattern(annotation),
             for_page=html is not None,
             micro_idle_thresh_us=micro_idle_thresh_us,
         ),
-        measure=partial(measure, micro_idle_thresh_us=micro_idle_thresh_us) if compare else None,
+        measure=_measuring(micro_idle_thresh_us) if compare else None,
         total=total,
         force=force,
         top=top,
@@ -161,6 +160,20 @@ def report(
     )
     if run.all(traces):
         raise typer.Exit(1)
+
+
+def _pattern(annotation: str | None) -> re.Pattern[str] | None:
+    if annotation is None:
+        return None
+    from tracelens_ext.analysis.iteration_table import annotation_pattern
+
+    return annotation_pattern(annotation)
+
+
+def _measuring(micro_idle_thresh_us: float | None) -> Callable[[GpuWork], Measurement]:
+    from tracelens_ext.analysis.comparison import measure
+
+    return partial(measure, micro_idle_thresh_us=micro_idle_thresh_us)
 
 
 @dataclass

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
-from tracelens_ext.readers import (
-    foreign,
-    kineto,
-    nsys_csv,
-    nsys_csv_trace,
-    nsys_export,
-    nsys_sqlite,
-)
+from tracelens_ext.readers import foreign
 from tracelens_ext.readers.cache import open_cache
-from tracelens_ext.readers.nsys_database import SQLITE_MAGIC
-from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tracelens_ext.readers.cache import TraceCache
     from tracelens_ext.readers.source import Readable
@@ -32,9 +21,6 @@ if TYPE_CHECKING:
     TraceSource = str | os.PathLike[str] | Readable | Mapping[str, object] | list[object] | Trace
 
 __all__ = ["read_trace"]
-
-_HEAD_BYTES = 4096
-_PIECE_BYTES = 1 << 20
 
 
 def read_trace(
@@ -72,12 +58,12 @@ def read_trace(
     except TraceFormatError:
         if other_formats is None or not isinstance(source, str | os.PathLike):
             raise
-        with ByteSource(source) as opened:
-            head = opened.peek(_HEAD_BYTES)
-        found = other_formats(Path(source), head)
+        from tracelens_ext.readers import formats
+
+        found = other_formats(Path(source), formats.head_of(source))
         if found is None:
             raise
-        return _read_by_plugin(found, os.fspath(source))
+        return formats.from_plugin(found, os.fspath(source))
     return trace
 
 
@@ -101,66 +87,6 @@ def _read(
     progress: Callable[[int, int | None], None] | None,
     cache: TraceCache | None,
 ) -> Trace:
-    if isinstance(source, Mapping):
-        return _from_document(source)
-    if isinstance(source, list):
-        return _from_document({"traceEvents": source})
-    if isinstance(source, str | os.PathLike) or hasattr(source, "read"):
-        return _from_file(source, progress, cache)
-    raise TypeError(f"a trace is a path, an open file or a dict, not {type(source).__name__}")
+    from tracelens_ext.readers import formats
 
-
-def _read_by_plugin(found: Mapping[str, object] | Trace, path: str) -> Trace:
-    """What a plugin made of a file, under the file's own name."""
-    if isinstance(found, Mapping):
-        trace = _from_document(found, path)
-        provenance = replace(trace.provenance, format="read by a plugin")
-    else:
-        trace = found
-        provenance = replace(found.provenance, path=path)
-    trace = replace(trace, provenance=provenance)
-    foreign.refuse_trace(trace)
-    return trace
-
-
-def _from_document(document: Mapping[str, object], path: str = "<dict>") -> Trace:
-    events = document.get("traceEvents")
-    if not isinstance(events, list):
-        raise foreign.refuse_members(path, map(str, document))
-    members = {key: value for key, value in document.items() if key != "traceEvents"}
-    return kineto.from_events(events, members, path)
-
-
-def _from_file(
-    source: str | os.PathLike[str] | Readable,
-    progress: Callable[[int, int | None], None] | None,
-    cache: TraceCache | None,
-) -> Trace:
-    if isinstance(source, str | os.PathLike) and nsys_export.is_report(Path(source)):
-        with nsys_export.exported(os.fspath(source), cache) as database:
-            return nsys_sqlite.read(os.fspath(source), database, progress)
-    with ByteSource(source, progress) as opened:
-        head = opened.peek(64)
-        if head.startswith(SQLITE_MAGIC):
-            return _from_database(source, opened, progress)
-        if nsys_csv.report_in(opened.peek(_HEAD_BYTES)) is not None:
-            return nsys_csv_trace.read_gpu_trace(opened)
-        foreign.refuse_bytes(opened.path, head)
-        trace, members = kineto.read(opened)
-        if trace is None:
-            raise foreign.refuse_members(opened.path, members)
-        return trace
-
-
-def _from_database(
-    source: str | os.PathLike[str] | Readable,
-    opened: ByteSource,
-    progress: Callable[[int, int | None], None] | None,
-) -> Trace:
-    """A database is read where it lies; one that is gzipped or an open file, from memory."""
-    if isinstance(source, str | os.PathLike) and not opened.compressed:
-        return nsys_sqlite.read(opened.path, Path(source), progress)
-    content = bytearray()
-    while piece := opened.read(_PIECE_BYTES):
-        content += piece
-    return nsys_sqlite.read(opened.path, bytes(content), progress)
+    return formats.read(source, progress, cache)

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import stat
 import time
 from pathlib import Path
@@ -140,4 +139,4 @@ def _temporary_stem(final: Path) -> str:
 
 def _temporary_name(final: Path) -> str:
     """A hidden name that nobody has; what it is to be can be read from it."""
-    return f"{_temporary_stem(final)}{secrets.token_hex(6)}.tmp"
+    return f"{_temporary_stem(final)}{os.urandom(6).hex()}.tmp"

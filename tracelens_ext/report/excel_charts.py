@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape as xml_content
 
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.charts import MOST_SERIES
@@ -204,7 +203,7 @@ def _series(sheet: Worksheet, top_row: int, table: pd.DataFrame, place: int, ext
     )
     return _SERIES.format(
         place=place,
-        sheet=xml_content(quote_sheetname(sheet.title)),
+        sheet=excel_text.xml_escaped(quote_sheetname(sheet.title)),
         name=f"{of_values}{first - 1}",
         colour=_OTHERS_COLOUR if is_rest else _COLOURS[place % len(_COLOURS)],
         extra=extra,
@@ -222,7 +221,7 @@ def _rest_colour(table: pd.DataFrame) -> str:
 
 def _title_lines(chart: Chart, unit: Unit) -> list[str]:
     title = excel_text.cleaned(_titled(chart, unit))
-    return [xml_content(line) for line in title.split("\n")]
+    return [excel_text.xml_escaped(line) for line in title.split("\n")]
 
 
 def _titled(chart: Chart, unit: Unit) -> str:
@@ -243,4 +242,4 @@ def _axis_format(unit: Unit, largest: float) -> str:
 
 def _attribute(text: str) -> str:
     """Write a text as the value of an attribute between double quotes."""
-    return xml_content(text, {'"': "&quot;"})
+    return excel_text.xml_escaped(text).replace('"', "&quot;")

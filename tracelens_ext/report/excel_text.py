@@ -10,8 +10,8 @@ The replacements, all of them:
 from __future__ import annotations
 
 import re
+from html import escape  # that of xml.sax would bring what opens URLs along
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,9 +60,14 @@ def excel_escaped(text: str) -> str:
     return _EXCEL_ESCAPE.sub("_x005F_", text)
 
 
+def xml_escaped(text: str) -> str:
+    """Escape what XML would take for markup in the content of an element."""
+    return escape(text, quote=False)
+
+
 def xml_text(text: str) -> str:
     """Write a cleaned text as the content of an XML element that Excel reads back unchanged."""
-    escaped = escape(excel_escaped(text))
+    escaped = xml_escaped(excel_escaped(text))
     # An XML parser turns a bare carriage return into a line feed, a reference it keeps.
     return escaped.replace("\r", "&#13;") if "\r" in escaped else escaped
 

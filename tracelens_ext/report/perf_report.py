@@ -154,7 +154,6 @@ def build_perf_report(
     are on that page even if nobody asked for their tables.
     """
     from tracelens_ext.analysis import kernels, short_kernels
-    from tracelens_ext.analysis.gap_tables import gap_sheets
     from tracelens_ext.categorize import default_registry
 
     _check_counts(
@@ -184,6 +183,8 @@ def build_perf_report(
         )
     sheets |= _occasional_sheets(analyzer, collective_analysis)
     if gaps:
+        from tracelens_ext.analysis.gap_tables import gap_sheets
+
         sheets |= gap_sheets(work)
     of_iterations: dict[str, pd.DataFrame] = {}
     if iterations or annotation is not None or for_page:

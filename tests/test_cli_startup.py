@@ -1,0 +1,99 @@
+"""What a command imports: its own file, and of the rest only what it uses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from comparison_helpers import training, write
+
+import tracelens_ext.cli
+from tracelens_ext.cli import run
+from tracelens_ext.cli.app import app
+
+#: Runs a command with every trace worth keeping, and says which modules were imported.
+PROGRAM = """
+import sys
+from tracelens_ext.cli import run
+from tracelens_ext.readers import cache
+
+cache.WORTH_KEEPING = 0
+code = run(sys.argv[1:])
+print(*sorted(sys.modules), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def imported(*arguments: str, folder: Path) -> set[str]:
+    """The modules that a command imports."""
+    environment = os.environ | {"TRACELENS_EXT_CACHE_DIR": str(folder / "cache")}
+    environment.pop("TRACELENS_EXT_NO_CACHE", None)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def commands(modules: set[str]) -> set[str]:
+    """Those of the modules that are commands."""
+    group: Any = typer.main.get_command(app)
+    return {name for name in group.commands if f"tracelens_ext.cli.{name}" in modules}
+
+
+@pytest.mark.parametrize("command", ["report", "gaps", "nsys", "cache"])
+def test_only_the_command_that_is_called_is_imported(command: str, tmp_path: Path) -> None:
+    assert commands(imported(command, "--help", folder=tmp_path)) == {command}
+
+
+def test_a_trace_out_of_the_cache_needs_no_reader(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", training(3))
+    command = ("report", "a.json", "--quiet", "--output", "a.xlsx")
+    readers = {f"tracelens_ext.readers.{name}" for name in ("formats", "kineto", "nsys_sqlite")}
+    assert readers <= imported(*command, folder=tmp_path)
+    again = imported(*command, folder=tmp_path)
+    assert not readers & again
+    unused = {"analysis.gap_tables", "analysis.iteration_table", "analysis.comparison"}
+    assert not {f"tracelens_ext.{name}" for name in unused} & again
+    assert "urllib.request" not in again
+
+
+def test_every_command_has_its_file_and_its_line_of_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out.partition("Commands:\n")[2]
+    listed = [line.split()[0] for line in shown.splitlines() if line[2:3].strip()]
+    group: Any = typer.main.get_command(app)
+    assert listed == list(group.commands)
+    assert len(listed) == len(group.commands) >= 14
+    folder = Path(tracelens_ext.cli.__file__).parent
+    assert all((folder / f"{name}.py").is_file() for name in listed)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["reprot"], "Did you mean 'report'?"),
+        (["app"], ""),  # a file beside those of the commands
+        (["nsys", "stat"], "Did you mean 'stats'?"),
+    ],
+)
+def test_a_command_that_does_not_exist(
+    wrong: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(wrong) == 2
+    shown = capsys.readouterr().err
+    assert f"No such command '{wrong[-1]}'" in shown
+    if hasattr(typer.main.get_command(app), "suggest_commands"):  # not in old releases of typer
+        assert said in shown
