@@ -13,29 +13,36 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-#: Command → its arguments after the trace; OUT is a file that may be written.
+#: What a row is called → the command. TRACE is the trace, OUT the name of a file or folder that may
+#: be written.
 COMMANDS = {
-    "report": ["--output", "OUT.xlsx", "--force", "--quiet"],
-    "kernels": [],
-    "gaps": [],
-    "iterations": [],
-    "tree": [],
+    "report": "report TRACE --output OUT.xlsx --force --quiet",
+    "kernels": "kernels TRACE",
+    "gaps": "gaps TRACE",
+    "iterations": "iterations TRACE",
+    "tree": "tree TRACE",
+    "nsys stats": "nsys stats TRACE --iterations 1 --json",
+    "chart": "chart TRACE,vllm,gpt-oss,0 --out-dir OUT --quiet",
+    "report --html": "report TRACE --output OUT.xlsx --html OUT.html --force --quiet",
 }
+_MARKS = re.compile("TRACE|COPY|OUT")
 _AT_ONCE = 1 << 20
 
 
-def seconds(command: str, arguments: list[str], cache: Path) -> float:
+def seconds(arguments: list[str], cache: Path) -> float:
     """The processor's time that a command takes in a fresh process on one core."""
     environment = os.environ | {"TRACELENS_EXT_CACHE_DIR": str(cache)}
     environment.pop("TRACELENS_EXT_NO_CACHE", None)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installation has compiled modules
     process = subprocess.Popen(
-        [sys.executable, "-m", "tracelens_ext", command, *arguments],
+        [sys.executable, "-m", "tracelens_ext", *arguments],
         env=environment,
         stdout=subprocess.DEVNULL,
         preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
@@ -43,17 +50,17 @@ def seconds(command: str, arguments: list[str], cache: Path) -> float:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)  # it is not waited for again
     if process.returncode:
-        raise SystemExit(f"tracelens-ext {command} failed: exit code {process.returncode}")
+        raise SystemExit(f"tracelens-ext {arguments[0]} failed: exit code {process.returncode}")
     return usage.ru_utime + usage.ru_stime
 
 
-def first_and_second(command: str, arguments: list[str], repeat: int) -> tuple[float, float]:
+def first_and_second(arguments: list[str], repeat: int) -> tuple[float, float]:
     """The best time of a first and of a second run, s."""
     firsts, seconds_ = [], []
     for _ in range(repeat):
         with tempfile.TemporaryDirectory() as folder:
-            firsts.append(seconds(command, arguments, Path(folder)))
-            seconds_ += [seconds(command, arguments, Path(folder)) for _ in range(repeat)]
+            firsts.append(seconds(arguments, Path(folder)))
+            seconds_ += [seconds(arguments, Path(folder)) for _ in range(repeat)]
     return min(firsts), min(seconds_)
 
 
@@ -68,18 +75,15 @@ def table(trace: Path, repeat: int, *, compare: bool = False) -> str:
     _read_once(trace)
     lines = ["| command | first run, s | second run, s | second / first |", "|---|---|---|---|"]
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder)
-        runs = {
-            command: [str(trace), *(each.replace("OUT", str(out / command)) for each in further)]
-            for command, further in COMMANDS.items()
-        }
+        commands = dict(COMMANDS)
         if compare:
-            copy = out / f"copy_{trace.name}"
-            shutil.copyfile(trace, copy)
-            runs["compare"] = [str(trace), str(copy)]
-        for command, arguments in runs.items():
-            first, second = first_and_second(command, arguments, repeat)
-            lines.append(f"| {command} | {first:.2f} | {second:.2f} | {second / first:.2f} |")
+            commands["compare"] = "compare TRACE COPY"
+            shutil.copyfile(trace, Path(folder) / f"copy_{trace.name}")
+        meant = {"TRACE": str(trace), "COPY": f"{folder}/copy_{trace.name}", "OUT": f"{folder}/out"}
+        for name, command in commands.items():
+            arguments = [_MARKS.sub(lambda mark: meant[mark[0]], word) for word in command.split()]
+            first, second = first_and_second(arguments, repeat)
+            lines.append(f"| {name} | {first:.2f} | {second:.2f} | {second / first:.2f} |")
     return "\n".join(lines)
 
 

@@ -34,7 +34,7 @@ def test_the_table_of_a_small_trace(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert set(second_run.COMMANDS) == {"report", "kernels", "gaps", "iterations", "tree"}
+    assert {"report", "kernels", "gaps", "iterations", "tree"} < set(second_run.COMMANDS)
     monkeypatch.setattr(second_run, "COMMANDS", {"report": second_run.COMMANDS["report"]})
     trace = write_demo_trace(tmp_path / "a.json", steps=1)
     header, rule, row = second_run.table(trace, 1).splitlines()
