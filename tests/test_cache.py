@@ -311,6 +311,17 @@ def test_a_trace_that_is_being_written_is_not_kept(trace_file: Path, cache: Trac
     assert cache.entries() == []
 
 
+def test_a_database_that_is_being_written_is_read_again(
+    trace_file: Path, cache: TraceCache, reading: Reading
+) -> None:
+    for _ in range(2):
+        read_trace(trace_file, cache=cache)
+    assert reading.count == 1
+    trace_file.with_name(trace_file.name + "-wal").write_bytes(b"not empty")
+    read_trace(trace_file, cache=cache)
+    assert reading.count == 2, "the reader says whether it can be read"
+
+
 def test_errors_are_those_of_the_reader(tmp_path: Path, cache: TraceCache) -> None:
     with pytest.raises(TraceNotFoundError, match="no such file"):
         read_trace(tmp_path / "absent.json", cache=cache)
@@ -466,6 +477,7 @@ def test_a_file_of_columns_gives_back_what_it_was_given(
     path = tmp_path_factory.mktemp("columns") / "x"
     assert write_columns(path, about, columns) == path.stat().st_size
     told, found = read_columns(path)
+    assert found is not None
     assert told == about
     assert list(found) == list(columns)
     for name, column in columns.items():
@@ -492,7 +504,9 @@ def test_numbers_are_stored_in_as_few_bytes_as_hold_them(
     column = np.array([least, most] * 1000, dtype=np.int64)
     size = write_columns(tmp_path / "x", {}, {"a": column})
     assert bytes_each * len(column) <= size < bytes_each * len(column) + 200
-    assert_equal_arrays(column, read_columns(tmp_path / "x")[1]["a"])
+    found = read_columns(tmp_path / "x")[1]
+    assert found is not None
+    assert_equal_arrays(column, found["a"])
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,33 @@ def test_a_cache_that_cannot_be_written_costs_a_line(
     assert "TRACELENS_EXT_NO_CACHE=1" in err
 
 
+def test_a_cache_that_cannot_be_looked_at_is_not_called_empty(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    folder.write_text("in the way")
+    for command in ("info", "clear"):
+        assert run(["cache", command]) == 1
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert shown.err.startswith(f"tracelens-ext: {folder}: cannot be used (")
+
+
+def test_what_cannot_be_removed_is_not_called_removed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["tree", "a.json"]) == 0
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    capsys.readouterr()
+    assert run(["cache", "clear"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "Permission denied" in shown.err
+
+
 def test_info_and_clear(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert run(["cache", "info"]) == 0
     assert f"Folder: {folder}\nTraces: 0, 0.0 MB of 5,000.0 MB" in capsys.readouterr().out

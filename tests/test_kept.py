@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from comparison_helpers import training, write
+from comparison_helpers import GEMM, training, write
+from make_trace import TraceMaker
 
+import tracelens_ext
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis import judged_gaps, launchers
 from tracelens_ext.analysis.gpu_work import GpuWork
 from tracelens_ext.analysis.kept import find_anew
+from tracelens_ext.readers import cache_identity
 from tracelens_ext.readers.cache import TraceCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     import pandas as pd
 
@@ -176,10 +183,98 @@ def test_damage_is_found_and_mended(
     kept.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert_same(first, tables(TreePerfAnalyzer(trace_file, cache=cache)))
     assert len(notes) == 1
+    assert notes[0].startswith(str(trace_file))
     assert "damaged; finding that part again" in notes[0]
     assert finding[0].count == 2
     assert parts(cache) == ["gaps-device", "gaps-stream", "launchers", "trace", "tree"]
     assert [entry.usable for entry in cache.entries()] == [True]
+
+
+def test_what_another_process_read_since_has_none_of_what_was_kept_before(
+    tmp_path: Path, cache: TraceCache, notes: list[str]
+) -> None:
+    around = TraceMaker()
+    for number in range(1500):
+        around.op(f"aten::op_{number}", 10_000 + number, 1)
+    document = training(4).document()
+    padding = around.document()["traceEvents"]
+    document["traceEvents"] = [*padding, *document["traceEvents"], *padding]
+    path = tmp_path / "long.json"
+    path.write_text(json.dumps(document))
+    before = path.stat()
+    ours = TreePerfAnalyzer(path, cache=cache)
+    # A change in the middle, of the same size, with the clock put back: only a hash of all tells.
+    text = path.read_bytes()
+    assert 2**16 < text.index(GEMM.encode()) < len(text) - 2**17
+    path.write_bytes(text.replace(b'"dur": 40', b'"dur": 41'))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    verifying = replace(cache, verify=True)
+    theirs = TreePerfAnalyzer(path, cache=verifying)
+    assert not ours.get_df_gaps().equals(TreePerfAnalyzer(path).get_df_gaps())
+    tables(ours)  # keeps what it found of the trace that is no longer there
+    for analyzer in (theirs, TreePerfAnalyzer(path, cache=replace(cache, verify=True))):
+        assert_same(tables(analyzer), tables(TreePerfAnalyzer(path)))
+    assert len([note for note in notes if "another content" in note]) == 1
+
+
+def test_beside_a_trace_that_is_gone_nothing_is_kept(trace_file: Path, cache: TraceCache) -> None:
+    analyzer = TreePerfAnalyzer(trace_file, cache=cache)
+    cache.clear()
+    tables(analyzer)
+    assert cache.entries() == []
+
+
+def test_no_part_drives_out_its_trace(
+    trace_file: Path, cache: TraceCache, notes: list[str]
+) -> None:
+    TreePerfAnalyzer(trace_file, cache=cache)
+    (entry,) = cache.entries()
+    full = replace(cache, limit=entry.size + 100)
+    for _ in range(2):
+        tables(TreePerfAnalyzer(trace_file, cache=full))
+    assert parts(cache) == ["trace", "tree"]
+    assert len(notes) == 1, "said once, not for each part"
+    assert "over its limit" in notes[0]
+    assert "TRACELENS_EXT_CACHE_SIZE" in notes[0]
+
+
+def modules(patterns: Sequence[str]) -> dict[str, Path]:
+    package = Path(tracelens_ext.__file__).parent
+    found = sorted(path for pattern in patterns for path in package.glob(pattern))
+    return {".".join(path.relative_to(package).with_suffix("").parts): path for path in found}
+
+
+def imports(path: Path) -> set[str]:
+    """The modules of the package that one of them imports, not only for its types."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            return
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tracelens_ext"):
+            home = (node.module or "").split(".")[1:]
+            for name in node.names:
+                inner = Path(tracelens_ext.__file__).parent.joinpath(*home, f"{name.name}.py")
+                found.add(".".join([*home, name.name] if inner.exists() else home))
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return found
+
+
+def test_all_code_that_makes_what_is_kept_is_in_its_version() -> None:
+    reading, finding = modules(cache_identity.READING), modules(cache_identity.FINDING)
+    assert len(reading) > 20
+    assert len(finding) > 20
+    # The version of all, texts of refusals, and which files are traces.
+    no_matter = {"", "errors", "readers", "report.manifest"}
+    for path in reading.values():
+        assert imports(path) - set(reading) <= no_matter, path
+    # What is communication is among what the launchers say they depend on.
+    categorize = {"categorize", "categorize.categorizer"}
+    for path in finding.values():
+        assert imports(path) - set(finding) - set(reading) <= no_matter | categorize, path
 
 
 def test_nothing_is_kept_without_a_cache(trace_file: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_JOURNALS = ("-wal", "-journal")
 #: What the name of a report of Nsight Systems ends in.
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 _EXPORT_SUFFIX = ".sqlite"
@@ -69,3 +70,16 @@ def _not_ours(paths: Iterable[Path]) -> list[Path]:
         for path in paths
         if path.is_file() and not made_here(path) and not is_other_database(path)
     ]
+
+
+def journal_beside(database: Path) -> Path | None:
+    """The file beside a SQLite database that says it is being written; None without one.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    for ending in _JOURNALS:
+        beside = database.with_name(database.name + ending)
+        if beside.exists() and beside.stat().st_size:
+            return beside
+    return None

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
-import re
-import shutil
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,22 +22,25 @@ import numpy as np
 
 from tracelens_ext.readers.cache_columns import trace_columns, trace_of
 from tracelens_ext.readers.cache_file import (
-    TEMPORARY_SUFFIX,
     DamagedFileError,
+    TooLargeError,
     read_about,
     read_columns,
     write_columns,
 )
+from tracelens_ext.readers.cache_folder import KeptFile, kept_files, make_room, remove
 from tracelens_ext.readers.cache_identity import hash_of_whole, identity_of
 from tracelens_ext.readers.cache_settings import (
     DEFAULT_SIZE,
     FOLDER_VARIABLE,
     OFF_VARIABLE,
+    SIZE_VARIABLE,
     cache_folder,
     cache_is_off,
     cache_limit,
 )
 from tracelens_ext.readers.settings import read_settings
+from tracelens_ext.trace_files import journal_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,11 +51,12 @@ if TYPE_CHECKING:
 #: Below this many bytes of text a trace is read about as fast as the cache would give it.
 WORTH_KEEPING = 20 * 10**6
 
-_ABANDONED_S = 3600
 _TRACE = "trace"
 _CONVERSION = "conversion"
-_ENTRY = re.compile(r"(?P<stem>[0-9a-f]{32})\.(?P<part>[a-z0-9_-]+)\.(?:columns|sqlite)")
-_NOT_KEPT = (OSError, TypeError, ValueError, OverflowError, RecursionError, MemoryError)
+_NOT_KEPT = (
+    *(OSError, TypeError, ValueError, OverflowError, RecursionError, MemoryError),
+    TooLargeError,
+)
 
 
 def _tell_nobody(note: str) -> None:
@@ -97,9 +99,10 @@ class TraceCache:
     worth_keeping: int = WORTH_KEEPING
     verify: bool = False
     tell: Callable[[str], None] = _tell_nobody
-    _place: WeakKeyDictionary[Trace, tuple[str, dict[str, object]]] = field(
+    _place: WeakKeyDictionary[Trace, tuple[str, str]] = field(
         default_factory=WeakKeyDictionary, repr=False
     )
+    _told: set[str] = field(default_factory=set, repr=False)
 
     @classmethod
     def from_environment(
@@ -123,20 +126,23 @@ class TraceCache:
             parse: reads it.
         """
         try:
-            identity = identity_of(Path(source))
+            path = Path(source)
+            identity = None if journal_beside(path) else identity_of(path)
         except (OSError, ValueError):
             return parse()  # which says what is wrong with the file
         if identity is None:
             return parse()
         stem = _stem(source)
-        trace = self._load(stem, os.fspath(source), identity)
-        if trace is None:
+        found = self._load(stem, os.fspath(source), identity)
+        if found is None:
             trace = parse()
             if trace.provenance.bytes_read < self.worth_keeping:
                 return trace
-            if not self._keep(stem, Path(source), identity, trace):
-                return trace
-        self._place[trace] = stem, identity
+            entry = self._keep(stem, Path(source), identity, trace)
+        else:
+            trace, entry = found
+        if entry is not None:
+            self._place[trace] = stem, entry
         return trace
 
     def holds(self, trace: Trace) -> bool:
@@ -153,9 +159,10 @@ class TraceCache:
         """
         if trace not in self._place:
             return None
-        stem, identity = self._place[trace]
-        found = self._read(stem, part, identity, made_from)
-        if found is None:
+        stem, entry = self._place[trace]
+        meant = {"entry": entry, "made_from": made_from}
+        found = self._read(stem, part, lambda about: meant.items() <= about.items())
+        if found is None or found[1] is None:
             return None
         return {name: array for name, array in found[1].items() if isinstance(array, np.ndarray)}
 
@@ -172,19 +179,23 @@ class TraceCache:
         """
         if trace not in self._place:
             return
-        stem, identity = self._place[trace]
+        stem, entry = self._place[trace]
+        path = trace.provenance.path
         try:
-            about = {"identity": identity, "made_from": made_from}
-            self._write(stem, part, about, arrays)
+            if _entry(read_about(self._file(stem, _TRACE))) == entry:  # it may have gone since
+                about = {"path": path, "entry": entry, "made_from": made_from}
+                self._write(stem, part, about, arrays)
+        except FileNotFoundError:
+            return
         except _NOT_KEPT as error:
-            self.tell(_why_not_kept(trace.provenance.path, error))
+            self._tell_once(_why_not_kept(path, error))
 
     def conversion(self, source: str | os.PathLike[str]) -> Path | None:
         """The database that another program made of a file, if it is kept and the file the same."""
         stem = _stem(source)
         path = self.folder / f"{stem}.{_CONVERSION}.sqlite"
         try:
-            about = read_about(self.folder / f"{stem}.{_CONVERSION}.columns")
+            about = read_about(self._file(stem, _CONVERSION))
             if about["identity"] != _of_file_alone(Path(source)) or not path.is_file():
                 return None
             os.utime(path)
@@ -203,46 +214,47 @@ class TraceCache:
         try:
             about = {"path": str(Path(source).resolve()), "identity": _of_file_alone(Path(source))}
             if made.stat().st_size > self.limit:
-                return None
+                raise TooLargeError
             self._write(stem, _CONVERSION, about, {})
             made.replace(path)
-            self._make_room(stem)
+            make_room(self.folder, self.limit, spared=stem)
         except _NOT_KEPT as error:
             self.tell(_why_not_kept(os.fspath(source), error))
             return None
         return path
 
-    def _load(self, stem: str, path: str, identity: dict[str, object]) -> Trace | None:
-        found = self._read(stem, _TRACE, identity)
+    def _load(self, stem: str, path: str, identity: dict[str, object]) -> tuple[Trace, str] | None:
+        """A trace and which entry of the cache it is, if what is kept is of the file as it is."""
+        found = self._read(stem, _TRACE, lambda about: about["identity"] == identity)
         if found is None:
             return None
         about, columns = found
+        if columns is None:
+            changed = about["identity"].get("reader") == identity["reader"]
+            why = "has changed since" if changed else "was read by another version when"
+            self._drop(stem, f"{path}: {why} it was cached; reading it again")
+            return None
         if self.verify and about.get("whole") != hash_of_whole(Path(path)):
             self._drop(stem, f"{path}: has another content than when it was cached; reading it")
             return None
         try:
-            return trace_of(about["trace"], columns, path)
+            return trace_of(about["trace"], columns, path), _entry(about)
         except (KeyError, TypeError, ValueError):
             self._drop(stem, f"{path}: what the cache holds of it is damaged; reading the file")
             return None
 
     def _read(
-        self, stem: str, part: str, identity: dict[str, object], made_from: str = ""
-    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """A file of the cache, if it is there, whole, and of the trace as it is now."""
-        path = self.folder / f"{stem}.{part}.columns"
+        self, stem: str, part: str, wanted: Callable[[dict[str, Any]], bool]
+    ) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
+        """What a file of the cache says about itself, and its columns if they are wanted.
+
+        None when there is no such file, or when it is damaged, and then it is removed.
+        """
+        path = self._file(stem, part)
         shown = "a trace"
         try:
-            about = read_about(path)
-            shown = about.get("path", shown)
-            if about["identity"] != identity:
-                changed = about["identity"].get("reader") == identity["reader"]
-                why = "has changed since" if changed else "was read by another version when"
-                self._drop(stem, f"{shown}: {why} it was cached; reading it again", part)
-                return None
-            if about.get("made_from", "") != made_from:
-                return None
-            about, columns = read_columns(path)
+            shown = read_about(path).get("path", shown)
+            about, columns = read_columns(path, wanted)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -256,8 +268,11 @@ class TraceCache:
             os.utime(path)
         return about, columns
 
-    def _keep(self, stem: str, path: Path, identity: dict[str, object], trace: Trace) -> bool:
-        """Keep a trace that was just read; whether that worked."""
+    def _file(self, stem: str, part: str) -> Path:
+        return self.folder / f"{stem}.{part}.columns"
+
+    def _keep(self, stem: str, path: Path, identity: dict[str, object], trace: Trace) -> str | None:
+        """Keep a trace that was just read; which entry it is, None if that did not work."""
         try:
             members, columns = trace_columns(trace)
             about: dict[str, object] = {
@@ -267,87 +282,59 @@ class TraceCache:
                 "trace": members,
             }
             if identity_of(path) != identity:
-                return False  # it was written to while it was read
-            return self._write(stem, _TRACE, about, columns)
+                return None  # it was written to while it was read
+            self._write(stem, _TRACE, about, columns)
+            return _entry(about)
         except _NOT_KEPT as error:
-            self.tell(_why_not_kept(str(path), error))
-            return False
+            self._tell_once(_why_not_kept(str(path), error))
+            return None
 
     def _write(
         self, stem: str, part: str, about: Mapping[str, object], columns: Mapping[str, Column]
-    ) -> bool:
-        """Write a file of the cache and make room for it; False when it is too big."""
-        arrays = (column for column in columns.values() if isinstance(column, np.ndarray))
-        if sum(array.nbytes for array in arrays) > self.limit:
-            return False
+    ) -> None:
+        """Write a file of the cache and make room for it."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_columns(self.folder / f"{stem}.{part}.columns", about, columns)
-        self._make_room(stem)
-        return self.folder.joinpath(f"{stem}.{part}.columns").exists()
+        path = self._file(stem, part)
+        room = self.limit
+        if part not in (_TRACE, _CONVERSION):  # it must not drive out the trace itself
+            files = kept_files(self.folder)
+            room -= sum(file.size for file in files if file.stem == stem and file.path != path)
+        write_columns(path, about, columns, most=room)
+        make_room(self.folder, self.limit, spared=stem)
 
-    def _make_room(self, spared: str) -> None:
-        """Remove what was not used for longest until the folder is within its limit."""
-        self._sweep()
-        files = self._files()
-        total = sum(status.st_size for _, _, status in files)
-        stems: dict[str, float] = {}
-        for stem, _, status in files:
-            stems[stem] = max(stems.get(stem, 0.0), status.st_mtime)
-        for stem in sorted(stems, key=lambda stem: (stem == spared, stems[stem])):
-            if total <= self.limit:
-                return
-            total -= self._remove(stem)
-
-    def _sweep(self) -> None:
-        """Remove what a process that was killed left half written."""
-        for path in self.folder.glob(f".*{TEMPORARY_SUFFIX}"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _ABANDONED_S:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    def _files(self) -> list[tuple[str, Path, os.stat_result]]:
-        """The files of the cache: (which trace, path, status)."""
-        found = []
-        with contextlib.suppress(OSError):
-            for path in sorted(self.folder.iterdir()):
-                if name := _ENTRY.fullmatch(path.name):
-                    with contextlib.suppress(OSError):  # another process may have removed it
-                        found.append((name["stem"], path, path.stat()))
-        return found
-
-    def _remove(self, stem: str) -> int:
-        """Remove all that is kept of one trace; how many bytes that were."""
-        freed = 0
-        for of_stem, path, status in self._files():
-            if of_stem == stem:
-                with contextlib.suppress(OSError):
-                    path.unlink()
-                    freed += status.st_size
-        return freed
+    def _tell_once(self, note: str) -> None:
+        """Say what holds for every part of a trace only once."""
+        if note not in self._told:
+            self._told.add(note)
+            self.tell(note)
 
     def _drop(self, stem: str, note: str, part: str = _TRACE) -> None:
         """Remove what is no good: with a trace all that was made from it, else the part alone."""
-        if part == _TRACE:
-            self._remove(stem)
-        else:
-            with contextlib.suppress(OSError):
-                (self.folder / f"{stem}.{part}.columns").unlink()
+        with contextlib.suppress(OSError):  # what stays is not used either
+            if part == _TRACE:
+                remove(self.folder, stem)
+            else:
+                self._file(stem, part).unlink()
         self.tell(note)
 
     def entries(self) -> list[CacheEntry]:
-        """What is kept, last used first."""
-        files: dict[str, list[tuple[Path, os.stat_result]]] = {}
-        for stem, path, status in self._files():
-            files.setdefault(stem, []).append((path, status))
+        """What is kept, last used first.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        files: dict[str, list[KeptFile]] = {}
+        for file in kept_files(self.folder):
+            files.setdefault(file.stem, []).append(file)
         entries = []
         for stem, of_trace in files.items():
             trace, usable = self._described(stem)
             entries.append(
                 CacheEntry(
                     path=trace,
-                    files=tuple(file for file, _ in of_trace),
-                    size=sum(status.st_size for _, status in of_trace),
-                    used=max(status.st_mtime for _, status in of_trace),
+                    files=tuple(file.path for file in of_trace),
+                    size=sum(file.size for file in of_trace),
+                    used=max(file.used for file in of_trace),
                     usable=usable,
                 )
             )
@@ -356,7 +343,7 @@ class TraceCache:
     def _described(self, stem: str) -> tuple[str, bool]:
         """The file that a trace was read from, and whether it is still the same."""
         try:
-            trace = self.folder / f"{stem}.{_TRACE}.columns"
+            trace = self._file(stem, _TRACE)
             if not trace.exists():  # too small to keep, but not what it was converted from
                 return self._described_conversion(stem)
             about = read_about(trace)
@@ -369,13 +356,17 @@ class TraceCache:
             return path, False
 
     def _described_conversion(self, stem: str) -> tuple[str, bool]:
-        path = str(read_about(self.folder / f"{stem}.{_CONVERSION}.columns")["path"])
+        path = str(read_about(self._file(stem, _CONVERSION))["path"])
         return path, self.conversion(path) is not None
 
     def clear(self) -> tuple[int, int]:
-        """Remove everything; how many traces, and how many bytes, that were."""
-        stems = {stem for stem, _, _ in self._files()}
-        return len(stems), sum(self._remove(stem) for stem in stems)
+        """Remove everything; how many traces, and how many bytes, that were.
+
+        Raises:
+            OSError: something cannot be removed.
+        """
+        stems = {file.stem for file in kept_files(self.folder)}
+        return len(stems), sum(remove(self.folder, stem) for stem in stems)
 
 
 def open_cache(wanted: TraceCache | bool | None) -> TraceCache | None:
@@ -397,11 +388,19 @@ def open_cache(wanted: TraceCache | bool | None) -> TraceCache | None:
 
 
 def _why_not_kept(path: str, error: BaseException) -> str:
+    if isinstance(error, TooLargeError):
+        return f"{path}: is not kept in the cache (over its limit); {SIZE_VARIABLE} raises that"
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return (
         f"{path}: is not kept in the cache ({reason}); {FOLDER_VARIABLE} chooses another folder,"
         f" {OFF_VARIABLE}=1 switches it off"
     )
+
+
+def _entry(about: Mapping[str, object]) -> str:
+    """Tells an entry of the cache from what is kept of the trace before or after."""
+    identity = json.dumps([about["identity"], about["whole"]], sort_keys=True)
+    return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
 
 
 def _stem(source: str | os.PathLike[str]) -> str:

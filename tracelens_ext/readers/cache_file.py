@@ -58,13 +58,23 @@ def _crc32() -> Callable[[Any], int]:
     return zlib.crc32
 
 
-def write_columns(path: Path, about: Mapping[str, object], columns: Mapping[str, Column]) -> int:
+class TooLargeError(Exception):
+    """A file of columns would be larger than it may be."""
+
+
+def write_columns(
+    path: Path,
+    about: Mapping[str, object],
+    columns: Mapping[str, Column],
+    most: int | None = None,
+) -> int:
     """Write a file of columns: to a temporary name, then renamed.
 
     Args:
         path: the file; its folder exists.
         about: what else to keep, as JSON.
         columns: one-dimensional arrays of whole numbers or truth values, or lists of texts.
+        most: bytes that the file may have.
 
     Returns:
         The size of the file in bytes.
@@ -72,11 +82,16 @@ def write_columns(path: Path, about: Mapping[str, object], columns: Mapping[str,
     Raises:
         OSError: it cannot be written; nothing is left behind.
         TypeError, ValueError: something in it cannot be kept.
+        TooLargeError: it would have more bytes than it may.
     """
+    header, blobs = _laid_out(about, columns)
+    start = _start_of_columns(len(header))
+    if most is not None and start + sum(len(blob) for _, blob in blobs) > most:
+        raise TooLargeError
     beside = path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
     try:
         with os.fdopen(os.open(beside, _NEW_FILE, 0o600), "wb") as file:
-            size = _write(file, about, columns)
+            size = _write(file, header, blobs)
         beside.replace(path)
     finally:
         with contextlib.suppress(OSError):  # after the rename there is nothing left to remove
@@ -84,15 +99,23 @@ def write_columns(path: Path, about: Mapping[str, object], columns: Mapping[str,
     return size
 
 
-def _write(file: BinaryIO, about: Mapping[str, object], columns: Mapping[str, Column]) -> int:
-    listing, blobs, place = [], [], 0
+def _laid_out(
+    about: Mapping[str, object], columns: Mapping[str, Column]
+) -> tuple[bytes, list[tuple[int, memoryview | bytes]]]:
+    """The header; and the bytes of each column, each with its place behind it."""
+    listing: list[list[object]] = []
+    blobs: list[tuple[int, memoryview | bytes]] = []
+    place = 0
     for name, column in columns.items():
         kind, blob = _encoded(column)
         place += -place % _ALIGNMENT
         listing.append([name, kind, place, len(blob), _crc32()(blob)])
         blobs.append((place, blob))
         place += len(blob)
-    header = json.dumps({"about": about, "columns": listing}).encode()
+    return json.dumps({"about": about, "columns": listing}).encode(), blobs
+
+
+def _write(file: BinaryIO, header: bytes, blobs: list[tuple[int, memoryview | bytes]]) -> int:
     file.write(_PREFIX.pack(MAGIC, len(header), zlib.crc32(header)))
     file.write(header)
     start = _start_of_columns(len(header))
@@ -150,11 +173,18 @@ def read_about(path: Path) -> dict[str, Any]:
         return _header(file)[0]
 
 
-def read_columns(path: Path) -> tuple[dict[str, Any], dict[str, Array | list[str]]]:
+def read_columns(
+    path: Path, wanted: Callable[[dict[str, Any]], bool] = lambda _: True
+) -> tuple[dict[str, Any], dict[str, Array | list[str]] | None]:
     """Read a file of columns.
 
+    Args:
+        path: the file.
+        wanted: says by what the file says about itself whether the columns are wanted.
+
     Returns:
-        What it says about itself; the columns, whose arrays are the caller's own.
+        What it says about itself; the columns, whose arrays are the caller's own, None when they
+        are not wanted.
 
     Raises:
         OSError: it cannot be read.
@@ -162,6 +192,8 @@ def read_columns(path: Path) -> tuple[dict[str, Any], dict[str, Array | list[str
     """
     with path.open("rb", buffering=0) as file:
         about, listing = _header(file)
+        if not wanted(about):
+            return about, None
         start = file.tell()
         start += -start % _ALIGNMENT
         try:

@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(__file__).parents[1]
 #: What makes a trace and its tree, and what finds out what is kept beside them.
-_READING = ("readers/*.py", "trace.py", "tree.py", "linking.py", "nesting.py", "ordering.py")
-_FINDING = ("analysis/*.py", "intervals.py")
+READING = (
+    "readers/*.py",
+    *("trace.py", "tree.py", "linking.py", "nesting.py", "ordering.py", "text.py"),
+    "trace_files.py",
+)
+FINDING = ("analysis/*.py", "intervals.py", "kernel_names.py")
 _END_BYTES = 1 << 16
 _WHOLE_AT_ONCE = 1 << 20
 
@@ -65,13 +69,13 @@ def reader_version() -> str:
 
     Nobody has to remember to raise a number.
     """
-    return _hash_of_code(_READING)
+    return _hash_of_code(READING)
 
 
 @functools.cache
 def analysis_version() -> str:
     """Likewise of the code that finds out what is kept beside them."""
-    return _hash_of_code(_FINDING)
+    return _hash_of_code(FINDING)
 
 
 def _hash_of_code(patterns: Iterable[str]) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers.foreign import one_line
+from tracelens_ext.trace_files import journal_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,14 +79,12 @@ class NsysDatabase:
         self._refuse_others()
 
     def _open(self, file: Path) -> sqlite3.Connection:
-        for suffix in ("-wal", "-journal"):
-            beside = file.with_name(file.name + suffix)
-            if beside.exists() and beside.stat().st_size:
-                raise TraceFormatError(
-                    self.path,
-                    f"is being written, or its writer was interrupted ({beside.name} is there)",
-                    "wait for the export to end, or export the report again",
-                )
+        if beside := journal_beside(file):
+            raise TraceFormatError(
+                self.path,
+                f"is being written, or its writer was interrupted ({beside.name} is there)",
+                "wait for the export to end, or export the report again",
+            )
         name = quote(str(file.absolute()))
         return sqlite3.connect(f"file:{name}?mode=ro&immutable=1", uri=True, isolation_level=None)
 
