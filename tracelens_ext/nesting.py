@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROOT = -1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Nesting:
     """Intervals in tree order: thread by thread, parents before their children.
 

@@ -60,7 +60,7 @@ LAUNCH_KINDS = (EventKind.RUNTIME, EventKind.DRIVER)
 GPU_KINDS = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ArgColumn:
     """An argument that some events have.
 

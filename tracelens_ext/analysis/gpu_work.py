@@ -37,7 +37,7 @@ KIND_LABELS = {
 _COPY_RECORDED_AS_KERNEL = re.compile(r"MEMORY_COPY_|__amd_rocclr_copyBuffer")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Categories:
     """The category of each GPU event.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     IntArray = npt.NDArray[np.integer]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Groups:
     """Statistics of durations by group, longest total first, k groups.
 

@@ -39,7 +39,7 @@ _WRAPPER = "execute"
 _UNKNOWN = "Unknown"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Launchers:
     """The launchers of a trace in order of start, k of them; g GPU events.
 

@@ -31,7 +31,7 @@ MODULE_PREFIX = "nn.Module: "
 SEPARATOR = "/"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Frames:
     """The module frames of a trace, parents before children, m of them.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     BoolArray = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Paths:
     """The distinct paths of a forest, p of them, shorter ones first.
 
