@@ -10,6 +10,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
+from tracelens_ext.cli.command import Command
+
 #: In the order of `--help`. A command has the name of its module in this package, and is the
 #: function of that name in it, or else a Typer of several commands, `app`.
 _NAMES = (
@@ -61,6 +63,8 @@ def _made(name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of 
     home = import_module(f"tracelens_ext.cli.{name}")
     alone = typer.Typer(**_SETTINGS)
     if not hasattr(home, name):
+        for registered in home.app.registered_commands:
+            registered.cls = Command
         alone.add_typer(home.app, name=name)
     else:
         function = getattr(home, name)
@@ -68,7 +72,7 @@ def _made(name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of 
             from tracelens_ext.cli.reading import reads_traces
 
             function = reads_traces(function)
-        alone.command(cls=getattr(home, _CLASSES.get(name, ""), None))(function)
+        alone.command(cls=getattr(home, _CLASSES.get(name, ""), Command))(function)
     return get_group(alone).commands[name]
 
 

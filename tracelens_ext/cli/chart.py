@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.command import Command
 from tracelens_ext.cli.inputs import check_files
 from tracelens_ext.cli.say import say
 from tracelens_ext.errors import UsageError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _FORM = "FILE,ENGINE,MODEL,SECONDS"
 
 
-class ChartCommand(TyperCommand):
+class ChartCommand(Command):
     """The command, with the engines and models at the end of its help."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # click's, or typer's own copy of it
