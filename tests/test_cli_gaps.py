@@ -18,6 +18,9 @@ from tracelens_ext.cli import run
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "kernels-and-gaps.md"
 
 
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
 def example() -> TraceMaker:
     maker = TraceMaker()
     maker.frame("train.py(10): load", 30, 100)
@@ -53,7 +56,10 @@ def test_the_answer_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[:12] == [
         "=== GPU IDLE TIME GAP ANALYSIS ===",
         "",
-        "The GPU was idle for 0.051 ms: host 78.4 %, launch overhead 21.6 %.",
+        (
+            "The GPU was idle for 51.000 μs of 161.000 μs (31.7 %):"
+            " host 78.4 %, launch overhead 21.6 %."
+        ),
         "",
         "Total gaps found: 2",
         "Total idle time: 101.00 μs",
@@ -106,6 +112,16 @@ def test_the_text_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Total gaps found: 2\nTotal idle time: 101.00 μs\n" in text
     assert text.count(" μs: ") == 20, "bins of the histogram"
     assert (
+        "Idle Time by What the Host Was In:\n" + "-" * 50 + "\n"
+        "Rank 1: (no operation)\n"
+        "  Python Frame: train.py(10): load\n"
+        "  Idle Time: 50.00 μs (98.0% of idle time)\n"
+        "  Gaps: 2\n"
+        "  Average Gap: 25.00 μs\n"
+        "  Max Gap: 40.00 μs\n"
+        "  Main Cause: host\n" + "-" * 30 + "\n"
+    ) in text
+    assert (
         "Kernel Pairs Ranked by maximum gap duration:\n" + "-" * 50 + "\n"
         "Rank 1: reduce_kernel → gemm\n"
         "  Count: 1\n"
@@ -122,17 +138,119 @@ def test_short_options_and_selections(capsys: pytest.CaptureFixture[str]) -> Non
     out = printed(capsys, "-t", 1, "-s", "count", "-o", "g.txt", "--stream", 7, "--device", 0)
     assert "TOP 1 KERNEL PAIRS BY COUNT:" in out
     assert "Selected: device 0, stream 7" in out
-    assert "The stream was idle for 0.101 ms" in out
+    assert "Stream 7 of device 0 was idle for 101.000 μs of 161.000 μs (62.7 %)" in out
     assert "other streams of the device were busy for 50.00 μs" in out
-    assert not re.search("^device ", out, re.MULTILINE)
+    assert "\nWHY\ncause  " in out, "of one stream there is one scope"
     assert Path("g.txt").is_file()
+
+
+def test_where_in_the_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = printed(capsys)
+    first, second = out.split("WHAT THE HOST WAS IN MEANWHILE:\n")[1].splitlines()[2:4]
+    assert re.split(r"  +", first.strip()) == [
+        *("0.0500", "98.0%", "(no operation)", "train.py(10): load", "host", "2"),
+        *("25.000", "40.000"),
+    ]
+    assert "launch overhead" in second
+    assert "more; --gap-output has them all" not in out
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = printed(capsys, "-t", 1)
+    assert "train.py(10): load" in narrow
+    assert "\n1 more; --gap-output has them all.\n" in narrow
+    assert "WHAT THE HOST" not in printed(capsys, "-t", 0)
+    maker = example()
+    maker.kernel("unlinked", 300, 5)
+    write(Path("trace.json"), maker)
+    assert "(unlinked): the launch of the next GPU event is not in the trace." in printed(capsys)
+    write(Path("trace.json"), two_kernels("a", "b"))
+    assert "WHAT THE HOST" not in printed(capsys), "nothing is known of it"
+
+
+def two_kernels(*names: str, gap: float = 10.0) -> TraceMaker:
+    maker = TraceMaker()
+    for number, name in enumerate(names):
+        maker.kernel(name, number * (10 + gap), 10)
+    return maker
+
+
+def test_a_narrow_terminal_has_a_line_for_each_kernel_of_a_pair(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    first, second = "nvjet_tst_256x256_64x4_2x1_v_TNT", "ncclDevKernel_AllGather_RING_LL"
+    write(Path("trace.json"), two_kernels(first, second, first))
+    lines = printed(capsys).splitlines()
+    assert max(map(len, lines)) <= 80
+    at = lines.index("TOP 2 KERNEL PAIRS BY AVERAGE GAP DURATION:")
+    heads = ["Rank", "Kernel Transition", "Count", "Avg Gap (μs)", "Max Gap (μs)"]
+    assert re.split(r"  +", lines[at + 1].strip()) == heads
+    pairs = [re.split(r"  +", line.strip()) for line in lines[at + 3 : at + 7]]
+    assert pairs == [
+        ["1", second, "1", "10.000", "10.000"],
+        [f"→ {first}"],
+        ["2", first, "1", "10.000", "10.000"],
+        [f"→ {second}"],
+    ]
+    assert lines[at + 7] == "Min Gap and Std Dev need 120 columns; --gap-output FILE has them."
+    monkeypatch.setenv("COLUMNS", "120")
+    wide = printed(capsys)
+    assert "Min Gap (μs)" in wide
+    assert "120 columns" not in wide
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_signs_behind_names_are_explained(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    long = "name_" * 60
+    names = [*(f"{long}{number}_{long}" for number in range(4)), "gemm"]
+    names += [f"void at::native::reduce_kernel<{number // 2}>()" for number in range(5)]
+    write(Path("trace.json"), two_kernels(*names))
+    lines = printed(capsys).splitlines()
+    assert max(map(len, lines[4:])) <= width
+    shared = "N pairs of kernels share these names; `kernels --output FILE` lists all."
+    assert f"{TIMES}N: {shared}" in lines
+    assert "#N: these look alike at this width; --gap-output FILE has them whole." in lines
+    table = "\n".join(lines)
+    assert f"reduce_kernel {TIMES}4" in table
+    assert " #3" in table
+    write(Path("trace.json"), two_kernels("a", "b"))
+    plain = printed(capsys)
+    assert "#N" not in plain
+    assert f"{TIMES}N" not in plain
+
+
+def test_times_of_a_few_nanoseconds_have_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("trace.json"), two_kernels(*"abcd", gap=0.001))
+    out = printed(capsys, "-o", "g.txt")
+    assert "The GPU was idle for 3 ns of 40.003 μs (<0.1 %): unknown 100.0 %." in out
+    assert "Total idle time: 3.00 ns\nAverage gap duration: 1.00 ns\n" in out
+    assert "  Stream 7: 3 gaps, 3.00 ns idle time" in out
+    assert "1.0-1.0 ns │" in out
+    text = Path("g.txt").read_text(encoding="utf-8")
+    assert "1.0-1.0 ns: 3\n" in text
+    assert "  Average Gap: 1.00 ns\n" in text
+    assert "200.0-400.0 μs │" in printed(capsys, "--hist-max", 3000)
+
+
+def test_a_selection_is_in_the_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    maker = example()
+    maker.annotation("ProfilerStep#5", 100, 100)
+    write(Path("trace.json"), maker)
+    out = printed(capsys, "--pstep", 5)
+    assert "In ProfilerStep#5 the GPU was idle for 41.000 μs of 81.000 μs (50.6 %): host" in out
+    assert "Selected: ProfilerStep#5\n" in out
 
 
 def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(printed(capsys, "--json"))
     tables = document["tables"]
     assert document["facts"] == {"Trace": "trace.json"}
-    assert list(tables) == ["gap_summary", "gap_streams", "gap_pairs", "gaps_longest"]
+    assert list(tables) == ["gap_summary", "gap_hosts", "gap_streams", "gap_pairs", "gaps_longest"]
+    assert [row["python_frame"] for row in tables["gap_hosts"]] == ["train.py(10): load", ""]
     by_cause = {(row["scope"], row["cause"]): row["count"] for row in tables["gap_summary"]}
     assert by_cause[("stream", "host")] == 1
     assert by_cause[("device", "unknown")] == 0
@@ -160,7 +278,7 @@ def test_ascii_terminals_will_do() -> None:
         [sys.executable, "-m", "tracelens_ext", "kernels", "trace.json", "-g", "--no-cache"],
         capture_output=True,
         check=False,
-        env={"COLUMNS": "100", "PATH": "/usr/bin:/bin", "PYTHONIOENCODING": "ascii", "LC_ALL": "C"},
+        env={"COLUMNS": "120", "PATH": "/usr/bin:/bin", "PYTHONIOENCODING": "ascii", "LC_ALL": "C"},
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()

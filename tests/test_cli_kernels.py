@@ -109,7 +109,46 @@ def test_sorting(sort: str, words: str, first: str, capsys: pytest.CaptureFixtur
 def test_full_names(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "-v")
     assert f"Rank 1: vectorized_elementwise_kernel\n  {ADD}\n  {MUL}\n" in out
-    assert ADD not in printed(capsys)
+    short = printed(capsys)
+    assert ADD not in short
+    times = "\N{MULTIPLICATION SIGN}"
+    assert (
+        f"\n{times}N: N kernels share that name; --verbose shows some, --output FILE all." in short
+    )
+    assert "#N" not in short
+    first_step = printed(capsys, "-v", "--pstep", 2)
+    assert GEMM in first_step
+    assert ADD not in first_step
+
+
+def test_many_full_names_are_all_in_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    maker = TraceMaker()
+    names = [f"void at::native::reduce_kernel<{number}>(int)" for number in range(50)]
+    for number, name in enumerate(names):
+        maker.kernel(name, 10 * number, 5)
+    write(Path("trace.json"), maker)
+    out = printed(capsys, "-v", "-o", "k.txt")
+    shown = [name for name in names if f"  {name}\n" in out]
+    assert shown == names[:20]
+    assert "  … and 30 more; --output FILE lists them all\n" in out
+    text = Path("k.txt").read_text(encoding="utf-8")
+    assert all(f": {name}\n" in text for name in names)
+
+
+def test_what_has_no_name_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    maker = TraceMaker()
+    maker.kernel("", 0, 5)
+    maker.kernel("  ", 10, 5)
+    maker.kernel("gemm", 20, 5)
+    write(Path("trace.json"), maker)
+    out = printed(capsys, "-v", "-g", "-o", "k.txt", "--gap-output", "g.txt")
+    for sign in ("(no name) #1", "(no name) #2", "Rank 1: (no name)\n  (no name)\n"):
+        assert sign in out
+    assert "(no name) → gemm" in out
+    assert out.splitlines()[-4].split()[-2:] == ["(no", "name)"], "the longest gap"
+    assert "#N: these look alike at this width; --output FILE has them whole." in out
+    assert "Rank 1: (no name)\n" in Path("k.txt").read_text(encoding="utf-8")
+    assert "Rank 1: (no name) → (no name)\n" in Path("g.txt").read_text(encoding="utf-8")
 
 
 def test_the_text_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,8 +170,9 @@ def test_the_text_file(capsys: pytest.CaptureFixture[str]) -> None:
         "  Total Duration: 15.00 μs (13.0% of total duration)\n"
         "  Average Duration: 5.00 μs\n"
         "  Standard Deviation: 3.61 μs\n"
-        "  Full Names: 2\n"
+        "  Full Names: 2 (the example: 2 launches)\n"
         f"  Example Full Name: {ADD}\n"
+        f"  Full Name 2 (1 launch): {MUL}\n"
         f"{'-' * 50}\n"
     )
 
@@ -147,7 +187,10 @@ def test_selections(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     tables = json.loads(printed(capsys, "--json", "--gaps", "-t", 1))["tables"]
-    assert list(tables) == ["kernels", "gap_summary", "gap_streams", "gap_pairs", "gaps_longest"]
+    gaps = ["gap_summary", "gap_hosts", "gap_streams", "gap_pairs", "gaps_longest"]
+    assert list(tables) == ["kernels", "kernel_full_names", *gaps]
+    names = [(row["rank"], row["full_name"], row["count"]) for row in tables["kernel_full_names"]]
+    assert names == [(1, ADD, 2), (1, MUL, 1), (2, GEMM, 1)]
     assert [row["count"] for row in tables["kernels"]] == [3, 1], "all rows"
     assert tables["kernels"][0]["kernel_category"] == "Elementwise"
 
@@ -178,6 +221,10 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
         (["-g", "--hist-max", "nan"], "--hist-max"),
         (["-o", "x.txt", "--gap-output", "./x.txt"], "is named for two outputs"),
         (["--top", "-1"], "--top"),
+        (["--hist-min", "3"], "--hist-min needs --gaps"),
+        (["--hist-max", "3"], "--hist-max needs --gaps"),
+        (["--log"], "--log needs --gaps"),
+        (["--gap-top", "0", "--gap-sort", "avg"], "--gap-top, --gap-sort need --gaps"),
     ],
 )
 def test_bad_usage_exits_2(
@@ -215,7 +262,8 @@ def test_names_are_cut_to_the_terminal_and_stay_apart(
     write(Path("trace.json"), maker)
     lines = printed(capsys, "-t", 20).splitlines()
     assert max(map(len, lines)) <= 80
-    names = [line[4:24].split("  ")[1] for line in lines if re.match(r" +\d+  ", line)]
+    rows = [re.match(r" +\d+  (.+?)  +\d", line) for line in lines]
+    names = [row.group(1) for row in rows if row]
     assert len(set(names)) == len(names) == 13
     assert "\x1b" not in "".join(lines)
 

@@ -17,6 +17,7 @@ from make_trace import TraceMaker, cuda_graph_example
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.tree_table import MergedTree, folded_stacks, merged_tree
 from tracelens_ext.cli import run
+from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import NONE, EventKind
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -349,6 +350,46 @@ def test_folded(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tree("a.json", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["facts"] == {"Trace": "a.json", "GPU busy time": "0.450 ms"}
+    assert document["notes"] == []
+    frame = analyzed(model()).get_df_call_tree()
+    assert document["tables"]["call_tree"] == frame.to_dict("records")
+    assert tree("a.json", "--json", "--depth", 2, "--min-percent", 15) == 0
+    document = json.loads(capsys.readouterr().out)
+    names = [row["name"] for row in document["tables"]["call_tree"]]
+    assert names == ["ProfilerStep#*", "aten::linear", "aten::cat"]
+    assert document["notes"] == [
+        "Left out: 2 below 15 % of the busy time (--min-percent); 5 deeper than 2 levels (--depth)"
+    ]
+    assert tree("a.json", "--json", "--no-merge", "--op", "aten::mm") == 0
+    rows = json.loads(capsys.readouterr().out)["tables"]["call_tree"]
+    assert [row["count"] for row in rows] == [1] * 12
+
+
+@pytest.mark.usefixtures("here")
+def test_what_has_no_name_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    maker = TraceMaker()
+    maker.op(" ", 0, 50)
+    maker.call("cudaLaunchKernel", 1, correlation=1)
+    maker.kernel("", 10, 5, correlation=1)
+    Path("a.json").write_text(json.dumps(maker.document()), encoding="utf-8")
+    assert tree("a.json") == 0
+    lines = [line.split("  1  ")[-1] for line in capsys.readouterr().out.splitlines()[3:]]
+    assert lines == ["(no name)", "  cudaLaunchKernel", "    [(no name)]"]
+
+
+def test_a_wrong_expression_is_refused() -> None:
+    analyzer = analyzed(model())
+    for expression in ("(", "a{99999999999}", "*"):
+        with pytest.raises(UsageError, match=r"op '.*' is no regular expression"):
+            analyzer.get_df_call_tree(expression)
+    assert len(analyzer.get_df_call_tree(re.compile("aten::mm"))) == 3
+
+
+@pytest.mark.usefixtures("here")
 def test_python_frames(capsys: pytest.CaptureFixture[str]) -> None:
     maker = model()
     maker.frame("train.py(7): step", 0, 3000)
@@ -365,6 +406,7 @@ def test_python_frames(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--op", "("], "is no regular expression"),
         (["--op", "nothing"], "no operation that matches 'nothing'"),
+        (["--json", "--folded"], "choose one"),
     ],
 )
 def test_wrong_use(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

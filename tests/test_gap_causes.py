@@ -14,7 +14,6 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.gap_causes import CAUSES, usual_launch_latency
-from tracelens_ext.analysis.gap_tables import answer
 from tracelens_ext.analysis.judged_gaps import judge_gaps
 
 
@@ -240,16 +239,6 @@ def test_the_longest_come_first_and_unlinked_ones_have_no_host() -> None:
     assert [gap["gap_us"] for gap in found] == [70.0, 20.0]
     assert {gap["host_op"] + gap["python_frame"] for gap in found} == {""}
     assert np.isnan([gap["launch_delay_us"] for gap in found]).all()
-
-
-def test_the_answer_is_a_sentence() -> None:
-    maker = queued()
-    assert answer(judge_gaps(TreePerfAnalyzer(maker.document()).work, "device")) == (
-        "The GPU was idle for 0.100 ms: unknown 100.0 %."
-    )
-    single = TraceMaker()
-    single.kernel("k", 0, 1)
-    assert "never idle" in answer(judge_gaps(TreePerfAnalyzer(single.document()).work, "device"))
 
 
 # Real traces.

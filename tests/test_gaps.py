@@ -153,6 +153,11 @@ def test_a_selection_keeps_the_gaps_that_its_events_end() -> None:
         stepless = TraceMaker()
         stepless.kernel("k", 0, 1)
         analyzed(stepless).get_df_gaps(selection=Selection(pstep=1))
+    with pytest.raises(UsageError, match="no such scope: 'steam'; choose from stream, device"):
+        analyzer.get_df_gaps("steam")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="0 or more, and not -1"):
+        analyzer.get_df_gaps(longest=-1)
+    assert len(analyzer.get_df_gaps(longest=0)) == 0
     with pytest.raises(UsageError, match="no such sort"):
         analyzer.get_df_gap_pairs("length")  # type: ignore[arg-type]
 
@@ -161,7 +166,7 @@ def test_the_report_has_the_sheets_when_asked_for() -> None:
     maker = TraceMaker()
     maker.launched("a", 10, 10, correlation=1, at=0)
     maker.launched("b", 50, 10, correlation=2, at=30)
-    names = ["gap_summary", "gap_streams", "gap_pairs", "gaps_longest"]
+    names = ["gap_summary", "gap_hosts", "gap_streams", "gap_pairs", "gaps_longest"]
     without = build_perf_report(analyzed(maker)).sheets
     assert not set(names) & set(without)
     sheets = build_perf_report(analyzed(maker), gaps=True).sheets

@@ -11,7 +11,7 @@ from gap_helpers import TRACES, gpu_events_of
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.kernel_statistics import SORTS, full_names
+from tracelens_ext.analysis.kernel_statistics import SORTS, full_names, kernel_statistics
 from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.errors import UsageError
 from tracelens_ext.kernel_names import simple_name
@@ -91,7 +91,28 @@ def test_a_row_says_all_about_its_kernels() -> None:
     }
     assert frame["std_time_us"].tolist()[1:] == [0.0, 0.0], "of a single value"
     assert frame["kind"].tolist()[2] == "memset"
-    assert full_names(table.work)["vectorized_elementwise_kernel"] == [ADD, MUL]
+
+
+def test_full_names_are_those_of_the_selection() -> None:
+    maker = some()
+    maker.kernel("Memset (Device)", 900, 1)  # a kernel of the name of a memset: a row of its own
+    work = TreePerfAnalyzer(maker.document()).work
+    frame = kernel_statistics(work)
+    names = full_names(work, frame)
+    assert names.to_dict("records")[:3] == [
+        {"rank": 1, "kernel_name": "vectorized_elementwise_kernel"}
+        | {"full_name": ADD, "count": 2, "total_time_us": 6.0},
+        {"rank": 1, "kernel_name": "vectorized_elementwise_kernel"}
+        | {"full_name": MUL, "count": 1, "total_time_us": 9.0},
+        {"rank": 2, "kernel_name": GEMM} | {"full_name": GEMM, "count": 1, "total_time_us": 100.0},
+    ]
+    assert names["rank"].tolist() == [1, 1, 2, 3, 4]
+    second = Selection(pstep=2)
+    of_second = kernel_statistics(work, selection=second)
+    assert full_names(work, of_second, selection=second)["full_name"].tolist() == [
+        GEMM,
+        "Memset (Device)",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +165,8 @@ def test_real_traces_to_the_nanosecond(name: str) -> None:
         assert duration == int(duration)
         plain[simple_name(event.name)].append(int(duration))
         full[simple_name(event.name)].add(event.name)
-    frame = TreePerfAnalyzer(TRACES[name]).get_df_kernel_statistics("duration-percentage")
+    analyzer = TreePerfAnalyzer(TRACES[name])
+    frame = analyzer.get_df_kernel_statistics("duration-percentage")
     assert sorted(frame["kernel_name"]) == sorted(plain)
     count = sum(map(len, plain.values()))
     total = sum(map(sum, plain.values()))
@@ -159,3 +181,9 @@ def test_real_traces_to_the_nanosecond(name: str) -> None:
         assert row["% of duration"] == pytest.approx(100 * sum(values) / max(total, 1))
         assert row["full_names"] == len(full[row["kernel_name"]])
         assert row["example_full_name"] in full[row["kernel_name"]]
+    names = full_names(analyzer.work, frame)
+    assert set(names["full_name"]) == set().union(*full.values())
+    assert names["count"].sum() == count
+    assert names.groupby("rank").size().tolist() == frame["full_names"].tolist()
+    first = names.drop_duplicates("rank")
+    assert first["full_name"].tolist() == frame["example_full_name"].tolist()

@@ -392,10 +392,17 @@ def test_iterations_stand_side_by_side(browser: Browser, folder: Path, *, dark: 
     hover = "document.querySelector('#chart-iterations .hoverlayer .hovertext')"
     browser.wait_for(f"{hover} !== null")
     assert browser.value(f"{hover}.textContent").startswith("ProfilerStep#10 is odd")
+    lines = "document.querySelectorAll('#chart-iterations .scatterlayer .js-line')"
+    colours = browser.value(f"[...{lines}].map((line) => getComputedStyle(line).stroke)")
+    assert colours[:12] == ["rgb(28, 32, 39)" if dark else "rgb(255, 255, 255)"] * 12
+    assert colours[12:] == ["rgb(232, 234, 238)" if dark else "rgb(27, 31, 39)"] * 12
     # Without a piece the bars are lower, and what was true of whole bars is gone.
-    browser.click("figure:has(#chart-iterations) .legend li:last-child button")
+    browser.click("figure:has(#chart-iterations) .legend li:nth-child(4) button")
     browser.wait_for(f"{marks} === 0")
     assert len(browser.value(_BARS)) == 3 * 12
+    assert browser.value(f"{lines}.length") == 24, "wall time is as long as before"
+    browser.click("figure:has(#chart-iterations) .legend li:last-child button")
+    browser.wait_for(f"{lines}.length === 0")
     background, ratios = browser.value(CONTRASTS)
     assert background < 0.05 if dark else background > 0.9
     assert {name: ratio for name, ratio in ratios.items() if ratio < 4.5} == {}

@@ -42,12 +42,14 @@ def test_a_bar_an_iteration() -> None:
     assert list(found) == ["Iterations", "Iterations by category"]
     times, categories = found.values()
     assert [name for name, _ in times.legend] == [
-        *("Computation", "Exposed communication", "Exposed memory copies", "Idle"),
+        *("Computation", "Exposed communication", "Exposed memory copies", "Idle", "Wall time"),
     ]
     for piece, part in zip(spec(times)["pieces"], _PARTS, strict=True):
         assert piece["values"] == frame[f"{part}_time_ms"].tolist()
+    assert spec(times)["walls"] == frame["wall_time_ms"].tolist()
     assert [name for name, _ in categories.legend] == ["GEMM", "Communication"]
     assert spec(categories)["pieces"][0]["values"] == frame["GEMM_time_ms"].tolist()
+    assert spec(categories)["walls"] == []
     for figure in (times, categories):
         assert spec(figure)["names"] == ["3", "4", "5", "6", "7"]
         assert spec(figure)["across"] == "ProfilerStep#"
@@ -56,7 +58,7 @@ def test_a_bar_an_iteration() -> None:
         assert set(spec(figure)["ends"]) == {""}
     first = spec(times)["hover"][0].replace("\u00a0", " ")
     assert first.startswith("<b>ProfilerStep#3</b><br>wall time: 20.00 ms<br>Computation: 10.00 ms")
-    assert times.summary.startswith("5 iterations, ")
+    assert times.summary.startswith("5 iterations, wall time 20.00")
 
 
 def test_the_odd_ones_are_marked_in_the_chart_that_shows_why() -> None:
@@ -82,6 +84,23 @@ def test_one_far_longer_than_the_rest_does_not_hide_them() -> None:
     assert spec(times)["ends"][0].replace("\u00a0", " ") == "5.01 s"
     assert set(spec(times)["ends"][1:]) == {""}
     assert spec(times)["marks"][0]["height"] == ceiling
+
+
+def test_a_wall_time_that_is_not_the_height_of_the_bar_has_its_own_line() -> None:
+    frame = iterations(5).assign(wall_time_ms=[30.0, 10.0, 20.0, 20.0, 25.0])
+    times = figures(frame)["Iterations"]
+    assert spec(times)["walls"] == [30.0, 10.0, 20.0, 20.0, 25.0]
+    assert heights(times) == [20.0] * 5
+    assert spec(times)["ceiling"] == 30.0, "the highest line has room"
+    assert "wall time 20.00\u00a0ms each at the median, 10.00\u00a0ms to 30.00" in times.summary
+    frame.loc[0, "wall_time_ms"] = 4000.0
+    times = figures(frame)["Iterations"]
+    assert spec(times)["walls"] == [None, 10.0, 20.0, 20.0, 25.0]
+    assert spec(times)["ends"][0].replace("\u00a0", " ") == "wall time 4.00 s"
+    assert set(spec(times)["ends"][1:]) == {""}
+    # All far longer than the GPU's work: the lines decide where the axis ends.
+    times = figures(iterations(5).assign(wall_time_ms=900.0))["Iterations"]
+    assert spec(times)["walls"] == [900.0] * 5
 
 
 def test_those_that_are_not_whole_are_left_out() -> None:
@@ -135,6 +154,7 @@ def test_of_many_a_bar_is_the_mean_of_some(count: int, seed: int) -> None:
     for part in _PARTS:
         frame[f"{part}_time_ms"] = random.integers(0, 9, count).astype(float)
     frame["odd"] = np.where(random.random(count) < 0.1, "idle_time_ms", "")
+    frame["wall_time_ms"] = random.integers(0, 30, count).astype(float)
     times = figures(frame).get("Iterations")
     assert times is not None
     sums = frame[[f"{part}_time_ms" for part in _PARTS]].sum(axis=1).to_numpy()
@@ -145,6 +165,15 @@ def test_of_many_a_bar_is_the_mean_of_some(count: int, seed: int) -> None:
         scale = 1e3 if spec(times)["axis"] == "µs" else 1.0
         assert drawn == pytest.approx([scale * group.mean() for group in groups])
         assert len(drawn) <= MOST_BARS
+        walls = frame["wall_time_ms"].to_numpy()
+        means = [scale * walls[at : at + a_bar].mean() for at in range(0, count, a_bar)]
+        ceiling = spec(times)["ceiling"]
+        expected = [mean if mean <= ceiling else None for mean in means]
+        assert len(spec(times)["walls"]) == len(drawn)
+        assert all(
+            found is None if wanted is None else found == pytest.approx(wanted)
+            for found, wanted in zip(spec(times)["walls"], expected, strict=True)
+        )
     marks = spec(times)["marks"]
     assert [mark["bar"] for mark in marks] == [
         at // a_bar for at in np.flatnonzero(frame["odd"].to_numpy() != "").tolist()

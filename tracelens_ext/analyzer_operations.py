@@ -202,6 +202,9 @@ class OperationTables:
         Returns:
             Columns `depth`, `name`, `kind`, `count`, `gpu_events`, `busy_time_ms`,
             `% of GPU busy time`; parents before children, longest sibling first.
+
+        Raises:
+            UsageError: `op` is no regular expression.
         """
         from tracelens_ext.analysis.tree_table import call_tree_table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 if TYPE_CHECKING:
     import re
@@ -89,11 +89,17 @@ class TimeTables:
             Columns `process`, `device`, `stream`, `start_us`, `gap_us`, `overlapped_us`, `cause`,
             `cpu_op`, `kernel_before`, `kernel_after`, `launch_delay_us`; with `longest` also
             `host_op`, `host_call`, `python_frame`.
+
+        Raises:
+            UsageError: there is no such scope, `longest` is negative, or nothing is selected.
         """
         from tracelens_ext.analysis.gap_tables import gap_list
         from tracelens_ext.analysis.judged_gaps import judge_gaps
+        from tracelens_ext.errors import UsageError
 
-        return gap_list(judge_gaps(self.work, scope, selection), longest=longest)
+        if longest is not None and longest < 0:
+            raise UsageError(f"longest is how many gaps to list, 0 or more, and not {longest}")
+        return gap_list(judge_gaps(self.work, _known(scope), selection), longest=longest)
 
     def get_df_gap_summary(self, *, selection: Selection | None = None) -> pd.DataFrame:
         """Why the GPU was idle; see `analysis.gap_causes` for the causes.
@@ -108,6 +114,28 @@ class TimeTables:
         return gap_summary(
             [judge_gaps(self.work, scope, selection) for scope in ("device", "stream")]
         )
+
+    def get_df_gap_hosts(
+        self, scope: Scope = "device", *, selection: Selection | None = None
+    ) -> pd.DataFrame:
+        """Idle time by what the host was in; see `analysis.gap_hosts.gap_hosts`.
+
+        Args:
+            scope: `device` for the times when all streams were idle, or `stream` for each by
+                itself.
+            selection: which GPU events end the gaps, all by default.
+
+        Returns:
+            Columns `host_op`, `python_frame`, `main_cause`, `count`, `idle_time_ms`,
+            `% of idle time`, `avg_gap_us`, `max_gap_us`; the longest idle time first.
+
+        Raises:
+            UsageError: there is no such scope, or nothing is selected.
+        """
+        from tracelens_ext.analysis.gap_hosts import gap_hosts
+        from tracelens_ext.analysis.judged_gaps import judge_gaps
+
+        return gap_hosts(judge_gaps(self.work, _known(scope), selection))
 
     def get_df_gap_streams(self, *, selection: Selection | None = None) -> pd.DataFrame:
         """Gaps by stream; see `analysis.gap_tables.gap_streams`.
@@ -134,3 +162,17 @@ class TimeTables:
         from tracelens_ext.analysis.judged_gaps import judge_gaps
 
         return gap_pairs(judge_gaps(self.work, "stream", selection), sort=sort)
+
+
+def _known(scope: Scope) -> Scope:
+    """Refuse a scope that there is not.
+
+    Raises:
+        UsageError: it is none.
+    """
+    from tracelens_ext.analysis.gaps import Scope
+    from tracelens_ext.errors import UsageError
+
+    if scope not in (scopes := get_args(Scope)):
+        raise UsageError(f"no such scope: {scope!r}; choose from {', '.join(scopes)}")
+    return scope

@@ -7,32 +7,26 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from tracelens_ext.analysis.codes import dense_codes, spread
-from tracelens_ext.analysis.gap_causes import CAUSES, SYNCHRONISATION
+from tracelens_ext.analysis.gap_causes import CAUSES
+from tracelens_ext.analysis.gap_hosts import gap_hosts, host_rows
 from tracelens_ext.analysis.grouping import percent, texts
-from tracelens_ext.analysis.host_activity import innermost_during
 from tracelens_ext.analysis.judged_gaps import judge_gaps
 from tracelens_ext.analysis.kernel_statistics import simple_codes
 from tracelens_ext.errors import UsageError
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
     import pandas as pd
 
-    from tracelens_ext.analysis.gaps import Gaps
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.analysis.judged_gaps import JudgedGaps
-    from tracelens_ext.trace import Int64Array
-
-    IntArray = npt.NDArray[np.integer]
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 
 #: Rows of the sheet of the longest gaps.
 LONGEST_LISTED = 100
-_WORTH_SAYING = 0.0005  # of the idle time: less would be shown as 0.0 %
 #: What a sort of pairs goes by: the column, and what it is called.
 PAIR_SORTS: dict[str, tuple[str, str]] = {
     "count": ("count", "count"),
@@ -212,60 +206,18 @@ def gap_list(judged: JudgedGaps, *, longest: int | None = None) -> pd.DataFrame:
         }
     )
     if longest is not None:
-        for column, rows in _host_columns(judged, gaps, order).items():
+        for column, rows in host_rows(judged, order).items():
             shown = [names[trace.name[row]] if row != NONE else "" for row in rows.tolist()]
             frame[column] = pd.array(shown, dtype="str")
     return frame
 
 
-def _host_columns(judged: JudgedGaps, gaps: Gaps, chosen: IntArray) -> dict[str, Int64Array]:
-    """Rows of the events that the launching thread was in, `NONE` without."""
-    trace, launch = judged.work.trace, judged.causes.launch[chosen]
-    linked = launch != NONE
-    safe = np.where(linked, launch, 0)
-    thread = np.where(linked, trace.thread[safe], NONE)
-    begun = trace.ts[safe]
-    until = np.where(linked & (begun > gaps.start) & (begun < gaps.end), begun, gaps.end)
-    kinds: dict[str, tuple[EventKind, ...]] = {
-        "host_op": (EventKind.CPU_OP, EventKind.USER_ANNOTATION),
-        "host_call": LAUNCH_KINDS,
-        "python_frame": (EventKind.PYTHON_FUNCTION,),
-    }
-    columns = {
-        column: innermost_during(trace, those, thread, gaps.start, until, ignored="ProfilerStep#")
-        for column, those in kinds.items()
-    }
-    synchronising = judged.causes.synchronising[chosen]
-    is_cause = judged.causes.code[chosen] == SYNCHRONISATION
-    columns["host_call"] = np.where(is_cause, synchronising, columns["host_call"])
-    return columns
-
-
-def answer(judged: JudgedGaps) -> str:
-    """Why the GPU was idle, in a sentence.
-
-    Args:
-        judged: the gaps of whole devices; or of streams, then the sentence is about those.
-    """
-    who = "The GPU" if judged.gaps.lanes.scope == "device" else "The stream"
-    idle = np.zeros(len(CAUSES), dtype=np.int64)
-    np.add.at(idle, judged.causes.code, judged.gaps.duration)
-    total = int(idle.sum())
-    if not len(judged.work):
-        return "There is no GPU work in the trace."
-    if not total:
-        return f"{who} was never idle between its first and its last event."
-    order = [int(i) for i in np.argsort(-idle, kind="stable") if idle[i]]
-    shown = [i for i in order if idle[i] >= total * _WORTH_SAYING]
-    shares = ", ".join(f"{CAUSES[i]} {100 * idle[i] / total:.1f} %" for i in shown)
-    return f"{who} was idle for {total / NS_PER_MS:,.3f} ms: {shares}."
-
-
 def gap_sheets(work: GpuWork) -> dict[str, pd.DataFrame]:
-    """The tables of a report: `gap_summary`, `gap_streams`, `gap_pairs`, `gaps_longest`."""
+    """The tables of a report, by the names of their sheets."""
     devices, streams = judge_gaps(work, "device"), judge_gaps(work, "stream")
     return {
         "gap_summary": gap_summary([devices, streams]),
+        "gap_hosts": gap_hosts(devices),
         "gap_streams": gap_streams(streams),
         "gap_pairs": gap_pairs(streams),
         "gaps_longest": gap_list(devices, longest=LONGEST_LISTED),

@@ -9,24 +9,26 @@ time can therefore exceed the wall time.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.analysis.busy_time import BusyTime
+from tracelens_ext.analysis.gpu_work import COMMUNICATION
 from tracelens_ext.analysis.iterations import (
     Iterations,
     find_iterations,
     iteration_of_gpu,
     recording_end,
 )
-from tracelens_ext.errors import UsageError
+from tracelens_ext.analysis.patterns import user_pattern
 from tracelens_ext.intervals import union
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 
 if TYPE_CHECKING:
+    import re
+
     import numpy.typing as npt
     import pandas as pd
 
@@ -143,10 +145,7 @@ def annotation_pattern(annotation: str | re.Pattern[str] | None) -> re.Pattern[s
     Raises:
         UsageError: it is none.
     """
-    try:
-        return None if annotation is None else re.compile(annotation)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"annotation {annotation!r} is no regular expression ({error})") from None
+    return user_pattern(annotation, "annotation")
 
 
 def is_category_time(column: str) -> bool:
@@ -325,6 +324,26 @@ def _notes(
             f"{int(outside.sum()):,} GPU events ({share:.1f} % of GPU time) were launched outside"
             " of all iterations, or their launch is not in the trace."
         )
+    notes += _note_on_communication(work, ~outside)
     if len(statistics) and int(statistics["iterations"].max()) < ODD_AMONG:
         notes.append(f"No iteration is called odd: that takes {ODD_AMONG} whole ones.")
     return notes
+
+
+def _note_on_communication(work: GpuWork, inside: BoolArray) -> list[str]:
+    """Say so where the chosen rules call other events communication than the built-in ones do."""
+    if work.categories is None or COMMUNICATION not in work.categories.labels:
+        return []
+    chosen = work.categories.code == work.categories.labels.index(COMMUNICATION)
+    more = int((inside & chosen & ~work.is_communication).sum())
+    fewer = int((inside & ~chosen & work.is_communication).sum())
+    if not more and not fewer:
+        return []
+    counts = {"more": more, "fewer": fewer}
+    told = " and ".join(f"{count:,} {how}" for how, count in counts.items() if count)
+    note = (
+        "exposed_comm_time_ms goes by the built-in rules, so that traces can be compared;"
+        f" {COMMUNICATION}{CATEGORY_ENDING} by the chosen ones, which call other GPU events"
+        f" communication ({told})."
+    )
+    return [note]

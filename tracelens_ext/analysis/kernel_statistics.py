@@ -102,14 +102,42 @@ def kernel_statistics(
     return frame
 
 
-def full_names(work: GpuWork) -> dict[str, list[str]]:
-    """Simplified name → the names of GPU events behind it, the most frequent first."""
-    present, count = np.unique(work.name, return_counts=True)
-    found: dict[str, list[str]] = {}
-    for code in present[np.argsort(-count, kind="stable")].tolist():
-        name = work.trace.names[code]
-        found.setdefault(simple_name(name), []).append(name)
-    return found
+def full_names(
+    work: GpuWork, statistics: pd.DataFrame, *, selection: Selection | None = None
+) -> pd.DataFrame:
+    """A row a full name of the kernels in a table.
+
+    Args:
+        work: the GPU events.
+        statistics: rows of `kernel_statistics`.
+        selection: what that was made with.
+
+    Returns:
+        Columns `rank` (as in the table, and in its order), `kernel_name`, `full_name`, `count`,
+        `total_time_us`; of each rank the most frequent name first.
+    """
+    import pandas as pd
+
+    mask = (selection or Selection()).of(work)
+    simple, names = simple_codes(work)
+    first, code = dense_codes([simple[mask], work.kind[mask], work.name[mask]])
+    groups = spread(code, work.duration[mask])
+    chosen = np.flatnonzero(mask)[first]
+    frame = pd.DataFrame(
+        {
+            "kernel_name": [names[i] for i in simple[chosen].tolist()],
+            "kind": [KIND_LABELS[EventKind(k)] for k in work.kind[chosen].tolist()],
+            "full_name": [work.trace.names[i] for i in work.name[chosen].tolist()],
+            "count": groups.count,
+            "total_time_us": groups.total / NS_PER_US,
+            "first": first,
+        }
+    )
+    keys = ["kernel_name", "kind"]
+    frame = statistics[["rank", *keys]].merge(frame, on=keys, how="inner")
+    frame = frame.sort_values(["rank", "count", "first"], ascending=[True, False, True])
+    columns = ["rank", "kernel_name", "full_name", "count", "total_time_us"]
+    return frame[columns].reset_index(drop=True)
 
 
 def _full_names(name: np.ndarray, code: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:

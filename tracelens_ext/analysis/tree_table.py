@@ -15,6 +15,7 @@ import numpy as np
 
 from tracelens_ext.analysis.busy_time import BusyTime
 from tracelens_ext.analysis.gpu_work import KIND_LABELS
+from tracelens_ext.analysis.patterns import user_pattern
 from tracelens_ext.intervals import union_length
 from tracelens_ext.nesting import ROOT, depths, nearest_marked
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
@@ -109,12 +110,24 @@ def call_tree_table(
         Columns `depth` (0 for a root), `name`, `kind` (`cpu_op`, `annotation`, `python`, `launch`,
         `kernel`, `memcpy`, `memset`; empty for a thread and for `(unlinked)`), `count` (events in
         the row), `gpu_events` (at and below), `busy_time_ms`, `% of GPU busy time`.
+
+    Raises:
+        UsageError: `op` is no regular expression.
+    """
+    return tree_rows(merged_tree(work, op=op, merge=merge))
+
+
+def tree_rows(tree: MergedTree, kept: BoolArray | None = None) -> pd.DataFrame:
+    """A tree as rows; see `call_tree_table`.
+
+    Args:
+        tree: the tree.
+        kept: which nodes, all by default, (k,).
     """
     import pandas as pd
 
-    tree = merged_tree(work, op=op, merge=merge)
     kinds = [_KIND_LABELS.get(EventKind(kind), "") for kind in tree.kind.tolist()]
-    return pd.DataFrame(
+    frame = pd.DataFrame(
         {
             "depth": tree.depth,
             "name": pd.array([tree.names[code] for code in tree.name.tolist()], dtype="str"),
@@ -125,6 +138,7 @@ def call_tree_table(
             "% of GPU busy time": tree.percent(),
         }
     )
+    return frame if kept is None else frame[kept].reset_index(drop=True)
 
 
 def merged_tree(
@@ -139,9 +153,12 @@ def merged_tree(
             launches is a root when there are several, and GPU events without a launch in the trace
             are below a root `(unlinked)`.
         merge: whether siblings of one name are one node, `ProfilerStep#N` counting as one name.
+
+    Raises:
+        UsageError: `op` is no regular expression.
     """
     grown = _Growth(work, merge=merge)
-    depth, chosen, below_op = _chosen_positions(work, op)
+    depth, chosen, below_op = _chosen_positions(work, user_pattern(op, "op"))
     roots = grown.threads(chosen) if op is None else {}
     node_of = grown.host_events(depth, chosen, roots)
     launch = work.tree.launch_position_of_gpu
@@ -158,7 +175,7 @@ def merged_tree(
 
 
 def _chosen_positions(
-    work: GpuWork, op: str | re.Pattern[str] | None
+    work: GpuWork, op: re.Pattern[str] | None
 ) -> tuple[Int32Array, Int64Array, BoolArray]:
     """The host events that have GPU work below them, and are at or below `op`.
 
@@ -178,7 +195,7 @@ def _chosen_positions(
     depth = tree.depth
     if op is not None:
         names = work.trace.names
-        found = np.fromiter((bool(re.search(op, n)) for n in names), bool, len(names))
+        found = np.fromiter((bool(op.search(n)) for n in names), bool, len(names))
         roots = np.flatnonzero(needed & found[work.trace.name[tree.rows]])
         ends = tree.subtree_end[roots]
         reach = np.maximum.accumulate(ends) if len(roots) else ends

@@ -44,11 +44,23 @@ PStep = Annotated[
 ]
 Stream = Annotated[int | None, typer.Option("--stream", help="Only this stream.")]
 Device = Annotated[int | None, typer.Option("--device", help="Only this device.")]
+GAP_TOP, GAP_SORT = 15, GapSort.avg
 GapTop = Annotated[
-    int, typer.Option("--gap-top", help="Kernel pairs and longest gaps to print.", min=0)
+    int | None,
+    typer.Option(
+        "--gap-top",
+        help=f"Kernel pairs and longest gaps to print.  [default: {GAP_TOP}]",
+        min=0,
+        show_default=False,
+    ),
 ]
 GapSorting = Annotated[
-    GapSort, typer.Option("--gap-sort", help="What kernel pairs are sorted by, largest first.")
+    GapSort | None,
+    typer.Option(
+        "--gap-sort",
+        help=f"What kernel pairs are sorted by, largest first.  [default: {GAP_SORT.value}]",
+        show_default=False,
+    ),
 ]
 GapOutput = Annotated[
     Path | None,
@@ -101,6 +113,8 @@ class GapOptions:
             UsageError: there is nothing that could be selected.
         """
         from tracelens_ext.analysis import gap_tables
+        from tracelens_ext.analysis.gap_answer import answer
+        from tracelens_ext.analysis.gap_hosts import gap_hosts
         from tracelens_ext.analysis.judged_gaps import judge_gaps
         from tracelens_ext.cli.gap_view import GapReport, HistogramOptions
 
@@ -109,8 +123,9 @@ class GapOptions:
         of_one_stream = selection.stream is not None
         return GapReport(
             judged=streams,
-            answer=gap_tables.answer(streams if of_one_stream else devices),
+            answer=answer(streams if of_one_stream else devices, selection),
             summary=gap_tables.gap_summary([streams] if of_one_stream else [devices, streams]),
+            hosts=gap_hosts(streams if of_one_stream else devices),
             streams=gap_tables.gap_streams(streams),
             pairs=gap_tables.gap_pairs(streams, sort=self.sort.value),
             longest=gap_tables.gap_list(
@@ -138,6 +153,7 @@ def gap_sheets(report: GapReport) -> dict[str, pd.DataFrame]:
     """The tables of the gaps, by the names that they have in a report."""
     return {
         "gap_summary": report.summary,
+        "gap_hosts": report.hosts,
         "gap_streams": report.streams,
         "gap_pairs": report.pairs,
         "gaps_longest": report.longest,

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.kernel_view import microseconds, name_room, show_lines, transitions
+from tracelens_ext.cli.kernel_view import (
+    is_narrow,
+    microseconds,
+    name_room,
+    remarks,
+    show_lines,
+    transitions,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,6 +21,8 @@ if TYPE_CHECKING:
     from tracelens_ext.analysis.judged_gaps import JudgedGaps
 
 TERMINAL_BINS, FILE_BINS = 15, 20
+_HOSTS_SHOWN = 8
+_SHOWN_IN_NS = 1.0  # µs: no bin of a histogram reaches as far
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,7 @@ class GapReport:
         judged: the gaps of the streams.
         answer: why the GPU was idle, a sentence.
         summary: as `gap_summary`.
+        hosts: as `gap_hosts`, of whole devices; of the stream where one is selected.
         streams: as `gap_streams`.
         pairs: as `gap_pairs`.
         longest: as `gap_list` with `longest`, of whole devices.
@@ -50,6 +60,7 @@ class GapReport:
     judged: JudgedGaps
     answer: str
     summary: pd.DataFrame
+    hosts: pd.DataFrame
     streams: pd.DataFrame
     pairs: pd.DataFrame
     longest: pd.DataFrame
@@ -59,19 +70,21 @@ class GapReport:
 
     def headline(self) -> list[str]:
         """Totals and streams, a line each."""
+        from tracelens_ext.report.kernel_text import time_text
+
         gaps = self.judged.gaps
         total, count = int(gaps.duration.sum()) / 1e3, len(gaps)
         overlapped = int(gaps.overlapped.sum()) / 1e3
         lines = [f"Selected: {self.selected}"] if self.selected else []
         lines += [
             f"Total gaps found: {count}",
-            f"Total idle time: {total:.2f} μs",
-            f"Average gap duration: {total / max(count, 1):.2f} μs",
+            f"Total idle time: {time_text(total)}",
+            f"Average gap duration: {time_text(total / max(count, 1))}",
         ]
         if len(gaps.lanes) > 1:
             lines.append(
-                f"Of that, other streams of the device were busy for {overlapped:.2f} μs,"
-                f" none was for {total - overlapped:.2f} μs"
+                f"Of that, other streams of the device were busy for {time_text(overlapped)},"
+                f" none was for {time_text(total - overlapped)}"
             )
         lines += ["", f"Active streams: {len(self.streams)}"]
         records = self.streams.to_dict("records")
@@ -85,7 +98,8 @@ class GapReport:
             if several_processes:
                 name = f"Process {record['process']}, {name[0].lower()}{name[1:]}"
             lines.append(
-                f"  {name}: {record['gap_count']} gaps, {record['idle_time_us']:.2f} μs idle time"
+                f"  {name}: {record['gap_count']} gaps,"
+                f" {time_text(record['idle_time_us'])} idle time"
             )
         return lines
 
@@ -93,15 +107,17 @@ class GapReport:
         """The lengths of the gaps, a line a bin, and what lies outside of the bins."""
         from tracelens_ext.report.histogram import histogram, histogram_lines
 
-        options = self.histogram
+        options, length = self.histogram, self.judged.gaps.duration / 1e3
+        end = options.largest if options.largest is not None else length.max(initial=0.0)
+        unit, factor = ("ns", 1e3) if end < _SHOWN_IN_NS else ("μs", 1.0)
         found = histogram(
-            self.judged.gaps.duration / 1e3,
+            length * factor,
             bins=bins,
-            smallest=options.smallest,
-            largest=options.largest,
+            smallest=None if options.smallest is None else options.smallest * factor,
+            largest=None if options.largest is None else options.largest * factor,
             log=options.log,
         )
-        lines = histogram_lines(found, bars=bars)
+        lines = histogram_lines(found, unit=unit, bars=bars)
         if not len(found.counts):
             lines.append("no gap is within these bounds" if len(self.judged) else "no gaps")
         if found.below or found.above:
@@ -115,6 +131,7 @@ class GapReport:
         why = [self.answer, ""]
         return gap_text(
             self.pairs,
+            self.hosts,
             headline=[*why, *self.headline()],
             histogram=self.histogram_lines(FILE_BINS, bars=False),
             sorted_by=self.sorted_by,
@@ -122,7 +139,7 @@ class GapReport:
 
 
 def show_gaps(report: GapReport, console: Console, *, top: int) -> None:
-    """Print the totals, the causes, the histogram, the pairs and the longest gaps.
+    """Print totals, causes, what the host was in, the histogram, pairs and the longest gaps.
 
     Args:
         report: what is known.
@@ -138,16 +155,44 @@ def show_gaps(report: GapReport, console: Console, *, top: int) -> None:
     summary = report.summary[report.summary["count"] > 0]
     if len(report.judged.gaps.lanes) < 2:  # then both scopes say the same
         summary = summary[summary["scope"] == "stream"].drop(columns="overlapped_time_ms")
+    title = "WHY (device: no stream busy; stream: each by itself)"
+    if len(set(summary["scope"])) == 1:
+        title, summary = "WHY", summary.drop(columns="scope")
     console.print()
-    console.print(
-        frame_table(summary, title="WHY (device: no stream busy; stream: each by itself)")
-    )
+    console.print(frame_table(summary, title=title))
+    if top:
+        _show_hosts(report, console, min(top, _HOSTS_SHOWN))
     rule = "=" * min(console.width, 80)
     show_lines(["", "GAP DURATION HISTOGRAM:", rule], console)
     show_lines([*report.histogram_lines(TERMINAL_BINS, bars=True), rule], console)
     if top:
         _show_pairs(report, console, top)
         _show_longest(report, console, top)
+
+
+def _show_hosts(report: GapReport, console: Console, top: int) -> None:
+    from tracelens_ext.report.kernel_text import NO_OPERATION
+    from tracelens_ext.report.terminal import frame_table
+    from tracelens_ext.tree import UNLINKED
+
+    hosts = report.hosts
+    if hosts["host_op"].isin(["", UNLINKED]).all() and hosts["python_frame"].eq("").all():
+        return  # nothing is known of the host
+    shown = hosts.head(top)
+    columns = ["idle_time_ms", "% of idle time", "host_op", "python_frame", "main_cause"]
+    if not shown["python_frame"].ne("").any():
+        columns.remove("python_frame")
+    columns.append("count")
+    if not is_narrow(console):
+        columns += ["avg_gap_us", "max_gap_us"]
+    show_lines(["", "WHAT THE HOST WAS IN MEANWHILE:"], console)
+    console.print(frame_table(shown[columns].replace({"host_op": {"": NO_OPERATION}})))
+    lines = []
+    if len(hosts) > len(shown):
+        lines.append(f"{len(hosts) - len(shown):,} more; --gap-output has them all.")
+    if shown["host_op"].eq(UNLINKED).any():
+        lines.append(f"{UNLINKED}: the launch of the next GPU event is not in the trace.")
+    show_lines(lines, console)
 
 
 def _show_pairs(report: GapReport, console: Console, top: int) -> None:
@@ -166,24 +211,40 @@ def _show_pairs(report: GapReport, console: Console, top: int) -> None:
             f"Std Dev ({us})": pairs["std_gap_us"],
         }
     )
-    room = name_room(table, console)
-    table.insert(1, "Kernel Transition", transitions(pairs, room, console))
+    narrow = is_narrow(console)
+    if narrow:
+        table = table.iloc[:, :4]  # of the numbers, those that say most
+    texts = transitions(pairs, name_room(table, console), console, lines=2 if narrow else 1)
+    if narrow:  # a line for the kernel before, and one for the kernel after
+        rows = range(2 * len(table))
+        table = table.astype({"Rank": "Int64", "Count": "Int64"})
+        table = table.set_axis(rows[::2]).reindex(rows)
+    table.insert(1, "Kernel Transition", texts)
     show_lines(["", f"TOP {len(pairs)} KERNEL PAIRS BY {report.sorted_by.upper()}:"], console)
     console.print(frame_table(table))
+    said = remarks(
+        texts,
+        shared="N pairs of kernels share these names; `kernels --output FILE` lists all.",
+        alike="these look alike at this width; --gap-output FILE has them whole.",
+        console=console,
+    )
+    if narrow:
+        said.append("Min Gap and Std Dev need 120 columns; --gap-output FILE has them.")
+    show_lines(said, console)
 
 
 def _show_longest(report: GapReport, console: Console, top: int) -> None:
     from tracelens_ext.kernel_names import simple_name
-    from tracelens_ext.report.terminal import frame_table
+    from tracelens_ext.report.terminal import frame_table, name_text
     from tracelens_ext.trace import NONE
 
     longest = report.longest.head(top)
     shown = longest[["gap_us", "start_us", "cause"]].copy()
-    for column in ("host_op", "host_call", "python_frame"):
+    for column in ("host_op", "python_frame", "host_call"):
         if longest[column].ne("").any():
             shown[column] = longest[column]
     shown["next cpu_op"] = longest["cpu_op"]
-    shown["next kernel"] = [simple_name(name) for name in longest["kernel_after"]]
+    shown["next kernel"] = [name_text(simple_name(name)) for name in longest["kernel_after"]]
     if len(set(longest["device"])) > 1:
         shown.insert(0, "device", longest["device"])
     of_device = (longest["stream"] == NONE).all()

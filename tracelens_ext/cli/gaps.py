@@ -19,13 +19,13 @@ def gaps(
         typer.Option(
             "--gap-sort", "--sort", "-s", help="What kernel pairs are sorted by, largest first."
         ),
-    ] = asked.GapSort.avg,
+    ] = asked.GAP_SORT,
     top: Annotated[
         int,
         typer.Option(
             "--gap-top", "--top", "-t", help="Kernel pairs and longest gaps to print.", min=0
         ),
-    ] = 15,
+    ] = asked.GAP_TOP,
     output: Annotated[
         Path | None,
         typer.Option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tracelens_ext.analysis.iteration_table import IterationTable
-    from tracelens_ext.trace import Trace
+    from tracelens_ext.tree import CallTree
 
 _SUGGESTED = 5
 _MOST_ODD = 10
@@ -54,23 +53,24 @@ def iterations(
     analyzer = analyze(trace, options)
     table = iteration_table(analyzer.work, pattern)
     if not len(table):
-        raise UsageError(_nothing_found(trace, analyzer.trace, annotation))
+        raise UsageError(_nothing_found(trace, analyzer.tree, annotation))
     if as_json:
         _print_json(trace, table)
     else:
         _print(trace, table, top)
 
 
-def _nothing_found(path: Path, trace: Trace, annotation: str | None) -> str:
+def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
     """Say that there are no iterations, and what could be taken for them."""
-    from tracelens_ext.trace import EventKind
+    import shlex
 
-    codes = Counter(trace.name[trace.rows_of(EventKind.USER_ANNOTATION)].tolist())
-    names = [trace.names[code] for code, _ in codes.most_common(_SUGGESTED)]
+    from tracelens_ext.analysis.iteration_names import likely_iterations
+
+    found = likely_iterations(tree, _SUGGESTED)
     wanted = "ProfilerStep#N" if annotation is None else f"annotation that matches {annotation!r}"
-    if not names:
-        return f"{path}: has no {wanted}, nor any other annotation"
-    quoted = ", ".join(repr(name) for name in names)
+    if not found:
+        return f"{path}: has no {wanted}, nor any other annotation that launches GPU work"
+    quoted = ", ".join(shlex.quote(name) for name in found)
     return f"{path}: has no {wanted}; choose others with --annotation REGEX, such as {quoted}"
 
 
@@ -112,7 +112,7 @@ def _print(trace: Path, table: IterationTable, top: int) -> None:
         statistics = table.statistics.head(_MOST_STATISTICS)
         console.print(frame_table(statistics, title=title, columns=_STATISTICS))
         console.print()
-    for line in _odd_lines(table):
+    for line in _odd_lines(table, console.width):
         say(line)
     for note in table.notes:
         say(note)
@@ -127,9 +127,10 @@ def _shown(columns: Iterable[str]) -> list[str]:
     return [*shown[:at], *_SHOWN_LAST, *shown[at:]]
 
 
-def _odd_lines(table: IterationTable) -> list[str]:
-    """A line for each odd iteration: what it took, against the median."""
+def _odd_lines(table: IterationTable, width: int) -> list[str]:
+    """What each odd iteration took, against the median, in lines of so many cells at most."""
     from tracelens_ext.analysis.iteration_table import ODD_BEYOND
+    from tracelens_ext.report.terminal import name_text
 
     odd = table.frame[table.frame["odd"] != ""]
     if not len(odd):
@@ -144,13 +145,45 @@ def _odd_lines(table: IterationTable) -> list[str]:
         parts = []
         for column in str(row["odd"]).split(", "):
             median = medians[(column, row["device"]) if has_device else column]
-            parts.append(f"{column} {row[column]:,.6g} (median {median:,.6g})")
+            parts.append(_against(column, row[column], median))
             away[column] = 0.0 if column == "kernels" else abs(row[column] - median)
         if len(parts) > _MOST_COLUMNS:
             parts[_MOST_COLUMNS:] = [f"{len(parts) - _MOST_COLUMNS} more"]
-        lines.append((max(away.values()), f"  {row['iteration']}{where}: {'; '.join(parts)}"))
+        name = name_text(str(row["iteration"]))
+        lines.append((max(away.values()), _folded(f"  {name}{where}:", parts, width)))
     lines.sort(key=lambda line: -line[0])
-    shown = [line for _, line in lines[:_MOST_ODD]]
+    shown = [line for _, each in lines[:_MOST_ODD] for line in each]
     if len(lines) > _MOST_ODD:
         shown.append(f"  and {len(lines) - _MOST_ODD:,} more (--json shows all)")
     return [f"Odd (beyond {ODD_BEYOND} median absolute deviations from the median):", *shown]
+
+
+def _against(column: str, value: float, median: float) -> str:
+    """A value and its median, with as many decimals: `idle_time 2.461 ms (median 3.907 ms)`."""
+    from tracelens_ext.report.units import unit_of
+
+    unit = unit_of(column)
+    largest = max(abs(value), abs(median))
+    fractions = value != int(value) or median != int(median)
+    this, usual = (
+        unit.text(number, fractions=fractions, largest=largest) for number in (value, median)
+    )
+    if this == usual:  # a difference of nanoseconds, in ms
+        this, usual = f"{value:,.6f}", f"{median:,.6f}"
+    named, symbol = column.removesuffix(f"_{unit.symbol}"), f" {unit.symbol}".rstrip()
+    return f"{named} {this}{symbol} (median {usual}{symbol})"
+
+
+def _folded(heading: str, parts: list[str], width: int) -> list[str]:
+    """A heading and what is told of it; parts that have no room in its line stand below it."""
+    from rich.cells import cell_len
+
+    from tracelens_ext.report.terminal import safe_text
+
+    lines = [heading]
+    for at, part in enumerate(parts):
+        text = safe_text(part) + (";" if at < len(parts) - 1 else "")
+        if cell_len(lines[-1]) + 1 + cell_len(text) > width:
+            lines.append("   ")
+        lines[-1] += f" {text}"
+    return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from tracelens_ext.analysis.gpu_work import GpuWork
 
 _NAME_AT_LEAST = 16  # as of the tables of `report.terminal`
 _PIPED_WIDTH = 160  # nobody folds the lines of a file
 _NAMES_SHOWN = 20  # full names below a row, with --verbose
+_NARROW = 120  # columns: below it names need the room of numbers that say less
 
 
 def console() -> Console:
@@ -55,7 +56,7 @@ def show_kernels(
     """
     import pandas as pd
 
-    from tracelens_ext.report.terminal import frame_table
+    from tracelens_ext.report.terminal import frame_table, name_text
 
     names = int(statistics["full_names"].sum())
     more = f" ({names} full names)" if names > len(statistics) else ""
@@ -82,55 +83,84 @@ def show_kernels(
             "% Duration": shown["% of duration"],
         }
     )
+    if is_narrow(console):
+        numbers = numbers.drop(columns=f"Std Dev ({us})")
     room = name_room(numbers, console)
     marks = _marks(shown["full_names"].tolist(), console)
+    texts = _cut([name_text(name) for name in shown["kernel_name"]], marks, room, _dots(console))
     table = numbers.copy()
-    table.insert(1, "Kernel Name", _cut(shown["kernel_name"].tolist(), marks, room, _dots(console)))
+    table.insert(1, "Kernel Name", texts)
     show_lines(["", f"TOP {len(shown)} GPU KERNELS BY {sorted_by.upper()}:"], console)
     console.print(frame_table(table))
-    if any(marks):
-        times = _times(console)
-        show_lines(
-            [f"NAME {times}N: N kernels share that simplified name; --verbose tells."], console
-        )
+    said = remarks(
+        texts,
+        shared="N kernels share that name; --verbose shows some, --output FILE all.",
+        alike="these look alike at this width; --output FILE has them whole.",
+        console=console,
+    )
+    if is_narrow(console):
+        said.append(f"Std Dev needs {_NARROW} columns; --output FILE has it.")
+    show_lines(said, console)
 
 
-def show_full_names(work: GpuWork, statistics: pd.DataFrame, console: Console, *, top: int) -> None:
-    """Print the full names behind the first rows."""
-    from tracelens_ext.analysis.kernel_statistics import full_names
-    from tracelens_ext.report.terminal import safe_text
+def show_full_names(names: pd.DataFrame, console: Console, *, top: int) -> None:
+    """Print the full names behind the first ranks, the most frequent of each.
 
-    names = full_names(work)
+    Args:
+        names: as `kernel_statistics.full_names` gives them.
+        console: where to.
+        top: ranks.
+    """
+    from tracelens_ext.report.terminal import name_text
+
     lines = ["", "FULL KERNEL NAMES:"]
-    for rank, name in statistics[["rank", "kernel_name"]].head(top).itertuples(index=False):
-        full = names[name]
-        lines.append(f"Rank {rank}: {safe_text(name)}")
-        lines += [f"  {safe_text(each)}" for each in full[:_NAMES_SHOWN]]
+    for rank, of_rank in names[names["rank"] <= top].groupby("rank"):
+        full = of_rank["full_name"].tolist()
+        lines.append(f"Rank {rank}: {name_text(of_rank['kernel_name'].iloc[0])}")
+        lines += [f"  {name_text(each)}" for each in full[:_NAMES_SHOWN]]
         if len(full) > _NAMES_SHOWN:
-            lines.append(f"  … and {len(full) - _NAMES_SHOWN} more")
+            more = len(full) - _NAMES_SHOWN
+            lines.append(f"  {_dots(console)} and {more} more; --output FILE lists them all")
     show_lines(lines, console)
 
 
-def transitions(pairs: pd.DataFrame, room: int, console: Console) -> list[str]:
-    """Each pair of kernels as `BEFORE → AFTER` in so many cells, no two alike."""
-    from tracelens_ext.report.terminal import cut_middle, safe_text
+def is_narrow(console: Console) -> bool:
+    """Whether names and all the numbers beside them do not fit the terminal."""
+    return console.width < _NARROW
 
-    arrow = " -> " if console.options.ascii_only else " → "
+
+def transitions(pairs: pd.DataFrame, room: int, console: Console, *, lines: int = 1) -> list[str]:
+    """Each pair of kernels as `BEFORE → AFTER` in so many cells, no two alike.
+
+    Args:
+        pairs: rows of `gap_pairs`.
+        room: cells.
+        console: where it will be shown.
+        lines: 1; or 2 for two texts a pair, `BEFORE` and `→ AFTER`.
+    """
+    from tracelens_ext.report.terminal import cut_middle, name_text
+
+    arrow = "->" if console.options.ascii_only else "→"
     marks = _marks(pairs["full_names"].tolist(), console)
-    longest = max(map(len, marks), default=0)
-    both = max(room - len(arrow) - longest, 12)
     dots = _dots(console)
+    before = [name_text(name) for name in pairs["kernel_before"]]
+    after = [name_text(name) for name in pairs["kernel_after"]]
+    if lines == 2:
+        first = [cut_middle(name, room, dots) for name in before]
+        second = _cut([f"{arrow} {name}" for name in after], marks, room, dots, beside=first)
+        return [text for pair in zip(first, second, strict=True) for text in pair]
+    longest = max(map(len, marks), default=0)
+    both = max(room - len(arrow) - 2 - longest, 12)
 
-    def fitted(before: str, after: str) -> str:
-        if len(before) + len(after) > both:
+    def fitted(one: str, other: str) -> str:
+        if len(one) + len(other) > both:
             space = both - len(" #10")  # for those that look alike then
-            first = max(space // 2, space - len(after))
-            before = cut_middle(before, first, dots)
-            after = cut_middle(after, space - len(before), dots)
-        return before + arrow + after
+            first = max(space // 2, space - len(other))
+            one = cut_middle(one, first, dots)
+            other = cut_middle(other, space - len(one), dots)
+        return f"{one} {arrow} {other}"
 
-    pair = zip(pairs["kernel_before"], pairs["kernel_after"], strict=True)
-    texts = [fitted(safe_text(before), safe_text(after)) for before, after in pair]
+    texts = [fitted(*pair) for pair in zip(before, after, strict=True)]
     return _cut(texts, marks, room, dots)
 
 
@@ -140,9 +170,10 @@ def name_room(numbers: pd.DataFrame, console: Console) -> int:
 
     from tracelens_ext.report.terminal import frame_table
 
-    wide = Other(width=1000, file=None, color_system=None)
-    with wide.capture() as captured:
-        wide.print(frame_table(numbers))
+    # Headers are folded where they would leave a name less.
+    beside = Other(width=max(console.width - _NAME_AT_LEAST - 2, 1), file=None, color_system=None)
+    with beside.capture() as captured:
+        beside.print(frame_table(numbers))
     taken = max(len(line.rstrip()) for line in captured.get().splitlines())
     return max(console.width - taken - 2, _NAME_AT_LEAST)
 
@@ -168,21 +199,54 @@ def microseconds(console: Console) -> str:
     return "us" if console.options.ascii_only else "μs"
 
 
-def _cut(names: Sequence[str], marks: Sequence[str], room: int, dots: str) -> list[str]:
-    """Cut names to so many cells, marks included; those that then look alike are numbered."""
-    from tracelens_ext.report.terminal import cut_middle, safe_text
+def remarks(names: Sequence[str], *, shared: str, alike: str, console: Console) -> list[str]:
+    """What the signs behind names mean, where there are such signs.
 
-    safe = [safe_text(name) for name in names]
-    pairs = list(zip(safe, marks, strict=True))
+    Args:
+        names: as they are shown.
+        shared: what the number of names that share one says.
+        alike: what the number of those that look alike says.
+        console: where the names are shown.
+    """
+    times = _times(console)
+    said = []
+    if any(re.search(rf" {times}\d+$", name) for name in names):
+        said.append(f"{times}N: {shared}")
+    if any(re.search(rf" #\d+(?: {times}\d+)?$", name) for name in names):
+        said.append(f"#N: {alike}")
+    return said
+
+
+def _cut(
+    names: Sequence[str],
+    marks: Sequence[str],
+    room: int,
+    dots: str,
+    *,
+    beside: Sequence[str] | None = None,
+) -> list[str]:
+    """Cut names to so many cells, marks included; those that then look alike are numbered.
+
+    Args:
+        names: safe to show.
+        marks: what is put behind each.
+        room: cells.
+        dots: what stands for what is cut out.
+        beside: texts that tell names apart too.
+    """
+    from tracelens_ext.report.terminal import cut_middle
+
+    pairs = list(zip(names, marks, strict=True))
     cut = [cut_middle(name, room - len(mark), dots) + mark for name, mark in pairs]
-    often = Counter(cut)
-    met: Counter[str] = Counter()
+    keys = list(zip(beside or [""] * len(cut), cut, strict=True))
+    often = Counter(keys)
+    met: Counter[tuple[str, str]] = Counter()
     result = []
-    for text, (name, mark) in zip(cut, pairs, strict=True):
-        if often[text] == 1:
-            result.append(text)
+    for key, (name, mark) in zip(keys, pairs, strict=True):
+        if often[key] == 1:
+            result.append(key[1])
             continue
-        met[text] += 1
-        number = f" #{met[text]}"
+        met[key] += 1
+        number = f" #{met[key]}"
         result.append(cut_middle(name, room - len(mark) - len(number), dots) + number + mark)
     return result

@@ -54,8 +54,8 @@ def kernels(
         bool, typer.Option("--gaps", "-g", help="Also analyse the idle time between kernels.")
     ] = False,
     gap_output: asked.GapOutput = None,
-    gap_top: asked.GapTop = 15,
-    gap_sort: asked.GapSorting = asked.GapSort.avg,
+    gap_top: asked.GapTop = None,
+    gap_sort: asked.GapSorting = None,
     hist_min: asked.HistMin = None,
     hist_max: asked.HistMax = None,
     log: asked.Log = False,
@@ -66,30 +66,43 @@ def kernels(
     force: shared.Force = False,
 ) -> None:
     """List kernels by count or duration; with --gaps, the idle time between them too."""
-    from tracelens_ext.analysis.kernel_statistics import SORTS, kernel_statistics
+    from tracelens_ext.analysis.kernel_statistics import SORTS, full_names, kernel_statistics
     from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.cli.analysis import AnalysisOptions, analyze, show_problems
     from tracelens_ext.cli.text_output import check_texts, write_text
     from tracelens_ext.report.kernel_text import kernel_text
 
-    options = asked.GapOptions(gap_sort, gap_top, hist_min, hist_max, log)
+    wants_gaps = gaps or gap_output is not None
+    if not wants_gaps:
+        _refuse_gap_options(gap_top, gap_sort, hist_min, hist_max, log)
+    options = asked.GapOptions(
+        gap_sort or asked.GAP_SORT,
+        asked.GAP_TOP if gap_top is None else gap_top,
+        hist_min,
+        hist_max,
+        log,
+    )
     check_texts([output, gap_output], trace, force=force)
     analyzer = analyze(trace, AnalysisOptions(True, rules or (), categorizer, maps=maps or ()))
     selection = Selection(pstep, stream, device, category)
     statistics = kernel_statistics(analyzer.work, sort=sort.value, selection=selection)
-    wants_gaps = gaps or gap_output is not None
     report = options.report(analyzer.work, selection) if wants_gaps else None
     show_problems(analyzer, set())
     sorted_by = SORTS[sort.value][1]
     written = []
+
+    def names() -> pd.DataFrame:
+        return full_names(analyzer.work, statistics, selection=selection)
+
     if output is not None:
-        write_text(output, kernel_text(statistics, sorted_by=sorted_by, selected=selection.text))
+        text = kernel_text(statistics, names(), sorted_by=sorted_by, selected=selection.text)
+        write_text(output, text)
         written.append(output)
     if gap_output is not None and report is not None:
         write_text(gap_output, report.text())
         written.append(gap_output)
     if json:
-        sheets: dict[str, pd.DataFrame] = {"kernels": statistics}
+        sheets: dict[str, pd.DataFrame] = {"kernels": statistics, "kernel_full_names": names()}
         sheets |= asked.gap_sheets(report) if report is not None else {}
         asked.print_json("GPU kernels", trace, sheets, selection.text)
         return
@@ -101,9 +114,36 @@ def kernels(
         statistics, screen, top=top, sorted_by=sorted_by, selected=selection.text
     )
     if verbose and len(statistics):
-        kernel_view.show_full_names(analyzer.work, statistics, screen, top=top)
+        kernel_view.show_full_names(names(), screen, top=top)
     if report is not None:
         screen.print()
-        show_gaps(report, screen, top=gap_top)
+        show_gaps(report, screen, top=options.top)
     for path in written:
         say(f"Wrote {path}")
+
+
+def _refuse_gap_options(
+    top: int | None,
+    sort: asked.GapSort | None,
+    hist_min: float | None,
+    hist_max: float | None,
+    log: bool,
+) -> None:
+    """Say which options about gaps were given where gaps were not asked for.
+
+    Raises:
+        UsageError: some were.
+    """
+    from tracelens_ext.errors import UsageError
+
+    options = {
+        "--gap-top": top is not None,
+        "--gap-sort": sort is not None,
+        "--hist-min": hist_min is not None,
+        "--hist-max": hist_max is not None,
+        "--log": log,
+    }
+    given = [option for option, is_given in options.items() if is_given]
+    if given:
+        verb = "need" if len(given) > 1 else "needs"
+        raise UsageError(f"{', '.join(given)} {verb} --gaps (or --gap-output FILE)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -34,7 +33,8 @@ def tree(
     min_percent: Annotated[
         float | None,
         typer.Option(
-            help="Leave out what has less of the GPU's busy time.  [default: 1, 0 with --folded]",
+            help="Leave out what has less of the GPU's busy time, in %.  [default: 1, 0 with"
+            " --folded and --json]",
             min=0,
             max=100,
             show_default=False,
@@ -53,39 +53,61 @@ def tree(
             "--folded", help="Print a;b;c NANOSECONDS lines, for speedscope, inferno and the like."
         ),
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tree as JSON.")] = False,
 ) -> None:
     """Show the call tree with the GPU time below each operation."""
+    from tracelens_ext.analysis.patterns import user_pattern
     from tracelens_ext.analysis.tree_table import folded_stacks, merged_tree
     from tracelens_ext.cli.analysis import AnalysisOptions, analyze
-    from tracelens_ext.report.terminal import cut_middle, safe_text
 
-    pattern = _pattern(op)
+    if folded and as_json:
+        raise UsageError("--folded and --json are two forms of the tree; choose one")
+    pattern = user_pattern(op, "--op")
     analyzer = analyze(trace, AnalysisOptions(kernel_categories=False, python_frames=python))
     found = merged_tree(analyzer.work, op=pattern, merge=merge)
     if pattern is not None and not len(found):
         raise UsageError(f"no operation that matches {op!r} has GPU work below it; see `tree`")
     if min_percent is None:
-        min_percent = 0.0 if folded else _MIN_PERCENT
-    if folded:
-        lines = folded_stacks(found, depth=depth, min_percent=min_percent)
+        min_percent = 0.0 if folded or as_json else _MIN_PERCENT
+    if as_json:
+        _print_json(trace, found, depth, min_percent)
+    elif folded:
+        _print_lines(folded_stacks(found, depth=depth, min_percent=min_percent), None)
     else:
         lines = tree_lines(found, depth=depth, min_percent=min_percent)
-    width = _screen_width() if not folded else None
+        _print_lines(lines, _screen_width())
+
+
+def _print_lines(lines: Iterator[str], width: int | None) -> None:
+    from tracelens_ext.report.terminal import cut_middle, safe_text
+
     for line in lines:
         safe = safe_text(line)
         typer.echo(safe if width is None else cut_middle(safe, width))
 
 
+def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: float) -> None:
+    from tracelens_ext.analysis.tree_table import tree_rows
+    from tracelens_ext.report.formats import Document, Format, document_text
+
+    left_out = _left_out(tree, depth, min_percent)
+    document = Document(
+        title="Call tree",
+        sheets={"call_tree": tree_rows(tree, tree.kept(depth, min_percent))},
+        facts=[("Trace", str(trace)), ("GPU busy time", _busy(tree))],
+        notes=[left_out] if left_out else [],
+    )
+    for piece in document_text(document, Format.json):
+        typer.echo(piece, nl=False)
+
+
+def _busy(tree: MergedTree) -> str:
+    return f"{tree.total_ns / _NS_PER_MS:,.3f} ms"
+
+
 def _screen_width() -> int | None:
     """The width of the terminal; None where the output is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    try:
-        return None if text is None else re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"--op {text!r} is no regular expression ({error})") from None
 
 
 def tree_lines(tree: MergedTree, *, depth: int | None, min_percent: float) -> Iterator[str]:
@@ -97,11 +119,12 @@ def tree_lines(tree: MergedTree, *, depth: int | None, min_percent: float) -> It
         min_percent: leave out what has less of the GPU's busy time.
     """
     from tracelens_ext.kernel_names import short_name
+    from tracelens_ext.report.terminal import name_text
     from tracelens_ext.trace import GPU_KINDS
 
     percent = tree.percent()
     keep = tree.kept(depth, min_percent)
-    yield f"GPU busy time: {tree.total_ns / _NS_PER_MS:,.3f} ms"
+    yield f"GPU busy time: {_busy(tree)}"
     if not len(tree):
         yield "No GPU events."
         return
@@ -110,15 +133,19 @@ def tree_lines(tree: MergedTree, *, depth: int | None, min_percent: float) -> It
     for node in keep.nonzero()[0].tolist():
         name = tree.label(node)
         if tree.kind[node] in GPU_KINDS:
-            name = f"[{short_name(name)}]"
+            name = f"[{name_text(short_name(name))}]"
+        name = name_text(name)
         yield (
             f"{tree.busy_ns[node] / _NS_PER_MS:12,.3f}  {percent[node]:7.1f}%"
             f"  {tree.count[node]:9,}  {'  ' * int(tree.depth[node])}{name}"
         )
-    yield from _left_out(tree, depth, min_percent)
+    if left_out := _left_out(tree, depth, min_percent):
+        yield ""
+        yield left_out
 
 
-def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> Iterator[str]:
+def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> str:
+    """What of the tree is not shown, in a sentence; empty for nothing."""
     big = tree.kept(None, min_percent)
     small, deep = int((~big).sum()), int((big & ~tree.kept(depth)).sum())
     parts = []
@@ -126,6 +153,4 @@ def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> Iterat
         parts.append(f"{small:,} below {min_percent:g} % of the busy time (--min-percent)")
     if deep:
         parts.append(f"{deep:,} deeper than {depth} level{'s' if depth != 1 else ''} (--depth)")
-    if parts:
-        yield ""
-        yield f"Left out: {'; '.join(parts)}"
+    return f"Left out: {'; '.join(parts)}" if parts else ""

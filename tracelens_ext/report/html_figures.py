@@ -80,7 +80,7 @@ class Figure:
         key: its id in the page.
         title: what it shows.
         summary: its largest parts in words, for those who do not see it.
-        legend: name and colour of the pieces, in their order; none when bars are whole.
+        legend: name and colour (CSS) of the pieces, in their order; none when bars are whole.
         sheet: the table that holds its numbers.
         spec: what the script draws: the unit of its `axis`; the names of its `bars`; what stands
             at their `ends`; and its `pieces`, each with a value a bar, what to say of it beside

@@ -1,5 +1,8 @@
 """The charts of iterations: an upright bar an iteration, in order of time, and the odd ones marked.
 
+A bar is the GPU time of what the iteration launched and the idle time in it. Its wall time differs
+where the GPU runs behind the host: a line across the bar shows it.
+
 Of thousands a bar is the mean of several in a row, so that the page stays quick and the bars wide
 enough to be seen; every odd iteration keeps a mark at its own height. Where a few iterations are
 far longer than the rest (the first one compiles), the axis ends below them, and they say how far
@@ -44,6 +47,9 @@ _TITLE = 60  # characters
 _FAR_BEYOND, _AXIS_ENDS = 6.0, 3.0
 _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
 _SHEET = "iterations"
+_WALL = "Wall time"
+#: What stands for it in the legend, as CSS has it: a line in the colour of the page's text.
+_LINE = "linear-gradient(transparent 40%, currentColor 40% 60%, transparent 60%)"
 _TIMES = tuple((f"{kind}_ms", name, colour) for kind, name, colour in TIMELINE_PIECES)
 NEEDED = ("iteration", "wall_time_ms", "whole", "odd", *(column for column, _, _ in _TIMES))
 
@@ -153,7 +159,8 @@ def _figure(
     odd = _odd(frame, by_category=by_category)
     bars = _Bars.of(len(frame))
     heights = bars.means(sums)
-    ceiling = _ceiling(heights, sums[list(odd)])
+    walls = heights * 0 if by_category else bars.means(wall)
+    ceiling = _ceiling(np.maximum(heights, walls), sums[list(odd)])
     axis, scale = axis_of("ms", ceiling)
     numbered, counted_in = _numbered(labels)
     marked = sorted(odd, key=lambda at: -abs(sums[at] - float(np.median(sums))))
@@ -161,7 +168,10 @@ def _figure(
         key=f"chart-{title.lower().replace(' ', '-')}" + (f"-{number}" if number else ""),
         title=f"{title}, {elided(where, _TITLE)}" if where else title,
         summary=_in_words(labels, wall, marked, bars.most, by_category=by_category),
-        legend=[(elided(piece.name, _TITLE), piece.colour) for piece in pieces],
+        legend=[
+            *((elided(piece.name, _TITLE), piece.colour) for piece in pieces),
+            *([] if by_category else [(_WALL, _LINE)]),
+        ],
         sheet=_SHEET,
         spec={
             "upright": True,
@@ -169,15 +179,15 @@ def _figure(
             "across": plotly_text(elided(counted_in, _TITLE)),
             "ceiling": ceiling * scale,
             "names": [plotly_text(numbered[start]) for start in bars.starts.tolist()],
-            "ends": [
-                plotly_text(duration_text(height)) if height > ceiling else ""
-                for height in heights.tolist()
-            ],
+            "ends": _ends(heights, walls, ceiling),
             "hover": _hovers(labels, wall, pieces, bars),
             "pieces": [
                 {"colour": piece.colour, "values": (bars.means(piece.values) * scale).tolist()}
                 for piece in pieces
             ],
+            "walls": []
+            if by_category
+            else [height * scale if height <= ceiling else None for height in walls.tolist()],
             "marks": [
                 {
                     "bar": at // bars.most,
@@ -200,6 +210,18 @@ def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
         if columns:
             found[at] = ", ".join(columns)
     return found
+
+
+def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[str]:
+    """What stands on the bars that the axis cuts, or whose line for the wall time is beyond it."""
+    return [
+        plotly_text(duration_text(height))
+        if height > ceiling
+        else plotly_text(f"wall time {duration_text(wall)}")
+        if wall > ceiling
+        else ""
+        for height, wall in zip(heights.tolist(), walls.tolist(), strict=True)
+    ]
 
 
 def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
@@ -262,7 +284,8 @@ def _in_words(
 ) -> str:
     """How many there are, how long they take, which are odd, the farthest off first."""
     middle, least, most = (duration_text(float(f(wall))) for f in (np.median, np.min, np.max))
-    parts = [f"{len(labels):,} iterations, {middle} each at the median, {least} to {most}"]
+    count = f"{len(labels):,} iterations"
+    parts = [f"{count}, wall time {middle} each at the median, {least} to {most}"]
     if by_category:
         parts = ["Summed durations of the GPU work that each of them launched"]
     if odd:

@@ -40,6 +40,7 @@ DESCRIPTIONS = {
     "iterations": "Time of each iteration, and which are odd",
     "iteration_statistics": "Mean and spread over whole iterations",
     "gap_summary": "Why the GPU was idle: gaps by cause",
+    "gap_hosts": "What the host was in while the GPU was idle",
     "gap_streams": "Gaps between GPU events by stream",
     "gap_pairs": "Gaps by the kernels around them",
     "gaps_longest": "The longest times without any GPU work, and what the host did",
@@ -322,7 +323,8 @@ def generate_perf_report_pytorch(
             `ops_unique_args` when they launched different numbers of GPU events.
         collective_analysis: adds the sheet `coll_analysis` when the trace has communication.
         micro_idle_thresh_us: splits idle time into holes up to this many µs and longer ones.
-        gaps: adds the sheets `gap_summary`, `gap_streams`, `gap_pairs` and `gaps_longest`.
+        gaps: adds the sheets `gap_summary`, `gap_hosts`, `gap_streams`, `gap_pairs` and
+            `gaps_longest`.
         iterations: adds the sheets `iterations` and `iteration_statistics`, where the trace has
             iterations.
         annotation: a regular expression for the annotations that are iterations, `ProfilerStep#N`

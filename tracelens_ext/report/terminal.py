@@ -26,6 +26,8 @@ _TEXT_AT_LEAST = 16  # a name cut shorter tells little; columns are left out bef
 _NAME_AT_LEAST = 8  # of the first column, which stays in any case
 _FOLDED_AT_LEAST = 8  # of a folded header, which would else be a tower of words
 _HEADER_BREAK = re.compile(r"(?<=[_ ])")
+#: What is shown where an event has no name.
+NO_NAME = "(no name)"
 #: Controls, what changes the direction of writing, what is invisible, and half characters.
 UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -146,6 +148,11 @@ def frame_table(
 def safe_text(text: str) -> str:
     """Show the characters that could act on a terminal, or deceive its reader, as escapes."""
     return UNSAFE.sub(lambda found: found.group(0).encode("unicode_escape").decode(), text)
+
+
+def name_text(name: str) -> str:
+    """Show a name as `safe_text` does; one of nothing but blanks as `(no name)`."""
+    return safe_text(name) if name.strip() else NO_NAME
 
 
 def cut_middle(text: str, width: int, mark: str = "…") -> str:

@@ -1,0 +1,102 @@
+"""Why the GPU was idle, in a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.analysis.gap_causes import CAUSES
+from tracelens_ext.analysis.selection import Selection
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US
+
+if TYPE_CHECKING:
+    from tracelens_ext.analysis.judged_gaps import JudgedGaps
+
+_WORTH_SAYING = 0.0005  # of the idle time: less would be shown as 0.0 %
+
+
+def answer(judged: JudgedGaps, selection: Selection | None = None) -> str:
+    """How long the GPU was idle, of how long, and why.
+
+    Args:
+        judged: the gaps of whole devices; or of streams, then the sentence is about those.
+        selection: what the gaps were judged with.
+    """
+    chosen = selection or Selection()
+    if not len(judged.work):
+        return "There is no GPU work in the trace."
+    if not judged.events.any():
+        return f"No GPU event is selected: none is of {chosen.text}."
+    who, several = _who(judged, chosen)
+    subject = f"In ProfilerStep#{chosen.pstep} {who}" if chosen.pstep is not None else who
+    subject = subject[0].upper() + subject[1:]
+    idle = np.zeros(len(CAUSES), dtype=np.int64)
+    np.add.at(idle, judged.causes.code, judged.gaps.duration)
+    total = int(idle.sum())
+    before = f" before work of the category {chosen.category}" if chosen.category else ""
+    if not total:
+        was = "were" if several else "was"
+        return f"{subject} {was} never idle{before} between the first and the last event."
+    was = "were together" if several else "was"
+    order = [int(i) for i in np.argsort(-idle, kind="stable") if idle[i]]
+    shown = [i for i in order if idle[i] >= total * _WORTH_SAYING]
+    shares = ", ".join(f"{CAUSES[i]} {100 * idle[i] / total:.1f} %" for i in shown)
+    span = watched_time(judged, chosen)
+    return (
+        f"{subject} {was} idle{before} for {_in_words(total)} of {_in_words(span)}"
+        f" ({_percent(total, span)}): {shares}."
+    )
+
+
+def watched_time(judged: JudgedGaps, selection: Selection | None = None) -> int:
+    """The time that idle time is a part of, ns, summed over the devices or streams.
+
+    From the first start to the last end of the selected events, as `total_time` of the timeline;
+    and where the first of them ends a gap, from the beginning of that.
+
+    Args:
+        judged: the gaps.
+        selection: what they were judged with.
+    """
+    asked = selection or Selection()
+    work, lanes = judged.work, judged.gaps.lanes
+    if lanes.scope == "device":  # as `judge_gaps` has it
+        asked = replace(asked, stream=None)
+    selected = asked.of(work)
+    lane = lanes.of_gpu[selected]
+    first = np.full(len(lanes), np.iinfo(np.int64).max)
+    last = np.full(len(lanes), np.iinfo(np.int64).min)
+    np.minimum.at(first, lane, work.start[selected])
+    np.minimum.at(first, judged.gaps.lane, judged.gaps.start)
+    np.maximum.at(last, lane, work.end[selected])
+    used = judged.events > 0
+    return int((last[used] - first[used]).sum())
+
+
+def _who(judged: JudgedGaps, selection: Selection) -> tuple[str, bool]:
+    """Who was idle, and whether that is several."""
+    count = int(np.count_nonzero(judged.events))
+    device = f"device {selection.device}" if selection.device is not None else ""
+    if judged.gaps.lanes.scope == "device":
+        one, several = device or "the GPU", f"the {count} GPUs"
+    else:
+        of_device = f" of {device}" if device else ""
+        number = f" {selection.stream}" if selection.stream is not None else ""
+        one = f"stream{number}{of_device}" if number else f"the stream{of_device}"
+        several = f"the {count} streams{number}{of_device}"
+    return (several, True) if count > 1 else (one, False)
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if part >= whole * _WORTH_SAYING else "<0.1 %"
+
+
+def _in_words(nanoseconds: int) -> str:
+    """A time in the unit that shows its digits."""
+    if nanoseconds < NS_PER_US:
+        return f"{nanoseconds} ns"
+    if nanoseconds < NS_PER_MS:
+        return f"{nanoseconds / NS_PER_US:.3f} μs"
+    return f"{nanoseconds / NS_PER_MS:,.3f} ms"
