@@ -89,7 +89,7 @@ def parsed(*arguments: str) -> dict[str, object]:
     [
         (("--title=--flag", "a"), {"title": "--flag", "flag": False, "names": ["a"]}),
         (("-t--flag", "a"), {"title": "--flag", "flag": False}),
-        (("--title", "--other", "a"), {"title": "--other"}),
+        (("--title=--other", "a"), {"title": "--other"}),
         (("--title", "-1", "a"), {"title": "-1"}),
         (("--title", "-", "--flag", "a"), {"title": "-", "flag": True}),
         (("--flag", "--title", "x", "a"), {"title": "x", "flag": True}),
@@ -114,6 +114,8 @@ def test_what_is_meant_is_taken(arguments: tuple[str, ...], expected: dict[str, 
         (("a", "-ft", "--pair", "1", "2"), "-t"),
         (("a", "--pair", "1", "--flag"), "--pair"),
         (("a", "--title"), "--title"),
+        (("--title", "--other", "a"), "--title"),
+        (("--pair", "1"), "--pair"),
     ],
 )
 def test_what_is_forgotten_is_said(arguments: tuple[str, ...], name: str) -> None:

@@ -26,7 +26,10 @@ from tracelens_ext.report.atomic import written_beside
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
+    pytest.mark.usefixtures("signals_heard"),
+]
 
 DRIVER = Path(__file__).with_name("fault_driver.py")
 #: Writer → how it is asked for, and the files that were there before.

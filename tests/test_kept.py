@@ -227,15 +227,69 @@ def test_beside_a_trace_that_is_gone_nothing_is_kept(trace_file: Path, cache: Tr
 def test_no_part_drives_out_its_trace(
     trace_file: Path, cache: TraceCache, notes: list[str]
 ) -> None:
+    tables(TreePerfAnalyzer(trace_file, cache=cache))
+    (entry,) = cache.entries()
+    trace, *others = sorted(entry.files, key=lambda file: ".trace." not in file.name)
+    sizes = [file.stat().st_size for file in others]
+    whole = trace.stat().st_size
+    cache.clear()
+    for limit in (
+        whole,
+        whole + min(sizes) - 1,
+        whole + min(sizes),
+        *range(entry.size - 130, entry.size),
+    ):
+        notes.clear()
+        full = replace(cache, limit=limit, _told=set())
+        tables(TreePerfAnalyzer(trace_file, cache=full))
+        kept = parts(cache)
+        assert "trace" in kept
+        assert len(kept) < 1 + len(others)
+        assert sum(file.stat().st_size for file in cache.folder.iterdir()) <= limit
+        (note,) = notes
+        assert "not all that was found out about it is kept in the cache (over its limit)" in note
+        assert "TRACELENS_EXT_CACHE_SIZE" in note
+        cache.clear()
+    tables(TreePerfAnalyzer(trace_file, cache=replace(cache, limit=entry.size, _told=set())))
+    assert len(parts(cache)) == 1 + len(others)
+    cache.clear()
+    notes.clear()
+    TreePerfAnalyzer(trace_file, cache=replace(cache, limit=whole - 1, _told=set()))
+    assert parts(cache) == []
+    assert "a.json: is not kept in the cache (over its limit)" in notes[0]
+
+
+@pytest.mark.parametrize("room", [0, 1, 300, 400, 500, 5_000])
+def test_a_conversion_is_where_the_cache_says(
+    tmp_path: Path, cache: TraceCache, notes: list[str], room: int
+) -> None:
+    source, made = tmp_path / "x.nsys-rep", tmp_path / "made.sqlite"
+    source.write_bytes(b"a report")
+    made.write_bytes(bytes(10_000))
+    small = replace(cache, limit=10_000 + room)
+    kept = small.keep_conversion(source, made)
+    assert (kept or made).read_bytes() == bytes(10_000)
+    assert (kept is None) == made.exists() == bool(notes)
+    assert all("its conversion is not kept in the cache (over its limit)" in note for note in notes)
+    if kept is not None:
+        assert small.conversion(source) == kept
+    if room in (0, 1, 5_000):  # in between it depends on the length of the path
+        assert (kept is None) == (room < 2)
+
+
+def test_a_trace_does_not_drive_out_what_it_was_converted_from(
+    trace_file: Path, tmp_path: Path, cache: TraceCache, notes: list[str]
+) -> None:
     TreePerfAnalyzer(trace_file, cache=cache)
     (entry,) = cache.entries()
-    full = replace(cache, limit=entry.size + 100)
-    for _ in range(2):
-        tables(TreePerfAnalyzer(trace_file, cache=full))
-    assert parts(cache) == ["trace", "tree"]
-    assert len(notes) == 1, "said once, not for each part"
-    assert "over its limit" in notes[0]
-    assert "TRACELENS_EXT_CACHE_SIZE" in notes[0]
+    cache.clear()
+    made = tmp_path / "made.sqlite"
+    made.write_bytes(bytes(10_000))
+    small = replace(cache, limit=10_000 + entry.size - 1)
+    assert small.keep_conversion(trace_file, made) is not None
+    TreePerfAnalyzer(trace_file, cache=small)
+    assert small.conversion(trace_file) is not None
+    assert len(notes) == 1
 
 
 def modules(patterns: Sequence[str]) -> dict[str, Path]:

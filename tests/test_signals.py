@@ -10,7 +10,10 @@ import pytest
 
 from tracelens_ext.cli.signals import Stopping
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="signals of POSIX"),
+    pytest.mark.usefixtures("signals_heard"),
+]
 
 #: Stops itself as often as it is told, and says when it cleaned up.
 PROGRAM = """

@@ -18,11 +18,12 @@ def stable_order(numbers: IntArray) -> npt.NDArray[np.int64]:
     """A stable argsort.
 
     Args:
-        numbers: none negative, shape (m,). When all fit in 16 bits numpy sorts them by radix.
+        numbers: shape (m,). When all are from 0 to 65,535 numpy sorts them by radix.
 
     Returns:
         Places, shape (m,).
     """
-    if int(numbers.max(initial=0)) <= np.iinfo(_RADIX_SORTED).max:
+    least, greatest = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+    if least >= 0 and greatest <= np.iinfo(_RADIX_SORTED).max:
         numbers = numbers.astype(_RADIX_SORTED)
     return np.argsort(numbers, kind="stable")

@@ -61,6 +61,7 @@ def keep_in(cache: TraceCache, trace: Trace, *, suffix: str = "") -> Keep:
     ) -> Arrays:
         digest = hashlib.blake2b(analysis_version().encode(), digest_size=16)
         for array in depends_on:
+            digest.update(f"{array.dtype.str} {array.shape} ".encode())
             digest.update(np.ascontiguousarray(array).view(np.uint8).data)
         made_from = digest.hexdigest()
         kept = cache.arrays(trace, part + suffix, made_from)

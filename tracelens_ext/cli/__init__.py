@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 DEBUG_VARIABLE = "TRACELENS_EXT_DEBUG"
 _INTERRUPTED = 130  # typer answers it too
 #: New objects before the garbage collector looks: a command makes tables, hardly any cycles, and
-#: by default a fifth of a small trace's time goes into looking. What the libraries make when they
-#: are imported is fewer.
+#: by default a fifth of a small trace's time goes into looking. Importing the libraries alone makes
+#: fewer than this.
 _OBJECTS_BEFORE_COLLECTION = 200_000
 
 

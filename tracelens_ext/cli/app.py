@@ -52,6 +52,13 @@ class _Commands(Mapping[str, Any]):
             self._made[name] = _made(name)
         return self._made[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in _NAMES
+
+    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401  # as Mapping has it
+        """As a mapping's; but what goes wrong in a command's own file is not taken for no such."""
+        return self[name] if name in _NAMES else default
+
     def __iter__(self) -> Iterator[str]:
         return iter(_NAMES)
 

@@ -14,7 +14,7 @@ class Command(TyperCommand):
     """A command whose options do not swallow the option that follows.
 
     In `report TRACE --html --output x.xlsx` the value of `--html` was forgotten; typer takes
-    `--output` for it. A value that is spelt like an option is given as `--html=--output`.
+    `--output` for it. A value that begins like an option is given as `--html=--output`.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # click's, or typer's own copy of it
@@ -25,7 +25,7 @@ class Command(TyperCommand):
 
 
 def _without_value(parameters: Sequence[Any], args: Sequence[str]) -> str | None:
-    """The first option that takes a value and is followed by the name of an option, or None."""
+    """The first option that takes a value and is followed by an option or nothing, or None."""
     values: dict[str, int] = {}  # name of an option → how many values it takes
     for each in parameters:
         if each.param_type_name == "option":
@@ -38,9 +38,11 @@ def _without_value(parameters: Sequence[Any], args: Sequence[str]) -> str | None
         if arg == "--":
             break
         name, awaited = _awaited(arg, values)
-        for _ in range(min(awaited, len(left))):
+        if len(left) < awaited:
+            return name
+        for _ in range(awaited):
             value = left.pop()
-            if value in values or (value.startswith("--") and value.split("=")[0] in values):
+            if value in values or value.startswith("--"):
                 return name
     return None
 

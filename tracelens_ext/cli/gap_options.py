@@ -49,7 +49,8 @@ GapTop = Annotated[
     int | None,
     typer.Option(
         "--gap-top",
-        help=f"Kernel pairs and longest gaps to print.  [default: {GAP_TOP}]",
+        help="Kernel pairs, longest gaps and (at most 8) rows of what the host was in to print."
+        f"  [default: {GAP_TOP}]",
         min=0,
         show_default=False,
     ),

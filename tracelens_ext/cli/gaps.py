@@ -23,7 +23,12 @@ def gaps(
     top: Annotated[
         int,
         typer.Option(
-            "--gap-top", "--top", "-t", help="Kernel pairs and longest gaps to print.", min=0
+            "--gap-top",
+            "--top",
+            "-t",
+            help="Kernel pairs, longest gaps and (at most 8) rows of what the host was in to"
+            " print.",
+            min=0,
         ),
     ] = asked.GAP_TOP,
     output: Annotated[

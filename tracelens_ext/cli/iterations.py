@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tracelens_ext.tree import CallTree
 
 _SUGGESTED = 5
+_MOST_TO_PASTE = 200  # characters of an expression
 _MOST_ODD = 10
 _MOST_COLUMNS = 4
 _MOST_STATISTICS = 15
@@ -66,7 +67,7 @@ def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
 
     from tracelens_ext.analysis.iteration_names import likely_iterations
 
-    found = likely_iterations(tree, _SUGGESTED)
+    found = [name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE]
     wanted = "ProfilerStep#N" if annotation is None else f"annotation that matches {annotation!r}"
     if not found:
         return f"{path}: has no {wanted}, nor any other annotation that launches GPU work"

@@ -28,7 +28,7 @@ from tracelens_ext.readers.cache_file import (
     read_columns,
     write_columns,
 )
-from tracelens_ext.readers.cache_folder import KeptFile, kept_files, make_room, remove
+from tracelens_ext.readers.cache_folder import KeptFile, kept_files, make_room, remove, size_of
 from tracelens_ext.readers.cache_identity import hash_of_whole, identity_of
 from tracelens_ext.readers.cache_settings import (
     DEFAULT_SIZE,
@@ -161,7 +161,8 @@ class TraceCache:
             return None
         stem, entry = self._place[trace]
         meant = {"entry": entry, "made_from": made_from}
-        found = self._read(stem, part, lambda about: meant.items() <= about.items())
+        path = trace.provenance.path
+        found = self._read(stem, part, path, lambda about: meant.items() <= about.items())
         if found is None or found[1] is None:
             return None
         return {name: array for name, array in found[1].items() if isinstance(array, np.ndarray)}
@@ -188,7 +189,7 @@ class TraceCache:
         except FileNotFoundError:
             return
         except _NOT_KEPT as error:
-            self._tell_once(_why_not_kept(path, error))
+            self._tell_once(_why_not_kept(path, error, part))
 
     def conversion(self, source: str | os.PathLike[str]) -> Path | None:
         """The database that another program made of a file, if it is kept and the file the same."""
@@ -213,19 +214,17 @@ class TraceCache:
         path = self.folder / f"{stem}.{_CONVERSION}.sqlite"
         try:
             about = {"path": str(Path(source).resolve()), "identity": _of_file_alone(Path(source))}
-            if made.stat().st_size > self.limit:
-                raise TooLargeError
-            self._write(stem, _CONVERSION, about, {})
+            self._write(stem, _CONVERSION, about, {}, besides=made.stat().st_size)
             made.replace(path)
             make_room(self.folder, self.limit, spared=stem)
         except _NOT_KEPT as error:
-            self.tell(_why_not_kept(os.fspath(source), error))
+            self._tell_once(_why_not_kept(os.fspath(source), error, _CONVERSION))
             return None
         return path
 
     def _load(self, stem: str, path: str, identity: dict[str, object]) -> tuple[Trace, str] | None:
         """A trace and which entry of the cache it is, if what is kept is of the file as it is."""
-        found = self._read(stem, _TRACE, lambda about: about["identity"] == identity)
+        found = self._read(stem, _TRACE, path, lambda about: about["identity"] == identity)
         if found is None:
             return None
         about, columns = found
@@ -244,16 +243,14 @@ class TraceCache:
             return None
 
     def _read(
-        self, stem: str, part: str, wanted: Callable[[dict[str, Any]], bool]
+        self, stem: str, part: str, shown: str, wanted: Callable[[dict[str, Any]], bool]
     ) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
         """What a file of the cache says about itself, and its columns if they are wanted.
 
         None when there is no such file, or when it is damaged, and then it is removed.
         """
         path = self._file(stem, part)
-        shown = "a trace"
         try:
-            shown = read_about(path).get("path", shown)
             about, columns = read_columns(path, wanted)
         except FileNotFoundError:
             return None
@@ -286,21 +283,31 @@ class TraceCache:
             self._write(stem, _TRACE, about, columns)
             return _entry(about)
         except _NOT_KEPT as error:
-            self._tell_once(_why_not_kept(str(path), error))
+            self._tell_once(_why_not_kept(str(path), error, _TRACE))
             return None
 
     def _write(
-        self, stem: str, part: str, about: Mapping[str, object], columns: Mapping[str, Column]
+        self,
+        stem: str,
+        part: str,
+        about: Mapping[str, object],
+        columns: Mapping[str, Column],
+        besides: int = 0,
     ) -> None:
-        """Write a file of the cache and make room for it."""
+        """Write a file of the cache, if there is room beside what else is kept of the trace.
+
+        Args:
+            stem: which trace.
+            part: what of it.
+            about: what the file says about itself.
+            columns: what it holds.
+            besides: bytes that come with it.
+        """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._file(stem, part)
-        room = self.limit
-        if part not in (_TRACE, _CONVERSION):  # it must not drive out the trace itself
-            files = kept_files(self.folder)
-            room -= sum(file.size for file in files if file.stem == stem and file.path != path)
-        write_columns(path, about, columns, most=room)
-        make_room(self.folder, self.limit, spared=stem)
+        room = self.limit - size_of(self.folder, stem, {path, path.with_suffix(".sqlite")})
+        write_columns(path, about, columns, most=room - besides)
+        make_room(self.folder, self.limit - besides, spared=stem)
 
     def _tell_once(self, note: str) -> None:
         """Say what holds for every part of a trace only once."""
@@ -387,12 +394,14 @@ def open_cache(wanted: TraceCache | bool | None) -> TraceCache | None:
     return TraceCache.from_environment() if wanted and not cache_is_off() else None
 
 
-def _why_not_kept(path: str, error: BaseException) -> str:
+def _why_not_kept(path: str, error: BaseException, part: str) -> str:
+    what = {_TRACE: "is not", _CONVERSION: "its conversion is not"}
+    lost = what.get(part, "not all that was found out about it is") + " kept in the cache"
     if isinstance(error, TooLargeError):
-        return f"{path}: is not kept in the cache (over its limit); {SIZE_VARIABLE} raises that"
+        return f"{path}: {lost} (over its limit); {SIZE_VARIABLE} raises that"
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return (
-        f"{path}: is not kept in the cache ({reason}); {FOLDER_VARIABLE} chooses another folder,"
+        f"{path}: {lost} ({reason}); {FOLDER_VARIABLE} chooses another folder,"
         f" {OFF_VARIABLE}=1 switches it off"
     )
 

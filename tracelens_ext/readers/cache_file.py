@@ -85,8 +85,7 @@ def write_columns(
         TooLargeError: it would have more bytes than it may.
     """
     header, blobs = _laid_out(about, columns)
-    start = _start_of_columns(len(header))
-    if most is not None and start + sum(len(blob) for _, blob in blobs) > most:
+    if most is not None and _size(header, blobs) > most:
         raise TooLargeError
     beside = path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
     try:
@@ -113,6 +112,13 @@ def _laid_out(
         blobs.append((place, blob))
         place += len(blob)
     return json.dumps({"about": about, "columns": listing}).encode(), blobs
+
+
+def _size(header: bytes, blobs: list[tuple[int, memoryview | bytes]]) -> int:
+    if not blobs:
+        return _PREFIX.size + len(header)
+    place, last = blobs[-1]
+    return _start_of_columns(len(header)) + place + len(last)
 
 
 def _write(file: BinaryIO, header: bytes, blobs: list[tuple[int, memoryview | bytes]]) -> int:

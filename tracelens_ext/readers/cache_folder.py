@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tracelens_ext.readers.cache_file import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 _ABANDONED_S = 3600
@@ -71,7 +72,7 @@ def make_room(folder: Path, limit: int, spared: str) -> None:
     Args:
         folder: the folder.
         limit: bytes.
-        spared: the trace that goes last.
+        spared: the trace that stays.
 
     Raises:
         OSError: the folder cannot be read, or something not removed.
@@ -82,10 +83,20 @@ def make_room(folder: Path, limit: int, spared: str) -> None:
     used: dict[str, float] = {}
     for file in files:
         used[file.stem] = max(used.get(file.stem, 0.0), file.used)
-    for stem in sorted(used, key=lambda stem: (stem == spared, used[stem])):
+    for stem in sorted(used.keys() - {spared}, key=used.__getitem__):
         if total <= limit:
             return
         total -= remove(folder, stem)
+
+
+def size_of(folder: Path, stem: str, without: Collection[Path]) -> int:
+    """Bytes that are kept of one trace, but for some files.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    files = kept_files(folder)
+    return sum(file.size for file in files if file.stem == stem and file.path not in without)
 
 
 def _sweep(folder: Path) -> None:
