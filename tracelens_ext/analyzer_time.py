@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import re
@@ -99,7 +99,7 @@ class TimeTables:
 
         if longest is not None and longest < 0:
             raise UsageError(f"longest is how many gaps to list, 0 or more, and not {longest}")
-        return gap_list(judge_gaps(self.work, _known(scope), selection), longest=longest)
+        return gap_list(judge_gaps(self.work, scope, selection), longest=longest)
 
     def get_df_gap_summary(self, *, selection: Selection | None = None) -> pd.DataFrame:
         """Why the GPU was idle; see `analysis.gap_causes` for the causes.
@@ -135,7 +135,7 @@ class TimeTables:
         from tracelens_ext.analysis.gap_hosts import gap_hosts
         from tracelens_ext.analysis.judged_gaps import judge_gaps
 
-        return gap_hosts(judge_gaps(self.work, _known(scope), selection))
+        return gap_hosts(judge_gaps(self.work, scope, selection))
 
     def get_df_gap_streams(self, *, selection: Selection | None = None) -> pd.DataFrame:
         """Gaps by stream; see `analysis.gap_tables.gap_streams`.
@@ -162,17 +162,3 @@ class TimeTables:
         from tracelens_ext.analysis.judged_gaps import judge_gaps
 
         return gap_pairs(judge_gaps(self.work, "stream", selection), sort=sort)
-
-
-def _known(scope: Scope) -> Scope:
-    """Refuse a scope that there is not.
-
-    Raises:
-        UsageError: it is none.
-    """
-    from tracelens_ext.analysis.gaps import Scope
-    from tracelens_ext.errors import UsageError
-
-    if scope not in (scopes := get_args(Scope)):
-        raise UsageError(f"no such scope: {scope!r}; choose from {', '.join(scopes)}")
-    return scope

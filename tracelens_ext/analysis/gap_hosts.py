@@ -108,7 +108,7 @@ def host_rows(judged: JudgedGaps, chosen: IntArray | None = None) -> dict[str, I
         `python_frame`, each shape (k,), `NONE` where there is none.
     """
     work, scope = judged.work, judged.gaps.lanes.scope
-    found = _of_streams(work) if scope == "stream" else _of_devices(work)
+    found = _found(work, scope)
     whole = judge_gaps(work, scope).gaps.after
     at: IntArray = np.arange(len(whole)) if chosen is None else chosen
     if len(judged) < len(whole):  # a selection
@@ -119,15 +119,6 @@ def host_rows(judged: JudgedGaps, chosen: IntArray | None = None) -> dict[str, I
 
 
 @once_for_each
-def _of_streams(work: GpuWork) -> Arrays:
-    return _found(work, "stream")
-
-
-@once_for_each
-def _of_devices(work: GpuWork) -> Arrays:
-    return _found(work, "device")
-
-
 def _found(work: GpuWork, scope: Scope) -> Arrays:
     """What `host_rows` gives, of all gaps."""
 

@@ -103,19 +103,10 @@ def find_lanes(work: GpuWork, scope: Scope = "stream") -> Lanes:
         work: the GPU events.
         scope: `stream`, or `device` for all streams of a device taken together.
     """
-    return _streams(work) if scope == "stream" else _devices(work)
+    return _lanes(work, scope)
 
 
 @once_for_each
-def _streams(work: GpuWork) -> Lanes:
-    return _lanes(work, "stream")
-
-
-@once_for_each
-def _devices(work: GpuWork) -> Lanes:
-    return _lanes(work, "device")
-
-
 def _lanes(work: GpuWork, scope: Scope) -> Lanes:
     trace = work.trace
     process = trace.process_of_thread[trace.thread[work.rows]].astype(np.int64)
@@ -149,19 +140,10 @@ def find_gaps(work: GpuWork, scope: Scope = "stream") -> Gaps:
         work: the GPU events; all of them count, unlinked ones too.
         scope: as for `find_lanes`. The gaps of a device are what its timeline calls idle.
     """
-    return _stream_gaps(work) if scope == "stream" else _device_gaps(work)
+    return _gaps(work, scope)
 
 
 @once_for_each
-def _stream_gaps(work: GpuWork) -> Gaps:
-    return _gaps(work, "stream")
-
-
-@once_for_each
-def _device_gaps(work: GpuWork) -> Gaps:
-    return _gaps(work, "device")
-
-
 def _gaps(work: GpuWork, scope: Scope) -> Gaps:
     lanes = find_lanes(work, scope)
     order = _in_order(lanes.of_gpu, work.start, work.end)

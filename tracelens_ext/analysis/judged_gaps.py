@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
 from tracelens_ext.analysis.gap_causes import GapCauses, find_causes
-from tracelens_ext.analysis.gaps import Gaps, Lanes, find_gaps, processes_of
+from tracelens_ext.analysis.gaps import Gaps, Lanes, Scope, find_gaps, processes_of
 from tracelens_ext.analysis.once import once_for_each
 from tracelens_ext.analysis.selection import Selection
+from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracelens_ext.analysis.gaps import Scope
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.analysis.kept import Arrays
     from tracelens_ext.trace import Int64Array
@@ -55,13 +55,15 @@ def judge_gaps(
             belong to a stream: its number does not restrict them.)
 
     Raises:
-        UsageError: there is nothing that could be selected.
+        UsageError: there is no such scope, or nothing that could be selected.
     """
+    if scope not in (scopes := get_args(Scope)):
+        raise UsageError(f"no such scope: {scope!r}; choose from {', '.join(scopes)}")
     asked = selection or Selection()
     selected = asked.of(work)
     if scope == "device" and asked.stream is not None:
         selected = Selection(asked.pstep, None, asked.device, asked.category).of(work)
-    gaps, causes = _of_streams(work) if scope == "stream" else _of_devices(work)
+    gaps, causes = _judged(work, scope)
     events = np.bincount(gaps.lanes.of_gpu[selected], minlength=len(gaps.lanes))
     if not selected.all():
         chosen = selected[gaps.after]
@@ -70,15 +72,6 @@ def judge_gaps(
 
 
 @once_for_each
-def _of_streams(work: GpuWork) -> tuple[Gaps, GapCauses]:
-    return _judged(work, "stream")
-
-
-@once_for_each
-def _of_devices(work: GpuWork) -> tuple[Gaps, GapCauses]:
-    return _judged(work, "device")
-
-
 def _judged(work: GpuWork, scope: Scope) -> tuple[Gaps, GapCauses]:
     def find() -> Arrays:
         gaps = find_gaps(work, scope)

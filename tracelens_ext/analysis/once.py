@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from functools import wraps
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
 Subject = TypeVar("Subject")
+Further = ParamSpec("Further")
 Finding = TypeVar("Finding")
 
 
-def once_for_each(find: Callable[[Subject], Finding]) -> Callable[[Subject], Finding]:
+def once_for_each(
+    find: Callable[Concatenate[Subject, Further], Finding],
+) -> Callable[Concatenate[Subject, Further], Finding]:
     """Remember what a function finds out about an object, as long as the object lives.
 
     Args:
-        find: a function of one object, which can be referred to weakly. What it returns must not
-            refer to that object: the two would keep each other alive.
+        find: a function of an object, which can be referred to weakly, and of further arguments,
+            which can be hashed. What it returns must not refer to that object: the two would keep
+            each other alive.
     """
-    found: WeakKeyDictionary[Subject, Finding] = WeakKeyDictionary()
+    found: WeakKeyDictionary[Subject, dict[Hashable, Finding]] = WeakKeyDictionary()
 
     @wraps(find)
-    def remembered(subject: Subject) -> Finding:
-        if subject not in found:
-            found[subject] = find(subject)
-        return found[subject]
+    def remembered(subject: Subject, /, *further: Further.args, **named: Further.kwargs) -> Finding:
+        of_subject = found.setdefault(subject, {})
+        key = (further, *named.items())
+        if key not in of_subject:
+            of_subject[key] = find(subject, *further, **named)
+        return of_subject[key]
 
     return remembered
