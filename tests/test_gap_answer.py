@@ -111,7 +111,7 @@ def test_no_more_is_idle_than_was_watched(
     scopes: list[Scope] = ["stream", "device"]
     for scope in scopes:
         judged = judge_gaps(work, scope, selection)
-        watched = watched_time(judged, selection)
+        watched = watched_time(judged)
         assert judged.gaps.duration.sum() <= watched
         assert answer(judged, selection).endswith(".")
         if scope == "device" and device is None:

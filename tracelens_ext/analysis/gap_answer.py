@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,28 +42,20 @@ def answer(judged: JudgedGaps, selection: Selection | None = None) -> str:
     order = [int(i) for i in np.argsort(-idle, kind="stable") if idle[i]]
     shown = [i for i in order if idle[i] >= total * _WORTH_SAYING]
     shares = ", ".join(f"{CAUSES[i]} {100 * idle[i] / total:.1f} %" for i in shown)
-    span = watched_time(judged, chosen)
+    span = watched_time(judged)
     return (
         f"{subject} {was} idle{before} for {_in_words(total)} of {_in_words(span)}"
         f" ({_percent(total, span)}): {shares}."
     )
 
 
-def watched_time(judged: JudgedGaps, selection: Selection | None = None) -> int:
+def watched_time(judged: JudgedGaps) -> int:
     """The time that idle time is a part of, ns, summed over the devices or streams.
 
     From the first start to the last end of the selected events, as `total_time` of the timeline;
     and where the first of them ends a gap, from the beginning of that.
-
-    Args:
-        judged: the gaps.
-        selection: what they were judged with.
     """
-    asked = selection or Selection()
-    work, lanes = judged.work, judged.gaps.lanes
-    if lanes.scope == "device":  # as `judge_gaps` has it
-        asked = replace(asked, stream=None)
-    selected = asked.of(work)
+    work, lanes, selected = judged.work, judged.gaps.lanes, judged.selected
     lane = lanes.of_gpu[selected]
     first = np.full(len(lanes), np.iinfo(np.int64).max)
     last = np.full(len(lanes), np.iinfo(np.int64).min)

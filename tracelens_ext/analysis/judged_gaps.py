@@ -14,9 +14,13 @@ from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.analysis.kept import Arrays
     from tracelens_ext.trace import Int64Array
+
+    BoolArray = npt.NDArray[np.bool_]
 
 _OF_LANES = ("first", "device", "stream", "of_gpu")
 _OF_GAPS = ("lane", "start", "end", "before", "after", "overlapped")
@@ -31,12 +35,14 @@ class JudgedGaps:
         work: the GPU events.
         gaps: the gaps.
         causes: of each.
-        events: how many selected GPU events each lane has, (p,).
+        selected: which GPU events are selected, (g,).
+        events: how many of those each lane has, (p,).
     """
 
     work: GpuWork
     gaps: Gaps
     causes: GapCauses
+    selected: BoolArray
     events: Int64Array
 
     def __len__(self) -> int:
@@ -68,7 +74,7 @@ def judge_gaps(
     if not selected.all():
         chosen = selected[gaps.after]
         gaps, causes = gaps.chosen(chosen), causes.chosen(chosen)
-    return JudgedGaps(work, gaps, causes, events)
+    return JudgedGaps(work, gaps, causes, selected, events)
 
 
 @once_for_each
