@@ -201,6 +201,11 @@ class Trace:
         """End of each event, ns since the first event, shape (n,)."""
         return self.ts + self.dur
 
+    def end_of(self, rows: npt.NDArray[np.integer]) -> Int64Array:
+        """End of some events; `end` adds up all of them, which are millions."""
+        ends: Int64Array = self.ts[rows] + self.dur[rows]
+        return ends
+
     def rows_of(self, *kinds: EventKind) -> npt.NDArray[np.int64]:
         """The events of these kinds, in file order."""
         wanted = np.zeros(len(self), dtype=bool)

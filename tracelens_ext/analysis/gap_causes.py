@@ -28,6 +28,7 @@ import numpy as np
 from tracelens_ext.analysis.codes import last_before, running_maximum
 from tracelens_ext.analysis.gaps import find_gaps, find_lanes
 from tracelens_ext.analysis.once import once_for_each
+from tracelens_ext.ordering import stable_order
 from tracelens_ext.trace import LAUNCH_KINDS, NONE
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def find_causes(work: GpuWork, gaps: Gaps) -> GapCauses:
 
     synchronising = calls.synchronising(thread, begun, gaps)
     late = linked & (begun >= gaps.start)
-    stuck = linked & ~short & (trace.ts[safe] + trace.dur[safe] - gaps.start > gaps.duration // 2)
+    stuck = linked & ~short & (trace.end_of(safe) - gaps.start > gaps.duration // 2)
     waits = calls.waits_before(thread, begun)
     follows = gaps.end - _last_end_of_device(work, gaps) <= DEPENDENCY_LATENCY_NS
     judged = np.full(len(gaps), bool(work.tree.linked.any() or calls.count))
@@ -158,14 +159,14 @@ class _HostCalls:
         self.launches = self._in_order(np.flatnonzero(marked))
         copies = np.flatnonzero(work.is_copy & work.tree.linked)
         of_copy = launch[copies]
-        of_copy = of_copy[trace.ts[of_copy] + trace.dur[of_copy] >= work.end[copies]]
+        of_copy = of_copy[trace.end_of(of_copy) >= work.end[copies]]
         self.blocking = self._in_order(np.union1d(_named(trace, calls, _SYNCHRONISING), of_copy))
 
     def _in_order(self, rows: Int64Array) -> Int64Array:
         """By thread and start. Traces are nearly sorted by start already."""
         trace = self._trace
         rows = rows[np.argsort(trace.ts[rows], kind="stable")]
-        return rows[np.argsort(trace.thread[rows], kind="stable")]
+        return rows[stable_order(trace.thread[rows])]
 
     def synchronising(self, thread: IntArray, begun: Int64Array, gaps: Gaps) -> Int64Array:
         """The synchronising call before a launch on its thread that kept it from coming sooner.
@@ -177,7 +178,7 @@ class _HostCalls:
         result = np.full(len(thread), NONE, dtype=np.int64)
         if not len(rows):
             return result
-        called, returned = trace.ts[rows], trace.ts[rows] + trace.dur[rows]
+        called, returned = trace.ts[rows], trace.end_of(rows)
         at = last_before(trace.thread[rows], called, thread, begun)
         _, longest = running_maximum(trace.thread[rows], returned)
         found = at != NONE

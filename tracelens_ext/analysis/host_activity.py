@@ -51,7 +51,7 @@ def innermost_during(
     if not len(rows):
         return np.full(len(thread), NONE, dtype=np.int64)
     begun, childless = trace.ts[rows], np.zeros(len(rows), dtype=bool)
-    ended = begun + trace.dur[rows]
+    ended = trace.end_of(rows)
     nesting = nest(trace.thread[rows], begun, ended, trace.external_id[rows], childless)
     rows, begun, ended = rows[nesting.order], begun[nesting.order], ended[nesting.order]
     middle = start + (end - start) // 2  # what covers more than half covers this
@@ -86,5 +86,5 @@ def _candidates(
     begun = trace.ts[rows]
     at = np.searchsorted(last, begun, side="right")  # the first stretch that ends later
     runs: BoolArray = at < len(first)
-    runs[runs] = first[at[runs]] < (begun + trace.dur[rows])[runs]
+    runs[runs] = first[at[runs]] < trace.end_of(rows[runs])
     return rows[runs]

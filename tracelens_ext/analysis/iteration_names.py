@@ -72,8 +72,9 @@ def _launched_in(tree: CallTree, rows: Int64Array) -> Int64Array:
     for number in np.unique(process[rows]).tolist():
         moments = np.sort(trace.ts[launch[process[launch] == number]])
         those = process[rows] == number
+        asked = rows[those]
         first, last = (
-            np.searchsorted(moments, times[rows[those]]) for times in (trace.ts, trace.end)
+            np.searchsorted(moments, times) for times in (trace.ts[asked], trace.end_of(asked))
         )
         launched[those] = last - first
     return launched

@@ -164,7 +164,7 @@ def _found(
     trace = tree.trace
     rows = found = _annotations(trace, pattern)
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
-    start, end = trace.ts[rows], trace.end[rows]
+    start, end = trace.ts[rows], trace.end_of(rows)
     order = np.lexsort((rows, -end, start, process))
     order = order[_outermost(process[order], end[order])]
     rows, process, start, end = rows[order], process[order], start[order], end[order]

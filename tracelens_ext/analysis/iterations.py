@@ -116,7 +116,7 @@ def find_iterations(tree: CallTree) -> Iterations:
     trace = tree.trace
     rows, numbers = _annotations(trace)
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
-    start, end = trace.ts[rows], trace.end[rows]
+    start, end = trace.ts[rows], trace.end_of(rows)
     order = np.lexsort((-end, start, process))
     order = order[~_repeated(numbers[order], process[order], end[order])]
     # Of two with one start the longer comes last: one of no length hides no other.

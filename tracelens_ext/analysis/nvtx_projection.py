@@ -68,7 +68,7 @@ def project_ranges(
     thread = trace.thread[rows].astype(np.int64) * step
     first_key, last_key = (
         thread + np.searchsorted(times, moments, "left")
-        for moments in (trace.ts[rows], trace.end[rows])
+        for moments in (trace.ts[rows], trace.end_of(rows))
     )
     device = trace.device[linked]
     parts = []
@@ -83,7 +83,7 @@ def project_ranges(
                 row=np.asarray(rows, dtype=np.int64)[some],
                 device=np.full(len(some), number, dtype=np.int64),
                 start=_reduced(np.minimum, trace.ts[gpu], first[some], last[some]),
-                end=_reduced(np.maximum, trace.end[gpu], first[some], last[some]),
+                end=_reduced(np.maximum, trace.end_of(gpu), first[some], last[some]),
                 count=last[some] - first[some],
             )
         )
