@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.say import say
+from tracelens_ext.cli.say import print_document, say
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.formats import Format
 
@@ -93,10 +93,7 @@ def compare(
     document = comparison_document(comparison)
     written = outputs.write(document, paths, force=force)
     if to_stdout and output_format is not None:
-        from tracelens_ext.report.formats import document_text
-
-        for piece in document_text(document, output_format):
-            typer.echo(piece, nl=False)
+        print_document(document, output_format)
     elif not quiet:
         from rich.console import Console
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.say import print_document
 
 if TYPE_CHECKING:
     from tracelens_ext.fleet import FleetResult
@@ -123,7 +124,7 @@ def _tell_problems(result: FleetResult) -> None:
 
 
 def _print_json(result: FleetResult) -> None:
-    from tracelens_ext.report.formats import Document, Format, document_text
+    from tracelens_ext.report.formats import Document
 
     facts: list[tuple[str, object]] = [
         ("Results", result.out),
@@ -134,5 +135,4 @@ def _print_json(result: FleetResult) -> None:
     ]
     sheets = {**result.tables, "failures": result.failures}
     document = Document("GPU performance of a fleet", sheets, facts, result.notes)
-    for piece in document_text(document, Format.json):
-        typer.echo(piece, nl=False)
+    print_document(document)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli.options import A_TRACE
+from tracelens_ext.cli.say import print_document
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -141,13 +142,12 @@ class GapOptions:
 
 def print_json(title: str, trace: Path, sheets: Mapping[str, pd.DataFrame], selected: str) -> None:
     """Print tables as one JSON document."""
-    from tracelens_ext.report.formats import Document, Format, document_text
+    from tracelens_ext.report.formats import Document
 
     facts: list[tuple[str, object]] = [("Trace", str(trace))]
     if selected:
         facts.append(("Selected", selected))
-    for piece in document_text(Document(title, sheets, facts), Format.json):
-        typer.echo(piece, nl=False)
+    print_document(Document(title, sheets, facts))
 
 
 def gap_sheets(report: GapReport) -> dict[str, pd.DataFrame]:

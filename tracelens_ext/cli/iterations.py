@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.say import print_document
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
 
 
 def _print_json(trace: Path, table: IterationTable) -> None:
-    from tracelens_ext.report.formats import Document, Format, document_text
+    from tracelens_ext.report.formats import Document
 
     document = Document(
         title="Iterations",
@@ -84,8 +85,7 @@ def _print_json(trace: Path, table: IterationTable) -> None:
         facts=[("Trace", str(trace))],
         notes=table.notes,
     )
-    for piece in document_text(document, Format.json):
-        typer.echo(piece, nl=False)
+    print_document(document)
 
 
 def _print(trace: Path, table: IterationTable, top: int) -> None:

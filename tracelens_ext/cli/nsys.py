@@ -11,7 +11,7 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.inputs import check_files
 from tracelens_ext.cli.reading import reads_traces
-from tracelens_ext.cli.say import say
+from tracelens_ext.cli.say import print_document, say
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -290,10 +290,7 @@ def _show(
     report = document(statistics) if json or outputs.files else None
     written = outputs.write(report, inputs, force=force) if report is not None else []
     if json and report is not None:
-        from tracelens_ext.report.formats import Format, document_text
-
-        for piece in document_text(report, Format.json):
-            typer.echo(piece, nl=False)
+        print_document(report)
     elif not quiet:
         typer.echo("\n\n".join(text(found, title) for title, found in statistics), nl=False)
         for path in written:

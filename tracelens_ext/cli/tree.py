@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli.options import A_TRACE
+from tracelens_ext.cli.say import print_document
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _print_lines(lines: Iterator[str], width: int | None) -> None:
 
 def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: float) -> None:
     from tracelens_ext.analysis.tree_table import tree_rows
-    from tracelens_ext.report.formats import Document, Format, document_text
+    from tracelens_ext.report.formats import Document
 
     left_out = _left_out(tree, depth, min_percent)
     document = Document(
@@ -97,8 +98,7 @@ def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: f
         facts=[("Trace", str(trace)), ("GPU busy time", _busy(tree))],
         notes=[left_out] if left_out else [],
     )
-    for piece in document_text(document, Format.json):
-        typer.echo(piece, nl=False)
+    print_document(document)
 
 
 def _busy(tree: MergedTree) -> str:
