@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+#: What is shown where an event has no name.
+NO_NAME = "(no name)"
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

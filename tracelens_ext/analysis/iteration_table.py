@@ -139,15 +139,6 @@ def _on_own_devices(work: GpuWork, process: Int64Array, device: Int64Array) -> B
     return shown
 
 
-def annotation_pattern(annotation: str | re.Pattern[str] | None) -> re.Pattern[str] | None:
-    """The compiled expression for annotations; None for `ProfilerStep#N`.
-
-    Raises:
-        UsageError: it is none.
-    """
-    return user_pattern(annotation, "annotation")
-
-
 def is_category_time(column: str) -> bool:
     """Whether a column of the table is the summed duration of a category, `CATEGORY_time_ms`."""
     return column.endswith(CATEGORY_ENDING) and column not in _TIMES
@@ -157,7 +148,7 @@ def _found(
     tree: CallTree, annotation: str | re.Pattern[str] | None
 ) -> tuple[Iterations, list[str], int]:
     """The iterations, what each is called, and how many were left out because they are nested."""
-    pattern = annotation_pattern(annotation)
+    pattern = user_pattern(annotation, "annotation")
     if pattern is None:
         steps = find_iterations(tree)
         return steps, [f"ProfilerStep#{number}" for number in steps.number], 0

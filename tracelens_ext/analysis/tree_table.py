@@ -18,6 +18,7 @@ from tracelens_ext.analysis.gpu_work import KIND_LABELS
 from tracelens_ext.analysis.patterns import user_pattern
 from tracelens_ext.intervals import union_length
 from tracelens_ext.nesting import ROOT, depths, nearest_marked
+from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 from tracelens_ext.tree import UNLINKED
 
@@ -392,7 +393,7 @@ def folded_stacks(
     paths: dict[int, str] = {}
     for node in np.flatnonzero(keep).tolist():
         name = _NUMBER_AT_END.sub(r"_\1", tree.label(node).translate(_SEPARATORS).strip())
-        name = name or "(no name)"
+        name = name or NO_NAME
         up = int(tree.parent[node])
         paths[node] = f"{paths[up]};{name}" if up != ROOT else name
         if value := int(values[node]):

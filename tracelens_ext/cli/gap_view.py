@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens_ext.cli.kernel_view import (
+    NARROW,
     is_narrow,
     microseconds,
     name_room,
@@ -229,7 +230,7 @@ def _show_pairs(report: GapReport, console: Console, top: int) -> None:
         console=console,
     )
     if narrow:
-        said.append("Min Gap and Std Dev need 120 columns; --gap-output FILE has them.")
+        said.append(f"Min Gap and Std Dev need {NARROW} columns; --gap-output FILE has them.")
     show_lines(said, console)
 
 

@@ -45,10 +45,11 @@ def iterations(
     top: Annotated[int, typer.Option(help="Iterations to print, the first ones.", min=0)] = 50,
 ) -> None:
     """Show wall time, GPU time and idle time of each iteration, and the odd ones out."""
-    from tracelens_ext.analysis.iteration_table import annotation_pattern, iteration_table
+    from tracelens_ext.analysis.iteration_table import iteration_table
+    from tracelens_ext.analysis.patterns import user_pattern
     from tracelens_ext.cli.analysis import AnalysisOptions, analyze
 
-    pattern = annotation_pattern(annotation)
+    pattern = user_pattern(annotation, "annotation")
     options = AnalysisOptions(
         rules=rules or (), categorizer=categorizer, unlinked_kernels=unlinked_kernels
     )

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
+#: Columns of a terminal: below it names need the room of numbers that say less.
+NARROW = 120
 
 _NAME_AT_LEAST = 16  # as of the tables of `report.terminal`
 _PIPED_WIDTH = 160  # nobody folds the lines of a file
 _NAMES_SHOWN = 20  # full names below a row, with --verbose
-_NARROW = 120  # columns: below it names need the room of numbers that say less
 
 
 def console() -> Console:
@@ -99,7 +100,7 @@ def show_kernels(
         console=console,
     )
     if is_narrow(console):
-        said.append(f"Std Dev needs {_NARROW} columns; --output FILE has it.")
+        said.append(f"Std Dev needs {NARROW} columns; --output FILE has it.")
     show_lines(said, console)
 
 
@@ -126,7 +127,7 @@ def show_full_names(names: pd.DataFrame, console: Console, *, top: int) -> None:
 
 def is_narrow(console: Console) -> bool:
     """Whether names and all the numbers beside them do not fit the terminal."""
-    return console.width < _NARROW
+    return console.width < NARROW
 
 
 def transitions(pairs: pd.DataFrame, room: int, console: Console, *, lines: int = 1) -> list[str]:

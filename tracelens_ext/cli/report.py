@@ -15,7 +15,6 @@ from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageE
 from tracelens_ext.report.formats import Format
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Sequence
 
     from tracelens_ext.analysis.comparison import Measurement
@@ -123,6 +122,7 @@ def report(
     quiet: shared.Quiet = False,
 ) -> None:
     """Analyse traces: write an Excel report of each, print the timeline and the top kernels."""
+    from tracelens_ext.analysis.patterns import user_pattern
     from tracelens_ext.cli.analysis import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted
     from tracelens_ext.report.perf_report import build_perf_report
@@ -148,7 +148,7 @@ def report(
             collective_analysis=collective_analysis,
             gaps=gaps,
             iterations=iterations,
-            annotation=_pattern(annotation),
+            annotation=user_pattern(annotation, "annotation"),
             for_page=html is not None,
             micro_idle_thresh_us=micro_idle_thresh_us,
         ),
@@ -160,14 +160,6 @@ def report(
     )
     if run.all(traces):
         raise typer.Exit(1)
-
-
-def _pattern(annotation: str | None) -> re.Pattern[str] | None:
-    if annotation is None:
-        return None
-    from tracelens_ext.analysis.iteration_table import annotation_pattern
-
-    return annotation_pattern(annotation)
 
 
 def _measuring(micro_idle_thresh_us: float | None) -> Callable[[GpuWork], Measurement]:

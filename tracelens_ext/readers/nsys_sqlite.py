@@ -21,6 +21,7 @@ from tracelens_ext.readers.nsys_names import MEMSET_NAME, api_name, memcpy_name
 from tracelens_ext.readers.nsys_places import Places
 from tracelens_ext.readers.nsys_ranges import TABLE as NVTX
 from tracelens_ext.readers.nsys_ranges import NvtxRanges, present
+from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import WHOLE_GRAPH, Conventions, EventKind
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ _OF_CUDA = (_KERNELS, _COPIES, _MEMSETS, _GRAPHS, _CALLS)
 _ON_GPU = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 _ON_HOST = ("start", "end", "globalTid", "nameId")
 _DRIVER_CLASS = 1
-_NO_NAME = "(no name)"
 
 
 def read(
@@ -227,7 +227,7 @@ class _Export:
         """The name that each id of a text stands for, as the builder numbers it."""
         distinct, number = np.unique(ids, return_inverse=True)
         texts = self._database.strings(distinct)
-        codes = [self._builder.names[spell(text) if text else _NO_NAME] for text in texts]
+        codes = [self._builder.names[spell(text) if text else NO_NAME] for text in texts]
         return np.array(codes, dtype=np.int32)[number]
 
     def _copy_names(self, copy_kind: Int64Array) -> Int32Array:

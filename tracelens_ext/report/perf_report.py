@@ -205,9 +205,10 @@ def _iteration_sheets(
     analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None
 ) -> tuple[dict[str, pd.DataFrame], list[str]]:
     """The tables of the iterations, where the trace has any, and what to know about them."""
-    from tracelens_ext.analysis.iteration_table import annotation_pattern, iteration_table
+    from tracelens_ext.analysis.iteration_table import iteration_table
+    from tracelens_ext.analysis.patterns import user_pattern
 
-    pattern = annotation_pattern(annotation)
+    pattern = user_pattern(annotation, "annotation")
     table = iteration_table(analyzer.work, pattern)
     if not len(table):
         wanted = "ProfilerStep#N" if pattern is None else f"annotation like {pattern.pattern!r}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens_ext.report.units import header_text, unit_of
+from tracelens_ext.text import NO_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +27,6 @@ _TEXT_AT_LEAST = 16  # a name cut shorter tells little; columns are left out bef
 _NAME_AT_LEAST = 8  # of the first column, which stays in any case
 _FOLDED_AT_LEAST = 8  # of a folded header, which would else be a tower of words
 _HEADER_BREAK = re.compile(r"(?<=[_ ])")
-#: What is shown where an event has no name.
-NO_NAME = "(no name)"
 #: Controls, what changes the direction of writing, what is invisible, and half characters.
 UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
