@@ -11,8 +11,11 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from report_html_browser import Browser
+
+    from tracelens_ext.readers.cache import TraceCache
 
 os.environ["TRACELENS_EXT_NO_CACHE"] = "1"  # no test leaves traces in the user's cache
 
@@ -24,6 +27,20 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("same every time")
+
+
+@pytest.fixture
+def notes() -> list[str]:
+    """What the cache has told."""
+    return []
+
+
+@pytest.fixture
+def cache(tmp_path: Path, notes: list[str]) -> TraceCache:
+    """A cache of a test's own, in which every trace is worth keeping."""
+    from tracelens_ext.readers.cache import TraceCache
+
+    return TraceCache(tmp_path / "cache", worth_keeping=0, tell=notes.append)
 
 
 @pytest.fixture(scope="module")

@@ -31,16 +31,6 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
 
 @pytest.fixture
-def notes() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def cache(tmp_path: Path, notes: list[str]) -> TraceCache:
-    return TraceCache(tmp_path / "cache", worth_keeping=0, tell=notes.append)
-
-
-@pytest.fixture
 def trace_file(tmp_path: Path) -> Path:
     return write(tmp_path / "a.json", training(3))
 

@@ -194,7 +194,7 @@ class TraceCache:
     def conversion(self, source: str | os.PathLike[str]) -> Path | None:
         """The database that another program made of a file, if it is kept and the file the same."""
         stem = _stem(source)
-        path = self.folder / f"{stem}.{_CONVERSION}.sqlite"
+        path = _beside(self._file(stem, _CONVERSION))
         try:
             about = read_about(self._file(stem, _CONVERSION))
             if about["identity"] != _of_file_alone(Path(source)) or not path.is_file():
@@ -211,12 +211,11 @@ class TraceCache:
             Where it is now; None when it could not be kept and is where it was.
         """
         stem = _stem(source)
-        path = self.folder / f"{stem}.{_CONVERSION}.sqlite"
+        path = _beside(self._file(stem, _CONVERSION))
         try:
             about = {"path": str(Path(source).resolve()), "identity": _of_file_alone(Path(source))}
             self._write(stem, _CONVERSION, about, {}, besides=made.stat().st_size)
             made.replace(path)
-            make_room(self.folder, self.limit, spared=stem)
         except _NOT_KEPT as error:
             self._tell_once(_why_not_kept(os.fspath(source), error, _CONVERSION))
             return None
@@ -305,7 +304,7 @@ class TraceCache:
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._file(stem, part)
-        room = self.limit - size_of(self.folder, stem, {path, path.with_suffix(".sqlite")})
+        room = self.limit - size_of(self.folder, stem, {path, _beside(path)})
         write_columns(path, about, columns, most=room - besides)
         make_room(self.folder, self.limit - besides, spared=stem)
 
@@ -392,6 +391,11 @@ def open_cache(wanted: TraceCache | bool | None) -> TraceCache | None:
     if isinstance(wanted, TraceCache):
         return wanted
     return TraceCache.from_environment() if wanted and not cache_is_off() else None
+
+
+def _beside(path: Path) -> Path:
+    """The database that a file of the cache tells of."""
+    return path.with_suffix(".sqlite")
 
 
 def _why_not_kept(path: str, error: BaseException, part: str) -> str:
