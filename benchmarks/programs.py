@@ -17,7 +17,7 @@ import msgspec, numpy, pandas
 from tracelens_ext.readers import read_trace
 from tracelens_ext.analyzer import TreePerfAnalyzer
 import tracelens_ext.analysis.kernels, tracelens_ext.categorize
-from tracelens_ext.readers.settings import reading_with
+from tracelens_ext.settings import reading_with
 started = time.perf_counter()
 with reading_with(jobs=int(sys.argv[2]) if len(sys.argv) > 2 else None):
     trace = read_trace(sys.argv[1])
@@ -69,8 +69,9 @@ STAGES = (
     + """
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.linking import link
-from tracelens_ext.readers import kineto, read_trace
-from tracelens_ext.readers.json_events import EventStream
+from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.kineto import reader as kineto
+from tracelens_ext.readers.kineto.json_events import EventStream
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.report import perf_report
 from tracelens_ext.tree import CallTree

@@ -13,13 +13,13 @@ os.environ["TRACELENS_EXT_NO_PLUGINS"] = "1"
 
 with atheris.instrument_imports(include=["tracelens_ext"]):
     import tracelens_ext.analyzer
+    import tracelens_ext.cache.store
     import tracelens_ext.categorize.loading
     import tracelens_ext.categorize.maps
     import tracelens_ext.class_statistics.configuration
     import tracelens_ext.class_statistics.totals
-    import tracelens_ext.readers.cache
-    import tracelens_ext.readers.nsys_csv_trace
-    import tracelens_ext.readers.nsys_sqlite
+    import tracelens_ext.readers.nsys.csv_trace
+    import tracelens_ext.readers.nsys.sqlite
     import tracelens_ext.report.perf_report  # noqa: F401
 
 from targets import TARGETS

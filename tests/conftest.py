@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from report_html_browser import Browser
 
-    from tracelens_ext.readers.cache import TraceCache
+    from tracelens_ext.cache.store import TraceCache
 
 os.environ["TRACELENS_EXT_NO_CACHE"] = "1"  # no test leaves traces in the user's cache
 
@@ -38,7 +38,7 @@ def notes() -> list[str]:
 @pytest.fixture
 def cache(tmp_path: Path, notes: list[str]) -> TraceCache:
     """A cache of a test's own, in which every trace is worth keeping."""
-    from tracelens_ext.readers.cache import TraceCache
+    from tracelens_ext.cache.store import TraceCache
 
     return TraceCache(tmp_path / "cache", worth_keeping=0, tell=notes.append)
 

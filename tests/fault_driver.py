@@ -61,7 +61,7 @@ def _is_meant(case: dict[str, Any], what: Any) -> bool:  # of any event
 
 def _run(case: dict[str, Any]) -> NoReturn:
     from tracelens_ext.cli import main
-    from tracelens_ext.readers import workers
+    from tracelens_ext.readers.kineto import workers
 
     code = 70
     try:

@@ -15,7 +15,7 @@ from trace_properties import what_was_read
 
 from tracelens_ext.cli import run
 from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.settings import reading_with
+from tracelens_ext.settings import reading_with
 
 if TYPE_CHECKING:
     from pathlib import Path

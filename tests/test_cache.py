@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens_ext import TreePerfAnalyzer, read_trace
+from tracelens_ext.cache import file as cache_file
+from tracelens_ext.cache.columns import trace_columns
+from tracelens_ext.cache.file import DamagedFileError, read_columns, write_columns
+from tracelens_ext.cache.settings import cache_folder, cache_limit
+from tracelens_ext.cache.store import TraceCache, open_cache
 from tracelens_ext.errors import TraceCutOffError, TraceNotFoundError, UsageError
-from tracelens_ext.readers import cache_file
-from tracelens_ext.readers.cache import TraceCache, open_cache
-from tracelens_ext.readers.cache_columns import trace_columns
-from tracelens_ext.readers.cache_file import DamagedFileError, read_columns, write_columns
-from tracelens_ext.readers.cache_settings import cache_folder, cache_limit
 from tracelens_ext.trace import Trace
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
@@ -131,7 +131,7 @@ def test_library_calls_do_not_cache_unless_asked(
     trace_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(tmp_path / "users"))
-    monkeypatch.setattr("tracelens_ext.readers.cache.WORTH_KEEPING", 0)
+    monkeypatch.setattr("tracelens_ext.cache.store.WORTH_KEEPING", 0)
     read_trace(trace_file)
     TreePerfAnalyzer(trace_file)
     assert not (tmp_path / "users").exists()
@@ -217,7 +217,7 @@ def test_another_version_of_the_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     TreePerfAnalyzer(trace_file, cache=cache)
-    monkeypatch.setattr("tracelens_ext.readers.cache_identity.reader_version", lambda: "newer")
+    monkeypatch.setattr("tracelens_ext.cache.identity.reader_version", lambda: "newer")
     TreePerfAnalyzer(trace_file, cache=cache)
     assert reading.count == 2
     assert "another version" in notes[0]

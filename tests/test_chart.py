@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.chart.first_cover import first_cover
+from tracelens_ext.chart.non_overlapped import first_cover
 from tracelens_ext.chart.runs import NOT_GPU, measure_devices, measure_run
 from tracelens_ext.chart.specification import ChartInput, parse_inputs
 from tracelens_ext.chart.tables import ELAPSED, category_table, input_table, kernel_table

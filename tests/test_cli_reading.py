@@ -15,12 +15,13 @@ from comparison_helpers import training
 from make_trace import kineto_layout
 
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
+from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.cli import parallel, run
 from tracelens_ext.cli.app import app
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceTooLargeError
-from tracelens_ext.readers import read_trace, source, workers
-from tracelens_ext.readers.cache import TraceCache
-from tracelens_ext.readers.settings import read_settings, reading_with, size_text
+from tracelens_ext.readers import read_trace, source
+from tracelens_ext.readers.kineto import workers
+from tracelens_ext.settings import read_settings, reading_with, size_text
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "reading.md"
 OPTIONS = ("--salvage", "--max-bytes", "--jobs", "--nsys", "--no-cache", "--verify-cache")

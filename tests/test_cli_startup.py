@@ -20,7 +20,7 @@ from tracelens_ext.cli.app import app
 PROGRAM = """
 import sys
 from tracelens_ext.cli import run
-from tracelens_ext.readers import cache
+from tracelens_ext.cache import store as cache
 
 cache.WORTH_KEEPING = 0
 code = run(sys.argv[1:])
@@ -59,11 +59,11 @@ def test_only_the_command_that_is_called_is_imported(command: str, tmp_path: Pat
 def test_a_trace_out_of_the_cache_needs_no_reader(tmp_path: Path) -> None:
     write(tmp_path / "a.json", training(3))
     command = ("report", "a.json", "--quiet", "--output", "a.xlsx")
-    readers = {f"tracelens_ext.readers.{name}" for name in ("formats", "kineto", "nsys_sqlite")}
+    readers = {f"tracelens_ext.readers.{n}" for n in ("formats", "kineto.reader", "nsys.sqlite")}
     assert readers <= imported(*command, folder=tmp_path)
     again = imported(*command, folder=tmp_path)
     assert not readers & again
-    unused = {"analysis.gap_tables", "analysis.iteration_table", "analysis.comparison"}
+    unused = {"analysis.gaps.tables", "analysis.iteration_table", "analysis.comparison"}
     assert not {f"tracelens_ext.{name}" for name in unused} & again
     assert "urllib.request" not in again
 

@@ -19,8 +19,8 @@ from tracelens_ext.errors import OutputError, RuleError, TraceNotFoundError, Usa
 from tracelens_ext.fleet.cluster import workers_of
 from tracelens_ext.fleet.inputs import find_inputs, identity_in
 from tracelens_ext.fleet.ranks import missing_ranks, rank_in_name, rank_of, world_size_of
-from tracelens_ext.readers.settings import reading_with
 from tracelens_ext.report.manifest import MANIFEST
+from tracelens_ext.settings import reading_with
 
 if TYPE_CHECKING:
     from tracelens_ext.fleet import FleetResult

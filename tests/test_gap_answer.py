@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.gap_answer import answer, watched_time
-from tracelens_ext.analysis.judged_gaps import judge_gaps
+from tracelens_ext.analysis.gaps.answer import answer, watched_time
+from tracelens_ext.analysis.gaps.classified import judge_gaps
 from tracelens_ext.analysis.selection import Selection
 
 if TYPE_CHECKING:
-    from tracelens_ext.analysis.gaps import Scope
+    from tracelens_ext.analysis.gaps.find import Scope
 
 
 def said(maker: TraceMaker, scope: Scope = "device", **chosen: int | str) -> str:

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis import gap_hosts
-from tracelens_ext.analysis.gap_causes import CAUSES
+from tracelens_ext.analysis.gaps import hosts as gap_hosts
+from tracelens_ext.analysis.gaps.causes import CAUSES
 from tracelens_ext.analysis.selection import Selection
+from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.errors import UsageError
-from tracelens_ext.readers.cache import TraceCache
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,8 +27,8 @@ from tracelens_ext.analysis.codes import (
     running_maximum,
     spread,
 )
-from tracelens_ext.analysis.gap_tables import PAIR_SORTS
-from tracelens_ext.analysis.gaps import find_gaps
+from tracelens_ext.analysis.gaps.find import find_gaps
+from tracelens_ext.analysis.gaps.tables import PAIR_SORTS
 from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.errors import UsageError
 from tracelens_ext.kernel_names import simple_name

@@ -16,7 +16,7 @@ from make_trace import LAYOUTS, Document, cuda_graph_example, kineto_layout, one
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.json_events import EventStream
+from tracelens_ext.readers.kineto.json_events import EventStream
 from tracelens_ext.readers.source import ByteSource
 
 Json = dict[str, Any]

@@ -16,11 +16,12 @@ from make_trace import TraceMaker
 
 import tracelens_ext
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis import judged_gaps, launchers
+from tracelens_ext.analysis import launchers
+from tracelens_ext.analysis.gaps import classified as judged_gaps
 from tracelens_ext.analysis.gpu_work import GpuWork
 from tracelens_ext.analysis.kept import find_anew
-from tracelens_ext.readers import cache_identity
-from tracelens_ext.readers.cache import TraceCache
+from tracelens_ext.cache import identity as cache_identity
+from tracelens_ext.cache.store import TraceCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -125,9 +126,7 @@ def test_another_version_of_the_analyses_finds_anew_and_keeps_the_trace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = tables(TreePerfAnalyzer(trace_file, cache=cache))
-    monkeypatch.setattr(
-        "tracelens_ext.readers.cache_identity.analysis_version", lambda: "a newer one"
-    )
+    monkeypatch.setattr("tracelens_ext.cache.identity.analysis_version", lambda: "a newer one")
     for _ in range(2):
         assert_same(first, tables(TreePerfAnalyzer(trace_file, cache=cache)))
     assert [each.count for each in finding] == [2, 4], "found once more, and kept"

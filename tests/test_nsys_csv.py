@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 from statistics_helpers import GPU_TRACE, KERNELS, MEMORY, RANGES, REAL_KERNELS, SIZES, needs_gpa
 
 from tracelens_ext.errors import TraceFormatError, TracelensError, TraceNotFoundError
-from tracelens_ext.readers.nsys_csv import Report, TableSource, open_report, report_in, report_of
-from tracelens_ext.readers.nsys_csv_numbers import nanoseconds, sizes, whole
+from tracelens_ext.readers.nsys.csv_numbers import nanoseconds, sizes, whole
+from tracelens_ext.readers.nsys.csv_tables import (
+    Report,
+    TableSource,
+    open_report,
+    report_in,
+    report_of,
+)
 from tracelens_ext.readers.source import ByteSource
 
 if TYPE_CHECKING:

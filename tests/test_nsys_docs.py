@@ -10,7 +10,8 @@ import pytest
 from nsys_export_maker import training
 
 from tracelens_ext.cli import run
-from tracelens_ext.readers import nsys_ranges, nsys_sqlite
+from tracelens_ext.readers.nsys import ranges as nsys_ranges
+from tracelens_ext.readers.nsys import sqlite as nsys_sqlite
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "nsight-systems.md"
 _TEXT = DOCS.read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ from nsys_export_maker import training
 from statistics_helpers import TWO_GPUS, needs_two_gpus
 
 from tracelens_ext.analysis.nvtx_projection import project_ranges
+from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.class_statistics.events import event_totals
 from tracelens_ext.class_statistics.totals import Total, kernel_totals, memory_totals
 from tracelens_ext.cli import run
@@ -21,9 +22,8 @@ from tracelens_ext.cli.inputs import find_traces
 from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
 from tracelens_ext.linking import link
 from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.cache import TraceCache
-from tracelens_ext.readers.nsys_csv import Report, open_report, report_in
-from tracelens_ext.readers.settings import reading_with
+from tracelens_ext.readers.nsys.csv_tables import Report, open_report, report_in
+from tracelens_ext.settings import reading_with
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:

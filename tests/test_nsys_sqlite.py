@@ -32,9 +32,9 @@ from test_cache import assert_same
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.coverage import whole_graphs
 from tracelens_ext.analysis.overview import advice
+from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.cli import run
 from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.cache import TraceCache
 from tracelens_ext.report.perf_report import build_perf_report
 from tracelens_ext.trace import EventKind
 from tracelens_ext.tree import CallTree
@@ -342,8 +342,8 @@ def test_nulls_and_other_types() -> None:
 def test_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = read(training())
     for rows in (1, 3):
-        monkeypatch.setattr("tracelens_ext.readers.nsys_database._ROWS_AT_ONCE", rows)
-        monkeypatch.setattr("tracelens_ext.readers.nsys_database._IDS_AT_ONCE", 1)
+        monkeypatch.setattr("tracelens_ext.readers.nsys.database._ROWS_AT_ONCE", rows)
+        monkeypatch.setattr("tracelens_ext.readers.nsys.database._IDS_AT_ONCE", 1)
         assert_same(read(training()), whole)
 
 

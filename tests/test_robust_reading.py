@@ -17,12 +17,13 @@ from make_trace import LAYOUTS, Document, TraceMaker
 from strategies import damaged_files, rule_packs, trace_files, traces
 from trace_mutations import mutate
 
+from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.categorize.loading import parse_pack
 from tracelens_ext.categorize.rules import RulePack
 from tracelens_ext.errors import TracelensError
-from tracelens_ext.readers import read_trace, workers
-from tracelens_ext.readers.cache import TraceCache
-from tracelens_ext.readers.settings import reading_with
+from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.kineto import workers
+from tracelens_ext.settings import reading_with
 
 if TYPE_CHECKING:
     from pathlib import Path

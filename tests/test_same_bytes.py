@@ -13,9 +13,11 @@ import pytest
 from make_trace import LAYOUTS
 from worker_helpers import note_slices, wait_for_workers
 
+from tracelens_ext.cache import store as cache
 from tracelens_ext.cli import run
 from tracelens_ext.demo import build_demo_trace
-from tracelens_ext.readers import cache, kineto, workers
+from tracelens_ext.readers.kineto import reader as kineto
+from tracelens_ext.readers.kineto import workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,10 +21,12 @@ from worker_helpers import note_slices, wait_for_workers
 
 from tracelens_ext.demo import build_demo_trace
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
-from tracelens_ext.readers import kineto, read_trace, workers
-from tracelens_ext.readers.json_events import SLICE_BYTES
-from tracelens_ext.readers.settings import reading_with
-from tracelens_ext.readers.slice_worker import TEXT_ROOM
+from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.kineto import reader as kineto
+from tracelens_ext.readers.kineto import workers
+from tracelens_ext.readers.kineto.json_events import SLICE_BYTES
+from tracelens_ext.readers.kineto.slice_worker import TEXT_ROOM
+from tracelens_ext.settings import reading_with
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
@@ -292,8 +294,8 @@ def test_a_program_without_a_main_guard(tmp_path: Path) -> None:
             import os
             print("once")
             from tracelens_ext import TreePerfAnalyzer
-            from tracelens_ext.readers import workers
-            from tracelens_ext.readers.settings import reading_with
+            from tracelens_ext.readers.kineto import workers
+            from tracelens_ext.settings import reading_with
             workers.WORTHWHILE_BYTES = 0
             start, ready = workers.SliceWorkers.start, []
             def wait(self, count):

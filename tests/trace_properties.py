@@ -13,8 +13,9 @@ import numpy as np
 from make_trace import rows_read
 
 from tracelens_ext.errors import TraceError, TracelensError
-from tracelens_ext.readers import kineto, read_trace
-from tracelens_ext.readers.settings import reading_with
+from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.kineto import reader as kineto
+from tracelens_ext.settings import reading_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,7 +161,7 @@ def maps_are_safe(data: bytes) -> None:
 
 def a_cache_file_is_safe(data: bytes) -> None:
     """A file of columns: what it says, or that it is damaged."""
-    from tracelens_ext.readers.cache_file import DamagedFileError, read_columns
+    from tracelens_ext.cache.file import DamagedFileError, read_columns
 
     try:
         _load(data, ".columns", read_columns)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens_ext.readers import workers
-from tracelens_ext.readers.slice_worker import READY
+from tracelens_ext.readers.kineto import workers
+from tracelens_ext.readers.kineto.slice_worker import READY
 
 if TYPE_CHECKING:
     import pytest

@@ -10,11 +10,11 @@ from tracelens_ext.analysis.gpu_work import GpuWork
 from tracelens_ext.analysis.kept import find_anew, keep_in
 from tracelens_ext.analyzer_operations import OperationTables
 from tracelens_ext.analyzer_time import TimeTables
+from tracelens_ext.cache.store import open_cache
 from tracelens_ext.categorize import KernelCategorizer, default_registry
 from tracelens_ext.errors import UsageError
 from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.cache import open_cache
-from tracelens_ext.readers.settings import read_settings, reading_with
+from tracelens_ext.settings import read_settings, reading_with
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.categorize import CategorizerLike
     from tracelens_ext.readers import TraceSource
-    from tracelens_ext.readers.cache import TraceCache
     from tracelens_ext.trace import Trace
 
 
@@ -47,7 +47,7 @@ class TreePerfAnalyzer(OperationTables, TimeTables):
         cache: whether a large trace, and its tree, are kept in the user's cache and taken from
             there; or a cache of your own.
         salvage: whether the events before the place where a file is cut off or damaged are
-            analysed; `trace.provenance.notes` says what is lost. `readers.settings.reading_with`
+            analysed; `trace.provenance.notes` says what is lost. `settings.reading_with`
             sets this and what else can be chosen about reading for several calls.
 
     Raises:

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from tracelens_ext.analysis.gap_tables import GapSort
-    from tracelens_ext.analysis.gaps import Scope
+    from tracelens_ext.analysis.gaps.find import Scope
+    from tracelens_ext.analysis.gaps.tables import GapSort
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.analysis.kernel_statistics import KernelSort
     from tracelens_ext.analysis.selection import Selection
@@ -93,8 +93,8 @@ class TimeTables:
         Raises:
             UsageError: there is no such scope, `longest` is negative, or nothing is selected.
         """
-        from tracelens_ext.analysis.gap_tables import gap_list
-        from tracelens_ext.analysis.judged_gaps import judge_gaps
+        from tracelens_ext.analysis.gaps.classified import judge_gaps
+        from tracelens_ext.analysis.gaps.tables import gap_list
         from tracelens_ext.errors import UsageError
 
         if longest is not None and longest < 0:
@@ -108,8 +108,8 @@ class TimeTables:
             A row a `scope` (device, stream) and `cause`; `count`, `idle_time_ms`,
             `% of idle time`, `avg_gap_us`, `max_gap_us`, `overlapped_time_ms`.
         """
-        from tracelens_ext.analysis.gap_tables import gap_summary
-        from tracelens_ext.analysis.judged_gaps import judge_gaps
+        from tracelens_ext.analysis.gaps.classified import judge_gaps
+        from tracelens_ext.analysis.gaps.tables import gap_summary
 
         return gap_summary(
             [judge_gaps(self.work, scope, selection) for scope in ("device", "stream")]
@@ -132,8 +132,8 @@ class TimeTables:
         Raises:
             UsageError: there is no such scope, or nothing is selected.
         """
-        from tracelens_ext.analysis.gap_hosts import gap_hosts
-        from tracelens_ext.analysis.judged_gaps import judge_gaps
+        from tracelens_ext.analysis.gaps.classified import judge_gaps
+        from tracelens_ext.analysis.gaps.hosts import gap_hosts
 
         return gap_hosts(judge_gaps(self.work, scope, selection))
 
@@ -144,8 +144,8 @@ class TimeTables:
             Columns `process`, `device`, `stream`, `events`, `gap_count`, `idle_time_us`,
             `avg_gap_us`, `max_gap_us`, `overlapped_us`, `device_idle_us`; most gaps first.
         """
-        from tracelens_ext.analysis.gap_tables import gap_streams
-        from tracelens_ext.analysis.judged_gaps import judge_gaps
+        from tracelens_ext.analysis.gaps.classified import judge_gaps
+        from tracelens_ext.analysis.gaps.tables import gap_streams
 
         return gap_streams(judge_gaps(self.work, "stream", selection))
 
@@ -158,7 +158,7 @@ class TimeTables:
             Columns `kernel_before`, `kernel_after`, `count`, `avg_gap_us`, `max_gap_us`,
             `min_gap_us`, `std_gap_us`, `total_gap_us`, `main_cause`, `full_names`.
         """
-        from tracelens_ext.analysis.gap_tables import gap_pairs
-        from tracelens_ext.analysis.judged_gaps import judge_gaps
+        from tracelens_ext.analysis.gaps.classified import judge_gaps
+        from tracelens_ext.analysis.gaps.tables import gap_pairs
 
         return gap_pairs(judge_gaps(self.work, "stream", selection), sort=sort)

@@ -62,7 +62,7 @@ def traces_matching(pattern: str) -> list[Path]:
 
 
 def _not_ours(paths: Iterable[Path]) -> list[Path]:
-    from tracelens_ext.readers.nsys_database import is_other_database
+    from tracelens_ext.readers.nsys.database import is_other_database
     from tracelens_ext.report.manifest import made_here
 
     return [

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tracelens_ext.readers.cache import TraceCache
+    from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.trace import Trace
 
 Arrays = dict[str, "npt.NDArray[Any]"]
@@ -51,7 +51,7 @@ def keep_in(cache: TraceCache, trace: Trace, *, suffix: str = "") -> Keep:
         trace: a trace; nothing is kept beside one that the cache does not hold.
         suffix: ends the names of all parts; tells trees of one trace apart.
     """
-    from tracelens_ext.readers.cache_identity import analysis_version
+    from tracelens_ext.cache.identity import analysis_version
 
     if not cache.holds(trace):
         return find_anew

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.analysis.grouping import group_durations, texts
-from tracelens_ext.chart.first_cover import first_cover
+from tracelens_ext.chart.non_overlapped import first_cover
 from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.trace import NONE, EventKind

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from tracelens_ext.readers.nsys_csv import TableSource
+    from tracelens_ext.readers.nsys.csv_tables import TableSource
 
 
 class StatisticClassifier:

@@ -12,7 +12,7 @@ from tracelens_ext.analysis.grouping import group_durations
 from tracelens_ext.analysis.nvtx_projection import project_ranges
 from tracelens_ext.class_statistics.totals import RangeTotal, Total, idle_range, no_such_range
 from tracelens_ext.linking import link
-from tracelens_ext.readers.nsys_ranges import DOMAIN
+from tracelens_ext.readers.nsys.ranges import DOMAIN
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import TraceFormatError, UsageError
-from tracelens_ext.readers.nsys_csv import Report, open_report
+from tracelens_ext.readers.nsys.csv_tables import Report, open_report
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from tracelens_ext.readers.nsys_csv import TableSource
+    from tracelens_ext.readers.nsys.csv_tables import TableSource
 
 _NEAREST = 5
 _MOST_COMPARED = 20_000  # names; comparing one takes some tens of microseconds

@@ -17,8 +17,8 @@ def info() -> None:
     import pandas as pd
     from rich.console import Console
 
-    from tracelens_ext.readers.cache import TraceCache
-    from tracelens_ext.readers.cache_settings import OFF_VARIABLE, cache_is_off
+    from tracelens_ext.cache.settings import OFF_VARIABLE, cache_is_off
+    from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     cache = TraceCache.from_environment()
@@ -45,7 +45,7 @@ def info() -> None:
 @app.command()
 def clear() -> None:
     """Remove all that the cache holds."""
-    from tracelens_ext.readers.cache import TraceCache
+    from tracelens_ext.cache.store import TraceCache
 
     count, size = TraceCache.from_environment().clear()
     typer.echo(f"Removed {count} trace{'' if count == 1 else 's'}, {_megabytes(size)}")

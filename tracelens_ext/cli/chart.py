@@ -10,7 +10,7 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.command import Command
 from tracelens_ext.cli.inputs import check_files
-from tracelens_ext.cli.say import say
+from tracelens_ext.cli.messages import say
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.chart.runs import Run
     from tracelens_ext.chart.specification import ChartInput
-    from tracelens_ext.cli.analysis import AnalysisOptions
+    from tracelens_ext.cli.load import AnalysisOptions
 
 _FORM = "FILE,ENGINE,MODEL,SECONDS"
 
@@ -132,7 +132,7 @@ def chart(
 def _options(
     given: ChartInput, categorizer: str | None, maps: Sequence[Path], rules: Sequence[Path]
 ) -> AnalysisOptions:
-    from tracelens_ext.cli.analysis import AnalysisOptions
+    from tracelens_ext.cli.load import AnalysisOptions
 
     chosen = categorizer if categorizer is not None else given.map_name
     return AnalysisOptions(True, rules, chosen, maps=maps)
@@ -147,8 +147,8 @@ def _measured(
 ) -> list[Run]:
     """Read and measure the inputs one after the other; only the measures stay in memory."""
     from tracelens_ext.chart.runs import measure_devices, measure_run
-    from tracelens_ext.cli.analysis import analyze, show_problems
-    from tracelens_ext.readers.settings import reading_with
+    from tracelens_ext.cli.load import analyze, show_problems
+    from tracelens_ext.settings import reading_with
 
     told: set[str] = set()
     runs: list[Run] = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.say import print_document, say
+from tracelens_ext.cli.messages import print_document, say
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.formats import Format
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.analysis.budgets import Verdict
     from tracelens_ext.analysis.comparison import Measurement
-    from tracelens_ext.cli.analysis import AnalysisOptions
+    from tracelens_ext.cli.load import AnalysisOptions
 
 #: What the command exits with when a budget is crossed.
 CROSSED = 3
@@ -69,8 +69,8 @@ def compare(
     """Compare traces with the first of them: what changed most, by category, operation, kernel."""
     from tracelens_ext.analysis.budgets import check_budgets, parse_budget
     from tracelens_ext.analysis.comparison import compare as compare_measurements
-    from tracelens_ext.cli.analysis import AnalysisOptions
     from tracelens_ext.cli.inputs import find_traces
+    from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted
     from tracelens_ext.report.comparison_report import comparison_document
 
@@ -110,7 +110,7 @@ def _measured(
 ) -> Measurement:
     """Measure one trace; only the measurement stays in memory."""
     from tracelens_ext.analysis.comparison import measure
-    from tracelens_ext.cli.analysis import analyze, show_problems
+    from tracelens_ext.cli.load import analyze, show_problems
 
     analyzer = analyze(path, options)
     measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.say import say
+from tracelens_ext.cli.messages import say
 
 if TYPE_CHECKING:
     from tracelens_ext.categorize.explain import Explanation, Match

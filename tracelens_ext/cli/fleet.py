@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.say import print_document
+from tracelens_ext.cli.messages import print_document
 
 if TYPE_CHECKING:
     from tracelens_ext.fleet import FleetResult
@@ -72,7 +72,7 @@ def fleet(
     from tracelens_ext.cli.fleet_progress import fleet_progress
     from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.fleet.cluster import require_fleet_extra
-    from tracelens_ext.readers.settings import read_settings
+    from tracelens_ext.settings import read_settings
 
     require_fleet_extra()
     from tracelens_ext.fleet import run_fleet

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracelens_ext.cli.messages import print_document
 from tracelens_ext.cli.options import A_TRACE
-from tracelens_ext.cli.say import print_document
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -114,10 +114,10 @@ class GapOptions:
         Raises:
             UsageError: there is nothing that could be selected.
         """
-        from tracelens_ext.analysis import gap_tables
-        from tracelens_ext.analysis.gap_answer import answer
-        from tracelens_ext.analysis.gap_hosts import gap_hosts
-        from tracelens_ext.analysis.judged_gaps import judge_gaps
+        from tracelens_ext.analysis.gaps import tables as gap_tables
+        from tracelens_ext.analysis.gaps.answer import answer
+        from tracelens_ext.analysis.gaps.classified import judge_gaps
+        from tracelens_ext.analysis.gaps.hosts import gap_hosts
         from tracelens_ext.cli.gap_view import GapReport, HistogramOptions
 
         streams = judge_gaps(work, "stream", selection)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from tracelens_ext.analysis.judged_gaps import JudgedGaps
+    from tracelens_ext.analysis.gaps.classified import JudgedGaps
 
 TERMINAL_BINS, FILE_BINS = 15, 20
 _HOSTS_SHOWN = 8

@@ -9,7 +9,7 @@ import typer
 
 from tracelens_ext.cli import gap_options as asked
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.say import say
+from tracelens_ext.cli.messages import say
 
 
 def gaps(
@@ -52,7 +52,7 @@ def gaps(
 ) -> None:
     """Show why the GPU was idle: gaps by cause, stream, length and kernels around them."""
     from tracelens_ext.analysis.selection import Selection
-    from tracelens_ext.cli.analysis import AnalysisOptions, analyze
+    from tracelens_ext.cli.load import AnalysisOptions, analyze
     from tracelens_ext.cli.text_output import check_texts, write_text
 
     options = asked.GapOptions(sort, top, hist_min, hist_max, log)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.say import print_document
+from tracelens_ext.cli.messages import print_document
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def iterations(
     """Show wall time, GPU time and idle time of each iteration, and the odd ones out."""
     from tracelens_ext.analysis.iteration_table import iteration_table
     from tracelens_ext.analysis.patterns import user_pattern
-    from tracelens_ext.cli.analysis import AnalysisOptions, analyze
+    from tracelens_ext.cli.load import AnalysisOptions, analyze
 
     pattern = user_pattern(annotation, "annotation")
     options = AnalysisOptions(

@@ -10,7 +10,7 @@ import typer
 
 from tracelens_ext.cli import gap_options as asked
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.say import say
+from tracelens_ext.cli.messages import say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ def kernels(
     """List kernels by count or duration; with --gaps, the idle time between them too."""
     from tracelens_ext.analysis.kernel_statistics import SORTS, full_names, kernel_statistics
     from tracelens_ext.analysis.selection import Selection
-    from tracelens_ext.cli.analysis import AnalysisOptions, analyze, show_problems
+    from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
     from tracelens_ext.cli.text_output import check_texts, write_text
     from tracelens_ext.report.kernel_text import kernel_text
 

@@ -10,8 +10,8 @@ import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.inputs import check_files
+from tracelens_ext.cli.messages import print_document, say
 from tracelens_ext.cli.reading import reads_traces
-from tracelens_ext.cli.say import print_document, say
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def _computed(
 
 def _read(path: Path) -> Trace:
     from tracelens_ext.categorize import default_registry
-    from tracelens_ext.cli.analysis import reading
+    from tracelens_ext.cli.load import reading
     from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.readers import read_trace
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from tracelens_ext.errors import OutputError
-from tracelens_ext.readers.settings import read_settings
+from tracelens_ext.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,7 +69,7 @@ def reports_elsewhere(run: Run, traces: Sequence[Path]) -> Iterator[_Reports]:
         run: what the command was asked for.
         traces: the traces.
     """
-    from tracelens_ext.readers.workers import cores, traces_at_once
+    from tracelens_ext.readers.kineto.workers import cores, traces_at_once
 
     sizes = [_text_bytes(trace) for trace in traces]
     asked = read_settings().jobs
@@ -97,8 +97,8 @@ def retold(outcome: Outcome, told: set[str]) -> tuple[dict[str, Any], list[Path]
     Raises:
         OutputError: there was an error; the message is that of the error.
     """
-    from tracelens_ext.cli.analysis import plugin_line
-    from tracelens_ext.cli.say import say
+    from tracelens_ext.cli.load import plugin_line
+    from tracelens_ext.cli.messages import say
 
     repeated = {plugin_line(problem) for problem in told.intersection(outcome.told)}
     for line in outcome.said:
@@ -112,7 +112,7 @@ def retold(outcome: Outcome, told: set[str]) -> tuple[dict[str, Any], list[Path]
 
 def _text_bytes(trace: Path) -> int:
     """About how much text a trace has."""
-    from tracelens_ext.readers.workers import text_bytes
+    from tracelens_ext.readers.kineto.workers import text_bytes
 
     try:
         return text_bytes(trace.stat().st_size, compressed=trace.suffix == ".gz")
@@ -144,7 +144,7 @@ class _Process:
     """One process, and the trace that it works on."""
 
     def __init__(self, description: str) -> None:
-        from tracelens_ext.readers.workers import interpreter, quiet_environment
+        from tracelens_ext.readers.kineto.workers import interpreter, quiet_environment
 
         self._process = subprocess.Popen(  # noqa: S603  # this interpreter
             interpreter(_PROGRAM),

@@ -107,7 +107,7 @@ def _outcome(
 
 
 def _run(asked: dict[str, Any]) -> Any:  # noqa: ANN401  # a `Run`, which must not be imported above
-    from tracelens_ext.cli.analysis import AnalysisOptions
+    from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted
     from tracelens_ext.cli.report import Run
     from tracelens_ext.report.formats import Format

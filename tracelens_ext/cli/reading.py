@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tracelens_ext.readers.cache import TraceCache
+    from tracelens_ext.cache.store import TraceCache
 
 Salvage = Annotated[
     bool,
@@ -120,10 +120,10 @@ def choosing(settings: Mapping[str, object], cache: Mapping[str, bool]) -> Itera
     """Put choices in force.
 
     Args:
-        settings: fields of `readers.settings.ReadSettings`.
+        settings: fields of `settings.ReadSettings`.
         cache: as `cache_choice` gives it.
     """
-    from tracelens_ext.readers.settings import reading_with
+    from tracelens_ext.settings import reading_with
 
     token = _cache.set(_Cache(**cache))
     try:
@@ -144,8 +144,8 @@ def _bytes(text: str | None) -> int | None:
     Raises:
         UsageError: it is none.
     """
+    from tracelens_ext.cache.settings import parse_size
     from tracelens_ext.errors import UsageError
-    from tracelens_ext.readers.cache_settings import parse_size
 
     if text is None:
         return None
@@ -161,8 +161,8 @@ def chosen_cache() -> TraceCache | None:
     Raises:
         UsageError: the limit in the environment is no size.
     """
-    from tracelens_ext.readers.cache import TraceCache
-    from tracelens_ext.readers.cache_settings import cache_is_off
+    from tracelens_ext.cache.settings import cache_is_off
+    from tracelens_ext.cache.store import TraceCache
 
     choice = _cache.get()
     if choice.off or cache_is_off():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.say import say
+from tracelens_ext.cli.messages import say
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.report.formats import Format
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracelens_ext.analysis.comparison import Measurement
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.cli.analysis import AnalysisOptions
+    from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Outputs, Wanted
     from tracelens_ext.cli.parallel import Outcome
     from tracelens_ext.report.formats import Document
@@ -123,7 +123,7 @@ def report(
 ) -> None:
     """Analyse traces: write an Excel report of each, print the timeline and the top kernels."""
     from tracelens_ext.analysis.patterns import user_pattern
-    from tracelens_ext.cli.analysis import AnalysisOptions
+    from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted
     from tracelens_ext.report.perf_report import build_perf_report
 
@@ -270,7 +270,7 @@ class Run:
         self, trace: Path, outputs: Outputs, inputs: Sequence[Path]
     ) -> tuple[PerfReport, list[Path], Measurement | None]:
         """Analyse a trace, and write its report."""
-        from tracelens_ext.cli.analysis import analyze, show_problems
+        from tracelens_ext.cli.load import analyze, show_problems
 
         outputs.check(inputs, force=self.force)
         analyzer = analyze(trace, self.options)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.analysis import AnalysisOptions, analyze, show_problems
+from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
+from tracelens_ext.cli.messages import say
 from tracelens_ext.cli.reading import reads_traces
-from tracelens_ext.cli.say import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

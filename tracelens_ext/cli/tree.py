@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracelens_ext.cli.messages import print_document
 from tracelens_ext.cli.options import A_TRACE
-from tracelens_ext.cli.say import print_document
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def tree(
     """Show the call tree with the GPU time below each operation."""
     from tracelens_ext.analysis.patterns import user_pattern
     from tracelens_ext.analysis.tree_table import folded_stacks, merged_tree
-    from tracelens_ext.cli.analysis import AnalysisOptions, analyze
+    from tracelens_ext.cli.load import AnalysisOptions, analyze
 
     if folded and as_json:
         raise UsageError("--folded and --json are two forms of the tree; choose one")

@@ -21,15 +21,15 @@ from tracelens_ext.errors import (
 from tracelens_ext.fleet.inputs import FleetInput, base_name, file_system
 from tracelens_ext.fleet.portable_rules import PortableRules
 from tracelens_ext.fleet.ranks import ORDER, rank_of, world_size_of
-from tracelens_ext.fleet.scratch import worker_folder
-from tracelens_ext.readers.settings import ReadSettings, reading_with
+from tracelens_ext.fleet.temporary import worker_folder
+from tracelens_ext.settings import ReadSettings, reading_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.fleet.store import ResultStore
-    from tracelens_ext.readers.cache import TraceCache
 
 #: Raised when the parts, or what they mean, change: what was done before is then done again.
 LAYOUT = 1
@@ -209,8 +209,8 @@ def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any],
 
 
 def _cache(job: TraceJob) -> TraceCache | None:
-    from tracelens_ext.readers.cache import TraceCache
-    from tracelens_ext.readers.cache_settings import cache_is_off
+    from tracelens_ext.cache.settings import cache_is_off
+    from tracelens_ext.cache.store import TraceCache
 
     if not job.options.cache or job.source.is_remote or cache_is_off():
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import RuleError, UsageError
-from tracelens_ext.fleet.scratch import worker_folder
+from tracelens_ext.fleet.temporary import worker_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

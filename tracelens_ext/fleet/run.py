@@ -21,7 +21,7 @@ from tracelens_ext.fleet.ranks import ORDER, missing_ranks, rank_in_name
 from tracelens_ext.fleet.reduce import REDUCTIONS, reductions
 from tracelens_ext.fleet.rows import TABLES
 from tracelens_ext.fleet.store import ResultStore
-from tracelens_ext.readers.settings import read_settings
+from tracelens_ext.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens_ext.cache.store import open_cache
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
-from tracelens_ext.readers import foreign
-from tracelens_ext.readers.cache import open_cache
+from tracelens_ext.readers import unsupported as foreign
 from tracelens_ext.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tracelens_ext.readers.cache import TraceCache
+    from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.readers.source import Readable
 
     #: Everything a trace can be given as.

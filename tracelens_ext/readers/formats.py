@@ -11,22 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens_ext.readers import (
-    foreign,
-    kineto,
-    nsys_csv,
-    nsys_csv_trace,
-    nsys_export,
-    nsys_sqlite,
-)
-from tracelens_ext.readers.nsys_database import SQLITE_MAGIC
+from tracelens_ext.readers import unsupported as foreign
+from tracelens_ext.readers.kineto import reader as kineto
+from tracelens_ext.readers.nsys import csv_tables as nsys_csv
+from tracelens_ext.readers.nsys import csv_trace as nsys_csv_trace
+from tracelens_ext.readers.nsys import export as nsys_export
+from tracelens_ext.readers.nsys import sqlite as nsys_sqlite
+from tracelens_ext.readers.nsys.database import SQLITE_MAGIC
 from tracelens_ext.readers.source import ByteSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.readers import TraceSource
-    from tracelens_ext.readers.cache import TraceCache
     from tracelens_ext.readers.source import Readable
     from tracelens_ext.trace import Trace
 

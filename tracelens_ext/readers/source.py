@@ -17,7 +17,7 @@ from tracelens_ext.errors import (
     TraceTooLargeError,
 )
 from tracelens_ext.readers import gunzip
-from tracelens_ext.readers.settings import read_settings, size_text
+from tracelens_ext.settings import read_settings, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -184,7 +184,7 @@ def build_perf_report(
         )
     sheets |= _occasional_sheets(analyzer, collective_analysis)
     if gaps:
-        from tracelens_ext.analysis.gap_tables import gap_sheets
+        from tracelens_ext.analysis.gaps.tables import gap_sheets
 
         sheets |= gap_sheets(work)
     of_iterations: dict[str, pd.DataFrame] = {}

@@ -16,11 +16,11 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Labels, TraceBuilder
-from tracelens_ext.readers.nsys_database import MISSING, NsysDatabase
-from tracelens_ext.readers.nsys_names import MEMSET_NAME, api_name, memcpy_name
-from tracelens_ext.readers.nsys_places import Places
-from tracelens_ext.readers.nsys_ranges import TABLE as NVTX
-from tracelens_ext.readers.nsys_ranges import NvtxRanges, present
+from tracelens_ext.readers.nsys.database import MISSING, NsysDatabase
+from tracelens_ext.readers.nsys.names import MEMSET_NAME, api_name, memcpy_name
+from tracelens_ext.readers.nsys.places import Places
+from tracelens_ext.readers.nsys.ranges import TABLE as NVTX
+from tracelens_ext.readers.nsys.ranges import NvtxRanges, present
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import WHOLE_GRAPH, Conventions, EventKind
 

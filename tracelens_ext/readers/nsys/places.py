@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.readers.nsys_database import MISSING, distinct_rows
+from tracelens_ext.readers.nsys.database import MISSING, distinct_rows
 from tracelens_ext.trace import Device
 
 if TYPE_CHECKING:
     from tracelens_ext.readers.builder import Labels, TraceBuilder
-    from tracelens_ext.readers.nsys_database import NsysDatabase
+    from tracelens_ext.readers.nsys.database import NsysDatabase
     from tracelens_ext.trace import Int32Array, Int64Array
 
 PROCESS_SHIFT = 24

@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.codes import last_before, running_maximum
-from tracelens_ext.analysis.gaps import find_gaps, find_lanes
-from tracelens_ext.analysis.once import once_for_each
+from tracelens_ext.analysis.gaps.find import find_gaps, find_lanes
+from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.ordering import stable_order
 from tracelens_ext.trace import LAUNCH_KINDS, NONE
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tracelens_ext.analysis.gaps import Gaps
+    from tracelens_ext.analysis.gaps.find import Gaps
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.trace import Int64Array, Trace
 

@@ -20,20 +20,20 @@ import numpy as np
 from msgspec import Raw
 
 from tracelens_ext.readers.builder import Labels, TraceBuilder
-from tracelens_ext.readers.decimals import MISSING_TOKEN
-from tracelens_ext.readers.json_events import SLICE_BYTES, EventStream
-from tracelens_ext.readers.kineto_columns import SliceReader
-from tracelens_ext.readers.kineto_schema import NAME_IN_FILE, NO_DURATION, NO_PHASE, Args, Event
-from tracelens_ext.readers.lenient_json import Number
+from tracelens_ext.readers.kineto.columns import SliceReader
+from tracelens_ext.readers.kineto.decimals import MISSING_TOKEN
+from tracelens_ext.readers.kineto.json_events import SLICE_BYTES, EventStream
+from tracelens_ext.readers.kineto.lenient_json import Number
+from tracelens_ext.readers.kineto.schema import NAME_IN_FILE, NO_DURATION, NO_PHASE, Args, Event
+from tracelens_ext.readers.kineto.workers import slices_ahead
 from tracelens_ext.readers.salvage import salvage_note
-from tracelens_ext.readers.workers import slices_ahead
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import Device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tracelens_ext.readers.kineto_columns import SliceColumns, Special
+    from tracelens_ext.readers.kineto.columns import SliceColumns, Special
     from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Trace
 

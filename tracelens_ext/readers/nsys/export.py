@@ -9,17 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens_ext.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.cache_file import TEMPORARY_SUFFIX
-from tracelens_ext.readers.foreign import one_line
-from tracelens_ext.readers.nsys_database import SQLITE_MAGIC
-from tracelens_ext.readers.settings import read_settings
+from tracelens_ext.readers.nsys.database import SQLITE_MAGIC
+from tracelens_ext.readers.unsupported import one_line
+from tracelens_ext.settings import read_settings
 from tracelens_ext.trace_files import REPORT_SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens_ext.readers.cache import TraceCache
+    from tracelens_ext.cache.store import TraceCache
 
 _MAGIC = b"NVIDIA Tegra Profiler Report"
 _NOT_REPORTS = (b"{", b"[", b"\x1f\x8b", SQLITE_MAGIC)  # traces under a misleading name

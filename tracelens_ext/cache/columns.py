@@ -13,7 +13,7 @@ from tracelens_ext.trace import ArgColumn, Conventions, Device, Provenance, Trac
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracelens_ext.readers.cache_file import Column
+    from tracelens_ext.cache.file import Column
 
 #: The columns that hold one number an event.
 _PER_EVENT = (

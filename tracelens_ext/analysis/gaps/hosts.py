@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.codes import dense_codes, spread
-from tracelens_ext.analysis.gap_causes import CAUSES, SYNCHRONISATION
+from tracelens_ext.analysis.gaps.causes import CAUSES, SYNCHRONISATION
+from tracelens_ext.analysis.gaps.classified import judge_gaps
 from tracelens_ext.analysis.grouping import percent, texts
 from tracelens_ext.analysis.host_activity import innermost_during
-from tracelens_ext.analysis.judged_gaps import judge_gaps
-from tracelens_ext.analysis.once import once_for_each
+from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
 from tracelens_ext.tree import UNLINKED
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
 
-    from tracelens_ext.analysis.gaps import Scope
+    from tracelens_ext.analysis.gaps.classified import JudgedGaps
+    from tracelens_ext.analysis.gaps.find import Scope
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.judged_gaps import JudgedGaps
     from tracelens_ext.analysis.kept import Arrays
     from tracelens_ext.trace import Int64Array
 

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 _PACKAGE = Path(__file__).parents[1]
 #: What makes a trace and its tree, and what finds out what is kept beside them.
 READING = (
-    "readers/*.py",
-    *("trace.py", "tree.py", "linking.py", "nesting.py", "ordering.py", "text.py"),
+    "readers/**/*.py",
+    "cache/*.py",
+    *("settings.py", "trace.py", "tree.py", "linking.py", "nesting.py", "ordering.py", "text.py"),
     "trace_files.py",
 )
-FINDING = ("analysis/*.py", "intervals.py", "kernel_names.py")
+FINDING = ("analysis/**/*.py", "intervals.py", "kernel_names.py")
 _END_BYTES = 1 << 16
 _WHOLE_AT_ONCE = 1 << 20
 

@@ -9,17 +9,17 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.readers.builder import Interner
-from tracelens_ext.readers.nsys_database import MISSING, distinct_rows
-from tracelens_ext.readers.nsys_names import emitted_op
-from tracelens_ext.readers.nsys_places import PROCESS_SHIFT
+from tracelens_ext.readers.nsys.database import MISSING, distinct_rows
+from tracelens_ext.readers.nsys.names import emitted_op
+from tracelens_ext.readers.nsys.places import PROCESS_SHIFT
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.readers.builder import TraceBuilder
-    from tracelens_ext.readers.nsys_database import NsysDatabase
-    from tracelens_ext.readers.nsys_places import Places
+    from tracelens_ext.readers.nsys.database import NsysDatabase
+    from tracelens_ext.readers.nsys.places import Places
     from tracelens_ext.trace import Int32Array, Int64Array
 
     Names = dict[tuple[int, ...], bytes]

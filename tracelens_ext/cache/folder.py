@@ -8,7 +8,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracelens_ext.readers.cache_file import TEMPORARY_SUFFIX
+from tracelens_ext.cache.file import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -19,13 +19,13 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.readers.builder import Interner
-from tracelens_ext.readers.json_escapes import mend_bytes
-from tracelens_ext.readers.kineto_columns import Lane, SliceColumns, SliceReader, Special
+from tracelens_ext.readers.kineto.columns import Lane, SliceColumns, SliceReader, Special
+from tracelens_ext.readers.kineto.json_escapes import mend_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tracelens_ext.readers.kineto_schema import Event
+    from tracelens_ext.readers.kineto.schema import Event
 
 #: Slot, generation, bytes of text. A new generation means: forget the codes that were given.
 REQUEST = struct.Struct("<IIQ")

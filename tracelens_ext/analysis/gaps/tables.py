@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from tracelens_ext.analysis.codes import dense_codes, spread
-from tracelens_ext.analysis.gap_causes import CAUSES
-from tracelens_ext.analysis.gap_hosts import gap_hosts, host_rows
+from tracelens_ext.analysis.gaps.causes import CAUSES
+from tracelens_ext.analysis.gaps.classified import judge_gaps
+from tracelens_ext.analysis.gaps.hosts import gap_hosts, host_rows
 from tracelens_ext.analysis.grouping import percent, texts
-from tracelens_ext.analysis.judged_gaps import judge_gaps
 from tracelens_ext.analysis.kernel_statistics import simple_codes
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from tracelens_ext.analysis.gaps.classified import JudgedGaps
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.judged_gaps import JudgedGaps
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 

@@ -14,16 +14,16 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
-from tracelens_ext.readers.decimals import MISSING_NS
-from tracelens_ext.readers.nsys_csv import Piece, Report, open_report
-from tracelens_ext.readers.nsys_database import distinct_rows
+from tracelens_ext.readers.kineto.decimals import MISSING_NS
+from tracelens_ext.readers.nsys.csv_tables import Piece, Report, open_report
+from tracelens_ext.readers.nsys.database import distinct_rows
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.trace import NONE, Device, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.readers.nsys_csv import TableSource
+    from tracelens_ext.readers.nsys.csv_tables import TableSource
     from tracelens_ext.trace import Int64Array, Trace
 
 FORMAT = "nsys stats cuda_gpu_trace (CSV)"

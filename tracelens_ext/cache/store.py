@@ -20,17 +20,17 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from tracelens_ext.readers.cache_columns import trace_columns, trace_of
-from tracelens_ext.readers.cache_file import (
+from tracelens_ext.cache.columns import trace_columns, trace_of
+from tracelens_ext.cache.file import (
     DamagedFileError,
     TooLargeError,
     read_about,
     read_columns,
     write_columns,
 )
-from tracelens_ext.readers.cache_folder import KeptFile, kept_files, make_room, remove, size_of
-from tracelens_ext.readers.cache_identity import hash_of_whole, identity_of
-from tracelens_ext.readers.cache_settings import (
+from tracelens_ext.cache.folder import KeptFile, kept_files, make_room, remove, size_of
+from tracelens_ext.cache.identity import hash_of_whole, identity_of
+from tracelens_ext.cache.settings import (
     DEFAULT_SIZE,
     FOLDER_VARIABLE,
     OFF_VARIABLE,
@@ -39,13 +39,13 @@ from tracelens_ext.readers.cache_settings import (
     cache_is_off,
     cache_limit,
 )
-from tracelens_ext.readers.settings import read_settings
+from tracelens_ext.settings import read_settings
 from tracelens_ext.trace_files import journal_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tracelens_ext.readers.cache_file import Array, Column
+    from tracelens_ext.cache.file import Array, Column
     from tracelens_ext.trace import Trace
 
 #: Below this many bytes of text a trace is read about as fast as the cache would give it.

@@ -23,7 +23,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.nsys_csv_numbers import Cell, UnknownUnitError, nanoseconds, sizes, whole
+from tracelens_ext.readers.nsys.csv_numbers import Cell, UnknownUnitError, nanoseconds, sizes, whole
 from tracelens_ext.readers.source import ByteSource
 
 if TYPE_CHECKING:

@@ -26,9 +26,8 @@ from typing import IO, TYPE_CHECKING, Generic, TypeVar, cast
 
 import numpy as np
 
-from tracelens_ext.readers.kineto_columns import SliceColumns
-from tracelens_ext.readers.settings import read_settings
-from tracelens_ext.readers.slice_worker import (
+from tracelens_ext.readers.kineto.columns import SliceColumns
+from tracelens_ext.readers.kineto.slice_worker import (
     ANSWER,
     READY,
     REQUEST,
@@ -37,6 +36,7 @@ from tracelens_ext.readers.slice_worker import (
     TEXT_ROOM,
     read_slice,
 )
+from tracelens_ext.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tracelens_ext.readers.builder import Interner
-    from tracelens_ext.readers.kineto import KinetoColumns
-    from tracelens_ext.readers.kineto_columns import SliceReader
-    from tracelens_ext.readers.slice_worker import Header
+    from tracelens_ext.readers.kineto.columns import SliceReader
+    from tracelens_ext.readers.kineto.reader import KinetoColumns
+    from tracelens_ext.readers.kineto.slice_worker import Header
     from tracelens_ext.readers.source import ByteSource
 
     IntArray = npt.NDArray[np.integer]
@@ -63,7 +63,7 @@ _PROGRAM = (
     "import signal, sys;"
     "signal.signal(signal.SIGINT, signal.SIG_IGN);"
     "sys.path[:] = sys.argv[2:];"
-    "from tracelens_ext.readers.slice_worker import main;"
+    "from tracelens_ext.readers.kineto.slice_worker import main;"
     "main(int(sys.argv[1]))"
 )
 _GRACE_S = 1.0

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import numpy as np
 
 from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError
-from tracelens_ext.readers.foreign import one_line
+from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.trace_files import journal_beside
 
 if TYPE_CHECKING:

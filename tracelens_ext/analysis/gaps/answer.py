@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gap_causes import CAUSES
+from tracelens_ext.analysis.gaps.causes import CAUSES
 from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
-    from tracelens_ext.analysis.judged_gaps import JudgedGaps
+    from tracelens_ext.analysis.gaps.classified import JudgedGaps
 
 _WORTH_SAYING = 0.0005  # of the idle time: less would be shown as 0.0 %
 

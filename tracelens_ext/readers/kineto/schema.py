@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw, Struct
 
-from tracelens_ext.readers.decimals import MISSING_TOKEN
+from tracelens_ext.readers.kineto.decimals import MISSING_TOKEN
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:

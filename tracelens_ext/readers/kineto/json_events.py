@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, TypeVar
 import msgspec
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.json_escapes import mend_bytes
-from tracelens_ext.readers.lenient_json import (
+from tracelens_ext.readers.kineto.json_escapes import mend_bytes
+from tracelens_ext.readers.kineto.lenient_json import (
     IncompleteError,
     LenientDecoder,
     WrongError,
     end_of_gap,
 )
-from tracelens_ext.readers.settings import read_settings
 from tracelens_ext.readers.source import SALVAGE
+from tracelens_ext.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens_ext.readers.slice_decoders import EventDecoder, SlicesAhead
+    from tracelens_ext.readers.kineto.slice_decoders import EventDecoder, SlicesAhead
     from tracelens_ext.readers.source import ByteSource
 
 E = TypeVar("E")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from tracelens_ext.analysis.gap_causes import GapCauses, find_causes
-from tracelens_ext.analysis.gaps import Gaps, Lanes, Scope, find_gaps, processes_of
-from tracelens_ext.analysis.once import once_for_each
+from tracelens_ext.analysis.gaps.causes import GapCauses, find_causes
+from tracelens_ext.analysis.gaps.find import Gaps, Lanes, Scope, find_gaps, processes_of
+from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.errors import UsageError
 

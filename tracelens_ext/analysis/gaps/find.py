@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tracelens_ext.analysis.codes import dense_codes, running_maximum
-from tracelens_ext.analysis.once import once_for_each
+from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.intervals import union
 from tracelens_ext.ordering import stable_order
 

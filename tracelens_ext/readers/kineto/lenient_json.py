@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from tracelens_ext.readers.json_escapes import length_before, mend_text
+from tracelens_ext.readers.kineto.json_escapes import length_before, mend_text
 
 #: An error of the standard decoder this near the end of the text may be due to the end itself.
 _END_MARGIN = 16

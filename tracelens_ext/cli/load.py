@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.say import say
+from tracelens_ext.cli.messages import say
 from tracelens_ext.errors import TraceFormatError, UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def analyze(trace: Path, options: AnalysisOptions) -> TreePerfAnalyzer:
     """
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cli.reading import chosen_cache
-    from tracelens_ext.readers.settings import read_settings
+    from tracelens_ext.settings import read_settings
 
     with reading(trace) as progress:
         analyzer = TreePerfAnalyzer(

@@ -18,14 +18,14 @@ import numpy as np
 from msgspec import Raw
 
 from tracelens_ext.readers.builder import Interner
-from tracelens_ext.readers.decimals import (
+from tracelens_ext.readers.kineto.decimals import (
     MISSING,
     UnusualNumberError,
     mend,
     parse_integers,
     parse_nanoseconds,
 )
-from tracelens_ext.readers.kineto_schema import (
+from tracelens_ext.readers.kineto.schema import (
     METADATA,
     NAME_IN_FILE,
     NO_TEXT,

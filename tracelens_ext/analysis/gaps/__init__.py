@@ -1,0 +1,1 @@
+"""Gaps: when the GPU was idle, and why."""

@@ -1,0 +1,1 @@
+"""Reader of the JSON that PyTorch's profiler (libkineto) writes."""

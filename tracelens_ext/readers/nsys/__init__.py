@@ -1,0 +1,1 @@
+"""Readers of what Nsight Systems writes: SQLite exports, reports, CSV tables."""
