@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint check requirements bench fuzz clean
+.PHONY: demo test lint check bench fuzz clean
 
 ## demo: write a demo trace, print its tables, write report.xlsx
 demo: $(READY)
@@ -23,10 +23,6 @@ lint: $(READY)
 
 ## check: lint and test
 check: lint test
-
-## requirements: after a change of the built-in rules, the table of what their patterns require
-requirements: $(READY)
-	$(BIN)/python -m tracelens_ext.categorize.requirements_table
 
 ## bench: time and memory against a fixed yardstick (minutes; needs about 2 GB of disk)
 bench: $(READY)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import regex
 
 from tracelens_ext.categorize.matcher import LONG_NAME, BoundRule, Matcher, RuleTimeoutError
-from tracelens_ext.categorize.requirements import requirements
+from tracelens_ext.categorize.prefilter import requirements
 from tracelens_ext.categorize.stages import BoundPack
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _seconds(pattern: regex.Pattern[str], text: str) -> float:
 
 def _hard_texts(bound: BoundRule) -> Iterable[str]:
     """Texts that make a pattern with competing repetitions try all of their combinations."""
-    needed = [one.text for one_of in requirements(bound.rule.pattern) for one in sorted(one_of)]
+    needed = [text for texts in requirements(bound.rule.pattern) for text in sorted(texts)]
     starts = ["", *needed[:4]]
     starts += [example.name for example in bound.rule.examples[:2]]
     for start in starts:

@@ -1,8 +1,9 @@
 """Asking rules about names: the first rule that matches wins.
 
-A name is searched with the patterns that `index` says can match it, in the order of precedence,
-up to the first rule that no launching operation can turn down. Which of the rules found wins is
-then decided for each operation. Patterns from users and their plugins run under a time limit.
+A name is searched with the patterns that `prefilter` says can match it, in the order of
+precedence, up to the first rule that no launching operation can turn down. Which of the rules found
+wins is then decided for each operation. Patterns from users and their plugins run under a time
+limit.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
-from tracelens_ext.categorize.index import LiteralIndex
-from tracelens_ext.categorize.requirements import Requirement, requirements
+from tracelens_ext.categorize.prefilter import Prefilter
 from tracelens_ext.errors import RuleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import regex
 
@@ -137,7 +137,7 @@ def _compiled(bound: BoundRule, field: str, pattern: str) -> regex.Pattern[str]:
 
 
 class Matcher:
-    """Rules in order of precedence, with the index that makes asking them fast.
+    """Rules in order of precedence, with the prefilter that makes asking them fast.
 
     Args:
         rules: the rules, the first to be asked first.
@@ -147,12 +147,8 @@ class Matcher:
         self.rules = tuple(rules)
 
     @cached_property
-    def _needs(self) -> list[tuple[Requirement, ...]]:
-        return [requirements(bound.rule.pattern) for bound in self.rules]
-
-    @cached_property
-    def _index(self) -> LiteralIndex:
-        return LiteralIndex(self._needs)
+    def _prefilter(self) -> Prefilter:
+        return Prefilter(bound.rule.pattern for bound in self.rules)
 
     def first_matches(
         self, names: Sequence[str], ops_of_name: Sequence[Sequence[str | None]]
@@ -170,12 +166,10 @@ class Matcher:
             RuleError: a pattern takes too long, or is not a regular expression.
         """
         answers: list[list[BoundRule | None]] = []
-        candidates = self._index.candidates(names)
-        for name, ops, numbers in zip(names, ops_of_name, candidates, strict=True):
+        for name, ops in zip(names, ops_of_name, strict=True):
             found = []
-            for number in numbers:
-                bound = self.rules[number]
-                if meets(name, self._needs[number]) and bound.finds(name):
+            for bound in self.candidates(name):
+                if bound.finds(name):
                     found.append(bound)
                     if bound.rule.cpu_op is None:
                         break
@@ -184,27 +178,6 @@ class Matcher:
             )
         return answers
 
-    def candidates(self, name: str) -> list[BoundRule]:
+    def candidates(self, name: str) -> Iterator[BoundRule]:
         """The rules that may find the name, in order; the others cannot."""
-        (numbers,) = self._index.candidates([name])
-        return [self.rules[number] for number in numbers]
-
-
-def meets(name: str, needs: tuple[Requirement, ...]) -> bool:
-    """Whether a name can match a pattern with these requirements.
-
-    The index looks for one requirement of each pattern; looking for the others as well takes far
-    less time than most searches.
-    """
-    if len(needs) < 2:
-        return True
-    if not name.isascii():
-        return True
-    lowered = name.lower()
-    for requirement in needs:
-        for text, ignore_case in requirement:
-            if text in (lowered if ignore_case else name):
-                break
-        else:
-            return False
-    return True
+        return (self.rules[number] for number in self._prefilter.candidates(name))
