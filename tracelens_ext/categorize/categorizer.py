@@ -12,20 +12,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from tracelens_ext.categorize.choice import CategorizerLike, choose, python_stage, user_maps
-from tracelens_ext.categorize.decisions import Decisions
+from tracelens_ext.categorize.decisions import UNKNOWN, Decisions, Kernel, Verdict
 from tracelens_ext.categorize.loading import load_pack
-from tracelens_ext.categorize.matcher import RuleTimeoutError
+from tracelens_ext.categorize.matcher import Matcher, RuleTimeoutError
 from tracelens_ext.categorize.offered import offered_packs, python_hooks
-from tracelens_ext.categorize.stages import (
-    UNKNOWN,
-    BoundPack,
-    Kernel,
-    RuleStage,
-    Source,
-    Stage,
-    Verdict,
-    build_stages,
-)
+from tracelens_ext.categorize.stages import BoundPack, Source, Stage, build_stages
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry, default_registry
 from tracelens_ext.hooks.guard import guarded, one_line
@@ -214,7 +205,7 @@ class KernelCategorizer:
         self, stage: Stage, kernels: Sequence[Kernel], pending: Sequence[int]
     ) -> Sequence[Verdict | None]:
         """One stage's answers for the kernels still open."""
-        if isinstance(stage, RuleStage):
+        if isinstance(stage, Matcher):
             return stage.decide([kernels[at] for at in pending])
         if stage.own_risk:
             answers = stage.decide(kernels)

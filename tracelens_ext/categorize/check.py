@@ -112,7 +112,7 @@ def _check_examples(bound: BoundRule, matcher: Matcher, place: str) -> Iterator[
         if problem is not None:
             yield Finding("error", place, problem)
             continue
-        ((winner,),) = matcher.first_matches([example.name], [[example.cpu_op]])
+        winner = matcher.winner(example.name, example.cpu_op)
         winners.append(winner)
         if winner is not None and winner.rule.category != bound.rule.category:
             yield Finding(

@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
+from tracelens_ext.categorize.decisions import Verdict
 from tracelens_ext.categorize.prefilter import Prefilter
 from tracelens_ext.errors import RuleError
+from tracelens_ext.text import encodable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import regex
 
+    from tracelens_ext.categorize.decisions import Kernel
     from tracelens_ext.categorize.rules import Rule, RulePack
 
 Origin = Literal["rules", "categorizer", "plugin", "builtin"]
@@ -96,6 +99,12 @@ class BoundRule:
         return self._search(self._cpu_op, cpu_op, "cpu_op")
 
     @cached_property
+    def verdict(self) -> Verdict:
+        """What the rule says of a kernel that it matches."""
+        rule, category = self.rule, encodable(self.rule.category)
+        return Verdict(category, rule.vendor, rule.library, self.id, self.pack.name, rule.is_known)
+
+    @cached_property
     def _pattern(self) -> regex.Pattern[str]:
         return _compiled(self, "pattern", self.rule.pattern)
 
@@ -150,34 +159,39 @@ class Matcher:
     def _prefilter(self) -> Prefilter:
         return Prefilter(bound.rule.pattern for bound in self.rules)
 
-    def first_matches(
-        self, names: Sequence[str], ops_of_name: Sequence[Sequence[str | None]]
-    ) -> list[list[BoundRule | None]]:
-        """The winning rule for each name with each of its launching operations.
-
-        Args:
-            names: distinct kernel names.
-            ops_of_name: for each name, the operations that launched it (None: not known).
-
-        Returns:
-            For each name, a list parallel to its operations; None where no rule matches.
+    def decide(self, kernels: Iterable[Kernel]) -> list[Verdict | None]:
+        """The winning rule's verdict for each kernel; None where no rule matches.
 
         Raises:
             RuleError: a pattern takes too long, or is not a regular expression.
         """
-        answers: list[list[BoundRule | None]] = []
-        for name, ops in zip(names, ops_of_name, strict=True):
-            found = []
-            for bound in self.candidates(name):
-                if bound.finds(name):
-                    found.append(bound)
-                    if bound.rule.cpu_op is None:
-                        break
-            answers.append(
-                [next((bound for bound in found if bound.allows(op)), None) for op in ops]
-            )
-        return answers
+        found: dict[str, list[BoundRule]] = {}
+        verdicts = []
+        for name, cpu_op in kernels:
+            if name not in found:
+                found[name] = self._matching(name)
+            winner = _first(found[name], cpu_op)
+            verdicts.append(None if winner is None else winner.verdict)
+        return verdicts
+
+    def winner(self, name: str, cpu_op: str | None) -> BoundRule | None:
+        """The rule that decides about one kernel; raises as `decide` does."""
+        return _first(self._matching(name), cpu_op)
 
     def candidates(self, name: str) -> Iterator[BoundRule]:
         """The rules that may find the name, in order; the others cannot."""
         return (self.rules[number] for number in self._prefilter.candidates(name))
+
+    def _matching(self, name: str) -> list[BoundRule]:
+        """The rules that find a name, up to the first that no launching operation turns down."""
+        found = []
+        for bound in self.candidates(name):
+            if bound.finds(name):
+                found.append(bound)
+                if bound.rule.cpu_op is None:
+                    break
+        return found
+
+
+def _first(found: Iterable[BoundRule], cpu_op: str | None) -> BoundRule | None:
+    return next((bound for bound in found if bound.allows(cpu_op)), None)
