@@ -17,7 +17,7 @@ from tracelens_ext.categorize.offered import offered_packs, python_hooks
 from tracelens_ext.cli import run
 from tracelens_ext.hooks import PluginRegistry, hookspecs
 from tracelens_ext.readers.plugin_readers import read_with_plugins
-from tracelens_ext.report.plugin_sheets import plugin_sheets
+from tracelens_ext.sheets.plugin_tables import plugin_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FUSED = "void my_company::fused_bias_gelu<float>(float*)"
@@ -137,7 +137,7 @@ def test_the_report_sheet_example() -> None:
 
     (code,) = [c for c in blocks("plugins.md", "python") if "tracelens_report_sheets" in c]
     registry = PluginRegistry([FakeEntryPoint("page", type("Module", (), execute(code)))])
-    sheets = plugin_sheets(TreePerfAnalyzer("trace.json"), registry=registry)
+    sheets = plugin_tables(TreePerfAnalyzer("trace.json"), registry=registry)
     assert registry.problems == []
     assert len(sheets["longest_kernels"]) == 4
 

@@ -32,7 +32,7 @@ from tracelens_ext.analysis.gaps.tables import PAIR_SORTS
 from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.errors import UsageError
 from tracelens_ext.kernel_names import simple_name
-from tracelens_ext.report.perf_report import build_perf_report
+from tracelens_ext.sheets.report import build_perf_report
 from tracelens_ext.trace import NONE
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tracelens_ext.demo import write_demo_trace
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report.formats import Document, Format, write_document
+from tracelens_ext.report.formats import Format
 from tracelens_ext.report.manifest import (
     MANIFEST,
     check_folder,
@@ -26,14 +26,15 @@ from tracelens_ext.report.manifest import (
     manifest_files,
     may_replace,
 )
+from tracelens_ext.report.report import Report, write_report
 
-DOCUMENT = Document("A report", {"table": pd.DataFrame({"a": [1]})}, notes=["A note."])
+REPORT = Report("A report", {"table": pd.DataFrame({"a": [1]})}, notes=["A note."])
 FILES = [chosen for chosen in Format if not chosen.is_folder]
 
 
 @pytest.mark.parametrize("chosen", FILES)
 def test_each_format_carries_its_mark(tmp_path: Path, chosen: Format) -> None:
-    (path,) = write_document(DOCUMENT, chosen, tmp_path / f"a{chosen.suffix}")
+    (path,) = write_report(REPORT, {tmp_path / f"a{chosen.suffix}": chosen})
     assert made_here(path)
     renamed = path.rename(tmp_path / "renamed")
     assert made_here(renamed), "the mark is inside"
@@ -45,7 +46,7 @@ def test_a_page_carries_its_mark(tmp_path: Path) -> None:
         pytest.importorskip(name, reason=f"{name} is not installed")
     from tracelens_ext.report.html import write_html
 
-    write_html(tmp_path / "a.html", DOCUMENT.sheets, title="A report")
+    write_html(tmp_path / "a.html", REPORT.sheets, title="A report")
     assert made_here(tmp_path / "a.html")
 
 
@@ -189,7 +190,6 @@ def test_a_deep_manifest_is_none(tmp_path: Path) -> None:
 def test_programs_that_read_a_whole_folder_skip_the_manifest(tmp_path: Path) -> None:
     from importlib import import_module
 
-    write_document(DOCUMENT, Format.parquet, tmp_path)
-    finish_folder(tmp_path, ["table.parquet"])
+    write_report(REPORT, {tmp_path: Format.parquet})
     dataset = import_module("pyarrow.dataset").dataset(tmp_path)
     assert [Path(file).name for file in dataset.files] == ["table.parquet"]

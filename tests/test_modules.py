@@ -12,7 +12,7 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.modules import has_modules, nn_modules
 from tracelens_ext.demo import write_demo_trace
 from tracelens_ext.intervals import union_length
-from tracelens_ext.report.perf_report import build_perf_report
+from tracelens_ext.sheets.report import build_perf_report
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:

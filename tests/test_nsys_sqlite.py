@@ -35,7 +35,7 @@ from tracelens_ext.analysis.overview import advice
 from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.cli import run
 from tracelens_ext.readers import read_trace
-from tracelens_ext.report.perf_report import build_perf_report
+from tracelens_ext.sheets.report import build_perf_report
 from tracelens_ext.trace import EventKind
 from tracelens_ext.tree import CallTree
 

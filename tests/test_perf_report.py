@@ -14,8 +14,8 @@ import pytest
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.demo import build_demo_trace, write_demo_trace
 from tracelens_ext.errors import OutputError, TraceError, UsageError
-from tracelens_ext.report.perf_report import build_perf_report, default_report_path
-from tracelens_ext.report.undisturbed import undisturbed
+from tracelens_ext.sheets.fast_pandas import fast_pandas
+from tracelens_ext.sheets.report import build_perf_report, default_report_path
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_iterations_are_sheets_when_asked_for(steps: Path, tmp_path: Path) -> No
         use_kernel_name_categories=True,
     )
     analyzer = TreePerfAnalyzer(steps, use_kernel_name_categories=True)
-    with undisturbed():  # texts are kept as in a report
+    with fast_pandas():  # texts are kept as in a report
         table, statistics = analyzer.get_df_iterations(), analyzer.get_df_iteration_statistics()
     pd.testing.assert_frame_equal(asked["iterations"], table)
     pd.testing.assert_frame_equal(asked["iteration_statistics"], statistics)

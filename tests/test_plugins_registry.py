@@ -30,7 +30,7 @@ from tracelens_ext.hooks import (
 )
 from tracelens_ext.hooks.guard import SECONDS_VARIABLE
 from tracelens_ext.readers.plugin_readers import offered_readers, read_with_plugins
-from tracelens_ext.report.plugin_sheets import plugin_sheets
+from tracelens_ext.sheets.plugin_tables import plugin_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("tracelens_"))
@@ -49,7 +49,7 @@ def problem_of(module: object) -> str:
     plugins = registry(broken=module, good=GOOD)
     asked = KernelCategorizer.create(registry=plugins)
     assert asked.categorize(["good"]).category == ["Good"]
-    plugin_sheets(object(), registry=plugins)
+    plugin_tables(object(), registry=plugins)
     offered_readers(plugins)
     problems = list(dict.fromkeys([*plugins.problems, *asked.problems]))
     assert len(problems) == 1
@@ -205,7 +205,7 @@ def test_report_sheets() -> None:
         return {"mine": table, "GPU_Timeline": table}
 
     plugins = registry(p=plugin(tracelens_report_sheets=tracelens_report_sheets))
-    sheets = plugin_sheets("the analyzer", ["gpu_timeline"], plugins)
+    sheets = plugin_tables("the analyzer", ["gpu_timeline"], plugins)
     assert list(sheets) == ["mine"]
     assert sheets["mine"] is table
     assert plugins.problems == ["p: sheet 'GPU_Timeline': the report has one already"]

@@ -22,6 +22,7 @@ from tracelens_ext.analysis.iterations import (
     iteration_of_gpu,
     recording_end,
 )
+from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.analysis.patterns import user_pattern
 from tracelens_ext.intervals import union
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
@@ -80,6 +81,7 @@ class IterationTable:
         return len(self.frame)
 
 
+@once_for_each
 def iteration_table(
     work: GpuWork, annotation: str | re.Pattern[str] | None = None
 ) -> IterationTable:

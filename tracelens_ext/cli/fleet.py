@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_document
+from tracelens_ext.cli.messages import print_report
 
 if TYPE_CHECKING:
     from tracelens_ext.fleet import FleetResult
@@ -124,7 +124,7 @@ def _tell_problems(result: FleetResult) -> None:
 
 
 def _print_json(result: FleetResult) -> None:
-    from tracelens_ext.report.formats import Document
+    from tracelens_ext.report.report import Report
 
     facts: list[tuple[str, object]] = [
         ("Results", result.out),
@@ -134,5 +134,5 @@ def _print_json(result: FleetResult) -> None:
         ("Ranks missing", result.missing),
     ]
     sheets = {**result.tables, "failures": result.failures}
-    document = Document("GPU performance of a fleet", sheets, facts, result.notes)
-    print_document(document)
+    report = Report("GPU performance of a fleet", sheets, facts, result.notes)
+    print_report(report)

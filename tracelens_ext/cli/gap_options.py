@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracelens_ext.cli.messages import print_document
+from tracelens_ext.cli.messages import print_report
 from tracelens_ext.cli.options import A_TRACE
 from tracelens_ext.errors import UsageError
 
@@ -142,12 +142,12 @@ class GapOptions:
 
 def print_json(title: str, trace: Path, sheets: Mapping[str, pd.DataFrame], selected: str) -> None:
     """Print tables as one JSON document."""
-    from tracelens_ext.report.formats import Document
+    from tracelens_ext.report.report import Report
 
     facts: list[tuple[str, object]] = [("Trace", str(trace))]
     if selected:
         facts.append(("Selected", selected))
-    print_document(Document(title, sheets, facts))
+    print_report(Report(title, sheets, facts))
 
 
 def gap_sheets(report: GapReport) -> dict[str, pd.DataFrame]:

@@ -10,7 +10,7 @@ import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.inputs import check_files
-from tracelens_ext.cli.messages import print_document, say
+from tracelens_ext.cli.messages import print_report, say
 from tracelens_ext.cli.reading import reads_traces
 from tracelens_ext.errors import UsageError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracelens_ext.class_statistics.class_map import Classifier
     from tracelens_ext.class_statistics.configuration import InputSpec
     from tracelens_ext.class_statistics.statistics import ClassStatistics
-    from tracelens_ext.cli.outputs import Outputs
+    from tracelens_ext.report.formats import Places
     from tracelens_ext.trace import Trace
 
 app = typer.Typer(
@@ -120,6 +120,8 @@ def stats(
 
     With NVTX ranges around the iterations, also estimate the time in them that no kernel fills.
     """
+    from tracelens_ext.report.report import check_places
+
     named = _Named(
         trace=trace,
         kernels=kernels,
@@ -134,11 +136,11 @@ def stats(
     )
     specs, classifier = named.own() if config is None else named.configured(config)
     inputs = [path for spec in specs for path in spec.files]
-    outputs = _outputs(csv, xlsx)
-    outputs.check(inputs, force=force)
+    places = _places(csv, xlsx)
+    check_places(places, inputs, force=force)
     check_files(inputs)
     statistics = _computed(specs, classifier)
-    _show(statistics, outputs, inputs, json=json, quiet=quiet, force=force)
+    _show(statistics, places, inputs, json=json, quiet=quiet, force=force)
 
 
 app.command()(reads_traces(stats))
@@ -230,8 +232,7 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _outputs(csv: Path | None, xlsx: Path | None) -> Outputs:
-    from tracelens_ext.cli.outputs import Outputs
+def _places(csv: Path | None, xlsx: Path | None) -> Places:
     from tracelens_ext.report.formats import Format
 
     if csv is not None and csv.suffix.lower() == ".csv" and not csv.is_dir():
@@ -239,7 +240,7 @@ def _outputs(csv: Path | None, xlsx: Path | None) -> Outputs:
     if xlsx is not None and xlsx.suffix.lower() != ".xlsx":
         raise UsageError(f"{xlsx}: an Excel file is named .xlsx")
     asked = ((csv, Format.csv), (xlsx, Format.xlsx))
-    return Outputs({path: chosen for path, chosen in asked if path is not None})
+    return {path: chosen for path, chosen in asked if path is not None}
 
 
 def _computed(
@@ -276,7 +277,7 @@ def _read(path: Path) -> Trace:
 
 def _show(
     statistics: Sequence[tuple[str, ClassStatistics]],
-    outputs: Outputs,
+    places: Places,
     inputs: Sequence[Path],
     *,
     json: bool,
@@ -286,11 +287,12 @@ def _show(
     """Write what was asked for, and print the text, or the tables as JSON."""
     from tracelens_ext.class_statistics.document import document
     from tracelens_ext.class_statistics.layout import text
+    from tracelens_ext.report.report import write_report
 
-    report = document(statistics) if json or outputs.files else None
-    written = outputs.write(report, inputs, force=force) if report is not None else []
+    report = document(statistics) if json or places else None
+    written = write_report(report, places, inputs, force=force) if report is not None else []
     if json and report is not None:
-        print_document(report)
+        print_report(report)
     elif not quiet:
         typer.echo("\n\n".join(text(found, title) for title, found in statistics), nl=False)
         for path in written:

@@ -23,10 +23,8 @@ from tracelens_ext.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from functools import partial
 
     from tracelens_ext.cli.report import Run
-    from tracelens_ext.report.perf_report import PerfReport
 
 #: Together the traces must have so many bytes of text to be worth the start of processes.
 WORTHWHILE_BYTES = 200 * 10**6
@@ -80,7 +78,7 @@ def reports_elsewhere(run: Run, traces: Sequence[Path]) -> Iterator[_Reports]:
     reports = _Reports(traces)
     worthwhile = sum(sizes) >= WORTHWHILE_BYTES
     try:
-        if count > 1 and worthwhile and run.measure is None and os.name == "posix":
+        if count > 1 and worthwhile and not run.comparing and os.name == "posix":
             reports.start(count, _description(run, traces, max(1, jobs // count)))
         yield reports
     finally:
@@ -128,7 +126,7 @@ def _description(run: Run, traces: Sequence[Path], jobs: int) -> dict[str, Any]:
         "traces": [str(trace) for trace in traces],
         "wanted": asdict(run.wanted),
         "options": asdict(run.options),
-        "build": cast("partial[PerfReport]", run.build).keywords,
+        "build": asdict(run.report_options),
         "force": run.force,
         "reading": asdict(read_settings()) | {"jobs": jobs},
         "cache": cache_choice(),

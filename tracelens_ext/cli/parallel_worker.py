@@ -111,7 +111,7 @@ def _run(asked: dict[str, Any]) -> Any:  # noqa: ANN401  # a `Run`, which must n
     from tracelens_ext.cli.outputs import Wanted
     from tracelens_ext.cli.report import Run
     from tracelens_ext.report.formats import Format
-    from tracelens_ext.report.perf_report import build_perf_report
+    from tracelens_ext.sheets.options import ReportOptions
 
     wanted, options = dict(asked["wanted"]), dict(asked["options"])
     wanted["format"] = None if wanted["format"] is None else Format(wanted["format"])
@@ -121,8 +121,8 @@ def _run(asked: dict[str, Any]) -> Any:  # noqa: ANN401  # a `Run`, which must n
     return Run(
         wanted=Wanted(**wanted),
         options=AnalysisOptions(**options),
-        build=partial(build_perf_report, **asked["build"]),
-        measure=None,
+        report_options=ReportOptions(**asked["build"]),
+        comparing=False,
         total=False,
         force=asked["force"],
         top=0,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracelens_ext.cli.messages import print_document
+from tracelens_ext.cli.messages import print_report
 from tracelens_ext.cli.options import A_TRACE
 from tracelens_ext.errors import UsageError
 
@@ -89,16 +89,16 @@ def _print_lines(lines: Iterator[str], width: int | None) -> None:
 
 def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: float) -> None:
     from tracelens_ext.analysis.tree_table import tree_rows
-    from tracelens_ext.report.formats import Document
+    from tracelens_ext.report.report import Report
 
     left_out = _left_out(tree, depth, min_percent)
-    document = Document(
+    report = Report(
         title="Call tree",
         sheets={"call_tree": tree_rows(tree, tree.kept(depth, min_percent))},
         facts=[("Trace", str(trace)), ("GPU busy time", _busy(tree))],
         notes=[left_out] if left_out else [],
     )
-    print_document(document)
+    print_report(report)
 
 
 def _busy(tree: MergedTree) -> str:

@@ -8,8 +8,7 @@ import numpy as np
 
 from tracelens_ext.analysis.codes import dense_codes, spread
 from tracelens_ext.analysis.gaps.causes import CAUSES
-from tracelens_ext.analysis.gaps.classified import judge_gaps
-from tracelens_ext.analysis.gaps.hosts import gap_hosts, host_rows
+from tracelens_ext.analysis.gaps.hosts import host_rows
 from tracelens_ext.analysis.grouping import percent, texts
 from tracelens_ext.analysis.kernel_statistics import simple_codes
 from tracelens_ext.errors import UsageError
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gaps.classified import JudgedGaps
-    from tracelens_ext.analysis.gpu_work import GpuWork
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 
@@ -210,15 +208,3 @@ def gap_list(judged: JudgedGaps, *, longest: int | None = None) -> pd.DataFrame:
             shown = [names[trace.name[row]] if row != NONE else "" for row in rows.tolist()]
             frame[column] = pd.array(shown, dtype="str")
     return frame
-
-
-def gap_sheets(work: GpuWork) -> dict[str, pd.DataFrame]:
-    """The tables of a report, by the names of their sheets."""
-    devices, streams = judge_gaps(work, "device"), judge_gaps(work, "stream")
-    return {
-        "gap_summary": gap_summary([devices, streams]),
-        "gap_hosts": gap_hosts(devices),
-        "gap_streams": gap_streams(streams),
-        "gap_pairs": gap_pairs(streams),
-        "gaps_longest": gap_list(devices, longest=LONGEST_LISTED),
-    }

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def plugin_sheets(
+def plugin_tables(
     analyzer: object, taken: Iterable[str] = (), registry: PluginRegistry | None = None
 ) -> dict[str, pd.DataFrame]:
-    """The extra sheets of all plugins.
+    """The tables that plugins add.
 
     Args:
         analyzer: the `TreePerfAnalyzer` to hand over.

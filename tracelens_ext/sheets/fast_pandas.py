@@ -1,4 +1,4 @@
-"""What a report is made under, so that neither the collector nor pandas' settings slow it."""
+"""Pandas without garbage collection and Arrow, which only slow down the making of a report."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Make the tables of a report, and write them, without what only costs time there.
+def fast_pandas() -> Iterator[None]:
+    """Make the tables of a report, and write them, with less to do for Python and pandas.
 
     *No garbage collection.* Tables make hardly any cycles, and one full collection walks every
     object of every imported module: a tenth of the time of a small trace.

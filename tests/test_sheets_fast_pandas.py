@@ -7,7 +7,7 @@ import gc
 import pandas as pd
 import pytest
 
-from tracelens_ext.report.undisturbed import undisturbed
+from tracelens_ext.sheets.fast_pandas import fast_pandas
 
 
 def settings() -> tuple[bool, object]:
@@ -16,9 +16,9 @@ def settings() -> tuple[bool, object]:
 
 def test_it_is_put_back() -> None:
     before = settings()
-    with undisturbed():
+    with fast_pandas():
         assert settings() == (False, "python")
-        with undisturbed():
+        with fast_pandas():
             pass
         assert settings() == (False, "python")
     assert settings() == before
@@ -26,7 +26,7 @@ def test_it_is_put_back() -> None:
 
 def test_it_is_put_back_after_an_error() -> None:
     before = settings()
-    with pytest.raises(ValueError, match="broken"), undisturbed():
+    with pytest.raises(ValueError, match="broken"), fast_pandas():
         raise ValueError("broken")
     assert settings() == before
 
@@ -34,7 +34,7 @@ def test_it_is_put_back_after_an_error() -> None:
 def test_a_collector_that_was_off_stays_off() -> None:
     gc.disable()
     try:
-        with undisturbed():
+        with fast_pandas():
             pass
         assert not gc.isenabled()
     finally:
@@ -43,6 +43,6 @@ def test_a_collector_that_was_off_stays_off() -> None:
 
 def test_tables_hold_the_same_texts() -> None:
     texts = ["gemm", "é", "", "=1+1"]
-    with undisturbed():
+    with fast_pandas():
         inside = pd.DataFrame({"name": texts})
     assert inside["name"].tolist() == pd.DataFrame({"name": texts})["name"].tolist() == texts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracelens_ext.report.charts import Chart
-from tracelens_ext.report.formats import Document
+from tracelens_ext.report.report import Report
 
 if TYPE_CHECKING:
     from tracelens_ext.analysis.comparison import Comparison
@@ -20,7 +20,7 @@ _DESCRIPTIONS = {
 }
 
 
-def comparison_document(comparison: Comparison) -> Document:
+def comparison_report(comparison: Comparison) -> Report:
     """A comparison, ready for any format."""
     letters = comparison.letters
     differences = (
@@ -37,12 +37,11 @@ def comparison_document(comparison: Comparison) -> Document:
         )
         for letter, column in differences.items()
     ]
-    return Document(
+    return Report(
         title=TITLE,
         sheets=comparison.tables,
         facts=comparison.facts,
         notes=comparison.notes,
         descriptions=_DESCRIPTIONS,
         charts=charts,
-        page_charts=charts,
     )
