@@ -321,7 +321,7 @@ def test_workers_end_with_their_parent() -> None:
     """Even when that is killed and can do nothing about it."""
     program = (
         "import sys, time\n"
-        "from tracelens_ext.readers import kineto, workers\n"
+        "from tracelens_ext.readers.kineto import reader as kineto, workers\n"
         "pool = workers.SliceWorkers(kineto.KinetoColumns())\n"
         "pool.start(2)\n"
         "assert all(w._receive(len(workers.READY)) == workers.READY for w in pool._workers)\n"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 import msgspec
 
@@ -33,10 +33,21 @@ from tracelens_ext.settings import read_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens_ext.readers.kineto.slice_decoders import EventDecoder, SlicesAhead
+    from tracelens_ext.readers.kineto.workers import SliceWorkers
     from tracelens_ext.readers.source import ByteSource
 
 E = TypeVar("E")
+
+
+class EventDecoder(Protocol[E]):
+    """Turns JSON text into events."""
+
+    def decode(self, text: bytes) -> list[E]:
+        """Decode an array of events; raises `msgspec.DecodeError` if one is unusual."""
+
+    def repair(self, event: object) -> E | None:
+        """Make the best of one unusual event; None if it had to be dropped (and was counted)."""
+
 
 SLICE_BYTES = 1 << 20
 _MEMBER_BYTES = 1 << 16  # read at a time outside the array
@@ -92,7 +103,7 @@ class EventStream(Generic[E]):
         source: ByteSource,
         decoder: EventDecoder[E],
         slice_bytes: int = SLICE_BYTES,
-        ahead: SlicesAhead | None = None,
+        ahead: SliceWorkers | None = None,
     ) -> None:
         self._source = source
         self._decoder = decoder
@@ -243,7 +254,7 @@ class EventStream(Generic[E]):
         self._size = self._slice_bytes if used else self._size * 2
         return events, ended
 
-    def _go_ahead(self, ahead: SlicesAhead) -> Iterator[list[E]]:
+    def _go_ahead(self, ahead: SliceWorkers) -> Iterator[list[E]]:
         """Have slices decoded elsewhere, and here while nobody else has time, while all goes well.
 
         Where it does not, what was read since is taken back: `_next_events` finds all as if
@@ -281,20 +292,20 @@ class EventStream(Generic[E]):
         if self._refusals > _MOST_REFUSALS:
             self._ahead = None
 
-    def _begin(self, begun: deque[_Ahead[E]], ahead: SlicesAhead | None) -> bool:
+    def _begin(self, begun: deque[_Ahead[E]], ahead: SliceWorkers | None) -> bool:
         """Begin with the next slice, here or elsewhere; False, with nothing changed, if in vain."""
         try:
             piece = self._read(self._slice_bytes)
         except TraceError:  # which comes again when it is its turn
             return False
-        cut = self._last_cut(piece, len(piece))
-        if cut is None:
-            done = False
-        elif ahead is not None:
-            done, events = ahead.put((self._rest, memoryview(piece)[:cut])), None
-        else:
-            events = self._decoded((b"[", self._rest, memoryview(piece)[:cut], b"]"))
-            done = events is not None
+        done, events = False, None
+        if (cut := self._last_cut(piece, len(piece))) is not None:
+            text = b"".join((b"[", self._rest, memoryview(piece)[:cut], b"]"))
+            if ahead is not None:
+                done = ahead.put(text)
+            else:
+                events = self._decoded(text)
+                done = events is not None
         if not done:
             self._source.unread(piece)
             self._at_end = False
@@ -303,9 +314,9 @@ class EventStream(Generic[E]):
         self._rest = piece[cut:].lstrip(_GAP_BYTES)
         return True
 
-    def _decoded(self, parts: tuple[bytes | memoryview, ...]) -> list[E] | None:
+    def _decoded(self, text: bytes) -> list[E] | None:
         try:
-            return self._decoder.decode(b"".join(parts))
+            return self._decoder.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._refused()
             return None
