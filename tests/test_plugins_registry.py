@@ -16,21 +16,21 @@ import pluggy
 import pytest
 from categorize_helpers import FakeEntryPoint, plugin, registry, write_pack
 
-from tracelens_ext.categorize import (
-    KernelCategorizer,
+from tracelens_ext.categorize import KernelCategorizer, Rule, RulePack
+from tracelens_ext.categorize.offered import offered_packs
+from tracelens_ext.cli.plugins import plugin_status
+from tracelens_ext.hooks import (
+    NO_PLUGINS_VARIABLE,
+    PluginAnswerError,
     PluginRegistry,
-    Rule,
-    RulePack,
+    default_registry,
     hookimpl,
     hookspecs,
-)
-from tracelens_ext.categorize.guard import SECONDS_VARIABLE
-from tracelens_ext.categorize.registry import (
-    NO_PLUGINS_VARIABLE,
-    default_registry,
     load_registry,
 )
-from tracelens_ext.categorize.status import plugin_status
+from tracelens_ext.hooks.guard import SECONDS_VARIABLE
+from tracelens_ext.readers.plugin_readers import offered_readers, read_with_plugins
+from tracelens_ext.report.plugin_sheets import plugin_sheets
 
 ROOT = Path(__file__).resolve().parents[1]
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("tracelens_"))
@@ -49,8 +49,8 @@ def problem_of(module: object) -> str:
     plugins = registry(broken=module, good=GOOD)
     asked = KernelCategorizer.create(registry=plugins)
     assert asked.categorize(["good"]).category == ["Good"]
-    plugins.report_sheets(analyzer=object())
-    plugins.readers()
+    plugin_sheets(object(), registry=plugins)
+    offered_readers(plugins)
     problems = list(dict.fromkeys([*plugins.problems, *asked.problems]))
     assert len(problems) == 1
     assert problems[0].startswith("broken: ")
@@ -108,7 +108,7 @@ def test_two_plugins_of_one_name() -> None:
     assert plugins.problems == [
         "same (unknown): another plugin has this name already; rename the entry point"
     ]
-    assert [offered.plugin for offered in plugins.rule_packs()] == [plugins.plugins[0]]
+    assert [offered.plugin for offered in offered_packs(plugins)] == [plugins.plugins[0]]
     assert [bool(status.problems) for status in plugin_status(plugins)] == [False, True]
 
 
@@ -158,7 +158,7 @@ def test_one_broken_pack_leaves_the_plugins_others(tmp_path: Path) -> None:
         return [tmp_path / "bad.toml", good]
 
     plugins = registry(p=plugin(tracelens_rule_packs=tracelens_rule_packs))
-    assert [offered.pack.name for offered in plugins.rule_packs()] == ["fine"]
+    assert [offered.item.name for offered in offered_packs(plugins)] == ["fine"]
     assert len(plugins.problems) == 1
 
 
@@ -205,7 +205,7 @@ def test_report_sheets() -> None:
         return {"mine": table, "GPU_Timeline": table}
 
     plugins = registry(p=plugin(tracelens_report_sheets=tracelens_report_sheets))
-    sheets = plugins.report_sheets("the analyzer", taken=["gpu_timeline"])
+    sheets = plugin_sheets("the analyzer", ["gpu_timeline"], plugins)
     assert list(sheets) == ["mine"]
     assert sheets["mine"] is table
     assert plugins.problems == ["p: sheet 'GPU_Timeline': the report has one already"]
@@ -219,6 +219,38 @@ def test_broken_report_sheets(answer: Any) -> None:
 
     found = problem_of(plugin(tracelens_report_sheets=tracelens_report_sheets))
     assert found.startswith("tracelens_report_sheets: expected sheet name → DataFrame, got ")
+
+
+def test_each_item_that_is_offered_is_checked_for_itself() -> None:
+    @hookimpl
+    def tracelens_sheets() -> Any:
+        yield from ["one", 2, "three"]
+
+    def check(item: object) -> None:
+        if not isinstance(item, str):
+            raise PluginAnswerError(f"tracelens_sheets: expected a text, got {item!r}")
+
+    plugins = registry(
+        b=plugin(tracelens_sheets=tracelens_sheets),
+        a=plugin(tracelens_sheets=hookimpl(lambda: ["four"])),
+        z=plugin(tracelens_sheets=hookimpl(priority=1)(lambda: ["five"])),
+    )
+    offered = [(o.item, o.plugin.name) for o in plugins.offers("tracelens_sheets", check)]
+    assert offered == [("five", "z"), ("four", "a"), ("one", "b"), ("three", "b")]
+    assert plugins.problems == ["b: tracelens_sheets: expected a text, got 2"]
+
+
+def test_a_generator_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECONDS_VARIABLE, "0.1")
+
+    @hookimpl
+    def tracelens_readers() -> Any:
+        time.sleep(0.5)
+        yield FakeReader("late")
+
+    plugins = registry(p=plugin(tracelens_readers=tracelens_readers))
+    assert offered_readers(plugins) == []
+    assert plugins.problems == [f"p: no answer within 0.1 s; {SECONDS_VARIABLE} sets the limit"]
 
 
 class FakeReader:
@@ -252,11 +284,11 @@ def test_the_first_reader_that_recognises_a_file_reads_it() -> None:
         z=plugin(tracelens_readers=hookimpl(priority=1)(more)),
     )
     path = Path("trace.x")
-    assert plugins.read_trace(path, b"xx...") == {"traceEvents": ["first"]}
-    assert plugins.read_trace(path, b"x...") == {"traceEvents": ["usual"]}
-    assert plugins.read_trace(path, b"zzz") is None
+    assert read_with_plugins(path, b"xx...", plugins) == {"traceEvents": ["first"]}
+    assert read_with_plugins(path, b"x...", plugins) == {"traceEvents": ["usual"]}
+    assert read_with_plugins(path, b"zzz", plugins) is None
     assert plugins.problems == []
-    assert plugins.read_trace(path, b"y") is None
+    assert read_with_plugins(path, b"y", plugins) is None
     assert plugins.problems == ["a: ValueError: torn"]
 
 
@@ -270,7 +302,7 @@ def test_broken_readers() -> None:
 def test_pluggys_own_marker_will_do() -> None:
     marker = pluggy.HookimplMarker("tracelens_ext")
     plugins = registry(p=plugin(tracelens_readers=marker(lambda: [FakeReader("r")])))
-    assert [offered.reader.name for offered in plugins.readers()] == ["r"]
+    assert [offered.item.name for offered in offered_readers(plugins)] == ["r"]
 
 
 def test_status_shows_what_each_plugin_brings_and_what_fails() -> None:

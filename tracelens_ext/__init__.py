@@ -14,13 +14,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.categorize import (
-        KernelCategorizer,
-        categorize_kernels,
-        hookimpl,
-    )
+    from tracelens_ext.categorize import KernelCategorizer, categorize_kernels
     from tracelens_ext.class_statistics.classifier import StatisticClassifier
     from tracelens_ext.errors import TracelensError
+    from tracelens_ext.hooks import hookimpl
     from tracelens_ext.readers import read_trace
     from tracelens_ext.report.perf_report import generate_perf_report_pytorch
     from tracelens_ext.trace import Trace
@@ -37,7 +34,7 @@ _HOME = {
     "TreePerfAnalyzer": "analyzer",
     "categorize_kernels": "categorize",
     "generate_perf_report_pytorch": "report.perf_report",
-    "hookimpl": "categorize",
+    "hookimpl": "hooks",
     "read_trace": "readers",
 }
 

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from tracelens_ext.categorize.check import Finding, check_pack
     from tracelens_ext.categorize.choice import CategorizerLike
     from tracelens_ext.categorize.decisions import Decisions
-    from tracelens_ext.categorize.hookspecs import hookimpl
     from tracelens_ext.categorize.loading import load_pack
     from tracelens_ext.categorize.maps import load_maps
-    from tracelens_ext.categorize.registry import PluginRegistry, default_registry
     from tracelens_ext.categorize.rules import Example, Rule, RulePack
+    from tracelens_ext.hooks import hookimpl
 
 __all__ = [
     "CATEGORIES",
@@ -37,36 +36,32 @@ __all__ = [
     "Example",
     "Finding",
     "KernelCategorizer",
-    "PluginRegistry",
     "Rule",
     "RulePack",
     "builtin_categorizer",
     "categorize_kernels",
     "check_pack",
-    "default_registry",
     "hookimpl",
     "load_maps",
     "load_pack",
 ]
 
 _HOME: Final = {
-    "CATEGORIES": "categories",
-    "UNCATEGORIZED": "categories",
-    "CategorizerLike": "choice",
-    "Decisions": "decisions",
-    "Example": "rules",
-    "Finding": "check",
-    "KernelCategorizer": "categorizer",
-    "PluginRegistry": "registry",
-    "Rule": "rules",
-    "RulePack": "rules",
-    "builtin_categorizer": "categorizer",
-    "categorize_kernels": "categorizer",
-    "check_pack": "check",
-    "default_registry": "registry",
-    "hookimpl": "hookspecs",
-    "load_maps": "maps",
-    "load_pack": "loading",
+    "CATEGORIES": "categorize.categories",
+    "UNCATEGORIZED": "categorize.categories",
+    "CategorizerLike": "categorize.choice",
+    "Decisions": "categorize.decisions",
+    "Example": "categorize.rules",
+    "Finding": "categorize.check",
+    "KernelCategorizer": "categorize.categorizer",
+    "Rule": "categorize.rules",
+    "RulePack": "categorize.rules",
+    "builtin_categorizer": "categorize.categorizer",
+    "categorize_kernels": "categorize.categorizer",
+    "check_pack": "categorize.check",
+    "hookimpl": "hooks",
+    "load_maps": "categorize.maps",
+    "load_pack": "categorize.loading",
 }
 
 
@@ -74,6 +69,6 @@ def __getattr__(name: str) -> object:
     """Import a public name from the module that defines it."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    value: object = getattr(import_module(f"tracelens_ext.{_HOME[name]}"), name)
     globals()[name] = value
     return value

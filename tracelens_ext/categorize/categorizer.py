@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens_ext.categorize.choice import CategorizerLike, choose, python_stage, user_maps
 from tracelens_ext.categorize.decisions import Decisions
-from tracelens_ext.categorize.guard import Guard, one_line
 from tracelens_ext.categorize.loading import load_pack
 from tracelens_ext.categorize.matcher import RuleTimeoutError
-from tracelens_ext.categorize.registry import PluginRegistry, default_registry
+from tracelens_ext.categorize.offered import offered_packs, python_hooks
 from tracelens_ext.categorize.stages import (
     UNKNOWN,
     BoundPack,
@@ -28,6 +27,8 @@ from tracelens_ext.categorize.stages import (
     build_stages,
 )
 from tracelens_ext.errors import UsageError
+from tracelens_ext.hooks import PluginRegistry, default_registry
+from tracelens_ext.hooks.guard import guarded, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,24 +86,24 @@ class KernelCategorizer:
         _refuse_text("rules", rules)
         _refuse_text("maps", maps)
         sources = [BoundPack(load_pack(path), "rules") for path in rules]
-        offered = registry.rule_packs()
+        offered = offered_packs(registry)
         # The nearest to the user last: of two maps with one name it is theirs that counts.
-        selectable = {o.pack.name: o for o in offered if o.pack.selectable}
-        selectable |= {o.pack.name: o for o in user_maps(maps, registry)}
+        selectable = {o.item.name: o for o in offered if o.item.selectable}
+        selectable |= {o.item.name: o for o in user_maps(maps, registry)}
         chosen = choose(categorizer, registry, offered, selectable)
         taken = {
             id(source.pack) if isinstance(source, BoundPack) else source.name
             for source in chosen
             if isinstance(source, BoundPack) or not source.own_risk
         }
-        rest = [o for o in offered if not o.pack.selectable and id(o.pack) not in taken]
-        third: list[Source] = [BoundPack(o.pack, "plugin") for o in rest if not o.plugin.own]
+        rest = [o for o in offered if not o.item.selectable and id(o.item) not in taken]
+        third: list[Source] = [BoundPack(o.item, "plugin") for o in rest if not o.plugin.own]
         third += [
             python_stage(hook)
-            for hook in registry.categorizers()
+            for hook in python_hooks(registry)
             if not hook.options.selectable and hook.plugin.name not in taken
         ]
-        own = [BoundPack(o.pack, "builtin", limited=False) for o in rest if o.plugin.own]
+        own = [BoundPack(o.item, "builtin", limited=False) for o in rest if o.plugin.own]
         return cls(
             [*sources, *chosen, *sorted(third, key=_order), *sorted(own, key=_order)],
             registry.problems,
@@ -219,7 +220,7 @@ class KernelCategorizer:
             answers = stage.decide(kernels)
         else:
             answers = []
-            with Guard(stage.name, self.problems):
+            with guarded(stage.name, self.problems):
                 answers = stage.decide(kernels)
             if not answers:
                 self._sources.remove(stage)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens_ext.categorize.categories import UNCATEGORIZED
-from tracelens_ext.categorize.guard import Guard, one_line
 from tracelens_ext.categorize.matcher import BoundRule, RuleTimeoutError
 from tracelens_ext.categorize.stages import PythonStage, RuleStage, Verdict, verdict_of
+from tracelens_ext.hooks.guard import guarded, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,6 +120,6 @@ def _python_verdict(
 ) -> Verdict | None:
     if stage.own_risk:
         return stage.decide([(kernel_name, cpu_op)])[0]
-    with Guard(stage.name, problems):
+    with guarded(stage.name, problems):
         return stage.decide([(kernel_name, cpu_op)])[0]
     return None

@@ -12,9 +12,10 @@ import json
 from typing import TYPE_CHECKING
 
 from tracelens_ext.categorize.literals import parse_requirements
-from tracelens_ext.categorize.registry import default_registry
+from tracelens_ext.categorize.offered import offered_packs
 from tracelens_ext.categorize.requirements import TABLE, Needed
 from tracelens_ext.errors import RuleError
+from tracelens_ext.hooks import default_registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +28,7 @@ def built_in_patterns() -> set[str]:
         RuleError: one of the packs cannot be read.
     """
     registry = default_registry(plugins=False)
-    patterns = {rule.pattern for offered in registry.rule_packs() for rule in offered.pack.rules}
+    patterns = {rule.pattern for offered in offered_packs(registry) for rule in offered.item.rules}
     if registry.problems:
         raise RuleError(registry.problems[0])
     return patterns

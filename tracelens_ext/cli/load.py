@@ -72,8 +72,8 @@ def reading(trace: Path) -> Iterator[Callable[[int, int | None], None] | None]:
 
     When nobody can read the file, plugins that failed are told of: one of them might have.
     """
-    from tracelens_ext.categorize import default_registry
     from tracelens_ext.cli.progress import reading_progress
+    from tracelens_ext.hooks import default_registry
 
     try:
         with reading_progress(f"Reading {trace.name}") as progress:

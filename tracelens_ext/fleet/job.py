@@ -60,7 +60,7 @@ class JobOptions:
     def key(self) -> str:
         """A hash of all that changes the result: what was done with another is done again."""
         from tracelens_ext import __version__
-        from tracelens_ext.categorize import default_registry
+        from tracelens_ext.hooks import default_registry
 
         plugins = sorted((p.name, p.distribution) for p in default_registry().plugins)
         reading = (self.settings.salvage, self.settings.max_bytes)

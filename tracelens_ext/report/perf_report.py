@@ -155,7 +155,7 @@ def build_perf_report(
     are on that page even if nobody asked for their tables.
     """
     from tracelens_ext.analysis import kernels, short_kernels
-    from tracelens_ext.categorize import default_registry
+    from tracelens_ext.report.plugin_sheets import plugin_sheets
 
     _check_counts(
         short_kernel_histogram_bins=short_kernel_histogram_bins,
@@ -193,7 +193,7 @@ def build_perf_report(
         if iterations or annotation is not None:
             sheets |= of_iterations
             notes += said
-    sheets |= default_registry().report_sheets(analyzer, taken=sheets)
+    sheets |= plugin_sheets(analyzer, taken=sheets)
     notes += _operation_notes(analyzer, sheets)
     notes += [f"Plugin {problem}" for problem in analyzer.problems]
     return PerfReport(

@@ -10,8 +10,11 @@ It implements the hooks it needs, as functions of these names marked with `hooki
 only the arguments it uses. A hook is called once a run, never once a kernel. A plugin that
 fails is reported by name, and the run goes on without it.
 
-What comes first does not hang on the order of installation: give `hookimpl(priority=…)`, or
-`priority` in a rule pack; of equal ones the name decides.
+The order does not depend on the order of installation: `hookimpl(priority=…)`, or `priority` in a
+rule pack, decides, then the name of the plugin.
+
+What comes with this distribution uses the same hooks. All plugins are imported at the start of a
+run, so a plugin should import what is slow (pandas) inside its functions.
 """
 
 from __future__ import annotations
@@ -128,10 +131,24 @@ def tracelens_categorize_kernels(
 
 
 @_hookspec
+def tracelens_sheets() -> Iterable[Any]:
+    """Sheets of the report that say what they hold.
+
+    Returns:
+        `tracelens_ext.sheets.sheet.Sheet` objects.
+
+    Example:
+        >>> @hookimpl
+        ... def tracelens_sheets():
+        ...     return [LONGEST_KERNELS]
+    """
+
+
+@_hookspec
 def tracelens_report_sheets(
     analyzer: object,
 ) -> Mapping[str, pd.DataFrame]:
-    """Sheets to add to the report.
+    """Tables to add to the report as sheets, the short way.
 
     Args:
         analyzer: the `TreePerfAnalyzer` of the trace that is being reported.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens_ext.errors import TracelensError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Iterator
 
 SECONDS_VARIABLE: Final = "TRACELENS_EXT_PLUGIN_SECONDS"
 """How long one call of a plugin may take, in seconds."""
@@ -21,32 +21,22 @@ class PluginTimeoutError(TracelensError):
     """A plugin did not answer in time."""
 
 
-class Guard:
-    """Keeps a plugin's errors from the run: inside the context they become one line each.
+@contextmanager
+def guarded(name: str, problems: list[str]) -> Iterator[None]:
+    """Run code of a plugin: its error ends the block and becomes a line in `problems`.
 
     Only `KeyboardInterrupt` and its like pass through.
+
+    Args:
+        name: the plugin.
+        problems: gets the line `NAME: error`, unless it is there already.
     """
-
-    def __init__(self, name: str, problems: list[str]) -> None:
-        self._name = name
-        self._problems = problems
-
-    def __enter__(self) -> None:
-        """Start guarding."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        """Note an error; True so that it goes no further."""
-        if not isinstance(error, (Exception, SystemExit)):
-            return False
-        line = f"{self._name}: {one_line(error)}"
-        if line not in self._problems:
-            self._problems.append(line)
-        return True
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # a plugin may raise anything
+        line = f"{name}: {one_line(error)}"
+        if line not in problems:
+            problems.append(line)
 
 
 def one_line(error: BaseException) -> str:
@@ -66,19 +56,23 @@ def time_limit() -> float:
     return min(max(0.1, seconds), threading.TIMEOUT_MAX) if seconds > 0 else _DEFAULT_SECONDS
 
 
-def call_within(seconds: float, function: Callable[..., Any], arguments: Sequence[object]) -> Any:  # noqa: ANN401
+def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: ANN401
     """Call a function in a thread of its own; give up waiting when it takes too long.
 
     Python cannot stop a thread: a call that never ends keeps its (daemon) thread until the
     program exits.
+
+    Raises:
+        PluginTimeoutError: there is no answer in time. Errors of the function pass through.
     """
     answers: list[Any] = []
     errors: list[BaseException] = []
 
     def run() -> None:
-        catcher = _Catcher(errors)
-        with catcher:
-            answers.append(function(*arguments))
+        try:
+            answers.append(function())
+        except BaseException as error:  # noqa: BLE001  # raised again by the thread that waits
+            errors.append(error)
 
     thread = threading.Thread(target=run, name="tracelens-ext plugin", daemon=True)
     thread.start()
@@ -90,23 +84,3 @@ def call_within(seconds: float, function: Callable[..., Any], arguments: Sequenc
     if errors:
         raise errors[0]
     return answers[0]
-
-
-class _Catcher:
-    """Carries whatever is raised in a thread over to the one that waits for it."""
-
-    def __init__(self, errors: list[BaseException]) -> None:
-        self._errors = errors
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        if error is not None:
-            self._errors.append(error)
-        return True

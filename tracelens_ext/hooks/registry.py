@@ -6,35 +6,29 @@ turns its errors into a line in `PluginRegistry.problems`.
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from importlib.metadata import entry_points
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import pluggy
 
-from tracelens_ext.categorize import hookspecs
-from tracelens_ext.categorize.guard import Guard, call_within, time_limit
-from tracelens_ext.categorize.hookspecs import PROJECT, HookOptions, Reader, options_of
-from tracelens_ext.categorize.loading import load_pack, parse_pack
-from tracelens_ext.categorize.maps import load_map_file
-from tracelens_ext.categorize.rules import RulePack
-from tracelens_ext.errors import RuleError, TracelensError
+from tracelens_ext.errors import TracelensError
+from tracelens_ext.hooks import hookspecs
+from tracelens_ext.hooks.guard import call_within, guarded, time_limit
+from tracelens_ext.hooks.hookspecs import PROJECT, HookOptions, options_of
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from importlib.metadata import Distribution
-
-    import pandas as pd
-
-    from tracelens_ext.trace import Trace
 
 NO_PLUGINS_VARIABLE: Final = "TRACELENS_EXT_NO_PLUGINS"
 """Set to 1 to use only what this distribution itself brings."""
 _OWN_DISTRIBUTION: Final = "tracelens-ext"
+
+T = TypeVar("T")
 
 
 class EntryPointLike(Protocol):
@@ -80,36 +74,46 @@ class Plugin:
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedPack:
-    """A rule pack and the plugin that brought it."""
+class Offered(Generic[T]):
+    """One thing that a plugin offers, such as a rule pack, and the plugin."""
 
-    pack: RulePack
+    item: T
     plugin: Plugin
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedHook:
-    """One implementation of a hook, ready to be called."""
+class Hook:
+    """One plugin's implementation of a hook, ready to be called."""
 
+    name: str
     plugin: Plugin
     function: Callable[..., Any]
     argument_names: tuple[str, ...]
     options: HookOptions
 
     def call(self, **arguments: object) -> Any:  # noqa: ANN401
-        """Call it with those of the arguments it takes; strangers under a time limit."""
-        wanted = [arguments[name] for name in self.argument_names]
-        if self.plugin.own:
-            return self.function(*wanted)
-        return call_within(time_limit(), self.function, wanted)
+        """Call it with those of the arguments it takes; other people's under a time limit."""
+        return self._within_limit(lambda: self._call(arguments))
 
+    def items(self, **arguments: object) -> list[Any]:
+        """Call it and list what it answers, generators too, within the time limit.
 
-@dataclass(frozen=True, slots=True)
-class OfferedReader:
-    """A reader and the plugin that brought it."""
+        Raises:
+            PluginAnswerError: the answer is no list.
+        """
+        return list(self._within_limit(lambda: self._listed(self._call(arguments))))
 
-    reader: Reader
-    plugin: Plugin
+    def _call(self, arguments: Mapping[str, object]) -> Any:  # noqa: ANN401
+        return self.function(*(arguments[name] for name in self.argument_names))
+
+    def _listed(self, answer: object) -> list[Any]:
+        # A lone text would otherwise be taken letter by letter.
+        if isinstance(answer, (str, bytes, Mapping)) or not isinstance(answer, Iterable):
+            raise PluginAnswerError(f"{self.name}: expected a list, got {type(answer).__name__}")
+        return list(answer)
+
+    def _within_limit(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401
+        return function() if self.plugin.own else call_within(time_limit(), function)
 
 
 class PluginRegistry:
@@ -131,100 +135,16 @@ class PluginRegistry:
         for entry_point in found:
             self._load(entry_point)
 
-    def guard(self, name: str) -> Guard:
+    def guard(self, name: str) -> AbstractContextManager[None]:
         """A context in which whatever the plugin of that name raises becomes a problem."""
-        return Guard(name, self.problems)
+        return guarded(name, self.problems)
 
-    def rule_packs(self) -> list[OfferedPack]:
-        """Every rule pack of every plugin; a broken pack is a problem, its neighbours stay."""
-        return list(self._rule_packs)
-
-    @cached_property
-    def _rule_packs(self) -> list[OfferedPack]:
-        offered = []
-        for hook in self.hooks("tracelens_rule_packs"):
-            with self.guard(hook.plugin.name):
-                for item in _iterable(hook.call(), "tracelens_rule_packs"):
-                    with self.guard(hook.plugin.name):
-                        packs = _packs_from(item, vetted=hook.plugin.own)
-                        offered += [OfferedPack(pack, hook.plugin) for pack in packs]
-        return offered
-
-    def categorizers(self) -> list[OfferedHook]:
-        """Every Python categoriser, in order of precedence."""
-        return self.hooks("tracelens_categorize_kernels")
-
-    def report_sheets(self, analyzer: object, taken: Iterable[str] = ()) -> dict[str, pd.DataFrame]:
-        """The extra sheets of all plugins.
-
-        Args:
-            analyzer: the `TreePerfAnalyzer` to hand over.
-            taken: names of sheets the report already has (case does not matter to Excel).
-        """
-        import pandas as pd
-
-        sheets: dict[str, pd.DataFrame] = {}
-        names = {name.lower() for name in taken}
-        for hook in self.hooks("tracelens_report_sheets"):
-            with self.guard(hook.plugin.name):
-                answer = hook.call(analyzer=analyzer)
-                if not isinstance(answer, Mapping):
-                    raise PluginAnswerError(
-                        "tracelens_report_sheets: expected sheet name → DataFrame, "
-                        f"got {type(answer).__name__}"
-                    )
-                for name, table in answer.items():
-                    with self.guard(hook.plugin.name):
-                        if not isinstance(name, str) or not isinstance(table, pd.DataFrame):
-                            raise PluginAnswerError(
-                                "tracelens_report_sheets: expected sheet name → DataFrame, "
-                                f"got {name!r} → {type(table).__name__}"
-                            )
-                        if name.lower() in names:
-                            raise PluginAnswerError(f"sheet {name!r}: the report has one already")
-                        names.add(name.lower())
-                        sheets[name] = table
-        return sheets
-
-    def readers(self) -> list[OfferedReader]:
-        """The extra readers of all plugins, in order of precedence."""
-        found: list[OfferedReader] = []
-        for hook in self.hooks("tracelens_readers"):
-            with self.guard(hook.plugin.name):
-                for reader in _iterable(hook.call(), "tracelens_readers"):
-                    for method in ("recognises", "read"):
-                        if not callable(getattr(reader, method, None)):
-                            raise PluginAnswerError(
-                                f"tracelens_readers: {reader!r} has no method {method!r}"
-                            )
-                    found.append(OfferedReader(reader, hook.plugin))
-        return found
-
-    def read_trace(self, path: Path, head: bytes) -> Mapping[str, Any] | Trace | None:
-        """Read a file with the first plugin that recognises it.
-
-        Args:
-            path: the file.
-            head: its first bytes, unpacked.
-
-        Returns:
-            What the reader returned (see `hookspecs.Reader`); None when no plugin recognises the
-            file, or the one that did failed (then a problem says how).
-        """
-        for offered in self.readers():
-            recognised = False
-            with self.guard(offered.plugin.name):
-                recognised = bool(offered.reader.recognises(path, head))
-            if recognised:
-                with self.guard(offered.plugin.name):
-                    return offered.reader.read(path)
-        return None
-
-    def hooks(self, name: str) -> list[OfferedHook]:
+    def hooks(self, name: str) -> list[Hook]:
         """The implementations of one hook: higher priority first, then by plugin name."""
         plugins = {plugin.name: plugin for plugin in self.plugins}
-        offered = [
-            OfferedHook(
+        found = [
+            Hook(
+                name,
                 plugins[implementation.plugin_name],
                 implementation.function,
                 tuple(implementation.argnames),
@@ -232,7 +152,30 @@ class PluginRegistry:
             )
             for implementation in getattr(self._manager.hook, name).get_hookimpls()
         ]
-        return sorted(offered, key=lambda hook: (-hook.options.priority, hook.plugin.name))
+        return sorted(found, key=lambda hook: (-hook.options.priority, hook.plugin.name))
+
+    def offers(
+        self, hook_name: str, check: Callable[[Any], object], **arguments: object
+    ) -> list[Offered[Any]]:
+        """Call a hook of every plugin and collect what they offer.
+
+        Args:
+            hook_name: a hook that answers an iterable, such as `tracelens_readers`.
+            check: called with each item; raises `PluginAnswerError` (or anything else) for one
+                that has the wrong shape. That becomes a problem, and the other items stay.
+            arguments: what the hook may take.
+
+        Returns:
+            The items: higher priority first, then by plugin name, then as the plugin lists them.
+        """
+        offered: list[Offered[Any]] = []
+        for hook in self.hooks(hook_name):
+            with self.guard(hook.plugin.name):
+                for item in hook.items(**arguments):
+                    with self.guard(hook.plugin.name):
+                        check(item)
+                        offered.append(Offered(item, hook.plugin))
+        return offered
 
     def _load(self, entry_point: EntryPointLike) -> None:
         plugin = _describe(entry_point)
@@ -291,24 +234,23 @@ def load_registry(*, plugins: bool = True) -> PluginRegistry:
         plugins: False to use only this distribution's own. The environment variable
             `TRACELENS_EXT_NO_PLUGINS=1` does the same for a whole run.
     """
-    return PluginRegistry(_taking_part(_entry_points(), plugins=plugins))
+    only_own = _only_own(plugins=plugins)
+    return PluginRegistry(e for e in _entry_points() if _is_own(e) or not only_own)
 
 
 def default_registry(*, plugins: bool = True) -> PluginRegistry:
-    """The registry of this process, loaded on first use."""
-    variable = os.environ.get(NO_PLUGINS_VARIABLE, "")
-    found = _taking_part(_installed(variable), plugins=plugins)
-    # With and without strangers is one registry where there are none.
-    return _cached_registry(not all(map(_is_own, found)), variable)
+    """The registry of this process, loaded on first use; see `load_registry`."""
+    # With and without other people's plugins is one registry where there are none.
+    return _loaded(_only_own(plugins=plugins) or all(map(_is_own, _installed())))
 
 
-@lru_cache(maxsize=4)
-def _cached_registry(plugins: bool, variable: str) -> PluginRegistry:
-    return PluginRegistry(_taking_part(_installed(variable), plugins=plugins))
+@lru_cache(maxsize=2)
+def _loaded(only_own: bool) -> PluginRegistry:
+    return PluginRegistry(e for e in _installed() if _is_own(e) or not only_own)
 
 
-@lru_cache(maxsize=4)
-def _installed(_variable: str) -> list[EntryPointLike]:
+@lru_cache(maxsize=1)
+def _installed() -> list[EntryPointLike]:
     """The entry points of this process: looking for them takes milliseconds."""
     return _entry_points()
 
@@ -318,10 +260,9 @@ def _entry_points() -> list[EntryPointLike]:
     return sorted(entry_points(group=PROJECT), key=lambda e: (not _is_own(e), e.name, e.value))
 
 
-def _taking_part(found: list[EntryPointLike], *, plugins: bool) -> list[EntryPointLike]:
-    """Those of the entry points that a user has not switched off."""
-    only_own = not plugins or os.environ.get(NO_PLUGINS_VARIABLE, "") not in ("", "0")
-    return [e for e in found if _is_own(e) or not only_own]
+def _only_own(*, plugins: bool) -> bool:
+    """Whether a caller or the user has switched other people's plugins off."""
+    return not plugins or os.environ.get(NO_PLUGINS_VARIABLE, "") not in ("", "0")
 
 
 def _is_own(entry_point: EntryPointLike) -> bool:
@@ -343,33 +284,10 @@ def _name_and_version(distribution: Distribution) -> tuple[str, str]:
     return distribution.name, distribution.version
 
 
-def _packs_from(item: object, *, vetted: bool) -> Iterator[RulePack]:
-    """The rule packs in one item of a plugin's answer."""
-    if isinstance(item, RulePack):
-        yield item
-    elif isinstance(item, Mapping):
-        yield parse_pack(item)
-    elif isinstance(item, (str, os.PathLike)):
-        if Path(item).suffix.lower() == ".json":
-            yield from load_map_file(item)
-        else:
-            yield load_pack(item, check_patterns=not vetted)
-    else:
-        raise RuleError(
-            "tracelens_rule_packs: expected paths of rule packs, dicts or RulePack objects, "
-            f"got {type(item).__name__}"
-        )
-
-
-def _iterable(answer: object, hook: str) -> list[Any]:
-    """A hook's answer as a list; a lone text would otherwise be taken letter by letter."""
-    if isinstance(answer, (str, bytes, Mapping)) or not isinstance(answer, Iterable):
-        raise PluginAnswerError(f"{hook}: expected a list, got {type(answer).__name__}")
-    return list(answer)
-
-
 def _explain_validation(error: pluggy.PluginValidationError) -> str:
     """Pluggy's message in one line, with the nearest hook when the name is not one."""
+    import difflib
+
     text = " ".join(str(error).split())
     if "unknown hook" not in text:
         return text
