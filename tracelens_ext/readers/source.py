@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
+    from tracelens_ext.cache.store import TraceCache
+
+#: The first bytes of every SQLite database.
+SQLITE_MAGIC = b"SQLite format 3\x00"
 _FILE_BUFFER = 1 << 18
 #: Most text that a file may hold unless the user says so, bytes; gzipped, when it is beyond
 #: `_ALWAYS_BYTES`, also at most so many times the file. Profilers' traces shrink 10 to 30 times.
@@ -51,9 +55,12 @@ class ByteSource:
     Args:
         source: a path, or an open file (binary or text).
         progress: called with (bytes of the file read, its size or None) after every piece.
+        cache: where a reader may keep what it converted the file to.
 
     Attributes:
+        progress, cache: as given.
         path: the file as the user named it.
+        file: the same as a path; None if it was given as an open file.
         size: bytes of the file; None where that is unknown.
         compressed: whether it is gzipped.
         bytes_read: bytes of text given so far, without those that were taken back.
@@ -70,19 +77,20 @@ class ByteSource:
         self,
         source: str | os.PathLike[str] | Readable,
         progress: Callable[[int, int | None], None] | None = None,
+        cache: TraceCache | None = None,
     ) -> None:
         settings = read_settings()
-        self._progress = progress
+        self.progress, self.cache = progress, cache
         self._salvage, self._max_bytes = settings.salvage, settings.max_bytes
         self.size: int | None = None
-        self._owned = isinstance(source, str | os.PathLike)
+        self.file: Path | None = None
         if isinstance(source, str | os.PathLike):
-            self.path = os.fspath(source)
-            file, self.size = _open(Path(source))
+            self.path, self.file = os.fspath(source), Path(source)
+            file, self.size = _open(self.file)
         else:
             self.path = str(getattr(source, "name", "<file>"))
             file = _binary(source)
-        self._file = file
+        self._opened = file
         self._ahead = b""
         self._error: TraceError | None = None
         self.damage: TraceCutOffError | None = None
@@ -119,9 +127,13 @@ class ByteSource:
             self._ahead = piece + self._ahead
             raise
         self.bytes_read += len(piece)
-        if self._progress is not None:
-            self._progress(self._position(), self.size)
+        if self.progress is not None:
+            self.progress(self._position(), self.size)
         return piece
+
+    def read_all(self) -> bytes:
+        """All that is left, decompressed."""
+        return b"".join(iter(lambda: self.read(_FILE_BUFFER), b""))
 
     def unread(self, data: bytes) -> None:
         """Take back the last bytes that `read` gave; it will give them again."""
@@ -213,14 +225,14 @@ class ByteSource:
 
     def _position(self) -> int:
         try:
-            return self._file.tell()
+            return self._opened.tell()
         except (OSError, ValueError):
             return self.bytes_read
 
     def close(self) -> None:
         """Close the file if this object opened it."""
-        if self._owned:
-            self._file.close()
+        if self.file is not None:
+            self._opened.close()
 
     def __enter__(self) -> ByteSource:
         return self
