@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, Protocol, TypeV
 import msgspec
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.kineto.json_escapes import mend_bytes
 from tracelens_ext.readers.kineto.lenient_json import (
     IncompleteError,
-    LenientDecoder,
+    LenientText,
     WrongError,
-    end_of_gap,
+    mend_bytes,
 )
 from tracelens_ext.readers.source import SALVAGE
 from tracelens_ext.settings import read_settings
@@ -112,8 +111,6 @@ class EventStream(Generic[E]):
         self._salvage = read_settings().salvage
         self._broken: TraceFormatError | None = None
         self.damage: TraceFormatError | None = None
-        self._exact_json = LenientDecoder(exact=True)
-        self._plain_json = LenientDecoder(exact=False)
         self._rest = b""  # read, but not used yet
         self._at_end = False
         self._cut = _ANY_CUT
@@ -185,8 +182,9 @@ class EventStream(Generic[E]):
             base = self._source.bytes_read - len(self._rest)
             last = self._at_end and len(part) == len(self._rest)
             text = part.decode("utf-8", "surrogateescape")
+            json = LenientText(text, exact=False, last=last)
             try:
-                value, end = self._decode_one(self._plain_json, text, base, last=last)
+                value = self._next_value(json, text, base)
             except IncompleteError:
                 if last:
                     self._cut_off()
@@ -194,8 +192,7 @@ class EventStream(Generic[E]):
                     self._fill(max(min(_MEMBER_BYTES, self._slice_bytes), len(part)))
                 window *= 2
                 continue
-            used = len(text[:end].encode("utf-8", "surrogateescape"))
-            self._rest = self._rest[used:]
+            self._rest = self._rest[_bytes_in(text[: json.used]) :]
             return value
 
     def _fill(self, size: int) -> bool:
@@ -368,17 +365,12 @@ class EventStream(Generic[E]):
     def _walk(self, body: bytes, base: int) -> tuple[list[E], int, bool]:
         """As `_slice`, one event at a time, with a lenient decoder."""
         text = body.decode("utf-8", "surrogateescape")
+        json = LenientText(text, exact=True, last=self._at_end)
         events: list[E] = []
-        position, ended = 0, False
-        while not ended:
-            start = end_of_gap(text, position)
-            if text.startswith("]", start):
-                position, ended = start + 1, True
-                continue
+        ended = False
+        while not (ended := json.ends_array()):
             try:
-                value, position = self._decode_one(
-                    self._exact_json, text, base, start, last=self._at_end
-                )
+                event = self._decoder.repair(self._next_value(json, text, base))
             except IncompleteError:
                 break
             except TraceFormatError as error:
@@ -386,22 +378,18 @@ class EventStream(Generic[E]):
                     raise
                 self._broken, ended = error, True
                 break
-            event = self._decoder.repair(value)
             if event is not None:
                 events.append(event)
-        return events, len(text[:position].encode("utf-8", "surrogateescape")), ended
+        return events, _bytes_in(text[: json.used]), ended
 
-    def _decode_one(
-        self, decoder: LenientDecoder, text: str, base: int, start: int = 0, *, last: bool
-    ) -> tuple[object, int]:
-        """Decode one value out of text that begins at the byte `base` of the document."""
+    def _next_value(self, json: LenientText, text: str, base: int) -> object:
+        """Decode a value out of text that begins at the byte `base` of the document."""
         try:
-            return decoder.decode(text, start, last=last)
+            return json.value()
         except WrongError as error:
             place = ""
             if error.position is not None:
-                before = text[: error.position].encode("utf-8", "surrogateescape")
-                place = f" at byte {base + len(before):,}"
+                place = f" at byte {base + _bytes_in(text[: error.position]):,}"
             self._refuse(error.problem.replace("{place}", place), _REMEDY_DAMAGED)
 
     def _refuse(self, problem: str, remedy: str) -> NoReturn:
@@ -419,3 +407,7 @@ class EventStream(Generic[E]):
             f"the JSON ends in the middle, after {self._count:,} events",
             f"{remedy}, or {SALVAGE}" if self.found_events else remedy,
         ) from None
+
+
+def _bytes_in(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))
