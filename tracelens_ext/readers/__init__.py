@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.hooks import PluginRegistry
@@ -64,9 +65,9 @@ def read_trace(
     except TraceCutOffError:
         raise
     except TraceFormatError:
-        from tracelens_ext.readers import formats
+        from tracelens_ext.readers.formats import read_file
 
-        trace = formats.read_with_others(source, registry)
+        trace = read_file(source, registry=registry, own=False)
         if trace is None:
             raise
         return trace
@@ -78,6 +79,10 @@ def _read(
     store: TraceCache | None,
     registry: PluginRegistry | None,
 ) -> Trace:
-    from tracelens_ext.readers import formats
+    from tracelens_ext.readers.formats import read_document, read_file
 
-    return formats.read_with_own(source, progress, store, registry)
+    if isinstance(source, Mapping | list):
+        return read_document(source)
+    if not isinstance(source, str | os.PathLike) and not hasattr(source, "read"):
+        raise TypeError(f"a trace is a path, an open file or a dict, not {type(source).__name__}")
+    return cast("Trace", read_file(source, progress, store, registry, own=True))

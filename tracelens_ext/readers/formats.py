@@ -9,8 +9,8 @@ Apart from `read_trace`, because a trace that the cache holds needs no reader.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,10 +22,11 @@ from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.trace import Trace
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
     from tracelens_ext.cache.store import TraceCache
-    from tracelens_ext.readers import TraceSource
+    from tracelens_ext.readers.source import Readable
 
 #: How much of a file a reader sees before it says whether it recognises it.
 HEAD_BYTES = 4096
@@ -64,67 +65,47 @@ def read_document(document: Mapping[str, object] | list[object], path: str = "<d
     return trace
 
 
-def read_with_own(
-    source: TraceSource,
-    progress: Callable[[int, int | None], None] | None,
-    cache: TraceCache | None,
-    registry: PluginRegistry | None,
-) -> Trace:
-    """Read a trace with the reader of this distribution that recognises it.
-
-    Args:
-        source: as of `read_trace`, like the others.
-        progress: told how far it is.
-        cache: where what is converted may be kept.
-        registry: the plugins to ask instead of the installed ones.
-
-    Raises:
-        TraceError: it cannot be read; the message says what it is.
-        TypeError: no trace is given as such an object.
-    """
-    if isinstance(source, Mapping | list):
-        return read_document(source)
-    if not isinstance(source, str | os.PathLike) and not hasattr(source, "read"):
-        raise TypeError(f"a trace is a path, an open file or a dict, not {type(source).__name__}")
-    with ByteSource(source, progress, cache) as opened:
-        head = opened.peek(HEAD_BYTES)
-        readers = offered_readers(registry)
-        for each in readers:
-            if each.plugin.own and each.item.recognises(Path(opened.path), head):
-                return _as_trace(_answer(each.item, opened), opened.path)
-        raise _unknown(opened, head, readers)
-
-
-def read_with_others(
-    path: str | os.PathLike[str], registry: PluginRegistry | None = None
+def read_file(
+    source: str | os.PathLike[str] | Readable,
+    progress: Callable[[int, int | None], None] | None = None,
+    cache: TraceCache | None = None,
+    registry: PluginRegistry | None = None,
+    *,
+    own: bool,
 ) -> Trace | None:
-    """Read a file with the first plugin of others that recognises it.
+    """Read a file with the first reader that recognises it.
 
     Args:
-        path: the file.
+        source: a path or an open file.
+        progress: called as of `read_trace`.
+        cache: where a reader may keep what it converts.
         registry: the plugins to ask instead of the installed ones.
+        own: whether this distribution's readers are asked, or those of other plugins. An error of
+            the latter becomes a problem of the registry.
 
     Returns:
-        The trace; None if no plugin recognises the file, or the one that did failed (then a
-        problem of the registry says how).
+        The trace; None if none of the other plugins can read the file.
 
     Raises:
-        TraceFormatError: the trace that a plugin made cannot be analysed.
+        TraceError: the file cannot be read, or holds no trace that can be analysed; the message
+            says what it is.
     """
     registry = registry or default_registry()
-    others = [each for each in offered_readers(registry) if not each.plugin.own]
-    if not others:
-        return None
-    with ByteSource(path) as source:
-        head = source.peek(HEAD_BYTES)
-        for each in others:
-            found = recognised = None
-            with registry.guard(each.plugin.name):
-                recognised = each.item.recognises(Path(path), head)
+    readers = offered_readers(registry)
+    with ByteSource(source, progress, cache) as opened:
+        head = opened.peek(HEAD_BYTES)
+        for each in readers:
+            if each.plugin.own is not own:
+                continue
+            recognised, found = False, None
+            with nullcontext() if own else registry.guard(each.plugin.name):
+                recognised = each.item.recognises(Path(opened.path), head)
+                if recognised:
+                    found = _answer(each.item, opened)
             if recognised:
-                with registry.guard(each.plugin.name):
-                    found = _answer(each.item, source)
-                return None if found is None else _as_trace(found, source.path)
+                return None if found is None else _as_trace(found, opened.path)
+        if own:
+            raise _unknown(opened, head, readers)
     return None
 
 

@@ -111,16 +111,22 @@ class ByteSource:
             raise
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, up to `size` of them, which `read` will give again."""
-        if len(self._ahead) < size:
-            self._ahead += self._more(size - len(self._ahead))
+        """The next bytes, up to `size` of them, which `read` will give again.
+
+        Raises:
+            TraceError: not one byte can be read.
+        """
+        self._ahead = self._filled(self._ahead, size)
         return self._ahead[:size]
 
     def read(self, size: int) -> bytes:
-        """Up to `size` decompressed bytes; fewer at the end alone, and none behind it."""
+        """Up to `size` decompressed bytes; fewer at the end or before damage, and none behind it.
+
+        Raises:
+            TraceError: the file cannot be read, or there is more text than may be.
+        """
         piece, self._ahead = self._ahead[:size], self._ahead[size:]
-        while len(piece) < size and (more := self._more(size - len(piece), keep=piece)):
-            piece += more
+        piece = self._filled(piece, size)
         try:
             self._check_size(self.bytes_read + len(piece))
         except TraceTooLargeError:
@@ -140,30 +146,38 @@ class ByteSource:
         self._ahead = data + self._ahead
         self.bytes_read -= len(data)
 
-    def _more(self, size: int, keep: bytes = b"") -> bytes:
-        """Up to `size` further bytes of the file; an error is raised again when asked again.
+    def _filled(self, piece: bytes, size: int) -> bytes:
+        """A piece made as long as `size` if the file has so much before its end or before damage.
 
-        Args:
-            size: how many bytes are wanted.
-            keep: read before, and not to be lost when there is an error.
+        An error is raised if the piece is empty, else when more is asked for.
         """
+        while len(piece) < size:
+            try:
+                more = self._more(size - len(piece))
+            except TraceError:
+                if not piece:
+                    raise
+                break
+            if not more:
+                break
+            piece += more
+        return piece
+
+    def _more(self, size: int) -> bytes:
+        """Up to `size` further bytes of the file; after an error, always that error."""
+        if self._error is not None:
+            raise self._error
         try:
-            if self._error is not None:
-                raise self._error
             with self._explained():
                 piece = self._bytes.read(size)
-            self._unpacked += len(piece)
-            return piece
-        except TraceCutOffError as error:
-            if self._salvage:
+        except TraceError as error:
+            if self._salvage and isinstance(error, TraceCutOffError):
                 self.damage = error
                 return b""
             self._error = error
-        except TraceError as error:
-            self._error = error
-        if keep:
-            return b""
-        raise self._error
+            raise
+        self._unpacked += len(piece)
+        return piece
 
     def _check_size(self, size: int) -> None:
         """Raise when there is more text than may be.
