@@ -13,4 +13,9 @@ def tracelens_readers() -> list[Reader]:
     from tracelens_ext.readers.kineto import KinetoReader
     from tracelens_ext.readers.nsys import NsysDatabaseReader, NsysReportReader, NsysTableReader
 
-    return [NsysReportReader(), NsysDatabaseReader(), NsysTableReader(), KinetoReader()]
+    return [
+        NsysReportReader(),
+        NsysDatabaseReader(),
+        NsysTableReader(),
+        KinetoReader(),
+    ]
