@@ -182,7 +182,7 @@ def test_bad_files_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
                                       ' "pid": 1, "tid": 1, "ts": 1, "dur": 1}]}')  # fmt: skip
     for name, words in (
         ("absent.json", "no such file"),
-        ("text.json", "is not JSON"),
+        ("text.json", "is no trace of a known format"),
         ("host_only.json", "holds no GPU event"),
     ):
         # The other input is fine, and nothing is written for it alone.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from comparison_helpers import needs_html, training, write
-from test_workers import children
+from worker_helpers import children
 
 from tracelens_ext.cli import parallel, run
 from tracelens_ext.demo import write_demo_trace

@@ -66,7 +66,7 @@ def test_arguments_that_name_nothing(capsys: pytest.CaptureFixture[str], tmp_pat
     (tmp_path / "empty").mkdir()
     assert report("empty") == 1
     assert (
-        "empty: holds no .json, .json.gz, .sqlite or .nsys-rep file; name the folder"
+        "empty: holds no .nsys-rep, .qdrep, .sqlite, .json or .json.gz file; name the folder"
         in capsys.readouterr().err
     )
     assert report("none*.json") == 1

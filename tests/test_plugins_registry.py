@@ -29,7 +29,7 @@ from tracelens_ext.hooks import (
     load_registry,
 )
 from tracelens_ext.hooks.guard import SECONDS_VARIABLE
-from tracelens_ext.readers.plugin_readers import offered_readers, read_with_plugins
+from tracelens_ext.readers.formats import offered_readers
 from tracelens_ext.sheets.plugin_tables import plugin_tables
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -254,42 +254,16 @@ def test_a_generator_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class FakeReader:
-    """Reads files that start with its name."""
+    """Reads nothing."""
 
-    def __init__(self, name: str, document: Any = None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._document = document
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        assert path.name == "trace.x"
-        return head.startswith(self.name.encode())
+        raise NotImplementedError
 
     def read(self, path: Path) -> Any:
-        assert path.name == "trace.x"
-        if isinstance(self._document, Exception):
-            raise self._document
-        return self._document
-
-
-def test_the_first_reader_that_recognises_a_file_reads_it() -> None:
-    @hookimpl
-    def tracelens_readers() -> list[FakeReader]:
-        return [FakeReader("x", {"traceEvents": ["usual"]}), FakeReader("y", ValueError("torn"))]
-
-    def more() -> list[FakeReader]:
-        return [FakeReader("xx", {"traceEvents": ["first"]})]
-
-    plugins = registry(
-        a=plugin(tracelens_readers=tracelens_readers),
-        z=plugin(tracelens_readers=hookimpl(priority=1)(more)),
-    )
-    path = Path("trace.x")
-    assert read_with_plugins(path, b"xx...", plugins) == {"traceEvents": ["first"]}
-    assert read_with_plugins(path, b"x...", plugins) == {"traceEvents": ["usual"]}
-    assert read_with_plugins(path, b"zzz", plugins) is None
-    assert plugins.problems == []
-    assert read_with_plugins(path, b"y", plugins) is None
-    assert plugins.problems == ["a: ValueError: torn"]
+        raise NotImplementedError
 
 
 def test_broken_readers() -> None:

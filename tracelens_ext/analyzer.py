@@ -17,7 +17,6 @@ from tracelens_ext.categorize import KernelCategorizer
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import default_registry
 from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.plugin_readers import read_with_plugins
 from tracelens_ext.settings import read_settings, reading_with
 from tracelens_ext.tree import CallTree
 
@@ -91,7 +90,6 @@ class TreePerfAnalyzer:
             self.trace: Trace = read_trace(
                 trace,
                 progress=progress,
-                other_formats=read_with_plugins,
                 cache=(store := open_cache(cache)),
             )
         frames = "-python" if add_python_func else ""

@@ -18,11 +18,11 @@ READING = (
     "readers/**/*.py",
     "cache/*.py",
     *("settings.py", "trace.py", "tree.py", "linking.py", "nesting.py", "ordering.py", "text.py"),
-    "trace_files.py",
 )
 FINDING = ("analysis/**/*.py", "intervals.py", "kernel_names.py")
 _END_BYTES = 1 << 16
 _WHOLE_AT_ONCE = 1 << 20
+_JOURNALS = ("-wal", "-journal")
 
 
 def identity_of(path: Path) -> dict[str, object] | None:
@@ -88,3 +88,16 @@ def _hash_of_code(patterns: Iterable[str]) -> str:
             for source in sorted(_PACKAGE.glob(pattern)):
                 digest.update(source.read_bytes())
     return digest.hexdigest()
+
+
+def journal_beside(database: Path) -> Path | None:
+    """The file beside a SQLite database that says it is being written; None without one.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    for ending in _JOURNALS:
+        beside = database.with_name(database.name + ending)
+        if beside.exists() and beside.stat().st_size:
+            return beside
+    return None

@@ -29,7 +29,7 @@ from tracelens_ext.cache.file import (
     write_columns,
 )
 from tracelens_ext.cache.folder import KeptFile, kept_files, make_room, remove, size_of
-from tracelens_ext.cache.identity import hash_of_whole, identity_of
+from tracelens_ext.cache.identity import hash_of_whole, identity_of, journal_beside
 from tracelens_ext.cache.settings import (
     DEFAULT_SIZE,
     FOLDER_VARIABLE,
@@ -40,7 +40,6 @@ from tracelens_ext.cache.settings import (
     cache_limit,
 )
 from tracelens_ext.settings import read_settings
-from tracelens_ext.trace_files import journal_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -264,15 +264,9 @@ def _read(path: Path) -> Trace:
     from tracelens_ext.cli.load import reading
     from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.readers import read_trace
-    from tracelens_ext.readers.plugin_readers import read_with_plugins
 
     with reading(path) as progress:
-        return read_trace(
-            path,
-            progress=progress,
-            other_formats=read_with_plugins,
-            cache=chosen_cache(),
-        )
+        return read_trace(path, progress=progress, cache=chosen_cache())
 
 
 def _show(

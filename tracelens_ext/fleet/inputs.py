@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace_files import (
-    SUFFIXES_TEXT,
-    TRACE_SUFFIXES,
     is_pattern,
     is_trace_name,
+    suffixes_text,
     trace_names,
+    trace_suffixes,
     traces_in,
     traces_matching,
 )
@@ -67,7 +67,7 @@ class FleetInput:
     def stem(self) -> str:
         """What the files of its results are called; unlike that of any other URL."""
         name = base_name(self.url)
-        endings = [len(name) - len(s) for s in TRACE_SUFFIXES if name.lower().endswith(s)]
+        endings = [len(name) - len(s) for s in trace_suffixes() if name.lower().endswith(s)]
         plain = _NOT_IN_NAME.sub("_", name[: min(endings, default=None)]).strip("_")
         digest = hashlib.blake2b(self.url.encode("utf-8", "surrogatepass"), digest_size=6)
         return f"{plain[-_STEM_CHARACTERS:] or 'trace'}-{digest.hexdigest()}"
@@ -116,7 +116,7 @@ def find_inputs(arguments: Sequence[str]) -> tuple[list[FleetInput], list[NotFou
             problems.append(NotFound(argument, f"cannot be listed ({_reason(error)})"))
             continue
         if not traces:
-            problems.append(NotFound(argument, f"names no trace ({SUFFIXES_TEXT})"))
+            problems.append(NotFound(argument, f"names no trace ({suffixes_text()})"))
         for trace in traces:
             found.setdefault(trace.url, trace)
     return sorted(found.values(), key=lambda trace: _natural(trace.name)), problems

@@ -150,15 +150,16 @@ class TraceBuilder:
     def finish(
         self,
         *,
-        devices: tuple[Device, ...],
-        metadata: Mapping[str, object],
-        labels: Labels,
         path: str,
         format_name: str,
-        bytes_read: int,
+        bytes_read: int = 0,
+        devices: tuple[Device, ...] = (),
+        metadata: Mapping[str, object] | None = None,
+        labels: Labels | None = None,
         notes: tuple[str, ...] = (),
     ) -> Trace:
         """The trace of all that was added; times become relative to the first event."""
+        labels = labels or Labels()
         columns = {name: column.join() for name, column in self._columns.items()}
         ts: Int64Array = columns["ts"]  # type: ignore[assignment]
         base = int(ts.min()) if len(ts) else 0
@@ -178,7 +179,7 @@ class TraceBuilder:
             args=args,
             base_ns=base,
             devices=devices,
-            metadata=metadata,
+            metadata=metadata or {},
             process_names=labels.processes,
             process_labels=labels.process_labels,
             thread_names=labels.threads,

@@ -7,11 +7,11 @@ with interners of its own; whoever takes a slice over knows what its codes stand
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -38,14 +38,11 @@ from tracelens_ext.text import encodable
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    import numpy.typing as npt
-
-    IntArray = npt.NDArray[np.integer]
-    #: Argument → (rows that have it, its values or their codes).
-    ArgPieces = Mapping[str, tuple[IntArray, IntArray]]
-
+IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.integer[Any]]]
+#: Argument → (rows that have it, its values or their codes).
+ArgPieces: TypeAlias = Mapping[str, tuple[IntArray, IntArray]]
 #: (phase, category, process, thread), as the trace spells them.
 Lane = tuple[str, str, int | str, int | str]
 #: What is not an event on a timeline: its kind, name, process and thread, and its arguments
@@ -53,8 +50,7 @@ Lane = tuple[str, str, int | str, int | str]
 Special = tuple[int, str, int | str, int | str, str, str]
 
 
-@dataclass(frozen=True)
-class SliceColumns:
+class SliceColumns(msgspec.Struct, frozen=True):
     """The events of a slice, m of them, and what else it holds.
 
     Attributes:

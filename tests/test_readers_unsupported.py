@@ -61,7 +61,7 @@ def test_gzipped_twice() -> None:
     assert "is gzipped twice" in refused(gzip.compress(gzip.compress(b"[]")))
 
 
-@pytest.mark.parametrize("data", [b"", b" \n\t", b"\xef\xbb\xbf", gzip.compress(b"")])
+@pytest.mark.parametrize("data", [b"", b" \n\t", b"\xef\xbb\xbf", gzip.compress(b"", mtime=0)])
 def test_nothing_in_it(data: bytes) -> None:
     assert "is empty" in refused(data)
 
@@ -74,7 +74,7 @@ def test_an_empty_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"name,duration\nk,1\n", b"nan", b"\x00\x01\x02", b"\x7fELF"])
 def test_not_json(data: bytes) -> None:
-    assert "is not JSON" in refused(data)
+    assert "is no trace of a known format; expected " in refused(data)
 
 
 MEMBERS: dict[str, dict[str, Any]] = {

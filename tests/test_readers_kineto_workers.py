@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from make_trace import LAYOUTS, kineto_layout
-from worker_helpers import note_slices, wait_for_workers
+from worker_helpers import children, note_slices, wait_for_workers
 
 from tracelens_ext.demo import build_demo_trace
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
@@ -77,23 +77,6 @@ def both(path: Path, *, salvage: bool = False) -> Trace:
     with reading_with(jobs=3, salvage=salvage):
         assert_same(alone, read_trace(path))
     return alone
-
-
-def children() -> list[int]:
-    """The processes that this one has started and that are not gone.
-
-    Without the helpers that `multiprocessing` keeps until the end, of tests that came before.
-    """
-    me, found = os.getpid(), []
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = entry.read_text()
-            command = (entry.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(text.rpartition(")")[2].split()[1]) == me and b"multiprocessing" not in command:
-            found.append(int(entry.parent.name))
-    return found
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -321,7 +304,7 @@ def test_workers_end_with_their_parent() -> None:
     """Even when that is killed and can do nothing about it."""
     program = (
         "import sys, time\n"
-        "from tracelens_ext.readers import kineto, workers\n"
+        "from tracelens_ext.readers.kineto import reader as kineto, workers\n"
         "pool = workers.SliceWorkers(kineto.KinetoColumns())\n"
         "pool.start(2)\n"
         "assert all(w._receive(len(workers.READY)) == workers.READY for w in pool._workers)\n"

@@ -26,7 +26,7 @@ def thorough(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param == "isal":
         pytest.importorskip("isal")
     else:
-        monkeypatch.setitem(sys.modules, "isal.igzip_lib", None)
+        monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
     return bool(request.param == "thorough")
 
 
