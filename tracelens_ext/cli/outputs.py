@@ -57,6 +57,8 @@ class Outputs:
                 from tracelens_ext.report.formats import write_document
 
                 write_document(document, chosen, path)
+                if chosen is Format.xlsx:
+                    _tell_slow_tables(document)
         return list(self.files)
 
 
@@ -276,6 +278,15 @@ def _outputs(files: Sequence[tuple[Path, Format | None]]) -> Outputs:
         if path in resolved[:at]:
             raise UsageError(f"{files[at][0]}: is named for two outputs; name two")
     return Outputs(dict(files))
+
+
+def _tell_slow_tables(document: Document) -> None:
+    """Say on standard error which tables are too large for a workbook to be handy."""
+    from tracelens_ext.cli.messages import say
+    from tracelens_ext.report.excel import slow_tables
+
+    for line in slow_tables(document.sheets):
+        say(line, error=True)
 
 
 def _write_page(document: Document, path: Path) -> None:

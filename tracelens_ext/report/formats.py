@@ -107,7 +107,7 @@ def write_document(document: Document, chosen: Format, path: str | os.PathLike[s
     """
     require_format(chosen)
     if chosen is Format.xlsx:
-        from tracelens_ext.report.workbook import write_workbook
+        from tracelens_ext.report.excel import write_workbook
 
         write_workbook(
             path,

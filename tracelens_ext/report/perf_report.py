@@ -109,7 +109,7 @@ class PerfReport:
 
     def write_workbook(self, path: str | os.PathLike[str]) -> list[str]:
         """Write everything as one Excel file; returns the notes of its first sheet."""
-        from tracelens_ext.report.workbook import write_workbook
+        from tracelens_ext.report.excel import write_workbook
 
         return write_workbook(
             path,
