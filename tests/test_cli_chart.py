@@ -290,7 +290,7 @@ def test_of_many_runs_the_times_are_shown_first(capsys: pytest.CaptureFixture[st
 def test_help_lists_engines_and_models_at_once() -> None:
     program = (
         "import sys; from tracelens_ext.cli import run; code = run(['chart', '--help']);"
-        "slow = {'pandas', 'numpy', 'openpyxl', 'plotly', 'jinja2'} & set(sys.modules);"
+        "slow = {'pandas', 'numpy', 'xlsxwriter', 'plotly', 'jinja2'} & set(sys.modules);"
         "sys.exit(code or (f'imported: {slow}' if slow else 0))"
     )
     done = subprocess.run(

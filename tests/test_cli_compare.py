@@ -164,7 +164,7 @@ def test_a_trace_is_like_itself(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_comes_at_once_and_says_all() -> None:
     program = (
         "import sys; from tracelens_ext.cli import run; code = run(sys.argv[1:]);"
-        "slow = {'pandas', 'numpy', 'openpyxl', 'plotly', 'rich'} & set(sys.modules);"
+        "slow = {'pandas', 'numpy', 'xlsxwriter', 'plotly', 'rich'} & set(sys.modules);"
         "sys.exit(code or (f'imported: {slow}' if slow else 0))"
     )
     for command in ("compare", "report"):

@@ -288,7 +288,7 @@ def test_ascii_terminals_will_do() -> None:
 def test_help_comes_at_once() -> None:
     program = (
         "import sys; from tracelens_ext.cli import run; code = run(sys.argv[1:]);"
-        "slow = {'pandas', 'numpy', 'openpyxl', 'plotly', 'rich'} & set(sys.modules);"
+        "slow = {'pandas', 'numpy', 'xlsxwriter', 'plotly', 'rich'} & set(sys.modules);"
         "sys.exit(code or (f'imported: {slow}' if slow else 0))"
     )
     for command, options in (("gaps", ("--log", "--json")), ("kernels", ("--verbose", "--gaps"))):

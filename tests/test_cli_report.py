@@ -92,6 +92,19 @@ def test_the_default_is_a_workbook_beside_the_trace(
     assert capsys.readouterr().out == ""
 
 
+def test_a_table_that_is_large_for_a_workbook_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracelens_ext.report.excel.MANY_CELLS", 20)
+    write(tmp_path / "t.json", training(2))
+    assert report("t.json", "-q", "-o", "x.xlsx") == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("kernel_summary has ") for line in lines)
+    assert all("--format csv or parquet" in line for line in lines)
+    assert report("t.json", "-q", "--format", "csv") == 0
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "files"),
     [
