@@ -87,7 +87,7 @@ def kernels(
     selection = Selection(pstep, stream, device, category)
     statistics = kernel_statistics(analyzer.work, sort=sort.value, selection=selection)
     report = options.report(analyzer.work, selection) if wants_gaps else None
-    show_problems(analyzer, set())
+    show_problems(analyzer.problems, set())
     sorted_by = SORTS[sort.value][1]
     written = []
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Outputs, Wanted
-    from tracelens_ext.cli.parallel import Outcome
     from tracelens_ext.report.formats import Document
     from tracelens_ext.report.perf_report import PerfReport
 
@@ -211,7 +210,10 @@ class Run:
         return len(problems) + self._several(traces, problems)
 
     def _single(self, trace: Path) -> None:
-        result, written, _ = self.one(trace, self.wanted.for_one(trace), [trace])
+        from tracelens_ext.cli.load import show_problems
+
+        result, written, _, problems = self.one(trace, self.wanted.for_one(trace), [trace])
+        show_problems(problems, self.told)
         if self.quiet:
             return
         from rich.console import Console
@@ -223,22 +225,27 @@ class Run:
 
     def _several(self, traces: Sequence[Path], problems: Sequence[TraceError]) -> int:
         """Report on several traces, whatever becomes of each; how many could not be."""
-        from tracelens_ext.cli.parallel import reports_elsewhere
+        from tracelens_ext.cli.load import show_problems
+        from tracelens_ext.cli.parallel import each_trace
 
         outputs = self.wanted.for_several(traces)
         for problem in problems:
             _tell_error(problem)
         rows: list[dict[str, Any]] = []
         measured: list[Measurement | None] = []
-        with reports_elsewhere(self, traces) as elsewhere:
-            for number, (trace, output) in enumerate(zip(traces, outputs, strict=True)):
+        tasks = [
+            partial(self.one_of_several, trace, output, traces)
+            for trace, output in zip(traces, outputs, strict=True)
+        ]
+        with each_trace(traces, tasks) as results:
+            for result in results:
                 try:
-                    outcome = elsewhere.take(number)
-                    row, written, measurement = self._row(outcome, trace, output, traces)
+                    row, written, measurement, of_plugins = result()
                 except (TraceError, OutputError) as error:
                     _tell_error(error)
                     measured.append(None)
                     continue
+                show_problems(of_plugins, self.told)
                 rows.append(row)
                 measured.append(measurement)
                 if not self.quiet:
@@ -254,31 +261,27 @@ class Run:
             failures += self._compare(traces, measured)
         return failures
 
-    def _row(
-        self, outcome: Outcome | None, trace: Path, output: Outputs, inputs: Sequence[Path]
-    ) -> tuple[dict[str, Any], Sequence[Path], Measurement | None]:
-        """A trace's row of the summary and its files: what another process made, or this one."""
-        from tracelens_ext.cli.parallel import retold
+    def one_of_several(
+        self, trace: Path, outputs: Outputs, inputs: Sequence[Path]
+    ) -> tuple[dict[str, Any], list[Path], Measurement | None, list[str]]:
+        """As `one`, of the report no more than its row of the summary."""
         from tracelens_ext.cli.report_view import summary_row
 
-        if outcome is not None:
-            return (*retold(outcome, self.told), None)
-        result, written, measurement = self.one(trace, output, inputs)
-        return summary_row(trace, result), written, measurement
+        result, written, measurement, problems = self.one(trace, outputs, inputs)
+        return summary_row(trace, result), written, measurement, problems
 
     def one(
         self, trace: Path, outputs: Outputs, inputs: Sequence[Path]
-    ) -> tuple[PerfReport, list[Path], Measurement | None]:
-        """Analyse a trace, and write its report."""
-        from tracelens_ext.cli.load import analyze, show_problems
+    ) -> tuple[PerfReport, list[Path], Measurement | None, list[str]]:
+        """Analyse a trace, and write its report; what plugins did wrong comes last."""
+        from tracelens_ext.cli.load import analyze
 
         outputs.check(inputs, force=self.force)
         analyzer = analyze(trace, self.options)
         result = self.build(analyzer)
         measurement = self.measure(analyzer.work) if self.measure is not None else None
         written = outputs.write(_document(result), inputs, force=self.force)
-        show_problems(analyzer, self.told)
-        return result, written, measurement
+        return result, written, measurement, list(analyzer.problems)
 
     def _compare(self, traces: Sequence[Path], measured: Sequence[Measurement | None]) -> int:
         """Write and show the comparison; 1 when there is none, else 0."""

@@ -11,16 +11,15 @@ from __future__ import annotations
 import logging
 import os
 import queue
-import signal
 import tempfile
 import time
 from collections import deque
 from contextlib import ExitStack, contextmanager
-from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.fleet.job import Outcome, run_job
+from tracelens_ext.processes import processes_starting
 from tracelens_ext.readers.kineto.workers import cores, text_bytes, traces_at_once
 
 if TYPE_CHECKING:
@@ -101,29 +100,10 @@ def workers_of(scheduler: str | None, workers: int) -> Iterator[Any]:
             tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
             ExitStack() as open_,
         ):
-            with _interrupts_held():
+            with processes_starting():
                 cluster = open_.enter_context(_local_cluster(workers, folder))
                 client = open_.enter_context(Client(cluster, set_as_default=False))
             yield client
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Start threads that leave Ctrl-C to this one, and so do the processes that they start.
-
-    A terminal sends it to every process. Workers would each tell of it at length, and die before
-    they can be closed in order.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    # Starting this process of multiprocessing's would let Ctrl-C in again.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _local_cluster(workers: int, folder: str) -> Any:  # noqa: ANN401  # it has no type hints
