@@ -14,7 +14,6 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.collectives import collective_calls
-from tracelens_ext.fleet import spread as spread_module
 from tracelens_ext.fleet import stragglers as stragglers_module
 from tracelens_ext.fleet.rows import trace_tables
 from tracelens_ext.fleet.spread import spread
@@ -38,14 +37,11 @@ TIMES = st.floats(0, 1e6, allow_nan=False).map(lambda ms: round(ms, 3))
 
 @given(
     st.lists(st.dictionaries(st.sampled_from("abc"), TIMES, min_size=1), min_size=1, max_size=8),
-    st.booleans(),
 )
 @settings(max_examples=25)
-def test_it_is_what_all_rows_together_give(ranks: list[dict[str, float]], many_folds: bool) -> None:
+def test_it_is_what_all_rows_together_give(ranks: list[dict[str, float]]) -> None:
     parts = [part(rank, times) for rank, times in enumerate(ranks)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spread_module, "_ROWS_AT_ONCE", 1 if many_folds else 10**6)
-        found = spread(iter(parts), ["key"], "ms").set_index("key")
+    found = spread(iter(parts), ["key"], "ms").set_index("key")
     for key, rows in pd.concat(parts).groupby("key"):
         row, values = found.loc[key], rows["ms"].to_numpy()
         assert row["ranks"] == len(values)
