@@ -153,10 +153,10 @@ def run_jobs(
     waiting = deque((job, 1) for job in jobs)
     running: dict[Any, tuple[TraceJob, int]] = {}
     over: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    crew = _Crew(client, _MORE_THAN_THREADS if not in_order else 1)
+    threads = _Threads(client, _MORE_THAN_THREADS if not in_order else 1)
     try:
         while waiting or running:
-            while waiting and len(running) < crew.room():
+            while waiting and len(running) < threads.room():
                 job, attempt = waiting.popleft()
                 key = f"tracelens-ext-{job.source.stem}-{attempt}-{os.getpid()}"
                 future = client.submit(run_job, job, attempt, key=key, pure=False, retries=0)
@@ -165,11 +165,15 @@ def run_jobs(
             try:
                 future = over.get(timeout=_LOOK_EVERY_S)
             except queue.Empty:
-                crew.check()
+                threads.count()
                 continue
             job, attempt = running.pop(future)
             outcome = _outcome(future, job)
             future.release()
+            if (
+                outcome.stage == "worker"
+            ):  # two jobs on the one worker that is left: which kills it?
+                threads.count()
             if outcome.about is None and not outcome.final and attempt < attempts:
                 waiting.append((job, attempt + 1))
             else:
@@ -196,8 +200,8 @@ def _outcome(future: Any, job: TraceJob) -> Outcome:  # noqa: ANN401
     return Outcome(job.source.stem, stage="worker", message=message)
 
 
-class _Crew:
-    """How many jobs the workers can take.
+class _Threads:
+    """The threads of the workers, and how many jobs they can take.
 
     Args:
         client: of the workers.
@@ -212,11 +216,11 @@ class _Crew:
     def room(self) -> int:
         """Jobs that may be handed out at a time; one at least: some clusters grow when asked."""
         if time.monotonic() - self._looked > _LOOK_EVERY_S:
-            self.check()
+            self.count()
         return max(1, self._threads * self._a_thread)
 
-    def check(self) -> None:
-        """Count the threads.
+    def count(self) -> None:
+        """Count them.
 
         Raises:
             ClusterError: there have been none for minutes.
