@@ -14,7 +14,6 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.collectives import collective_calls
-from tracelens_ext.fleet import stragglers as stragglers_module
 from tracelens_ext.fleet.rows import trace_tables
 from tracelens_ext.fleet.spread import spread
 from tracelens_ext.fleet.stragglers import Stragglers, find_stragglers
@@ -99,7 +98,7 @@ def calls(
 
 
 def found_in(parts: Sequence[pd.DataFrame]) -> Stragglers:
-    return find_stragglers(lambda: iter(parts))
+    return find_stragglers(iter(parts))
 
 
 def test_the_shortest_came_last() -> None:
@@ -198,9 +197,7 @@ def test_no_collectives_at_all() -> None:
 def test_it_is_what_a_plain_loop_finds(durations: list[list[int]], random: Any) -> None:
     parts = [calls(rank, row, size=8) for rank, row in enumerate(durations)]
     random.shuffle(parts)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stragglers_module, "_ROWS_AT_ONCE", random.choice([1, 4, 10**6]))
-        found = found_in(parts).ranks.set_index("rank")
+    found = found_in(parts).ranks.set_index("rank")
     last, caused = [0] * len(durations), [0.0] * len(durations)
     for column in zip(*durations, strict=True):
         slow = column.index(min(column))
