@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from comparison_helpers import needs_html, training, write
-from test_workers import children
 
 from tracelens_ext.cli import parallel, run
 
@@ -301,6 +300,15 @@ def eventually(holds: Callable[[], bool]) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def children() -> list[int]:
+    """The workers of this process."""
+    return [
+        child
+        for child in children_of(os.getpid())
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
 
 
 def children_of(pid: int) -> list[int]:

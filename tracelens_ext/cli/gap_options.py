@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli.messages import print_document
-from tracelens_ext.cli.options import A_TRACE
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,10 +30,6 @@ class GapSort(Enum):
     stdev = "stdev"
 
 
-Trace = Annotated[
-    Path,
-    typer.Argument(metavar="TRACE", help=A_TRACE, show_default=False),
-]
 PStep = Annotated[
     int | None,
     typer.Option("--pstep", metavar="N", help="Only GPU work launched in ProfilerStep#N.", min=0),

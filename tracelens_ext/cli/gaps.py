@@ -13,7 +13,7 @@ from tracelens_ext.cli.messages import say
 
 
 def gaps(
-    trace: gap_options.Trace,
+    trace: shared.Trace,
     sort: Annotated[
         gap_options.GapSort,
         typer.Option(

@@ -27,7 +27,7 @@ class KernelSort(Enum):
 
 
 def kernels(
-    trace: gap_options.Trace,
+    trace: shared.Trace,
     top: Annotated[int, typer.Option("--top", "-t", help="Kernels to print.", min=0)] = 10,
     sort: Annotated[
         KernelSort,

@@ -7,9 +7,14 @@ from typing import Annotated
 
 import typer
 
-#: What a single trace may be.
-A_TRACE = "A trace of PyTorch (.json, .json.gz) or of Nsight Systems (.sqlite, .nsys-rep)."
-
+Trace = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACE",
+        help="A trace of PyTorch (.json, .json.gz) or of Nsight Systems (.sqlite, .nsys-rep).",
+        show_default=False,
+    ),
+]
 Traces = Annotated[
     list[str],
     typer.Argument(
