@@ -28,20 +28,21 @@ def processes_starting(**environment: str) -> Iterator[None]:
     Args:
         environment: more variables of the processes' environment.
     """
-    before = dict(os.environ)
+    warnings = filter(None, [os.environ.get("PYTHONWARNINGS"), _IGNORED])
+    environment |= {"PYTHONSAFEPATH": "1", "PYTHONWARNINGS": ",".join(warnings)}
+    before = {name: os.environ.get(name) for name in environment}
     try:
-        warnings = filter(None, [before.get("PYTHONWARNINGS"), _IGNORED])
-        os.environ |= environment | {
-            "PYTHONSAFEPATH": "1",
-            "PYTHONWARNINGS": ",".join(warnings),
-        }
+        os.environ.update(environment)
         # Python starts this helper with the first worker, and would unblock Ctrl-C then.
         resource_tracker.ensure_running()
         with _interrupts_blocked():
             yield
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
