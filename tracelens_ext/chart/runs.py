@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.analysis.grouping import group_durations, texts
-from tracelens_ext.chart.non_overlapped import first_cover
+from tracelens_ext.chart.non_overlapped import non_overlapped_time
 from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.trace import NONE, EventKind
@@ -147,7 +147,7 @@ def _measured(
     notes: list[str] | tuple[str, ...],
 ) -> Run:
     code, labels = _categories(work)
-    share = first_cover(work.start[chosen], work.end[chosen])
+    share = non_overlapped_time(work.start[chosen], work.end[chosen])
     groups = group_durations([work.name[chosen], code[chosen]], share)
     gpu_ns = int(share.sum())
     elapsed_ns, source = given.elapsed_ns, _GIVEN
