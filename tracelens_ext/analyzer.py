@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.analysis.coverage import Coverage, coverage
 from tracelens_ext.analysis.gpu_work import GpuWork
-from tracelens_ext.analysis.kept import find_anew, keep_in
 from tracelens_ext.analyzer_operations import OperationTables
 from tracelens_ext.analyzer_time import TimeTables
 from tracelens_ext.cache.store import open_cache
@@ -84,14 +83,9 @@ class TreePerfAnalyzer(OperationTables, TimeTables):
                 other_formats=default_registry().read_trace,
                 cache=(store := open_cache(cache)),
             )
-        frames = "-python" if add_python_func else ""
-        self.tree = _call_tree(self.trace, store, add_python_func=add_python_func)
-        self.work = GpuWork(
-            self.tree,
-            self.categorizer,
-            include_unlinked=include_unlinked_kernels,
-            keep=find_anew if store is None else keep_in(store, self.trace, suffix=frames),
-        )
+        links = store.links(self.trace) if store is not None and not add_python_func else None
+        self.tree = CallTree(self.trace, add_python_func=add_python_func, links=links)
+        self.work = GpuWork(self.tree, self.categorizer, include_unlinked=include_unlinked_kernels)
 
     @classmethod
     def from_file(
@@ -207,15 +201,3 @@ class TreePerfAnalyzer(OperationTables, TimeTables):
     def coverage(self) -> Coverage:
         """How much of the GPU time is linked, and how much of it the categories explain."""
         return coverage(self.work)
-
-
-def _call_tree(trace: Trace, store: TraceCache | None, *, add_python_func: bool) -> CallTree:
-    """The call tree of a trace; from the cache, where its links are kept."""
-    if store is None:
-        return CallTree(trace, add_python_func=add_python_func)
-    part = "tree-python" if add_python_func else "tree"
-    links = store.arrays(trace, part)
-    tree = CallTree(trace, add_python_func=add_python_func, links=links)
-    if links is None:
-        store.keep_arrays(trace, part, tree.links)
-    return tree

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.codes import last_before
+from tracelens_ext.analysis.group_search import last_before
 from tracelens_ext.intervals import union
 from tracelens_ext.nesting import ROOT, nest
 from tracelens_ext.trace import NONE
@@ -28,7 +28,6 @@ def innermost_during(
     thread: IntArray,
     start: Int64Array,
     end: Int64Array,
-    *,
     ignored: str | None = None,
 ) -> Int64Array:
     """The innermost event of a host thread that covers at least half of each stretch of time.
@@ -46,7 +45,7 @@ def innermost_during(
     """
     rows = _candidates(trace, kinds, thread, start, end)
     if ignored is not None:
-        silent = np.fromiter((n.startswith(ignored) for n in trace.names), bool)
+        silent = trace.names_matching(lambda name: name.startswith(ignored))
         rows = rows[~silent[trace.name[rows]]]
     if not len(rows):
         return np.full(len(thread), NONE, dtype=np.int64)
