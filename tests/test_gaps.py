@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.codes import (
+from tracelens_ext.analysis.grouping import (
     dense_codes,
     last_before,
     ranks,

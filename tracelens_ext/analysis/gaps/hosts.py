@@ -108,7 +108,8 @@ def host_rows(
     safe = np.where(linked, launch, 0)
     begun, thread = trace.ts[safe], np.where(linked, trace.thread[safe], NONE)
     until = np.where(linked & (begun > start) & (begun < end), begun, end)
-    rows = innermost_during(trace, HOST_KINDS[column], thread, start, until, "ProfilerStep#")
+    tree, kinds = classified.work.tree, HOST_KINDS[column]
+    rows = innermost_during(tree, kinds, thread, start, until, "ProfilerStep#")
     if column == "host_call":
         is_cause = classified.cause[chosen] == SYNCHRONISATION
         rows = np.where(is_cause, classified.synchronising[chosen], rows)
