@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.codes import (
+from tracelens_ext.analysis.gaps.find import find_gaps
+from tracelens_ext.analysis.gaps.tables import PAIR_SORTS
+from tracelens_ext.analysis.grouping import (
     dense_codes,
     last_before,
     ranks,
     running_maximum,
     spread,
 )
-from tracelens_ext.analysis.gaps.find import find_gaps
-from tracelens_ext.analysis.gaps.tables import PAIR_SORTS
 from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.errors import UsageError
 from tracelens_ext.kernel_names import simple_name

@@ -60,13 +60,17 @@ def nest(
     if len(order):
         candidate[np.flatnonzero(np.diff(lane, prepend=-1))] = ROOT
     leaf = childless[order]
+    # Of two equal intervals that have no children neither is the parent; they follow one another.
+    twin = np.zeros(len(order), dtype=bool)
+    twin[1:] = leaf[1:] & (left[1:] == left[:-1]) & (right[1:] == right[:-1])
     unsettled = np.flatnonzero(candidate != ROOT)
     while len(unsettled):
         at = candidate[unsettled]
-        fits = right[at] >= right[unsettled]
-        twins = leaf[at] & leaf[unsettled]
-        twins &= (left[at] == left[unsettled]) & (right[at] == right[unsettled])
-        unsettled, at = unsettled[~fits | twins], at[~fits | twins]
+        jumps = right[at] < right[unsettled]
+        asked = np.flatnonzero(twin[unsettled])
+        one, other = unsettled[asked], at[asked]
+        jumps[asked] |= leaf[other] & (left[one] == left[other]) & (right[one] == right[other])
+        unsettled, at = unsettled[jumps], at[jumps]
         candidate[unsettled] = candidate[at]
         unsettled = unsettled[candidate[unsettled] != ROOT]
     return Nesting(order, candidate)
@@ -105,6 +109,29 @@ def nearest_marked(parent: Int32Array, marked: BoolArray) -> Int32Array:
         unsettled = unsettled[result[unsettled] != ROOT]
         unsettled = unsettled[~marked[result[unsettled]]]
     return result
+
+
+def nearest_above(
+    parent: Int32Array, nodes: npt.NDArray[np.integer], marked: BoolArray
+) -> Int64Array:
+    """The nearest marked ancestor of a few nodes; `nearest_marked` finds it for all of them.
+
+    Args:
+        parent: node → its parent, `ROOT` without one, shape (m,).
+        nodes: whose ancestors are wanted, shape (k,).
+        marked: which nodes are looked for, shape (m,).
+
+    Returns:
+        Nodes, `ROOT` where none is marked, shape (k,).
+    """
+    result: Int64Array = parent[nodes].astype(np.int64)
+    unsettled = np.arange(len(nodes))
+    while True:
+        unsettled = unsettled[result[unsettled] != ROOT]
+        unsettled = unsettled[~marked[result[unsettled]]]
+        if not len(unsettled):
+            return result
+        result[unsettled] = parent[result[unsettled]]
 
 
 def depths(parent: Int32Array) -> Int32Array:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
@@ -235,6 +235,10 @@ class Trace:
     def name_of(self, row: int) -> str:
         """The name of one event."""
         return self.names[int(self.name[row])]
+
+    def names_matching(self, test: Callable[[str], object]) -> npt.NDArray[np.bool_]:
+        """Which of `names` pass a test, such as the `search` of a pattern; shape of `names`."""
+        return np.fromiter((bool(test(name)) for name in self.names), bool, len(self.names))
 
     @cached_property
     def process_of_thread(self) -> Int32Array:

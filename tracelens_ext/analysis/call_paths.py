@@ -1,4 +1,4 @@
-"""Paths in a forest: what is above a node, and which nodes have the same names above them."""
+"""Call paths: which nodes of a forest have the same names above them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Int32Array, Int64Array
 
     IntArray = npt.NDArray[np.integer]
-    BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Paths:
+class CallPaths:
     """The distinct paths of a forest, p of them, shorter ones first.
 
     Attributes:
@@ -51,7 +50,7 @@ class Paths:
         return result
 
 
-def find_paths(parent: Int32Array, name: IntArray) -> Paths:
+def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
     """Number the distinct paths of a forest, one level of depth after the other.
 
     Args:
@@ -73,25 +72,4 @@ def find_paths(parent: Int32Array, name: IntArray) -> Paths:
         parents.append(distinct // names - 1)
         last_names.append(distinct % names)
         known += len(distinct)
-    return Paths(of_node, np.concatenate(parents), np.concatenate(last_names))
-
-
-def nearest_above(parent: Int32Array, nodes: IntArray, marked: BoolArray) -> Int64Array:
-    """The nearest marked ancestor of a few nodes; `nesting.nearest_marked` is for all of them.
-
-    Args:
-        parent: node → its parent, `ROOT` without one, shape (m,).
-        nodes: whose ancestors are wanted, shape (k,).
-        marked: which nodes are looked for, shape (m,).
-
-    Returns:
-        Nodes, `ROOT` where none is marked, shape (k,).
-    """
-    result = parent[nodes].astype(np.int64)
-    unsettled = np.arange(len(nodes))
-    while True:
-        unsettled = unsettled[result[unsettled] != ROOT]
-        unsettled = unsettled[~marked[result[unsettled]]]
-        if not len(unsettled):
-            return result
-        result[unsettled] = parent[result[unsettled]]
+    return CallPaths(of_node, np.concatenate(parents), np.concatenate(last_names))
