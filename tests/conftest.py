@@ -1,17 +1,20 @@
-"""What all tests share: property tests that try the same examples every time."""
+"""What all tests share: which of them run here, the same random examples every time, fixtures."""
 
 from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+import sys
+from collections import Counter
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from report_html_browser import Browser
 
@@ -27,6 +30,92 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("same every time")
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+#: What a test does, by the mark that says so; `make test` leaves these tests to `make test-all`.
+_MARKS = {"process": "starts processes", "real_data": "reads ../shared"}
+_PROCESSES_START = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
+_FILES_OPEN = ("open", "sqlite3.connect")
+
+#: What the running test has done, in the keys of `_MARKS`.
+_done: set[str] = set()
+
+#: How many tests were left out, by the reason.
+_left_out: Counter[str] = Counter()
+
+
+def _notice(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook: notices what only a marked test may do."""
+    if event in _PROCESSES_START:
+        _done.add("process")
+    elif event in _FILES_OPEN and str(arguments[0]).startswith(f"{SHARED}{os.sep}"):
+        _done.add("real_data")
+
+
+def _start(self: BaseProcess, start: Any = BaseProcess.start) -> None:
+    _done.add("process")
+    start(self)
+
+
+sys.addaudithook(_notice)
+BaseProcess.start = _start  # type: ignore[method-assign]  # tells no audit hook
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    _done.clear()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    for mark in sorted(_done):
+        if item.get_closest_marker(mark) is None:
+            pytest.fail(f"this test {_MARKS[mark]}: mark it with pytest.mark.{mark}")
+
+
+def _cannot_run(item: pytest.Item) -> str | None:
+    """Why this machine cannot run a test, if it cannot."""
+    if item.get_closest_marker("real_data") is not None and not SHARED.is_dir():
+        return "needs ../shared"
+    for mark in item.iter_markers("skipif"):
+        if mark.args[0]:
+            return str(mark.kwargs["reason"])
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects what this machine cannot run, before `-m` deselects what nobody asked for."""
+    left_out = {item: reason for item in items if (reason := _cannot_run(item)) is not None}
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=list(left_out))
+    _left_out.update(left_out.values())
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if _cannot_run(item) is None:
+            marks = [mark for mark in _MARKS if item.get_closest_marker(mark) is not None]
+            _left_out.update([f"{_MARKS[marks[0]]} (make test-all)"] if marks else [])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist hands its counts to the process that prints; all count the same."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = dict(_left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    _left_out.update(getattr(node, "workeroutput", {}).get("left_out", {}) if not _left_out else {})
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _left_out:
+        parts = (f"{count} ({reason})" for reason, count in _left_out.most_common())
+        terminalreporter.write_line(f"tests left out: {', '.join(parts)}")
 
 
 @pytest.fixture

@@ -72,6 +72,7 @@ def outcome(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[o
     return code, out, err, written
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "options",
     [
@@ -108,6 +109,7 @@ def test_the_same_to_the_byte(
     assert not children()
 
 
+@pytest.mark.process
 def test_rules_that_are_no_good_are_the_same_error(capsys: pytest.CaptureFixture[str]) -> None:
     Path("rules.toml").write_text("[[rule]]\npattern = '('\n")
     options = ["-o", "out", "--rules", "rules.toml"]
@@ -115,6 +117,7 @@ def test_rules_that_are_no_good_are_the_same_error(capsys: pytest.CaptureFixture
     assert not children()
 
 
+@pytest.mark.process
 def test_own_rules_count(capsys: pytest.CaptureFixture[str], asked: list[bool]) -> None:
     Path("rules.toml").write_text(
         '[[rule]]\ncategory = "Mine"\npattern = "gemm"\nexamples = ["my_gemm"]\n'
@@ -127,6 +130,7 @@ def test_own_rules_count(capsys: pytest.CaptureFixture[str], asked: list[bool]) 
     assert b"Mine" in str(alone[3]).encode()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("when", ["at the start", "in the middle", "never starts"])
 def test_processes_that_die(
     when: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -159,6 +163,7 @@ def test_comparing_and_small_traces_are_done_here(
     assert not any(asked)
 
 
+@pytest.mark.process
 def test_a_process_whose_parent_is_gone_stops_what_it_does() -> None:
     program = (
         "import time;"
@@ -179,6 +184,8 @@ def test_a_process_whose_parent_is_gone_stops_what_it_does() -> None:
         assert process.wait(30) == 0
 
 
+@pytest.mark.process
+@pytest.mark.usefixtures("signals_heard")
 def test_an_interrupt_leaves_no_process_and_no_half_written_file(tmp_path: Path) -> None:
     ranks = tmp_path / "many"
     ranks.mkdir()

@@ -190,10 +190,9 @@ def test_the_demo(tmp_path: Path) -> None:
     assert (described["bus bandwidth (GB/s)"] <= described["best bus bandwidth (GB/s)"]).all()
 
 
+@pytest.mark.real_data
 def test_a_real_training_step() -> None:
     path = SHARED / "nvidia" / "nccl.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
     table = TreePerfAnalyzer(path).get_df_collectives()
     by_size = table.set_index("In msg nelems")
     assert by_size.loc[7875584, "In msg bytes"] == 31_502_336

@@ -304,7 +304,7 @@ def test_codes_of_combinations(drawn: list[tuple[int, int]], dtype: type[np.inte
 # Real traces.
 
 
-@pytest.mark.skipif(not TRACES, reason="no ../shared/traces beside the checkout")
+@pytest.mark.real_data
 @pytest.mark.parametrize("name", TRACES)
 def test_gaps_of_real_traces_to_the_nanosecond(name: str) -> None:
     analyzer = TreePerfAnalyzer(TRACES[name])

@@ -134,10 +134,10 @@ def _traces() -> list[Any]:
         SHARED / "nvidia" / "gaunernst_bert-small-uncased__1016001.json.gz",
         SHARED / "amd" / "Falconsai_nsfw_image_detection__1016002.json.gz",
     ]
-    marks = [] if SHARED.is_dir() else [pytest.mark.skip(reason=f"{SHARED} is not here")]
-    return [pytest.param(path, id=path.name, marks=marks) for path in found]
+    return [pytest.param(path, id=path.name) for path in found]
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize("path", _traces())
 def test_real_models_agree_with_a_tree_of_all_frames(path: Path) -> None:
     _check_against_full_tree(TreePerfAnalyzer(path))

@@ -61,6 +61,7 @@ def test_the_examples_format_becomes_kernels(example_kernels: ModuleType, tmp_pa
     assert (event["ts"], event["dur"], event["name"]) == (1.5, 2.0, "void f<a, b>(int)")
 
 
+@pytest.mark.process
 def test_the_skeletons_own_tests_pass(tmp_path: Path) -> None:
     files = write_plugin("my-company-kernels", tmp_path)
     folder = tmp_path / "my-company-kernels"
@@ -150,6 +151,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return programs
 
 
+@pytest.mark.process
 def test_installed_plugins_show_in_a_report(installed: Path, tmp_path: Path) -> None:
     events = [
         {
@@ -166,6 +168,7 @@ def test_installed_plugins_show_in_a_report(installed: Path, tmp_path: Path) -> 
     assert found == dict(zip(KERNELS, ("Example Fused Op", "My Fused Op", "GEMM"), strict=True))
 
 
+@pytest.mark.process
 def test_installed_plugins_are_listed(installed: Path, tmp_path: Path) -> None:
     listing = command(installed / "tracelens-ext", "plugins", cwd=tmp_path)
     assert "example-kernels  ok  example-kernels 0.1.0" in listing
@@ -175,6 +178,7 @@ def test_installed_plugins_are_listed(installed: Path, tmp_path: Path) -> None:
     assert answer.startswith("category  My Fused Op\n")
 
 
+@pytest.mark.process
 def test_maps_and_packs_are_in_the_wheel(installed: Path, tmp_path: Path) -> None:
     for name, category in (("jax", "GEMM"), ("vllm:gpt-oss", "gemm"), ("builtin", "GEMM")):
         answer = command(

@@ -37,6 +37,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_run(command: str, folder: Path) -> None:
     words = shlex.split(command, comments=True)
@@ -51,6 +52,7 @@ def test_commands_run(command: str, folder: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("code", blocks("python"))
 def test_python_runs(code: str, folder: Path) -> None:
     done = subprocess.run(
@@ -76,6 +78,7 @@ def test_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+@pytest.mark.process
 def test_the_output_shown_is_what_the_demo_prints(folder: Path) -> None:
     shown = blocks("text")[0]
     done = subprocess.run(

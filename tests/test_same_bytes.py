@@ -72,6 +72,7 @@ def text() -> bytes:
     return LAYOUTS["kineto"](DOCUMENT).encode()
 
 
+@pytest.mark.process
 def test_serial_parallel_and_cached(
     text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[int | None]
 ) -> None:
@@ -95,6 +96,7 @@ def _reports_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, b
     return _reports(folder, b"", monkeypatch)
 
 
+@pytest.mark.process
 def test_gzipped_and_not(
     text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[int | None]
 ) -> None:
@@ -106,13 +108,15 @@ def test_gzipped_and_not(
     assert any(taken)
 
 
+@pytest.mark.process
 def test_layouts(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = _reports(tmp_path / "kineto", text, monkeypatch, "--no-cache")
     other = LAYOUTS["one line"](DOCUMENT).encode()
     _assert_same(_reports(tmp_path / "other", other, monkeypatch, "--no-cache"), expected)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="../shared is absent: no real traces")
+@pytest.mark.process
+@pytest.mark.real_data
 @pytest.mark.parametrize("name", ["nvidia/torch_compile_triton"])
 def test_real_traces(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[int | None]
