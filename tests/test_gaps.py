@@ -370,10 +370,10 @@ def test_two_hundred_thousand_events_take_no_time() -> None:
         "args": {},
     }
     large = TreePerfAnalyzer(dataclasses.replace(trace, **fields))
-    begun = time.perf_counter()
+    begun = time.process_time()
     large.get_df_gap_summary()
     pairs = large.get_df_gap_pairs()
     large.get_df_kernel_statistics()
-    assert time.perf_counter() - begun < 5
+    assert time.process_time() - begun < 5
     assert isinstance(pairs, pd.DataFrame)
     assert len(pairs) == 1
