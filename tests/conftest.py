@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tracelens_ext.demo import write_demo_trace
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -116,6 +118,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _left_out:
         parts = (f"{count} ({reason})" for reason, count in _left_out.most_common())
         terminalreporter.write_line(f"tests left out: {', '.join(parts)}")
+
+
+@pytest.fixture(scope="session")
+def demo_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo as the command writes it. Tests share it: who changes it copies it before."""
+    return write_demo_trace(tmp_path_factory.mktemp("demo") / "trace.json.gz")
+
+
+@pytest.fixture(scope="session")
+def short_demo_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One step of the demo. Tests share it: who changes it copies it before."""
+    return write_demo_trace(tmp_path_factory.mktemp("short_demo") / "run.json.gz", steps=1)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -19,7 +20,6 @@ from report_html_helpers import HOSTILE, read_page
 
 from tracelens_ext.chart.engines import known_models
 from tracelens_ext.cli import run
-from tracelens_ext.demo import write_demo_trace
 from tracelens_ext.report.manifest import MANIFEST, manifest_files
 
 SHARED = ROOT.parent / "shared"
@@ -33,11 +33,11 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(short_demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that the page's reader has."""
     folder = tmp_path_factory.mktemp("chart")
     small_export(folder / "run2.sqlite")
-    write_demo_trace(folder / "demo.json.gz", steps=1)
+    shutil.copy(short_demo_trace, folder / "demo.json.gz")
     for name in ("run1.nsys-rep", "run2.nsys-rep", "new.nsys-rep"):
         report(folder / name)
     (folder / "engine_def.json").write_text(blocks("json")[0], encoding="utf-8")

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from make_trace import short_demo
 
 from tracelens_ext.cli import run
-from tracelens_ext.demo import build_demo_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DEMO = json.dumps(build_demo_trace(steps=1)).encode()
+DEMO = json.dumps(short_demo()).encode()
 PACKED = gzip.compress(DEMO, mtime=0)
 
 

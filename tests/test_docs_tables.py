@@ -8,7 +8,6 @@ from pathlib import Path
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.demo import write_demo_trace
 from tracelens_ext.report.perf_report import DESCRIPTIONS, build_perf_report
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "tables.md"
@@ -26,10 +25,8 @@ def _sections() -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def test_every_sheet_and_column_of_the_demo_is_documented(tmp_path: Path) -> None:
-    path = tmp_path / "demo.json.gz"
-    write_demo_trace(path)
-    analyzer = TreePerfAnalyzer(path, use_kernel_name_categories=True, add_python_func=True)
+def test_every_sheet_and_column_of_the_demo_is_documented(demo_trace: Path) -> None:
+    analyzer = TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True, add_python_func=True)
     tables = build_perf_report(
         analyzer,
         short_kernel_study=True,

@@ -10,7 +10,6 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.modules import has_modules, nn_modules
-from tracelens_ext.demo import write_demo_trace
 from tracelens_ext.intervals import union_length
 from tracelens_ext.report.perf_report import build_perf_report
 from tracelens_ext.tree import CallTree
@@ -143,10 +142,8 @@ def test_real_models_agree_with_a_tree_of_all_frames(path: Path) -> None:
     _check_against_full_tree(TreePerfAnalyzer(path))
 
 
-def test_the_demo_agrees_with_a_tree_of_all_frames(tmp_path: Path) -> None:
-    path = tmp_path / "demo.json.gz"
-    write_demo_trace(path)
-    _check_against_full_tree(TreePerfAnalyzer(path))
+def test_the_demo_agrees_with_a_tree_of_all_frames(demo_trace: Path) -> None:
+    _check_against_full_tree(TreePerfAnalyzer(demo_trace))
 
 
 def _check_against_full_tree(analyzer: TreePerfAnalyzer) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from tracelens_ext.demo import write_demo_trace
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,10 +20,10 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working folder as the README's reader has it: a demo trace, and the rules it shows."""
     here = tmp_path_factory.mktemp("readme")
-    write_demo_trace(here / "demo" / "trace.json.gz")
+    shutil.copytree(demo_trace.parent, here / "demo")
     (here / "my_rules.toml").write_text(blocks("toml")[0], encoding="utf-8")
     return here
 

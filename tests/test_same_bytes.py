@@ -10,12 +10,11 @@ from unittest import mock
 
 import msgspec
 import pytest
-from make_trace import LAYOUTS
+from make_trace import LAYOUTS, short_demo
 from worker_helpers import note_slices, wait_for_workers
 
 from tracelens_ext.cache import store as cache
 from tracelens_ext.cli import run
-from tracelens_ext.demo import build_demo_trace
 from tracelens_ext.readers.kineto import reader as kineto
 from tracelens_ext.readers.kineto import workers
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAME = "trace.json"
-DOCUMENT = build_demo_trace(steps=1)
+DOCUMENT = short_demo()
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
 

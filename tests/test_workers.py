@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from make_trace import LAYOUTS, kineto_layout
+from make_trace import LAYOUTS, kineto_layout, short_demo
 from worker_helpers import note_slices, wait_for_workers
 
-from tracelens_ext.demo import build_demo_trace
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.kineto import reader as kineto
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="no worker processes on this system")
 
-DEMO: dict[str, Any] = {**build_demo_trace(steps=1)}
-del DEMO["traceEvents"][4000:]
+DEMO = short_demo() | {"traceEvents": short_demo()["traceEvents"][:4000]}
 
 
 @pytest.fixture(autouse=True)
