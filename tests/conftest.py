@@ -35,8 +35,8 @@ settings.load_profile("same every time")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
-#: What a test does, by the mark that says so; `make test` leaves these tests to `make test-all`.
-_MARKS = {"process": "starts processes", "real_data": "reads ../shared"}
+#: What tests with a mark do; `make test` leaves them to `make test-all`.
+_MARKS = {"process": "start processes", "real_data": "read ../shared"}
 _PROCESSES_START = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
 _FILES_OPEN = ("open", "sqlite3.connect")
 
@@ -51,7 +51,7 @@ def _notice(event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook: notices what only a marked test may do."""
     if event in _PROCESSES_START:
         _done.add("process")
-    elif event in _FILES_OPEN and str(arguments[0]).startswith(f"{SHARED}{os.sep}"):
+    elif event in _FILES_OPEN and f"{SHARED}{os.sep}" in str(arguments[0]):
         _done.add("real_data")
 
 
@@ -73,51 +73,56 @@ def pytest_runtest_setup() -> None:
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     for mark in sorted(_done):
         if item.get_closest_marker(mark) is None:
-            pytest.fail(f"this test {_MARKS[mark]}: mark it with pytest.mark.{mark}")
+            pytest.fail(f"tests that {_MARKS[mark]} carry pytest.mark.{mark}")
 
 
-def _cannot_run(item: pytest.Item) -> str | None:
-    """Why this machine cannot run a test, if it cannot."""
+def _missing(item: pytest.Item) -> str | None:
+    """What a test needs and this machine does not have."""
     if item.get_closest_marker("real_data") is not None and not SHARED.is_dir():
-        return "needs ../shared"
+        return "that need ../shared"
     for mark in item.iter_markers("skipif"):
         if mark.args[0]:
-            return str(mark.kwargs["reason"])
+            reason: str = mark.kwargs["reason"]
+            need = reason.removeprefix("needs ")
+            return f"({reason})" if need == reason else f"that need {need}"
     return None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects what this machine cannot run, before `-m` deselects what nobody asked for."""
-    left_out = {item: reason for item in items if (reason := _cannot_run(item)) is not None}
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=list(left_out))
-    _left_out.update(left_out.values())
+    """Leave out what this machine cannot run, before `-m` leaves out what was not asked for."""
+    left_out = [item for item in items if _missing(item) is not None]
+    items[:] = [item for item in items if _missing(item) is None]
+    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     for item in items:
-        if _cannot_run(item) is None:
-            marks = [mark for mark in _MARKS if item.get_closest_marker(mark) is not None]
-            _left_out.update([f"{_MARKS[marks[0]]} (make test-all)"] if marks else [])
+        reason = _missing(item)
+        if reason is None and item.config.getoption("markexpr"):
+            marks = (mark for mark in _MARKS if item.get_closest_marker(mark) is not None)
+            reason = next((f"that {_MARKS[mark]} (make test-all)" for mark in marks), None)
+        if reason is not None:
+            _left_out[reason] += 1
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of pytest-xdist hands its counts to the process that prints; all count the same."""
-    output = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        output["left_out"] = dict(_left_out)
+    """In a worker of pytest-xdist: hand the counts to the process that prints."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = dict(_left_out)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    _left_out.update(getattr(node, "workeroutput", {}).get("left_out", {}) if not _left_out else {})
+    """A worker has ended. Each has counted the same tests, so the counts of one are enough."""
+    if not _left_out:
+        _left_out.update(getattr(node, "workeroutput", {}).get("left_out", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _left_out:
-        parts = (f"{count} ({reason})" for reason, count in _left_out.most_common())
-        terminalreporter.write_line(f"tests left out: {', '.join(parts)}")
+        counts = ", ".join(f"{count} {reason}" for reason, count in _left_out.most_common())
+        terminalreporter.write_line(f"tests left out: {counts}")
 
 
 @pytest.fixture(scope="session")
