@@ -305,6 +305,7 @@ def test_every_public_name_is_there() -> None:
     assert importlib.import_module("tracelens_ext.analyzer").TreePerfAnalyzer is TreePerfAnalyzer
 
 
+@pytest.mark.process
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = (
         "import sys, tracelens_ext; "

@@ -103,6 +103,7 @@ def test_python_frames_make_another_tree(trace_file: Path, cache: TraceCache) ->
     assert files(cache) == ["trace.columns", "tree-python.columns", "tree.columns"]
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize(
     "name",
     [
@@ -114,8 +115,6 @@ def test_python_frames_make_another_tree(trace_file: Path, cache: TraceCache) ->
 )
 def test_real_traces(name: str, cache: TraceCache, reading: Reading, notes: list[str]) -> None:
     path = SHARED / f"{name}.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
     first = TreePerfAnalyzer(path, cache=cache, use_kernel_name_categories=True)
     second = TreePerfAnalyzer(path, cache=cache, use_kernel_name_categories=True)
     assert reading.count == 1
@@ -392,6 +391,7 @@ def _read_over_and_over(path: Path, folder: Path, events: int) -> None:
         cache.clear()
 
 
+@pytest.mark.process
 def test_two_processes_at_once(trace_file: Path, cache: TraceCache) -> None:
     events = len(read_trace(trace_file))
     context = multiprocessing.get_context("spawn")

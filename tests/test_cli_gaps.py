@@ -273,6 +273,7 @@ def test_errors_are_one_line(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.process
 def test_ascii_terminals_will_do() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tracelens_ext", "kernels", "trace.json", "-g", "--no-cache"],
@@ -285,6 +286,7 @@ def test_ascii_terminals_will_do() -> None:
     assert b"reduce_kernel -> gemm" in done.stdout
 
 
+@pytest.mark.process
 def test_help_comes_at_once() -> None:
     program = (
         "import sys; from tracelens_ext.cli import run; code = run(sys.argv[1:]);"

@@ -51,11 +51,13 @@ def commands(modules: set[str]) -> set[str]:
     return {name for name in group.commands if f"tracelens_ext.cli.{name}" in modules}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["report", "gaps", "nsys", "cache"])
 def test_only_the_command_that_is_called_is_imported(command: str, tmp_path: Path) -> None:
     assert commands(imported(command, "--help", folder=tmp_path)) == {command}
 
 
+@pytest.mark.process
 def test_a_trace_out_of_the_cache_needs_no_reader(tmp_path: Path) -> None:
     write(tmp_path / "a.json", training(3))
     command = ("report", "a.json", "--quiet", "--output", "a.xlsx")

@@ -476,6 +476,7 @@ def test_times_and_shapes_give_possible_rates(vendor: str) -> None:
 # The text and the file --------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_same_bytes_on_every_run(tmp_path: Path) -> None:
     here = write_demo_trace(tmp_path / "a.json.gz")
     there = tmp_path / "b.json.gz"
@@ -512,6 +513,7 @@ def test_packed_and_plain_hold_the_same_text(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.json", "t.json.gz"]
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_structure_is_that_of_real_traces(vendor: str) -> None:
     """Each kind of event has the keys, in the order, of one in a recorded trace."""
@@ -524,8 +526,6 @@ def test_structure_is_that_of_real_traces(vendor: str) -> None:
         ),
     }[vendor]
     paths = [SHARED / f"{name}.json.gz" for name in names]
-    if not all(path.exists() for path in paths):
-        pytest.skip(f"the recorded traces are not in {SHARED}")
     shapes: set[tuple[str, ...]] = set()
     arguments: dict[str, set[str]] = defaultdict(set)
     top: set[str] = set()

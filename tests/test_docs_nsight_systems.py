@@ -37,6 +37,7 @@ def test_commands(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", [c for c in _COMMANDS if "nsys-rep" in c])
 def test_commands_for_reports(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -244,7 +244,7 @@ def test_the_longest_come_first_and_unlinked_ones_have_no_host() -> None:
 # Real traces.
 
 
-@pytest.mark.skipif(not TRACES, reason="no ../shared/traces beside the checkout")
+@pytest.mark.real_data
 @pytest.mark.parametrize("name", TRACES)
 def test_little_is_unknown(name: str) -> None:
     summary = TreePerfAnalyzer(TRACES[name]).get_df_gap_summary()
@@ -258,7 +258,7 @@ def test_little_is_unknown(name: str) -> None:
 HTA = sorted((SHARED / "traces" / "hta_idle").glob("*_idle.csv"))
 
 
-@pytest.mark.skipif(not HTA, reason="no ../shared/traces/hta_idle beside the checkout")
+@pytest.mark.real_data
 @pytest.mark.parametrize("path", HTA, ids=lambda path: path.stem)
 def test_host_time_agrees_with_hta(path: Any) -> None:
     """HTA leaves the last iteration out; its host wait is our synchronisation and host.

@@ -172,7 +172,7 @@ def test_nested_events_agree_with_a_plain_loop(
     assert idle(table) == plain(maker.events)
 
 
-@pytest.mark.skipif(not TRACES, reason="no ../shared/traces beside the checkout")
+@pytest.mark.real_data
 @pytest.mark.parametrize(
     "name", ["edge/amd_mi250", "nvidia/gaunernst_bert-small-uncased__1016001", "amd/gpu_only_trace"]
 )
@@ -182,7 +182,7 @@ def test_real_traces(name: str) -> None:
     assert idle(table) == plain(load(TRACES[name]))
 
 
-@pytest.mark.skipif(not TRACES, reason="no ../shared/traces beside the checkout")
+@pytest.mark.real_data
 @pytest.mark.parametrize("name", TRACES)
 def test_all_idle_time_is_in_one_row_each(name: str) -> None:
     analyzer = TreePerfAnalyzer(TRACES[name])

@@ -304,7 +304,7 @@ def test_codes_of_combinations(drawn: list[tuple[int, int]], dtype: type[np.inte
 # Real traces.
 
 
-@pytest.mark.skipif(not TRACES, reason="no ../shared/traces beside the checkout")
+@pytest.mark.real_data
 @pytest.mark.parametrize("name", TRACES)
 def test_gaps_of_real_traces_to_the_nanosecond(name: str) -> None:
     analyzer = TreePerfAnalyzer(TRACES[name])
@@ -370,10 +370,10 @@ def test_two_hundred_thousand_events_take_no_time() -> None:
         "args": {},
     }
     large = TreePerfAnalyzer(dataclasses.replace(trace, **fields))
-    begun = time.perf_counter()
+    begun = time.process_time()
     large.get_df_gap_summary()
     pairs = large.get_df_gap_pairs()
     large.get_df_kernel_statistics()
-    assert time.perf_counter() - begun < 5
+    assert time.process_time() - begun < 5
     assert isinstance(pairs, pd.DataFrame)
     assert len(pairs) == 1

@@ -331,6 +331,7 @@ def installed_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
+@pytest.mark.process
 def test_broken_plugins_are_named_on_stderr_and_the_report_is_written(tmp_path: Path) -> None:
     install(
         tmp_path,

@@ -19,7 +19,6 @@ import pytest
 from make_trace import LAYOUTS, kineto_layout
 from worker_helpers import children, note_slices, wait_for_workers
 
-from tracelens_ext.demo import build_demo_trace
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.kineto import reader as kineto
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="no worker processes on this system")
 
-DEMO: dict[str, Any] = {**build_demo_trace(steps=1)}
-del DEMO["traceEvents"][4000:]
+DEMO = short_demo() | {"traceEvents": short_demo()["traceEvents"][:4000]}
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +90,7 @@ def test_the_same_to_the_byte(
     assert None not in taken
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("odd", [False, True])
 @pytest.mark.parametrize("busy", [False, True])
 def test_who_decodes(
@@ -124,6 +123,7 @@ def odd_demo() -> str:
     return kineto_layout(DEMO | {"traceEvents": events}).replace('"HERE"', "NaN")
 
 
+@pytest.mark.process
 def test_odd_events_are_the_same_too(tmp_path: Path, taken: list[int | None]) -> None:
     path = tmp_path / "trace.json"
     text = odd_demo().encode()
@@ -134,6 +134,7 @@ def test_odd_events_are_the_same_too(tmp_path: Path, taken: list[int | None]) ->
     assert any(taken), "and others not"
 
 
+@pytest.mark.process
 def test_a_file_that_is_odd_throughout_is_read_by_one(
     tmp_path: Path, taken: list[int | None]
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_file_that_is_odd_throughout_is_read_by_one(
     assert len(taken) <= 17
 
 
+@pytest.mark.process
 def test_an_event_that_is_larger_than_any_slot(tmp_path: Path, taken: list[int | None]) -> None:
     events = list(DEMO["traceEvents"])
     half = len(events) // 2
@@ -156,6 +158,7 @@ def test_an_event_that_is_larger_than_any_slot(tmp_path: Path, taken: list[int |
     assert None not in taken
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("salvage", [False, True])
 @pytest.mark.parametrize(
     ("damage", "zipped"),
@@ -195,6 +198,7 @@ def test_damage_is_the_same_too(damage: str, zipped: bool, salvage: bool, tmp_pa
     assert "--salvage" in messages[0]
 
 
+@pytest.mark.process
 def test_workers_that_never_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "trace.json"
     path.write_text(kineto_layout(DEMO))
@@ -204,6 +208,7 @@ def test_workers_that_never_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     both(path)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("victims", "after"), [(1, 1), (2, 0), (2, 20)])
 def test_workers_that_die(
     after: int, victims: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -225,6 +230,7 @@ def test_workers_that_die(
     assert count > after
 
 
+@pytest.mark.process
 def test_a_worker_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "trace.json"
     path.write_text(kineto_layout(DEMO))
@@ -244,6 +250,7 @@ def test_a_worker_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not set(stopped) & set(children())
 
 
+@pytest.mark.process
 def test_no_worker_is_left_behind(tmp_path: Path) -> None:
     before = set(children())
     path = tmp_path / "trace.json"
@@ -265,6 +272,7 @@ def test_no_worker_is_left_behind(tmp_path: Path) -> None:
         assert set(children()) <= before
 
 
+@pytest.mark.process
 def test_a_program_without_a_main_guard(tmp_path: Path) -> None:
     """It is run once; the workers import nothing from its folder."""
     (tmp_path / "trace.json").write_text(json.dumps(DEMO))
@@ -300,6 +308,7 @@ def test_a_program_without_a_main_guard(tmp_path: Path) -> None:
     assert not done.stderr
 
 
+@pytest.mark.process
 def test_workers_end_with_their_parent() -> None:
     """Even when that is killed and can do nothing about it."""
     program = (

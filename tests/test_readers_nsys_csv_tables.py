@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from statistics_helpers import GPU_TRACE, KERNELS, MEMORY, RANGES, REAL_KERNELS, SIZES, needs_gpa
+from statistics_helpers import GPU_TRACE, KERNELS, MEMORY, RANGES, REAL_KERNELS, SIZES
 
 from tracelens_ext.errors import TraceFormatError, TracelensError, TraceNotFoundError
 from tracelens_ext.readers.nsys.csv_numbers import nanoseconds, sizes, whole
@@ -233,7 +233,7 @@ def test_sizes_and_what_is_missing() -> None:
             whole([cell])
 
 
-@needs_gpa
+@pytest.mark.real_data
 def test_the_real_table_sums_as_plain_python_does() -> None:
     with REAL_KERNELS.open(newline="") as stream:
         expected = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from nsys_export_maker import training
-from statistics_helpers import TWO_GPUS, needs_two_gpus
+from statistics_helpers import TWO_GPUS
 
 from tracelens_ext.analysis.nvtx_projection import project_ranges
 from tracelens_ext.cache.store import TraceCache
@@ -88,6 +88,7 @@ def assert_read(trace: Trace, report: Path) -> None:
     assert trace.provenance.format.startswith("Nsight Systems")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["run 1.nsys-rep", "old.qdrep", "LOUD.NSYS-REP"])
 def test_a_report_is_converted(fake: Fake, name: str, tmp_path: Path) -> None:
     report = fake.report.rename(tmp_path / name)
@@ -97,12 +98,14 @@ def test_a_report_is_converted(fake: Fake, name: str, tmp_path: Path) -> None:
     assert fake.runs == 1
 
 
+@pytest.mark.process
 def test_a_program_that_is_given(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with reading_with(nsys=str(fake.program)):
         assert_read(read_trace(fake.report), fake.report)
 
 
+@pytest.mark.process
 def test_the_export_is_kept_until_the_report_changes(fake: Fake, cache: TraceCache) -> None:
     for _ in range(2):
         assert_read(read_trace(fake.report, cache=cache), fake.report)
@@ -120,6 +123,7 @@ def test_the_export_is_kept_until_the_report_changes(fake: Fake, cache: TraceCac
     assert list(cache.folder.iterdir()) == []
 
 
+@pytest.mark.process
 def test_a_large_trace_is_kept_beside_its_export(fake: Fake, cache: TraceCache) -> None:
     cache.worth_keeping = 0
     for _ in range(2):
@@ -128,12 +132,14 @@ def test_a_large_trace_is_kept_beside_its_export(fake: Fake, cache: TraceCache) 
     assert (entry.usable, len(entry.files)) == (True, 3)
 
 
+@pytest.mark.process
 def test_an_export_that_is_too_big_is_not_kept(fake: Fake, cache: TraceCache) -> None:
     cache.limit = 1_000
     assert_read(read_trace(fake.report, cache=cache), fake.report)
     assert list(cache.folder.iterdir()) == []
 
 
+@pytest.mark.process
 def test_a_cache_that_cannot_be_written(fake: Fake, tmp_path: Path) -> None:
     notes: list[str] = []
     (tmp_path / "file").write_text("in the way")
@@ -142,6 +148,7 @@ def test_a_cache_that_cannot_be_written(fake: Fake, tmp_path: Path) -> None:
     assert "is not kept in the cache" in notes[-1]
 
 
+@pytest.mark.process
 def test_a_folder_that_was_left_behind_is_swept(fake: Fake, cache: TraceCache) -> None:
     left = cache.folder / ".nsys-abc.tmp"
     left.mkdir(parents=True)
@@ -151,6 +158,7 @@ def test_a_folder_that_was_left_behind_is_swept(fake: Fake, cache: TraceCache) -
     assert not left.exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -171,12 +179,14 @@ def test_nsys_fails(fake: Fake, cache: TraceCache, body: str, said: str) -> None
     assert list(cache.folder.iterdir()) == []
 
 
+@pytest.mark.process
 def test_nsys_that_cannot_be_run(fake: Fake) -> None:
     fake.program.write_text("#!/no/such/interpreter\n")
     with pytest.raises(TraceFormatError, match="cannot be run"):
         read_trace(fake.report)
 
 
+@pytest.mark.process
 def test_nsys_that_writes_something_else(fake: Fake) -> None:
     (fake.folder / "export").write_bytes(b"no database at all")
     with pytest.raises(TraceFormatError, match="is a damaged SQLite database"):
@@ -209,6 +219,7 @@ def test_other_content_under_the_name_of_a_report(fake: Fake) -> None:
     assert fake.runs == 0
 
 
+@pytest.mark.process
 def test_on_the_command_line(
     fake: Fake,
     tmp_path: Path,
@@ -256,6 +267,7 @@ def test_what_a_folder_holds(tmp_path: Path, listed: Callable[..., list[str]]) -
     assert listed("*.sqlite") == ["a.sqlite", "damaged.sqlite"]
 
 
+@pytest.mark.process
 def test_a_report_under_another_name(fake: Fake, tmp_path: Path) -> None:
     report = tmp_path / "renamed.bin"
     content = b"NVIDIA Tegra Profiler Report 1.\n"
@@ -269,7 +281,8 @@ def test_a_report_under_another_name(fake: Fake, tmp_path: Path) -> None:
 _NSYS = os.environ.get("TRACELENS_EXT_TEST_NSYS", "")
 
 
-@pytest.mark.skipif(not _NSYS, reason="TRACELENS_EXT_TEST_NSYS names no nsys program")
+@pytest.mark.process
+@pytest.mark.skipif(not _NSYS, reason="needs nsys, named in TRACELENS_EXT_TEST_NSYS")
 def test_the_real_program(tmp_path: Path) -> None:
     options = ["-t", "nvtx,osrt", "--sample=none", "--cpuctxsw=none", "-o", str(tmp_path / "run")]
     subprocess.run([_NSYS, "profile", *options, "/bin/sleep", "0.1"], check=True)
@@ -282,8 +295,9 @@ def test_the_real_program(tmp_path: Path) -> None:
             read_trace(report)
 
 
-@pytest.mark.skipif(not _NSYS, reason="TRACELENS_EXT_TEST_NSYS names no nsys program")
-@needs_two_gpus
+@pytest.mark.process
+@pytest.mark.skipif(not _NSYS, reason="needs nsys, named in TRACELENS_EXT_TEST_NSYS")
+@pytest.mark.real_data
 def test_tables_of_the_real_program_say_what_the_events_do(tmp_path: Path) -> None:
     shutil.copyfile(TWO_GPUS, tmp_path / "run.sqlite")  # nsys writes into it
     for reports in (

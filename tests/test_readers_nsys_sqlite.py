@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize("schema", [None, *SCHEMAS])
 def test_a_training_run(schema: str | None) -> None:
     trace = read(training(SCHEMAS[schema].read_text() if schema else ""))
@@ -389,10 +390,8 @@ def test_progress_reaches_the_end(tmp_path: Path) -> None:
 
 # The real export.
 
-needs_real = pytest.mark.skipif(not REAL.exists(), reason=f"no {REAL}")
 
-
-@needs_real
+@pytest.mark.real_data
 def test_a_real_export_against_sql() -> None:
     trace = read_trace(REAL)
     connection = sqlite3.connect(f"file:{REAL}?mode=ro&immutable=1", uri=True)
@@ -428,7 +427,7 @@ def test_a_real_export_against_sql() -> None:
     connection.close()
 
 
-@needs_real
+@pytest.mark.real_data
 def test_a_real_export_in_tables() -> None:
     analyzer = TreePerfAnalyzer(REAL, use_kernel_name_categories=True)
     kernels = analyzer.get_df_kernels()

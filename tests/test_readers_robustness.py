@@ -123,6 +123,7 @@ def _large_document() -> Document:
     return maker.document()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("damage", "zipped"), [("none", False), ("odd", True), ("cut", False), ("cut", True)]
 )
