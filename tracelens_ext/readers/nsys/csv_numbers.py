@@ -30,7 +30,12 @@ _TIMES = {
 }
 _SIZES = {
     **dict.fromkeys(("b", "byte", "bytes"), 1),
-    **{"kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30},
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
 }
 
 
@@ -88,7 +93,7 @@ def _plain(cells: Sequence[Cell]) -> list[int | None] | None:
     except TypeError:  # some are no texts
         return None
     lengths = set(map(len, texts))
-    if not (joined.isascii() and joined.isdigit()) or not 0 < min(lengths):
+    if not (joined.isascii() and joined.isdigit()) or not min(lengths) > 0:
         return None
     return [int(text) for text in texts] if max(lengths) <= _PLAIN_DIGITS else None
 
