@@ -1,7 +1,7 @@
 """Decoded Kineto events to columns, a slice at a time, in codes of interners.
 
 The slices of a large trace are turned into columns in several processes (`slice_worker.py`), each
-with interners of its own; whoever takes a slice over knows what its codes stand for.
+with interners of their own; each answer brings the values behind its codes.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.integer[Any]]]
 ArgPieces: TypeAlias = Mapping[str, tuple[IntArray, IntArray]]
 #: (phase, category, process, thread), as the trace spells them.
 Lane = tuple[str, str, int | str, int | str]
-#: What is not an event on a timeline: its kind, name, process and thread, and its arguments
-#: `name` and `labels`.
+#: An event that is not on a timeline: its kind, name, process and thread, and its arguments `name`
+#: and `labels`.
 Special = tuple[int, str, int | str, int | str, str, str]
 
 
 class SliceColumns(msgspec.Struct, frozen=True):
-    """The events of a slice, m of them, and what else it holds.
+    """The events of a slice, m of them on a timeline.
 
     Attributes:
-        count: how many it holds in all.
-        special: those that are none on a timeline.
+        count: how many events the slice holds in all.
+        special: those that are not on a timeline.
         lane: codes of (phase, category, process, thread), shape (m,).
         name: codes of names, shape (m,).
         kind: `EventKind`s, shape (m,).

@@ -107,7 +107,7 @@ class Piece:
     units: Mapping[str, str | None]
 
     def nanoseconds(self, column: str) -> list[int | None]:
-        """The times of a column in ns; None where there is none.
+        """The times of a column in ns; None for an empty cell.
 
         Raises:
             TraceFormatError: the unit is unknown, or a cell is no number.
@@ -121,7 +121,7 @@ class Piece:
         return self._numbers(column, lambda cells: sizes(cells, unit))
 
     def whole(self, column: str) -> list[int | None]:
-        """The whole numbers of a column; None where there is none.
+        """The whole numbers of a column; None for an empty cell.
 
         Raises:
             TraceFormatError: a cell is no whole number.
