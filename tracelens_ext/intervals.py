@@ -1,4 +1,4 @@
-"""The one union of intervals: busy time, with overlaps counted once.
+"""The union of intervals: busy time, in which overlaps count once.
 
 All times are int64; intervals are given as start and end arrays of one shape.
 """

@@ -1,10 +1,10 @@
 """Which interval encloses which: the parent of every event on its thread, without a Python loop.
 
 Sorted by thread, start and longest first, the parent of an event is the nearest earlier event of
-its thread that ends no sooner. Every event starts with its predecessor as the candidate; each one
-that does not fit jumps to its candidate's own candidate, until all fit. All that a jump leaps over
-ends sooner than the candidate did, so it cannot be the parent; the jumps double in length, so a
-few passes do.
+its thread that ends no sooner. Every event starts with its predecessor as the candidate. If the
+candidate ends too soon, the candidate's own candidate is tried, until all fit. The events that such
+a jump skips end even sooner, so none of them can be the parent. The jumps double in length, so a
+few passes are enough.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def nest(
         thread: which intervals can enclose one another, non-negative, shape (m,).
         start: shape (m,).
         end: no less than `start`, shape (m,).
-        tie: of two equal intervals the one with the lower number is the parent, then the first.
-        childless: of two equal intervals that are both so neither is the parent of the other.
+        tie: of two equal intervals, the one with the lower number is the parent; with equal
+            numbers the first.
+        childless: of two equal intervals that are both marked, neither is the parent of the other.
 
     Returns:
         The nesting. Intervals that overlap without nesting are siblings.

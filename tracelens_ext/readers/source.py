@@ -31,7 +31,7 @@ _FILE_BUFFER = 1 << 18
 #: Most text that a file may hold unless the user says so, bytes; gzipped, when it is beyond
 #: `_ALWAYS_BYTES`, also at most so many times the file. Profilers' traces shrink 10 to 30 times.
 _MOST_BYTES, _ALWAYS_BYTES, _MOST_TIMES = 64 * 10**9, 10**9, 200
-#: What the user can do to have the events before damage.
+#: What the user can do to get the events before the damage.
 SALVAGE = "analyse what comes before that with --salvage"
 
 
@@ -61,11 +61,11 @@ class ByteSource:
         progress, cache: as given.
         path: the file as the user named it.
         file: the same as a path; None if it was given as an open file.
-        size: bytes of the file; None where that is unknown.
+        size: bytes of the file; None if unknown.
         compressed: whether it is gzipped.
         bytes_read: bytes of text given so far, without those that were taken back.
         damage: what is wrong with a gzip stream whose bytes before that are salvaged.
-        cut_off: whether what is wrong is only that it ends too early.
+        cut_off: whether the only damage is that it ends too early.
 
     Raises:
         TraceNotFoundError: nothing readable is there.
@@ -281,7 +281,7 @@ def _open(path: Path) -> tuple[io.BufferedReader, int]:
 
 
 class _AsOpened(io.FileIO):
-    """A file no longer than it was when it was opened: one that is being written to has an end."""
+    """A file that is read as far as it went when it was opened, even if it grows."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

@@ -1,4 +1,4 @@
-"""Files of other profilers and tools: recognised, so that the message can say what to do."""
+"""Errors for files of other tools: they are recognised, so that the message says what to do."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ The array is cut into slices of about a megabyte (larger ones leave the processo
 where an event starts, and each slice goes to a typed decoder. A cut is a place that matches
 ``}, {"key"``; inside a JSON string that cannot match, as a quote there is escaped, and a match
 inside a nested array leaves a slice with unbalanced brackets, which no decoder accepts. So a
-slice that decodes was cut rightly. One that does not is halved, and what remains is walked
-event by event: one odd event costs one event.
+slice that can be decoded was cut at the right place. Any other is halved, and the rest of it is
+decoded event by event: one odd event costs one event.
 
 Format: the "Trace Event Format" document of the Chromium project.
 """
@@ -69,7 +69,7 @@ class _Ahead(NamedTuple, Generic[E]):
     Attributes:
         rest: what was left before it.
         piece: what was read.
-        events: what it holds; None where somebody else has it.
+        events: what it holds; None if a worker decodes it.
     """
 
     rest: bytes
@@ -84,13 +84,13 @@ class EventStream(Generic[E]):
         source: the bytes.
         decoder: what makes events of them.
         slice_bytes: how much text to decode at a time.
-        ahead: decodes slices elsewhere; what it takes over is not given here.
+        ahead: worker processes; the events that they decode are not yielded here.
 
     Attributes:
         members: the document's other top-level members, complete once the events are read.
         found_events: whether there was an array of events.
         damage: why the document could not be read to its end, where `read_settings()` asks for
-            salvage and there were events before that.
+            salvage and events come before the damage.
 
     Raises:
         TraceCutOffError: the document ends in the middle.
@@ -214,7 +214,7 @@ class EventStream(Generic[E]):
             self._rest = self._rest[1:]
             return
         if key := _FIRST_KEY.match(self._rest):
-            # Metadata events come first in many files, and begin otherwise than most events do.
+            # Many files begin with metadata events, whose first key is another one.
             self._cut = re.compile(rb'\}\s*,\s*\{\s*"(?:ph|' + key[1] + rb')"\s*:')
         ended = False
         while not ended:
@@ -252,10 +252,10 @@ class EventStream(Generic[E]):
         return events, ended
 
     def _go_ahead(self, ahead: SliceWorkers) -> Iterator[list[E]]:
-        """Have slices decoded elsewhere, and here while nobody else has time, while all goes well.
+        """Have workers decode slices, and decode some here while all of them are busy.
 
-        Where it does not, what was read since is taken back: `_next_events` finds all as if
-        nothing had happened.
+        When a slice is refused or lost, what was read since then is taken back, and this returns:
+        `_next_events` reads it again as if there were no workers.
         """
         begun: deque[_Ahead[E]] = deque()
         own, more = 0, True
@@ -290,10 +290,10 @@ class EventStream(Generic[E]):
             self._ahead = None
 
     def _begin(self, begun: deque[_Ahead[E]], ahead: SliceWorkers | None) -> bool:
-        """Begin with the next slice, here or elsewhere; False, with nothing changed, if in vain."""
+        """Decode the next slice here, or give it to a worker; False, and no change, on failure."""
         try:
             piece = self._read(self._slice_bytes)
-        except TraceError:  # which comes again when it is its turn
+        except TraceError:  # it is raised again when this slice's turn comes
             return False
         done, events = False, None
         if (cut := self._last_cut(piece, len(piece))) is not None:

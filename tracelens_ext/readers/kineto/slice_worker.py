@@ -67,7 +67,7 @@ def _answer(room: memoryview, length: int) -> int:
         answer = msgspec.msgpack.encode(found, enc_hook=_packed)
         room[TEXT_ROOM : TEXT_ROOM + len(answer)] = answer
         return len(answer)
-    except Exception:  # noqa: BLE001  # the other side decodes the slice itself, and says why
+    except Exception:  # noqa: BLE001  # the main process decodes the slice, and says what is wrong
         return 0
 
 

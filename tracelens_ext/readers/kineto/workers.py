@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 WORTHWHILE_BYTES = 64 * 10**6
 #: How many times larger than the file the text of a gzipped trace is taken to be.
 _TIMES_UNPACKED = 10
-#: Cutting slices and taking them over keeps so many workers busy at most.
+#: More workers would wait for this process, which cuts slices and takes them over.
 _MOST_WORKERS = 8
 _PROGRAM = (
     "import signal, sys;"
@@ -59,7 +59,7 @@ _GRACE_S = 1.0
 #: What the program and its libraries need for a trace, besides about as much as it has text.
 _TRACE_BYTES = 200 * 10**6
 _CONTAINER_MEMORY = Path("/sys/fs/cgroup/memory.max")
-#: A worker that does not answer for so long, which takes milliseconds, is taken to be dead.
+#: A worker that does not answer for so long is taken to be dead; an answer takes milliseconds.
 _PATIENCE_S = 60.0
 
 
@@ -72,7 +72,7 @@ def cores() -> int:
 
 
 def text_bytes(size: int, *, compressed: bool) -> int:
-    """About how much text a file of so many bytes holds."""
+    """About how many bytes of text a file of `size` bytes holds."""
     return size * _TIMES_UNPACKED if compressed else size
 
 
@@ -88,7 +88,7 @@ def traces_at_once(largest: int) -> int:
 
 
 def interpreter(program: str, *arguments: str) -> list[str]:
-    """The command of a Python process with this one's modules, and nobody else's."""
+    """The command of a Python process that imports from where this one does and nowhere else."""
     here = str(Path(__file__).resolve().parents[2])
     path = [os.path.abspath(entry) for entry in sys.path if entry]  # noqa: PTH100  # as it stands
     path = path if here in path else [here, *path]
@@ -102,10 +102,10 @@ def quiet_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def slices_ahead(source: ByteSource, columns: KinetoColumns) -> Iterator[SliceWorkers | None]:
-    """Workers for a trace; None where it is small, or there is no core for them.
+    """Workers for a trace; None if it is small or there is no core for them.
 
-    This process decodes too while all are busy, so there is one less than there are jobs. They
-    are gone when the block is left, however that comes about.
+    This process decodes too while all workers are busy, so there is one less of them than jobs.
+    They end with the block, also after an error.
 
     Args:
         source: the trace.

@@ -203,9 +203,9 @@ class NsysDatabase:
                 yield dict(zip(columns, pieces, strict=True))
 
     def texts(self, table: str, column: str, where: str = "") -> Iterator[bytes | None]:
-        """The texts of a column in the table's order; None where a row has none.
+        """The texts of a column in the table's order; None for a row without one.
 
-        A column that is not there has None in every row.
+        For a column that is not there every row is None.
         """
         if table not in self.tables:
             return

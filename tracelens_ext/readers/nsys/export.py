@@ -50,7 +50,7 @@ def _temporary_folder(cache: TraceCache | None) -> Iterator[Path]:
             cache.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             where = cache.folder
         except OSError:
-            pass  # whoever keeps the export will say so
+            pass  # the cache says so when it keeps the export
     try:
         folder = tempfile.TemporaryDirectory(prefix=".nsys-", suffix=TEMPORARY_SUFFIX, dir=where)
     except OSError:
