@@ -78,7 +78,7 @@ class KernelCategorizer:
         _refuse_text("maps", maps)
         sources = [BoundPack(load_pack(path), "rules") for path in rules]
         offered = offered_packs(registry)
-        # The nearest to the user last: of two maps with one name it is theirs that counts.
+        # The maps of the user come last: of two maps with one name theirs is taken.
         selectable = {o.item.name: o for o in offered if o.item.selectable}
         selectable |= {o.item.name: o for o in user_maps(maps, registry)}
         chosen = choose(categorizer, registry, offered, selectable)
@@ -180,7 +180,7 @@ class KernelCategorizer:
             try:
                 verdicts = self._ask_stages(distinct, kind)
             except RuleTimeoutError as error:
-                # A stranger's pattern must not cost the user the report; their own they can fix.
+                # The report goes on without a plugin's pack; users can fix rules of their own.
                 if error.bound.origin != "plugin":
                     raise
                 self._leave_out(error.bound.pack, one_line(error))
