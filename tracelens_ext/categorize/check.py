@@ -6,14 +6,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-import regex
-
 from tracelens_ext.categorize.matcher import LONG_NAME, BoundRule, Matcher, RuleTimeoutError
 from tracelens_ext.categorize.prefilter import requirements
 from tracelens_ext.categorize.stages import BoundPack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    import regex
 
     from tracelens_ext.categorize.rules import Example, RulePack
 
@@ -145,6 +145,8 @@ def _slowest(bound: BoundRule) -> float | None:
 
     Names above `LONG_NAME` characters are searched under a time limit, so shorter ones matter.
     """
+    import regex
+
     pattern = regex.compile(bound.rule.pattern)
     slowest = 0.0
     for text in _hard_texts(bound):

@@ -34,7 +34,7 @@ _SEARCH_SECONDS: Final = 0.8
 _RULE_SECONDS: Final = 1.0
 _SECONDS_PER_SEARCH: Final = 0.0005
 LONG_NAME: Final = 2_000
-"""Longer names are nobody's kernel; even vetted patterns meet them under the time limit."""
+"""No kernel has a longer name; built-in patterns search such names under a time limit too."""
 
 
 class RuleTimeoutError(RuleError):

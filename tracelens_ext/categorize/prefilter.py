@@ -24,23 +24,22 @@ _MOST_REQUIREMENTS: Final = 4
 # Letters outside ASCII that match an ASCII letter when case is ignored.
 _LIKE_ASCII: Final = {0x130: "i", 0x131: "i", 0x17F: "s", 0x212A: "k"}
 
-_ITSELF: Final = r"(?:[^\\()\[|*+?{.^$\x80-\U0010ffff]|\\[!-/:-@\[-`{-~])"
+_ITSELF: Final = r"(?:[^\\()\[|*+?{.^$]|\\[!-/:-@\[-`{-~])"
 _CLASS: Final = r"\[\^?\]?(?:\\.|[^\]\\\[]|\[(?!:))*+\]"
-# Quantifiers, lazy and possessive ones too; another one must not follow.
-_MAYBE: Final = r"(?:[*?]|\{0+(?:,\d*)?\})[+?]?+(?![*+?{])"
-_OFTEN: Final = r"(?:\+|\{0*[1-9]\d*(?:,\d*)?\})[+?]?+(?![*+?{])"
-_ONCE: Final = r"(?![*+?{])"
+# Quantifiers, lazy and possessive ones too.
+_MAYBE: Final = r"(?:[*?]|\{0+(?:,\d*)?\})[+?]?+"
+_OFTEN: Final = r"(?:\+|\{0*[1-9]\d*(?:,\d*)?\})[+?]?+"
 _SYNTAX: Final = {
-    "text": rf"{_ITSELF}+{_ONCE}|{_ITSELF}(?={_OFTEN})",
-    "often": _OFTEN,
     "maybe": rf"{_ITSELF}{_MAYBE}",
-    "anything": rf"(?:\.|\\[dDwWsS]|[^\x00-\x7f]|{_CLASS})(?:{_MAYBE}|{_OFTEN}|{_ONCE})",
-    "nothing": rf"(?:[\^$]|\\[bBAZ]|\(\?[aimsu]+\)){_ONCE}",
+    "text": rf"{_ITSELF}+(?![*+?{{])|{_ITSELF}(?=[+{{])",
+    "often": _OFTEN,
+    "anything": rf"(?:\.|\\[dDwWsS]|{_CLASS})(?:{_MAYBE})?+",
+    "nothing": r"(?:[\^$]|\\[bBAZ]|\(\?[aimsu]+\))(?![*+?{])",
     "lookaround": r"\(\?<?[=!]",
     "opens": r"\((?:\?[:>]|\?[ims]+:|\?P?<[A-Za-z_]\w*>|(?![?*]))",
     "or": r"\|",
     "maybe_closes": rf"\){_MAYBE}",
-    "closes": rf"\)(?:{_OFTEN}|{_ONCE})",
+    "closes": r"\)",
     "end": r"\Z",
 }
 _TOKEN: Final = re.compile(
@@ -69,6 +68,8 @@ def requirements(pattern: str) -> list[Requirement]:
         Sets of texts: a name that matches contains at least one text of each set, both folded.
         The most telling come first; none at all when the pattern cannot be judged safely.
     """
+    if not pattern.isascii():  # upper and lower case are not one letter for one everywhere
+        return []
     try:
         found, _ = _read(_TOKEN.finditer(pattern), 0)
     except _UnknownSyntaxError:

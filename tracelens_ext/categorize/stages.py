@@ -30,7 +30,7 @@ class PythonStage:
     Attributes:
         name: the plugin, or the function's own name.
         call: given the table of kernels, answers a column.
-        own_risk: True for a function the caller passed, whose errors are the caller's to see.
+        own_risk: True for a function the caller passed: its errors are raised, not noted.
         priority: among plugins.
     """
 

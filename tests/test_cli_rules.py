@@ -1,4 +1,4 @@
-"""The commands about categories, as a user types them."""
+"""`tracelens-ext rules`, as a user types it."""
 
 from __future__ import annotations
 
@@ -31,37 +31,6 @@ TRACE = {
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def test_explain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    write_pack(tmp_path, "mine", ("Mine", "[z]z_"), ("Later", "zz_u"))
-    assert run(["explain", "zz_u[b]{1}", "--rules", "mine.toml"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "category  Mine",
-        "rule      mine:1  (mine.toml: rule 1)",
-        "pattern   [z]z_",
-        "",
-        "would have matched, but comes later:",
-        "  Later  mine:2  (mine.toml: rule 2)",
-    ]
-    (tmp_path / "mine.toml").write_text(
-        "[[rule]]\ncategory = 'Mine'\npattern = 'zz_'\ncpu_op = 'mm$'\n", encoding="utf-8"
-    )
-    assert run(["explain", "zz_u", "--rules", "mine.toml", "--cpu-op", "zz::unheard"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("category  Uncategorized\nno rule matches")
-    assert "launched by another operation:\n  Mine  mine:1  (mine.toml: rule 1), needs" in out
-    assert run(["explain", "zz_u", "--rules", "mine.toml", "--cpu-op", "aten::mm"]) == 0
-    assert capsys.readouterr().out.startswith("category  Mine\n")
-
-
-def test_explain_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["explain", "k", "--rules", "absent.toml"]) == 1
-    assert "absent.toml: no such file" in capsys.readouterr().err
-    assert run(["explain", "k", "--categorizer", "nobody"]) == 2
-    captured = capsys.readouterr()
-    assert "no categorizer is called 'nobody'" in captured.err
-    assert captured.err.count("\n") == 1
 
 
 def test_rules_list(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -113,19 +82,3 @@ def test_rules_suggest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert capsys.readouterr().out == "# Every kernel in trace.json has a category.\n"
     assert run(["rules", "suggest", "trace.json", "--top", "1"]) == 0
     assert capsys.readouterr().out.count("[[rule]]") == 1
-
-
-def test_plugins(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["plugins"], ["plugins", "list"]):
-        assert run(arguments) == 0
-        out = capsys.readouterr().out
-        assert out.startswith("builtin  ok  tracelens-ext ")
-        assert "rule packs: attention, " in out
-
-
-def test_plugins_new(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run(["plugins", "new", "my-kernels"]) == 0
-    assert "my-kernels/pyproject.toml" in capsys.readouterr().out
-    assert (tmp_path / "my-kernels" / "src" / "my_kernels" / "rules.toml").is_file()
-    assert run(["plugins", "new", "my-kernels"]) == 1
-    assert run(["plugins", "new", "no good"]) == 2
