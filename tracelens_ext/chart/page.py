@@ -114,7 +114,7 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
 
 
 def run_notes(runs: Sequence[Run]) -> list[str]:
-    """What the reader should know of each run: warnings first, each note with the runs that it is about."""
+    """What the reader should know of each run: warnings first, each note with its runs."""
     about = [(run.label, [*run.warnings, *run.notes]) for run in runs]
     return [f"{labels}: {note}" for note, labels in grouped(about)]
 
