@@ -113,7 +113,7 @@ def measure_devices(work: GpuWork, given: ChartInput, position: int) -> list[Run
 
 
 def grouped(notes: Iterable[tuple[str, Iterable[str]]]) -> list[tuple[str, str]]:
-    """Each distinct note once, with the names of all whom it is about.
+    """Each distinct note once, with all names that it is about.
 
     Args:
         notes: names, each with its notes.
@@ -201,7 +201,7 @@ def _categories(work: GpuWork) -> tuple[npt.NDArray[np.int64], list[str]]:
 def _memory_categories(
     categorizer: KernelCategorizer, names: list[str], kinds: list[int]
 ) -> list[str | None]:
-    """What the map says of copies and sets; None where only its catch-all would take them."""
+    """What the map says of copies and sets; None if only its catch-all matches."""
     if not names:
         return []
     # The user's own rules are about the names of the trace, and win.

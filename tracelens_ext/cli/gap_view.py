@@ -157,7 +157,7 @@ def show_gaps(report: GapReport, console: Console) -> None:
 
     Args:
         report: what is known.
-        console: where to.
+        console: the terminal.
     """
     from tracelens_ext.report.terminal import frame_table
 

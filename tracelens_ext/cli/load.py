@@ -70,7 +70,7 @@ def analyze(trace: Path, options: AnalysisOptions) -> TreePerfAnalyzer:
 def reading(trace: Path) -> Iterator[Callable[[int, int | None], None] | None]:
     """What to hand to the reader of a trace as `progress`.
 
-    When nobody can read the file, plugins that failed are told of: one of them might have.
+    If no reader can read the file, plugins that failed are shown: one of them might have read it.
     """
     from tracelens_ext.cli.progress import reading_progress
     from tracelens_ext.hooks import default_registry

@@ -106,7 +106,7 @@ def _busy(tree: MergedTree) -> str:
 
 
 def _screen_width() -> int | None:
-    """The width of the terminal; None where the output is no terminal."""
+    """The width of the terminal; None if the output is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

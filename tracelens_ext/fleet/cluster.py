@@ -1,4 +1,4 @@
-"""Jobs on Dask workers: of this process, of this machine, or of a cluster somewhere.
+"""Jobs on Dask workers: of this process, of this machine, or of a cluster.
 
 Dask runs a job again on its own when a worker is lost in a regular way. A worker that dies (killed
 by a signal, out of memory) is another matter: the job that it was doing may be the reason. So at
@@ -107,7 +107,7 @@ def workers_of(scheduler: str | None, workers: int) -> Iterator[Any]:
 
 
 def _local_cluster(workers: int, folder: str) -> Any:  # noqa: ANN401  # it has no type hints
-    """Workers of this machine, one job each, heard by nobody but this machine."""
+    """Workers of this machine, one job each; only this machine can connect to them."""
     import dask
     from distributed import LocalCluster
 

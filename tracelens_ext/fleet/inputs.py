@@ -45,7 +45,7 @@ class FleetInput:
     Attributes:
         name: what the user calls it.
         url: where a worker finds it: an absolute path, or a URL.
-        identity: what tells its content from another, as JSON; None where nothing does.
+        identity: what tells its content from another, as JSON; None if it is not known.
     """
 
     name: str
@@ -54,7 +54,7 @@ class FleetInput:
 
     @property
     def size(self) -> int | None:
-        """Its bytes, where they are known."""
+        """Its bytes; None if that is not known."""
         said = (self.identity or {}).get("size", "")
         return int(said) if said.isascii() and said.isdigit() else None
 
@@ -205,7 +205,7 @@ def identity_in(info: Mapping[str, Any]) -> dict[str, str] | None:
 def _identity(files: Any, path: str) -> dict[str, str] | None:  # noqa: ANN401
     try:
         return identity_in(files.info(path))
-    except Exception:  # noqa: BLE001  # whoever reads the file will say what is wrong with it
+    except Exception:  # noqa: BLE001  # reading the file tells what is wrong with it
         return None
 
 

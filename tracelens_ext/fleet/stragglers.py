@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: The values of the columns `_SIGNATURE`.
 Signature = tuple[object, ...]
 
-#: Collectives that nobody leaves before everybody has come.
+#: Collectives that no rank leaves before all have come.
 _SYNCHRONOUS = re.compile(
     r"all_?reduce|reduce_?scatter|all_?gather|all_?to_?all|barrier", re.IGNORECASE
 )
@@ -60,7 +60,7 @@ class Stragglers:
 
     Attributes:
         collectives: a row a collective, process group, type and size; longest wait first.
-        ranks_of_collectives: likewise, a row each for every rank that came last in one.
+        ranks_of_collectives: a row a collective and rank that came last in it.
         ranks: a row a rank.
         ungrouped: whether a collective's process group was not in the traces, and all of one name
             were taken for those of one group.
@@ -103,7 +103,7 @@ def _coded(
     Args:
         part: a part.
         signatures: their numbers, the same in every part; grows.
-        steps: likewise, of iterations.
+        steps: the numbers of iterations; grows too.
     """
     import pandas as pd
 
