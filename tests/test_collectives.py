@@ -10,7 +10,6 @@ import pytest
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.demo import write_demo_trace
 from tracelens_ext.sheets.report import build_perf_report
 
 if TYPE_CHECKING:

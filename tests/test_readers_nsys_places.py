@@ -85,7 +85,7 @@ def test_two_processes_on_one_device_have_streams_of_their_own() -> None:
         for at in range(3):
             maker.kernel("k", 1_000 * at + 400 * number, 100, pid=pid)
     analyzer = TreePerfAnalyzer(io.BytesIO(maker.content))
-    lanes = find_lanes(analyzer.work)
+    lanes = find_lanes(analyzer.work, "stream")
     assert lanes.process == [10, 20]
     assert lanes.device.tolist() == [0, 0]
     assert lanes.stream.tolist() == [7, 7]

@@ -1,4 +1,7 @@
-"""Look-ups among events that are sorted by group (a thread, a stream) and time."""
+"""Look-ups among events that are sorted by group (a thread, a stream) and time.
+
+Groups are few, so a loop over them costs nothing; within one of them numpy does the work.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.grouping import MOST_COMBINATIONS, ranks
+from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.ordering import stable_order
 from tracelens_ext.trace import NONE
 
@@ -44,23 +47,14 @@ def items_before(
         The index of the first item of the group that is not earlier, or of what would follow it;
         shape (k,).
     """
-    if not len(group):
-        return np.zeros(len(asked_group), dtype=np.int64)
-    least_group, greatest_group = int(group[0]), int(group[-1])
-    least, greatest = int(time.min()), int(time.max())
-    step = greatest - least + 2
-    if (greatest_group - least_group + 2) * step < MOST_COMBINATIONS > greatest:
-        key = (group.astype(np.int64) - least_group) * step + (time - least)
-        wanted = np.clip(asked_group, least_group - 1, greatest_group + 1).astype(np.int64)
-        wanted = (wanted - least_group) * step + (np.clip(asked_time, least, greatest + 1) - least)
-    else:  # the places of the numbers leave room where the numbers themselves do not
-        times, groups = np.unique(time), np.unique(group)
-        step = len(times) + 1
-        key = np.searchsorted(groups, group) * step + np.searchsorted(times, time)
-        wanted = np.searchsorted(groups, asked_group) * step
-        there = np.isin(asked_group, groups)  # else no time matters
-        wanted[there] += np.searchsorted(times, asked_time[there])
-    return np.searchsorted(key, wanted, side="left")
+    result = np.empty(len(asked_group), dtype=np.int64)
+    first, number = number_groups([asked_group])
+    wanted = asked_group[first].astype(group.dtype)  # another type takes a copy of all groups
+    begins, ends = (np.searchsorted(group, wanted, side).tolist() for side in ("left", "right"))
+    places = np.split(stable_order(number), np.cumsum(np.bincount(number))[:-1])
+    for begin, end, asked in zip(begins, ends, places, strict=False):  # none: one empty place
+        result[asked] = begin + np.searchsorted(time[begin:end], asked_time[asked])
+    return result
 
 
 def last_before(
@@ -81,21 +75,16 @@ def running_maximum(group: IntArray, values: Int64Array) -> tuple[Int64Array, In
     """The largest value so far within each group.
 
     Args:
-        group: non-negative, ascending, shape (m,).
+        group: ascending, shape (m,).
         values: shape (m,).
 
     Returns:
         The maxima, and the places that hold them (the last of equals), both shape (m,).
     """
-    if not len(values):
-        return values, np.empty(0, dtype=np.int64)
-    least, greatest = int(values.min()), int(values.max())
-    if (int(group[-1]) + 1) * (greatest - least + 1) < MOST_COMBINATIONS:
-        keyed = (values - least) + group.astype(np.int64) * (greatest - least + 1)
-    else:  # ranks leave room for the group
-        rank, count = ranks(values)
-        keyed = rank + group.astype(np.int64) * count
-    highest = np.maximum.accumulate(keyed)
-    holds = np.where(keyed == highest, np.arange(len(keyed)), 0)
-    place = np.maximum.accumulate(holds)
+    place = np.arange(len(values))
+    bounds = np.flatnonzero(np.diff(group)) + 1
+    for begin, end in zip([0, *bounds], [*bounds, len(values)], strict=True):
+        highest = np.maximum.accumulate(values[begin:end])
+        place[begin:end][values[begin:end] < highest] = begin
+        np.maximum.accumulate(place[begin:end], out=place[begin:end])
     return values[place], place

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Float64Array = npt.NDArray[np.float64]
     IntArray = npt.NDArray[np.integer]
 
-MOST_COMBINATIONS = 2**62
+_MOST_COMBINATIONS = 2**62
 _ROOM_A_VALUE = 4  # entries of a table of all values between the least and the greatest
 _ROOM_ANYHOW = 1 << 16
 
@@ -34,7 +34,7 @@ def number_groups(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
     combined, bound = _from_zero(keys[0])
     for key in keys[1:]:
         code, count = _from_zero(key)
-        if bound * count > MOST_COMBINATIONS:  # without holes again, before it overflows
+        if bound * count > _MOST_COMBINATIONS:  # without holes again, before it overflows
             combined, bound = ranks(combined)
         combined, bound = combined * count + code, bound * count
     number, count = ranks(combined)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.group_search import last_before
+from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.intervals import union
 from tracelens_ext.nesting import ROOT, nest
 from tracelens_ext.trace import NONE, EventKind
@@ -44,14 +45,18 @@ def innermost_during(
     Returns:
         Rows, `NONE` where no event does, shape (k,).
     """
-    trace, rows, parent = tree.trace, tree.rows, tree.parent_position
+    trace = tree.trace
     if EventKind.PYTHON_FUNCTION in kinds and not tree.add_python_func:
         rows, parent = _nested(trace, kinds, thread, start, end)
+        threads, starts = trace.thread[rows], trace.ts[rows]
+    else:
+        rows, parent = tree.rows, tree.parent_position
+        threads, starts = _places(tree)
     tells = np.isin(np.arange(len(EventKind)), kinds)
     named = trace.names_matching(lambda name: ignored is None or not name.startswith(ignored))
     result = np.full(len(thread), NONE, dtype=np.int64)
     middle = start + (end - start) // 2  # what covers more than half covers this
-    at = last_before(trace.thread[rows], trace.ts[rows], thread, middle + 1)
+    at = last_before(threads, starts, thread, middle + 1)
     climbing = np.flatnonzero(at != NONE)
     while len(climbing):
         here = rows[at[climbing]]
@@ -64,6 +69,12 @@ def innermost_during(
         at[climbing] = parent[at[climbing]]
         climbing = climbing[at[climbing] != ROOT]
     return result
+
+
+@once_for_each
+def _places(tree: CallTree) -> tuple[Int32Array, Int64Array]:
+    """Thread and start of the host events in tree order, both (m,)."""
+    return tree.trace.thread[tree.rows], tree.trace.ts[tree.rows]
 
 
 def _nested(

@@ -81,17 +81,15 @@ def find_causes(work: GpuWork, scope: Scope) -> Causes:
 
     synchronising = calls.synchronising(thread, begun, gaps)
     late = linked & (begun >= gaps.start)
-    stuck = linked & ~short & (trace.end_of(safe) - gaps.start > gaps.duration // 2)
-    waits = calls.waits_before(thread, begun)
-    follows = gaps.end - _last_end_of_device(work, gaps) <= DEPENDENCY_LATENCY_NS
-    known = bool(work.tree.linked.any() or calls.count)
-    holds = {
-        SYNCHRONISATION: synchronising != NONE,
-        HOST: late | stuck,
-        DEPENDENCY: waits | follows,
-        LAUNCH_OVERHEAD: short & known,
-    }
-    cause = np.select(list(holds.values()), list(holds), default=UNKNOWN).astype(np.int64)
+    late |= linked & ~short & (trace.end_of(safe) - gaps.start > gaps.duration // 2)
+    cause = np.full(len(gaps), UNKNOWN, dtype=np.int64)
+    if work.tree.linked.any() or calls.count:
+        cause[short] = LAUNCH_OVERHEAD
+    rest = np.flatnonzero(~late & (synchronising == NONE))
+    follows = gaps.end[rest] - _last_end_of_device(work, gaps.chosen(rest)) <= DEPENDENCY_LATENCY_NS
+    cause[rest[follows | calls.waits_before(thread[rest], begun[rest])]] = DEPENDENCY
+    cause[late] = HOST
+    cause[synchronising != NONE] = SYNCHRONISATION
     return Causes(cause, launch, synchronising)
 
 

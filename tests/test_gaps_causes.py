@@ -14,7 +14,7 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.gaps.causes import CAUSES, usual_launch_latency
-from tracelens_ext.analysis.gaps.classified import judge_gaps
+from tracelens_ext.analysis.gaps.classified import classify_gaps
 
 
 def gaps_of(maker: TraceMaker, **options: Any) -> list[dict[str, Any]]:
@@ -294,9 +294,9 @@ def test_host_time_agrees_with_hta(path: Any) -> None:
         assert late / 1000 == pytest.approx(hta, rel=0.01), lane
     # Ours, of the same events: what is late is called synchronisation or host.
     analyzer = TreePerfAnalyzer(trace)
-    judged = judge_gaps(analyzer.work)
-    launch = judged.causes.launch
+    judged = classify_gaps(analyzer.work)
+    launch = judged.launch
     begun = analyzer.trace.ts[np.maximum(launch, 0)]
     was_late = (launch >= 0) & (begun >= judged.gaps.start)
-    names = np.array(CAUSES)[judged.causes.code]
+    names = np.array(CAUSES)[judged.cause]
     assert set(names[was_late]) <= {"synchronisation", "host"}

@@ -12,7 +12,7 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.gaps.answer import answer, watched_time
-from tracelens_ext.analysis.gaps.classified import judge_gaps
+from tracelens_ext.analysis.gaps.classified import classify_gaps
 from tracelens_ext.analysis.selection import Selection
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def said(maker: TraceMaker, scope: Scope = "device", **chosen: int | str) -> str:
     work = TreePerfAnalyzer(maker.document(), use_kernel_name_categories=True).work
     selection = Selection(**chosen)  # type: ignore[arg-type]
-    return answer(judge_gaps(work, scope, selection), selection)
+    return answer(classify_gaps(work, scope, selection), selection)
 
 
 def kernels(*spans: tuple[float, float], **where: int) -> TraceMaker:
@@ -110,7 +110,7 @@ def test_no_more_is_idle_than_was_watched(
     selection = Selection(stream=stream, device=device)
     scopes: list[Scope] = ["stream", "device"]
     for scope in scopes:
-        judged = judge_gaps(work, scope, selection)
+        judged = classify_gaps(work, scope, selection)
         watched = watched_time(judged)
         assert judged.gaps.duration.sum() <= watched
         assert answer(judged, selection).endswith(".")
@@ -129,6 +129,6 @@ def test_no_more_is_idle_than_was_watched(
 def test_what_was_watched_is_the_total_of_the_timeline(name: str) -> None:
     analyzer = TreePerfAnalyzer(TRACES[name])
     timeline = analyzer.get_df_gpu_timeline().set_index("type")["time ms"]
-    judged = judge_gaps(analyzer.work, "device")
+    classified = classify_gaps(analyzer.work, "device")
     total = round(timeline.loc[["total_time"]].sum() * 1e6) if len(analyzer.work) else 0
-    assert watched_time(judged) == total
+    assert watched_time(classified) == total

@@ -5,24 +5,18 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from comparison_helpers import write
 from gap_helpers import TRACES, gpu_events, load, plain_gaps
 from hypothesis import given
 from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.gaps import hosts as gap_hosts
 from tracelens_ext.analysis.gaps.causes import CAUSES
 from tracelens_ext.analysis.selection import Selection
-from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.errors import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OPERATIONS = {"cpu_op", "user_annotation"}
 FRAMES = {"python_function"}
@@ -195,19 +189,3 @@ def test_all_idle_time_is_in_one_row_each(name: str) -> None:
     assert table["idle_time_ms"].is_monotonic_decreasing
     assert not table.duplicated(["host_op", "python_frame"]).any()
     assert set(table["main_cause"]) <= set(CAUSES)
-
-
-def test_it_is_kept_beside_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a.json", example())
-    cache = TraceCache(tmp_path / "cache", worth_keeping=0)
-    expected = TreePerfAnalyzer(path).get_df_gap_hosts()
-    assert len(expected) == 4
-    assert TreePerfAnalyzer(path, cache=cache).get_df_gap_hosts().equals(expected)
-
-    def refuse(*arguments: object, **options: object) -> None:
-        raise AssertionError(arguments, options)
-
-    monkeypatch.setattr(gap_hosts, "innermost_during", refuse)
-    again = TreePerfAnalyzer(path, cache=cache)
-    assert again.get_df_gap_hosts().equals(expected)
-    assert "host_op" in again.get_df_gaps("device", longest=3)
