@@ -129,7 +129,7 @@ def test_iterations_are_sheets_when_asked_for(demo_trace: Path, tmp_path: Path) 
         iterations=True,
         use_kernel_name_categories=True,
     )
-    analyzer = TreePerfAnalyzer(steps, use_kernel_name_categories=True)
+    analyzer = TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True)
     with fast_pandas():  # texts are kept as in a report
         table, statistics = analyzer.get_df_iterations(), analyzer.get_df_iteration_statistics()
     pd.testing.assert_frame_equal(asked["iterations"], table)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from make_trace import LAYOUTS, kineto_layout
+from make_trace import LAYOUTS, kineto_layout, short_demo
 from worker_helpers import children, note_slices, wait_for_workers
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
