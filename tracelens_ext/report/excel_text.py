@@ -34,7 +34,7 @@ _RESERVED_SHEET_NAMES = frozenset({"history"})
 
 def cleaned(text: str) -> str:
     """Replace every character that a workbook cannot hold with U+FFFD, one for one."""
-    return _NOT_IN_XML.sub("\ufffd", text)
+    return text if text.isprintable() else _NOT_IN_XML.sub("\ufffd", text)
 
 
 def excel_length(text: str) -> int:
