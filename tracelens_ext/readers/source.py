@@ -21,7 +21,6 @@ from tracelens_ext.settings import read_settings, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
 
     from tracelens_ext.cache.store import TraceCache
 
@@ -33,10 +32,6 @@ _FILE_BUFFER = 1 << 18
 _MOST_BYTES, _ALWAYS_BYTES, _MOST_TIMES = 64 * 10**9, 10**9, 200
 #: What the user can do to get the events before the damage.
 SALVAGE = "analyse what comes before that with --salvage"
-
-
-class _Bytes(Protocol):
-    def read(self, size: int, /) -> bytes: ...
 
 
 class Readable(Protocol):
@@ -96,7 +91,7 @@ class ByteSource:
         self.damage: TraceCutOffError | None = None
         self.cut_off = False
         self.bytes_read = self._unpacked = 0
-        self._bytes: _Bytes = file
+        self._bytes: io.BufferedReader | gunzip.Gunzip = file
         self._gunzip_errors = gunzip.ERRORS  # of a file too that its owner unpacks
         try:
             with self._explained():
@@ -251,12 +246,7 @@ class ByteSource:
     def __enter__(self) -> ByteSource:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
