@@ -148,12 +148,15 @@ def depths(parent: Int32Array) -> Int32Array:
     return depth
 
 
+def levels(depth: Int32Array) -> list[Int64Array]:
+    """The nodes of each depth that occurs, roots first, each level in ascending order."""
+    order = np.argsort(depth, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(depth[order])) + 1) if len(order) else []
+
+
 def subtree_ends(parent: Int32Array, depth: Int32Array) -> Int64Array:
     """One past the last position of each subtree; a subtree is a contiguous range, shape (m,)."""
     size = np.ones(len(parent), dtype=np.int64)
-    deepest_first = np.argsort(-depth, kind="stable")
-    levels = np.flatnonzero(np.diff(depth[deepest_first]))
-    for level in np.split(deepest_first, levels + 1):
-        inner = level[parent[level] != ROOT]
-        np.add.at(size, parent[inner], size[inner])
+    for level in reversed(levels(depth)[1:]):
+        np.add.at(size, parent[level], size[level])
     return np.arange(len(parent)) + size

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.nesting import ROOT, depths
+from tracelens_ext.nesting import ROOT, depths, levels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,14 +57,12 @@ def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
         parent: node → its parent, `ROOT` without one, shape (m,).
         name: code of each node's name, not negative, shape (m,).
     """
-    depth = depths(parent)
-    by_depth = np.argsort(depth, kind="stable")
     names = int(name.max()) + 1 if len(name) else 1
     of_node = np.full(len(parent), ROOT, dtype=np.int64)
     parents: list[Int64Array] = [np.empty(0, dtype=np.int64)]
     last_names: list[Int64Array] = [np.empty(0, dtype=np.int64)]
     known = 0
-    for level in np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1):
+    for level in levels(depths(parent)):
         above = np.where(parent[level] == ROOT, ROOT, of_node[parent[level]])
         pairs = (above + 1) * names + name[level].astype(np.int64)
         distinct, which = np.unique(pairs, return_inverse=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.ordering import stable_order
 from tracelens_ext.trace import NONE
 
@@ -40,7 +39,7 @@ def items_before(
     Args:
         group: of the items, sorted by group and time, shape (m,).
         time: of the items, shape (m,).
-        asked_group: shape (k,).
+        asked_group: small numbers, shape (k,).
         asked_time: shape (k,).
 
     Returns:
@@ -48,11 +47,14 @@ def items_before(
         shape (k,).
     """
     result = np.empty(len(asked_group), dtype=np.int64)
-    first, number = number_groups([asked_group])
-    wanted = asked_group[first].astype(group.dtype)  # another type takes a copy of all groups
+    least = int(asked_group.min(initial=0))
+    count = np.bincount(asked_group - least)
+    present = np.flatnonzero(count)
+    wanted = (present + least).astype(group.dtype)  # of another type, all groups were converted
     begins, ends = (np.searchsorted(group, wanted, side).tolist() for side in ("left", "right"))
-    places = np.split(stable_order(number), np.cumsum(np.bincount(number))[:-1])
-    for begin, end, asked in zip(begins, ends, places, strict=False):  # none: one empty place
+    bounds = np.cumsum(count[present])
+    places = np.split(stable_order(asked_group - least), bounds)  # and what is left: nothing
+    for begin, end, asked in zip(begins, ends, places, strict=False):
         result[asked] = begin + np.searchsorted(time[begin:end], asked_time[asked])
     return result
 

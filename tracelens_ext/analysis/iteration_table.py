@@ -19,10 +19,8 @@ from tracelens_ext.analysis.gpu_work import COMMUNICATION
 from tracelens_ext.analysis.iterations import (
     Iterations,
     find_iterations,
-    iteration_of_gpu,
-    recording_end,
+    iterations_of,
 )
-from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.analysis.patterns import user_pattern
 from tracelens_ext.intervals import covered
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
@@ -160,15 +158,8 @@ def _found(
     start, end = trace.ts[rows], trace.end_of(rows)
     order = np.lexsort((rows, -end, start, process))
     order = order[_outermost(process[order], end[order])]
-    rows, process, start, end = rows[order], process[order], start[order], end[order]
-    iterations = Iterations(
-        number=list(range(len(rows))),
-        process=process,
-        start=start,
-        end=end,
-        finished=(end > start) & (end < recording_end(trace)),
-        of_gpu=iteration_of_gpu(tree, process, start, end),
-    )
+    rows = rows[order]
+    iterations = iterations_of(tree, rows, list(range(len(rows))))
     labels = [trace.name_of(row) for row in rows.tolist()]
     return iterations, labels, len(found) - len(rows)
 

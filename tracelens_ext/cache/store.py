@@ -266,17 +266,12 @@ class TraceCache:
         """The file that a trace was read from, and whether it is still the same."""
         path = "(damaged)"
         try:
-            file = self.folder / f"{stem}.{_TRACE}.columns"
-            if whole := file.exists():
-                about = read_about(file)
-            else:  # too small to keep, but not what it was converted from
-                file = self.folder / f"{stem}.{_CONVERSION}.columns"
-                about = read_about(file)
+            # A trace that is too small to keep may have been converted.
+            parts = [self.folder / f"{stem}.{part}.columns" for part in (_TRACE, _CONVERSION)]
+            about = read_about(next(filter(Path.exists, parts), parts[0]))
             path = str(about["path"])
-            same = identity_of(Path(path)) == about["identity"]
-            if whole:
-                return path, same and about.get("reader") == reader_version()
-            return path, same and _database_of(file).is_file()
+            same_reader = about.get("reader", reader_version()) == reader_version()
+            return path, same_reader and identity_of(Path(path)) == about["identity"]
         except (OSError, KeyError, TypeError, ValueError):
             return path, False
 

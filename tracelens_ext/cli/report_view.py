@@ -87,7 +87,7 @@ def show_comparison(comparison: Comparison, console: Console, *, top: int) -> No
         console: where to.
         top: rows of the tables of operations and kernels.
     """
-    from tracelens_ext.analysis.comparison_notes import time_basis
+    from tracelens_ext.analysis.comparison import time_basis
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     facts = dict(comparison.facts)

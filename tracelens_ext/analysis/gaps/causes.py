@@ -157,12 +157,11 @@ class _HostCalls:
         called, returned = trace.ts[rows], trace.end_of(rows)
         at = self._last_before(rows, thread, begun)
         _, longest = running_maximum(trace.thread[rows], returned)
-        found = at != NONE
-        call = longest[at[found]]
-        start, end = gaps.start[found], gaps.end[found]
+        call = longest[at]
+        found = np.flatnonzero((at != NONE) & (returned[call] > gaps.start))
+        call, start, end = call[found], gaps.start[found], gaps.end[found]
         inside = np.minimum(returned[call], end) - np.maximum(called[call], start)
-        runs = (called[call] <= start) & (inside > 0)
-        runs |= inside * 2 >= end - start
+        runs = (inside > 0) & ((called[call] <= start) | (inside * 2 >= end - start))
         result[found] = np.where(runs, rows[call], NONE)
         return result
 
