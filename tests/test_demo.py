@@ -518,6 +518,24 @@ def test_ranks_meet_in_their_collectives(vendor: Any) -> None:
         assert {work["pid"] for work in trace.gpu} == {rank + (2 if vendor == "amd" else 0)}
 
 
+def test_every_sheet_has_rows() -> None:
+    from tracelens_ext import TreePerfAnalyzer
+
+    trace = demo("amd")
+    analyzer = TreePerfAnalyzer(trace.document, use_kernel_name_categories=True)
+    for table in (
+        analyzer.get_df_kernel_summary(),
+        analyzer.get_df_gap_summary(),
+        analyzer.get_df_collectives(),
+        analyzer.get_df_graph_launches(),
+        analyzer.get_df_nn_modules(),
+        analyzer.get_df_unlinked_kernels(),
+        analyzer.get_df_iterations(),
+        analyzer.get_df_kernel_launchers_unique_args(),
+    ):
+        assert len(table)
+
+
 # The text and the file --------------------------------------------------------------------------
 
 

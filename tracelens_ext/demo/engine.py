@@ -245,8 +245,6 @@ class Engine:
         """Queue a memset."""
         self._move("gpu_memset", "Memset (Device)", nbytes, self.call("memset"))
 
-    # Inside ---------------------------------------------------------------------------------
-
     def _vary(self, us: float, spread: float, faster: float = 0.0) -> int:
         """Nanoseconds around a duration, never less than one."""
         varied = us * 1000 * (1 + spread * (2 * self._random.random() - 1))

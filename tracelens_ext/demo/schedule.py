@@ -87,8 +87,6 @@ class Job:
         for said in statements:
             getattr(self, f"_{next(iter(said))}")(said, names)
 
-    # Statements around others ---------------------------------------------------------------
-
     def _every_step(self, said: Statement, names: Names) -> None:
         for step in self.steps:
             self._modules.clear()
@@ -226,8 +224,6 @@ class Job:
         """Make the compute stream wait for the collectives started so far; the host goes on."""
         with self.engine.op("record_param_comms", args=self.data["wait"], us=3.0):
             self.engine.order("comm", "compute")
-
-    # The backward pass ----------------------------------------------------------------------
 
     def _backward(self, said: Statement, names: Names) -> None:
         """Run the tape from its end on the autograd thread, reducing gradients in buckets."""
