@@ -65,9 +65,9 @@ CATEGORIES = {
 class Demo:
     """One demo trace with what the tests look things up by; times in integer nanoseconds."""
 
-    def __init__(self, vendor: str, seed: int = 0, steps: int = 3) -> None:
+    def __init__(self, vendor: Any, seed: int = 0, steps: int = 3, **place: int) -> None:
         self.vendor = vendor
-        self.document: dict[str, Any] = {**build_demo_trace(vendor, seed, steps)}  # type: ignore[arg-type]
+        self.document = build_demo_trace(vendor, seed, steps, **place)
         self.events: list[Event] = list(self.document["traceEvents"])
         self.by_cat: dict[str, list[Event]] = defaultdict(list)
         for event in self.events:
@@ -473,6 +473,69 @@ def test_times_and_shapes_give_possible_rates(vendor: str) -> None:
     assert sorted(rates)[len(rates) // 2] > peak / 4
 
 
+def test_operations_say_their_arguments() -> None:
+    """All but bookkeeping have shapes, types, strides and values, an entry an argument."""
+    silent = ("autograd::engine::", "record_param_comms", "Torch-Compiled", "AOTDispatcher")
+    for op in demo("nvidia").of("cpu_op"):
+        args = op["args"]
+        if op["name"].startswith(silent) or op["name"] == "CloneBackward0":
+            continue
+        columns = [args[key] for key in ("Input Dims", "Input type", "Input Strides")]
+        assert {len(column) for column in columns} == {len(args["Concrete Inputs"])}
+        for dims, dtype, strides in zip(*columns, strict=True):
+            if dtype == "TensorList":
+                assert [len(one) for one in dims] == [len(one) for one in strides]
+            else:
+                assert len(dims) == len(strides), op["name"]
+
+
+def test_a_step_in_ten_is_odd() -> None:
+    trace = Demo("nvidia", steps=5)
+    steps = [e for e in trace.of("user_annotation") if e["name"].startswith("ProfilerStep")]
+    lengths = {step["name"]: end(step) - start(step) for step in steps}
+    odd = lengths.pop("ProfilerStep#9")
+    assert odd > 1.2 * max(lengths.values())
+    (checkpoint,) = [e for e in trace.of("user_annotation") if e["name"] == "checkpoint"]
+    assert odd - max(lengths.values()) < 1.3 * (end(checkpoint) - start(checkpoint))
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_ranks_meet_in_their_collectives(vendor: Any) -> None:
+    """The same collectives on every rank, ending together; nobody waits for any but the last."""
+    traces = [Demo(vendor, 0, 1, rank=rank, ranks=3) for rank in range(3)]
+    for check in CHECKS:
+        check(traces[0])
+    calls = [[w for w in t.gpu if t.category(w) == "Communication"] for t in traces]
+    assert len({len(works) for works in calls}) == 1
+    for works in zip(*calls, strict=True):
+        assert len({json.dumps(work["args"].get("In msg nelems")) for work in works}) == 1
+        assert len({work["args"].get("Process Group Ranks") for work in works}) == 1
+        assert len({end(work) for work in works}) == 1
+        assert works[1]["dur"] == min(work["dur"] for work in works)
+    for rank, trace in enumerate(traces):
+        assert trace.document["distributedInfo"]["rank"] == rank
+        assert trace.document["distributedInfo"]["world_size"] == 3
+        assert {work["pid"] for work in trace.gpu} == {rank + (2 if vendor == "amd" else 0)}
+
+
+def test_every_sheet_has_rows() -> None:
+    from tracelens_ext import TreePerfAnalyzer
+
+    trace = demo("amd")
+    analyzer = TreePerfAnalyzer(trace.document, use_kernel_name_categories=True)
+    for table in (
+        analyzer.get_df_kernel_summary(),
+        analyzer.get_df_gap_summary(),
+        analyzer.get_df_collectives(),
+        analyzer.get_df_graph_launches(),
+        analyzer.get_df_nn_modules(),
+        analyzer.get_df_unlinked_kernels(),
+        analyzer.get_df_iterations(),
+        analyzer.get_df_kernel_launchers_unique_args(),
+    ):
+        assert len(table)
+
+
 # The text and the file --------------------------------------------------------------------------
 
 
@@ -571,6 +634,8 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         build_demo_trace("intel")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="at least 1"):
         build_demo_trace(steps=0)
+    with pytest.raises(UsageError, match="no rank 2 among 2"):
+        build_demo_trace(rank=2, ranks=2)
     with pytest.raises(UsageError, match=r"ends in \.json or \.json\.gz"):
         write_demo_trace(tmp_path / "trace.txt", steps=1)
     (tmp_path / "folder.json").mkdir()
@@ -624,6 +689,21 @@ def test_command_writes_and_names_the_next_one(
     document = json.loads(gzip.decompress(Path("demo_trace.json.gz").read_bytes()))
     assert document["tracelens_ext_demo"] == {"vendor": "amd", "seed": 4, "steps": 1}
     assert Path("demo_trace.json.gz").read_bytes() != first
+
+
+def test_command_writes_a_file_a_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["demo", "run/job.json", "--steps", "1", "--ranks", "2"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("wrote run/job_rank0.json to job_rank1.json (")
+    assert line.endswith("next: tracelens-ext fleet 'run/job_rank*.json' -o results\n")
+    names = sorted(path.name for path in Path("run").iterdir())
+    assert names == ["job_rank0.json", "job_rank1.json"]
+    Path("run/job_rank1.json").write_text("precious")
+    assert run(["demo", "run/job.json", "--steps", "1", "--ranks", "2"]) == 1
+    assert Path("run/job_rank1.json").read_text() == "precious"
 
 
 @pytest.mark.parametrize(

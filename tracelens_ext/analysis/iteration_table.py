@@ -21,6 +21,7 @@ from tracelens_ext.analysis.iterations import (
     find_iterations,
     iterations_of,
 )
+from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.analysis.patterns import user_pattern
 from tracelens_ext.intervals import covered
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind

@@ -64,7 +64,7 @@ def build_demo_trace(
         engine = Engine(machine, seed, straggler, _STRAGGLER)
         if rank != straggler:
             Job(engine, ranks).run(steps)
-            engine = Engine(machine, seed, rank, _OTHERS, engine.met)
+            engine = Engine(machine, seed, rank, _OTHERS, engine.collective_ends)
     job = Job(engine, ranks)
     job.run(steps)
     return trace_document(job, settings)
@@ -81,13 +81,7 @@ def write_demo_trace(
 ) -> Path:
     """Write the demo trace in Kineto's own text layout; a file of that name is replaced.
 
-    Args:
-        path: ends in ``.json`` or, compressed, ``.json.gz``.
-        vendor: as in `build_demo_trace`, like the rest.
-        seed: likewise.
-        steps: likewise.
-        rank: likewise.
-        ranks: likewise.
+    The path ends in ``.json`` or, compressed, ``.json.gz``; the rest is as in `build_demo_trace`.
 
     Returns:
         The path.

@@ -22,8 +22,6 @@ _BASE_TIME_NS = 1_748_736_000_000_000_000
 _START_NS = 1_204_311_582_417_306
 # What the first span of the profiler covers besides the recording.
 _LEAD_NS = 152_400
-_DEVICE_SORT_INDEX = 5_000_000
-_SPANS_SORT_INDEX = 536_870_912
 
 
 def trace_document(job: Job, settings: dict[str, object]) -> dict[str, Any]:
@@ -101,9 +99,8 @@ def _us(nanoseconds: int) -> float:
 
 def _timed(event: Event) -> Event:
     """The event with its times in microseconds."""
-    if "dur" in event:
-        return event | {"ts": _us(event["ts"]), "dur": event["dur"] / 1000}
-    return event | {"ts": _us(event["ts"])}
+    times = {"ts": _us(event["ts"])} | ({"dur": event["dur"] / 1000} if "dur" in event else {})
+    return event | times
 
 
 def _arrow(event: Event, kind: str, ident: int, phase: str) -> Event:
@@ -122,7 +119,7 @@ def _names(engine: Engine) -> Iterator[Event]:
 
     devices = DEVICES_PER_NODE + engine.machine.data["first_device"]
     processes = [(engine.process, "CPU", engine.process)]
-    processes += [(i, f"GPU {i}", _DEVICE_SORT_INDEX + i) for i in range(devices)]
+    processes += [(i, f"GPU {i}", 5_000_000 + i) for i in range(devices)]
     for pid, label, order in processes:
         yield named("process_name", pid, 0, "name", "python3")
         yield named("process_labels", pid, 0, "labels", label)
@@ -143,7 +140,7 @@ def _session(engine: Engine) -> Iterator[Event]:
     times = {"ts": _us(began), "dur": (ended - began) / 1000}
     yield {"ph": "X", "cat": "Trace", **times, **spans, "args": {"Op count": 0}}
     order: Event = {"name": "process_sort_index", "ph": "M", "ts": _us(began), "pid": "Spans"}
-    yield order | {"tid": 0, "args": {"sort_index": _SPANS_SORT_INDEX}}
+    yield order | {"tid": 0, "args": {"sort_index": 536_870_912}}
     mark: Event = {"name": "Iteration Start: PyTorch Profiler", "ph": "i", "s": "g"}
     yield mark | {"pid": "Traces", "tid": "Trace PyTorch Profiler", "ts": _us(began)}
     mark = {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": ""}

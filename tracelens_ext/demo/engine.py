@@ -17,17 +17,18 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.demo.machine import DEVICE_MEMORY, DEVICES_PER_NODE
-from tracelens_ext.demo.tensors import Argument, Tensor, input_arguments
+from tracelens_ext.demo.machine import DEVICES_PER_NODE
+from tracelens_ext.demo.tensors import Inputs, Tensor, input_arguments
 
 if TYPE_CHECKING:
     from tracelens_ext.demo.machine import Machine
 
 Event = dict[str, Any]
 Args = Mapping[str, object]
+_NONE: Args = {}
 
 _PROCESS = 41870
-_SEGMENT = 20 << 20
+_SEGMENT, _DEVICE_MEMORY = 20 << 20, 0x7F20_0000_0000
 _HOST_SPREAD, _GPU_SPREAD = 0.15, 0.03
 # After the work it waits for has ended, a blocked thread takes this long to go on.
 _WAKE_US = 4.0
@@ -53,14 +54,14 @@ class Engine:
         rank: which rank of the job it is; its node's device of that number.
         pace: how many times slower its device is than usual, and the largest share by which it
             may be faster at times.
-        meetings: when each collective may end: when the last rank has come.
+        last_ends: when each collective ends on the rank that comes last to it, and so on all.
 
     Attributes:
         events: what the host did: ``cpu_op`` (with annotations), ``python_function``, ``calls``
             and ``memory``, in the order they began.
         gpu: all GPU work, in the order of the launches.
         annotations: the extent of each annotation on each stream.
-        met: when each collective ended.
+        collective_ends: when each collective ended.
     """
 
     def __init__(
@@ -69,9 +70,9 @@ class Engine:
         seed: int,
         rank: int = 0,
         pace: tuple[float, float] = (1.0, 0.0),
-        meetings: Sequence[int] = (),
+        last_ends: Sequence[int] = (),
     ) -> None:
-        self.machine, self.rank, self._pace, self._meetings = machine, rank, pace, meetings
+        self.machine, self.rank, self._pace, self._last_ends = machine, rank, pace, last_ends
         self.device = machine.data["first_device"] + rank % DEVICES_PER_NODE
         self.process = _PROCESS + rank
         self.main, self.autograd = HostThread(self.process), HostThread(self.process + 643)
@@ -83,18 +84,18 @@ class Engine:
         self.events: dict[str, list[Event]] = {kind: [] for kind in kinds}
         self.gpu: list[Event] = []
         self.annotations: dict[tuple[int, int], Event] = {}
-        self.met: list[int] = []
+        self.collective_ends: list[int] = []
         self.began = self.ended = 0
         self._recording = False
         # All ranks of a job draw the same variations, so that the slowest is so everywhere.
         self._random = Random(f"tracelens-ext demo {seed}")  # noqa: S311 - not for secrets
-        self._luck = Random(f"{seed} {rank}")  # noqa: S311 - not for secrets
+        self._rank_random = Random(f"{seed} {rank}")  # noqa: S311 - not for secrets
         self._external, self._correlation, self._python = count(4097), count(51200), count(1)
-        self._allocated, self._reserved, self._next_address = 0, 0, DEVICE_MEMORY
+        self._allocated, self._reserved, self._next_address = 0, 0, _DEVICE_MEMORY
         self._idle_blocks: dict[int, list[int]] = {}
 
     def start_profiler(self) -> None:
-        """Begin to record: what is launched from here on; what is queued runs on unlinked."""
+        """Begin to record; what is queued runs on unlinked."""
         self._recording = True
         self.began = self.thread.now
         self.spend(180.0)
@@ -105,14 +106,12 @@ class Engine:
         self.gpu = [work for work in self.gpu if work["ts"] >= self.began]
         self._recording = False
 
-    # The host -------------------------------------------------------------------------------
-
     def spend(self, us: float) -> None:
         """Let time pass on the current host thread."""
         self.thread.now += self._vary(us, _HOST_SPREAD)
 
     @contextmanager
-    def span(self, cat: str, name: str, us: float, args: Args | None = None) -> Iterator[None]:
+    def span(self, cat: str, name: str, us: float, args: Args = _NONE) -> Iterator[None]:
         """A span around what happens inside, which itself takes `us`: half before, half after."""
         thread, is_frame = self.thread, cat == "python_function"
         around = thread.open[cat]
@@ -122,7 +121,7 @@ class Engine:
             ids = {"Python parent id": parent, "Python id": next(self._python)}
         else:
             ids = {"External id": next(self._external), "Record function id": 0}
-        event = self._event(cat, name, thread.now, ids | dict(args or {}))
+        event = self._event(cat, name, thread.now, {**ids, **args})
         around.append(event)
         if self._recording:
             self.events["python_function" if is_frame else "cpu_op"].append(event)
@@ -135,20 +134,15 @@ class Engine:
 
     @contextmanager
     def op(
-        self,
-        name: str,
-        inputs: Sequence[Argument] = (),
-        us: float = 2.4,
-        sequence: int | None = None,
-        extra: Args | None = None,
+        self, name: str, inputs: Inputs = (), us: float = 2.4, sequence: int = 0, args: Args = _NONE
     ) -> Iterator[None]:
         """A CPU operation around what happens inside; `us` is what it takes by itself."""
-        args: dict[str, object] = {}
-        if sequence is not None:
+        said: dict[str, object] = {}
+        if sequence:
             backward = self.thread is self.autograd
-            args = {"Sequence number": sequence, "Fwd thread id": 1 if backward else 0}
-        args |= input_arguments(inputs, self.machine.data["fp8"])
-        with self.span("cpu_op", name, us, args | dict(extra or {})):
+            said = {"Sequence number": sequence, "Fwd thread id": 1 if backward else 0}
+        said |= input_arguments(inputs, self.machine.data["fp8"])
+        with self.span("cpu_op", name, us, {**said, **args}):
             yield
 
     def hand_over(self, thread: HostThread) -> None:
@@ -157,7 +151,7 @@ class Engine:
         self.thread = thread
         self.spend(10.0)
 
-    def call(self, key: str, args: Args | None = None, us: float | None = None) -> Event:
+    def call(self, key: str, args: Args = _NONE, us: float = 0.0) -> Event:
         """Make a runtime call on the current thread."""
         api, thread = self.machine.calls[key], self.thread
         ids = {}
@@ -165,10 +159,10 @@ class Engine:
             ids = {"External id": thread.open["cpu_op"][-1]["args"]["External id"]}
         ids |= {self.machine.data["call_id"]: api["id"], "correlation": next(self._correlation)}
         cat = api.get("cat", "cuda_runtime")
-        event = self._event(cat, api["name"], thread.now, ids | dict(args or {}))
+        event = self._event(cat, api["name"], thread.now, {**ids, **args})
         if self._recording:
             self.events["calls"].append(event)
-        self.spend(api["us"] if us is None else us)
+        self.spend(us or api["us"])
         event["dur"] = thread.now - event["ts"]
         self.spend(0.3)
         return event
@@ -192,7 +186,7 @@ class Engine:
         address = idle.pop() if idle else self._next_address
         if address == self._next_address:
             self._next_address += size
-            self._reserved = -(-(self._next_address - DEVICE_MEMORY) // _SEGMENT) * _SEGMENT
+            self._reserved = -(-(self._next_address - _DEVICE_MEMORY) // _SEGMENT) * _SEGMENT
         self._note_memory(address, size)
         return address, size
 
@@ -202,15 +196,8 @@ class Engine:
         self._idle_blocks[size].append(address)
         self._note_memory(address, -size)
 
-    # The device -----------------------------------------------------------------------------
-
     def launch(
-        self,
-        role: str,
-        us: float,
-        elements: int,
-        stream: str = "compute",
-        extra: Args | None = None,
+        self, role: str, us: float, elements: int, on: str = "compute", more: Args = _NONE
     ) -> None:
         """Launch a role's kernels, which share `us` of device time, on a stream."""
         for kernel in self.machine.kernels[role]:
@@ -218,26 +205,26 @@ class Engine:
                 self.call(kernel["before"])
             shape = self.machine.launch_shape(kernel, elements)
             call = self.call(kernel["api"], self.machine.launch_args(kernel, shape))
-            args = self.machine.kernel_args(kernel, shape) | dict(extra or {})
-            self._enqueue("kernel", kernel["name"], stream, us * kernel["share"], call, args)
+            args = {**self.machine.kernel_args(kernel, shape), **more}
+            self._enqueue("kernel", kernel["name"], on, us * kernel["share"], call, args)
 
     def launch_graph(self, nodes: Sequence[tuple[str, float, int]]) -> None:
-        """Launch a captured graph on the compute stream: one call, one id for all its work.
+        """Launch a captured graph: one call, one correlation id for all its work.
 
         Args:
             nodes: role, device time and elements of each; a role without kernels is a memset.
         """
-        machine = self.machine
-        us = machine.calls["graph_launch"]["us"] + machine.us["graph_node"] * len(nodes)
-        call, gap = self.call("graph_launch", us=us), machine.us["graph_gap"]
-        for role, node_us, elements in nodes:
-            if role not in machine.kernels:
+        costs, kernels = self.machine.us, self.machine.kernels
+        us = self.machine.calls["graph_launch"]["us"] + costs["graph_node"] * len(nodes)
+        call = self.call("graph_launch", us=us)
+        for role, us, elements in nodes:
+            if role not in kernels:
                 self._move("gpu_memset", "Memset (Device)", elements, call)
-            for kernel in machine.kernels.get(role, ()):
-                shape = machine.launch_shape(kernel, elements)
-                args = machine.kernel_args(kernel, shape, graph=True)
-                part = node_us * kernel["share"]
-                self._enqueue("kernel", kernel["name"], "compute", part, call, args, gap)
+            for kernel in kernels.get(role, ()):
+                shape = self.machine.launch_shape(kernel, elements)
+                args = self.machine.kernel_args(kernel, shape, graph=True)
+                name, part = kernel["name"], us * kernel["share"]
+                self._enqueue("kernel", name, "compute", part, call, args, costs["graph_gap"])
 
     def copy(
         self, nbytes: int, direction: str, stream: str = "compute", host: str = "pageable"
@@ -257,8 +244,6 @@ class Engine:
     def fill(self, nbytes: int) -> None:
         """Queue a memset."""
         self._move("gpu_memset", "Memset (Device)", nbytes, self.call("memset"))
-
-    # Inside ---------------------------------------------------------------------------------
 
     def _vary(self, us: float, spread: float, faster: float = 0.0) -> int:
         """Nanoseconds around a duration, never less than one."""
@@ -296,10 +281,11 @@ class Engine:
         start = max(launched, free, self._not_before[on])
         slower, faster = self._pace if on != "comm" else (1.0, 0.0)
         us = slower * max(us, costs["shortest_kernel"])
-        end = start + self._vary(us, _GPU_SPREAD, faster * self._luck.random())
+        end = start + self._vary(us, _GPU_SPREAD, faster * self._rank_random.random())
         if on == "comm":
-            end = max([end, *self._meetings[len(self.met) : len(self.met) + 1]])
-            self.met.append(end)
+            before = len(self.collective_ends)
+            end = max([end, *self._last_ends[before : before + 1]])
+            self.collective_ends.append(end)
         self._free_at[on] = end
         said: dict[str, Any] = {}
         if self._recording and "External id" in ids:

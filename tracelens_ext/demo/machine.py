@@ -12,7 +12,6 @@ from typing import Any
 
 VENDORS = ("nvidia", "amd")
 DEVICES_PER_NODE = 8
-DEVICE_MEMORY = 0x7F20_0000_0000
 
 # What a kernel has that its line does not say.
 _KERNEL = {"api": "launch", "threads": 128, "registers": 32, "shared": 0}
@@ -35,7 +34,8 @@ class Machine:
     Attributes:
         is_amd: whether roctracer records, not CUPTI.
         data: the vendor's file.
-        kernels: the kernels of each role; those of one role share its device time.
+        kernels: the kernels of each role, which share its device time; ``category`` is what a
+            correct categorizer says of one.
         calls: runtime functions by what the engine uses them for.
         us: latencies of host and device in microseconds.
     """
@@ -52,7 +52,8 @@ class Machine:
 
     def traffic_us(self, nbytes: float, over: str = "memory") -> float:
         """Time to move that many bytes over the device's memory or another link."""
-        return nbytes / (self.data["gb_per_s"][over] * 1e3) + 1.0
+        rate: float = self.data["gb_per_s"][over]
+        return nbytes / (rate * 1e3) + 1.0
 
     def kernel_us(self, role: str, nbytes: float, flops: float) -> float:
         """Device time of a kernel: to compute or to move the data, whichever is longer."""

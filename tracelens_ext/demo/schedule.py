@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
 Statement = dict[str, Any]
 
-FIRST_STEP = 5
-#: The job has this many ranks when one of them is simulated alone.
-WORLD_SIZE = 16
-_FIRST_SEQUENCE_NUMBER = 2310
-# Steps whose number ends so also do what only an odd one does.
-_ODD = "8"
 _MODULE_CALL = "torch/nn/modules/module.py(1773): _call_impl"
 
 
@@ -61,7 +55,7 @@ class Job:
         self.engine = engine
         self.data = read_data("job")
         self.parts = self.data["parts"]
-        world = range(ranks if ranks > 1 else WORLD_SIZE)
+        world = range(ranks if ranks > 1 else self.data["world_size"])
         first = engine.rank - engine.rank % DEVICES_PER_NODE
         members = {"world": world, "node": world[first : first + DEVICES_PER_NODE]}
         self.groups: dict[str, dict[str, Any]] = {
@@ -72,8 +66,8 @@ class Job:
         trained = list(self._parameters(self.parts["step"], names))
         self.names = {**names, "PARAMETERS": sum(tensor.elements for tensor in trained)}
         self.names |= {"parameters": trained, "steps": [Tensor((), "f32")] * len(trained)}
-        self.step, self.steps = FIRST_STEP, range(0)
-        self._sequences = count(_FIRST_SEQUENCE_NUMBER)
+        self.steps = range(0)
+        self._sequences = count(2310)
         self._node: Node | None = None
         self._tape: list[Node] = []
         self._unreduced = 0
@@ -83,7 +77,8 @@ class Job:
         """The end of an earlier step, then that many steps under the profiler."""
         self.play(self.parts["before"], self.names)
         self.engine.start_profiler()
-        self.steps = range(FIRST_STEP, FIRST_STEP + steps)
+        first = self.data["first_step"]
+        self.steps = range(first, first + steps)
         self.play(self.parts["main"], self.names)
         self.engine.stop_profiler()
 
@@ -92,17 +87,16 @@ class Job:
         for said in statements:
             getattr(self, f"_{next(iter(said))}")(said, names)
 
-    # Statements around others ---------------------------------------------------------------
-
     def _every_step(self, said: Statement, names: Names) -> None:
         for step in self.steps:
-            self.step = step
             self._modules.clear()
-            self._annotation({"annotation": f"ProfilerStep#{self.step}", **said}, names)
+            self._annotation(
+                {"annotation": f"ProfilerStep#{step}", **said}, {**names, "step": step}
+            )
 
     def _odd_step(self, said: Statement, names: Names) -> None:
-        if str(self.step).endswith(_ODD):
-            self.play(said["odd_step"], names)
+        if str(names["step"]).endswith(said["odd_step"]):
+            self.play(said["do"], names)
 
     def _repeat(self, said: Statement, names: Names) -> None:
         for _ in range(said["repeat"]):
@@ -145,8 +139,8 @@ class Job:
     def _op(self, said: Statement, names: Names) -> None:
         spelled = said.get("amd") if self.engine.machine.is_amd else None
         name, *inputs = spelled or said["op"]
-        values = [value(item, names) for item in inputs]
-        sequence = self._node.sequence if self._node else None
+        values: list[Argument] = [value(item, names) for item in inputs]
+        sequence = self._node.sequence if self._node else 0
         with self.engine.op(name, values, us=said.get("us", 2.4), sequence=sequence):
             self._aside(said.get("first", ()), names)
             moves = [*values, *self._allocate(tensors_in(value(said.get("out"), names)))]
@@ -166,7 +160,7 @@ class Job:
     def _allocate(self, made: list[Tensor]) -> list[Tensor]:
         """Memory for what an operation makes, kept for the backward pass if there is one."""
         for tensor in made:
-            shape = [list(tensor.shape), tensor.type_number, 0, None, False, None]
+            shape: list[Argument] = [list(tensor.shape), tensor.type_number, 0, None, False, None]
             with self.engine.op("aten::empty", shape, us=1.4):
                 block = self.engine.allocate(tensor)
             if self._node:
@@ -174,8 +168,6 @@ class Job:
             else:
                 self.engine.release(block)
         return made
-
-    # The device -----------------------------------------------------------------------------
 
     def _engine(self, said: Statement, _: Names, *first: int) -> None:
         method, *arguments = said["engine"]
@@ -220,7 +212,7 @@ class Job:
         us = 11.0 + engine.machine.traffic_us(tensor.nbytes // tensor.elements * out, kind["over"])
         with (
             engine.op(kind["op"], [[tensor], None, None, None, -1], us=9.0),
-            engine.op("record_param_comms", [tensor], extra=metadata),
+            engine.op("record_param_comms", [tensor], args=metadata),
         ):
             engine.call("is_capturing")
             engine.order("compute", "comm")
@@ -230,10 +222,8 @@ class Job:
 
     def _wait(self, _said: Statement, _names: Names) -> None:
         """Make the compute stream wait for the collectives started so far; the host goes on."""
-        with self.engine.op("record_param_comms", extra=self.data["wait"], us=3.0):
+        with self.engine.op("record_param_comms", args=self.data["wait"], us=3.0):
             self.engine.order("comm", "compute")
-
-    # The backward pass ----------------------------------------------------------------------
 
     def _backward(self, said: Statement, names: Names) -> None:
         """Run the tape from its end on the autograd thread, reducing gradients in buckets."""
@@ -250,13 +240,12 @@ class Job:
     def _run_node(self, node: Node) -> None:
         op, data = self.engine.op, node.operation
         name = data["node"].format(Library=self.engine.machine.data["library"])
-        outer = f"autograd::engine::evaluate_function: {name}"
         made = [element["out"] for element in data["forward"] if "out" in element]
-        gradients = [value(out, node.names) for out in made[-1:]]
+        gradients: list[Argument] = [value(out, node.names) for out in made[-1:]]
         # The inner operation comes last and so carries the link to the forward.
         with (
-            op(outer, us=3.4, sequence=node.sequence),
-            op(name, gradients, us=2.0, sequence=node.sequence),
+            op(f"autograd::engine::evaluate_function: {name}", (), 3.4, node.sequence),
+            op(name, gradients, 2.0, node.sequence),
         ):
             self.play(data.get("backward", ()), node.names)
         for block in node.saved:
@@ -278,8 +267,6 @@ class Job:
             bucket = Tensor((self._unreduced,))
             self._collective({"collective": "all_reduce", "tensor": "bucket"}, {"bucket": bucket})
         self._unreduced = 0
-
-    # Names ----------------------------------------------------------------------------------
 
     def _inside(self, said: Statement, names: Names) -> dict[str, Argument]:
         """The names inside a part or operation: with those that it and the statement add."""

@@ -70,6 +70,7 @@ class Tensor:
 
 
 Argument = Tensor | Sequence["Argument"] | float | bool | str | None
+Inputs = Sequence[Argument]
 Names = Mapping[str, Argument]
 
 
@@ -84,12 +85,9 @@ def number(text: str, names: Names) -> int:
 def value(said: Argument, names: Names) -> Argument:
     """An argument as a data file says it.
 
-    Args:
-        said: ``bf16[L,3*W]`` is a tensor, ``3*W`` a number, and ``x`` what `names` say. After a
-            name, ``.flat`` folds all dimensions but the last, ``.T`` exchanges the last two and
-            ``.swap`` the second and third; ``.shape`` gives the sizes. Anything that is not a
-            text means itself.
-        names: what words mean: sizes in capital letters, tensors and others in small ones.
+    ``bf16[L,3*W]`` is a tensor, ``3*W`` a number, and ``x`` what `names` say. After a name,
+    ``.flat`` folds all dimensions but the last, ``.T`` exchanges the last two and ``.swap`` the
+    second and third; ``.shape`` gives the sizes. Anything that is not a text means itself.
     """
     if isinstance(said, list):
         return [value(item, names) for item in said]
@@ -120,12 +118,10 @@ def tensors_in(argument: Argument) -> list[Tensor]:
     return [argument] if isinstance(argument, Tensor) else []
 
 
-def input_arguments(inputs: Sequence[Argument], fp8: str = "") -> dict[str, object]:
+def input_arguments(inputs: Inputs, fp8: str = "") -> dict[str, object]:
     """An operation's arguments as ``record_shapes=True`` writes them, nothing if it has none.
 
-    Args:
-        inputs: the arguments.
-        fp8: what the machine calls 8-bit floating point, if not as usual.
+    `fp8` is what the machine calls 8-bit floating point, if not as usual.
     """
     if not inputs:
         return {}

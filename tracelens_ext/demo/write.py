@@ -43,7 +43,7 @@ def trace_text(document: Mapping[str, Any]) -> Iterator[str]:
             continue
         yield "[\n"
         for at, item in enumerate(value):
-            yield (",\n" if at else "") + (_event(item) if "ph" in item else _device(item))
+            yield (",\n" if at else "") + _laid_out(item)
         yield "\n  ]"
     yield "\n}"
 
@@ -51,12 +51,8 @@ def trace_text(document: Mapping[str, Any]) -> Iterator[str]:
 def write_trace(document: Mapping[str, Any], path: Path) -> None:
     """Write a trace beside its place and move it there when it is complete.
 
-    Args:
-        document: the trace.
-        path: ends in ``.json`` or ``.json.gz``.
-
     Raises:
-        UsageError: the name has another ending.
+        UsageError: the name does not end in ``.json`` or ``.json.gz``.
         OutputError: the file cannot be written.
     """
     if not path.name.endswith((".json", ".json.gz")):
@@ -84,20 +80,18 @@ def starts_like_demo(path: Path) -> bool:
     return f'"{MARKER}":'.encode() in beginning
 
 
-def _device(device: Mapping[str, object]) -> str:
-    return f"    {{\n      {_pairs(device)}\n    }}"
-
-
-def _event(event: Mapping[str, Any]) -> str:
-    """One event as Kineto lays it out: which keys share a line depends on its kind."""
-    kind = event["ph"]
-    if event.get("cat") == "Trace":
+def _laid_out(item: Mapping[str, Any]) -> str:
+    """An event or device as Kineto lays it out: which keys share a line depends on its kind."""
+    if "ph" not in item:
+        return f"    {{\n      {_pairs(item)}\n    }}"
+    kind = item["ph"]
+    if item.get("cat") == "Trace":
         kind = "Trace"
-    elif event.get("name") == "[memory]":
+    elif item.get("name") == "[memory]":
         kind = "memory"
-    lines = [_pairs({key: event[key] for key in keys.split()}) for keys in _LINES[kind]]
-    if "args" in event:
-        lines.append(f'"args": {{\n      {_pairs(event["args"])}\n    }}')
+    lines = [_pairs({key: item[key] for key in keys.split()}) for keys in _LINES[kind]]
+    if "args" in item:
+        lines.append(f'"args": {{\n      {_pairs(item["args"])}\n    }}')
     return "  {\n    " + ",\n    ".join(lines) + "\n  }"
 
 
