@@ -180,7 +180,7 @@ def test_every_column_is_documented() -> None:
     maker.launched("a", 10, 10, correlation=1, at=0)
     maker.launched("b", 50, 10, correlation=2, at=30)
     analyzer = analyzed(maker, use_kernel_name_categories=True)
-    tables = build_perf_report(analyzer, gaps=True).sheets
+    tables = dict(build_perf_report(analyzer, gaps=True).sheets)
     tables["get_df_kernel_statistics"] = analyzer.get_df_kernel_statistics()
     text = (Path(__file__).resolve().parents[1] / "docs" / "tables.md").read_text("utf-8")
     parts = re.split(r"^#+ `(\w+)`\n", text, flags=re.MULTILINE)

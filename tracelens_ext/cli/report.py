@@ -206,7 +206,6 @@ class Run:
         self, trace: Path, places: Places, inputs: Sequence[Path]
     ) -> tuple[Report, list[Path], Measurement | None]:
         """Analyse a trace, and write its report."""
-        from tracelens_ext.analysis.comparison import measure
         from tracelens_ext.cli.load import analyze, show_problems
         from tracelens_ext.report.report import check_places, write_report
         from tracelens_ext.sheets.report import build_perf_report
@@ -217,6 +216,8 @@ class Run:
         result = build_perf_report(analyzer, options, for_page=for_page)
         measured = None
         if self.comparing:
+            from tracelens_ext.analysis.comparison import measure
+
             threshold = options.micro_idle_thresh_us
             measured = measure(analyzer.work, micro_idle_thresh_us=threshold)
         written = write_report(result, places, inputs, force=self.force)
