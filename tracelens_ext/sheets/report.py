@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tracelens_ext.analysis import overview
 from tracelens_ext.hooks import PluginAnswerError, default_registry
 from tracelens_ext.hooks.guard import call_within, time_limit
+from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.report import Report, check_places, write_report
-from tracelens_ext.sheets.fast_pandas import fast_pandas
 from tracelens_ext.sheets.options import ReportOptions, takes_report_options
 from tracelens_ext.sheets.plugin_tables import plugin_tables
 from tracelens_ext.sheets.sheet import offered_sheets
