@@ -32,7 +32,7 @@ print(json.dumps({"events": len(trace), "gpu": int(frame["count"].sum()), "read"
 """
 
 _IMPORTS = """
-import importlib, json, os, pkgutil, sys, tempfile, time
+import importlib, json, os, pathlib, pkgutil, sys, tempfile, time
 import msgspec, numpy, pandas, pluggy, regex
 for optional in ("xlsxwriter", "jinja2", "plotly"):
     try:

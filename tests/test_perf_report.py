@@ -13,7 +13,7 @@ import pytest
 
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.errors import OutputError, TraceError, UsageError
-from tracelens_ext.sheets.fast_pandas import fast_pandas
+from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.sheets.report import build_perf_report, default_report_path
 
 

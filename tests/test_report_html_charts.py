@@ -128,7 +128,7 @@ def test_layers_of_a_kind_are_one_bar() -> None:
         }
     )
     (figure,) = _figures({"nn_modules": modules}).values()
-    assert [bar["wide"] for bar in figure.spec["bars"]] == ["Linear", "Model", "Act"]  # type: ignore[attr-defined]
+    assert [bar["wide"] for bar in figure.spec["bars"]] == ["Linear", "Model", "Act"]
     assert _piece(figure, 0) == [3.0, 0.5, 0.25]
 
 

@@ -233,12 +233,6 @@ class TreePerfAnalyzer:
             id_cols: also `pid`, `tid` and `external_id` (-1 without one).
             include_kernel_details: also `kernel_details`: for each GPU event launched a dictionary
                 with `name`, `dur` (µs) and `stream`.
-
-        Returns:
-            Columns `name`, `op category`, `UID` (the event's row in the trace),
-            `total_direct_kernel_time`, `total_subtree_kernel_time` (µs), `direct_kernel_count`,
-            `Input Dims`, `Input type`, `Input Strides`, `Concrete Inputs`, `process_name`,
-            `process_label`, `thread_name`.
         """
         from tracelens_ext.analysis.launchers import TEXT_COLUMNS
 
@@ -263,8 +257,7 @@ class TreePerfAnalyzer:
     ) -> pd.DataFrame:
         """GPU time by operation, longest first, as the sheet `ops_summary`.
 
-        Args:
-            df_kernel_launchers: rows of `get_df_kernel_launchers()`, all of them by default.
+        `df_kernel_launchers` is a part of `get_df_kernel_launchers()`, all of it by default.
         """
         from tracelens_ext.analysis.op_tables import summary
 
@@ -273,11 +266,7 @@ class TreePerfAnalyzer:
     def get_df_kernel_launchers_summary_by_category(
         self, df_kernel_launchers: pd.DataFrame | None = None
     ) -> pd.DataFrame:
-        """GPU time by category of operation, as the sheet `ops_summary_by_category`.
-
-        Args:
-            df_kernel_launchers: rows of `get_df_kernel_launchers()`, all of them by default.
-        """
+        """GPU time by category of operation, as the sheet `ops_summary_by_category`."""
         from tracelens_ext.analysis.op_tables import summary_by_category
 
         return summary_by_category(
@@ -354,10 +343,6 @@ class TreePerfAnalyzer:
         Args:
             op: a regular expression; only operations whose name matches, and what is below them.
             merge: whether siblings of one name are one row.
-
-        Returns:
-            Columns `depth`, `name`, `kind`, `count`, `gpu_events`, `busy_time_ms`,
-            `% of GPU busy time`; parents before children, longest sibling first.
 
         Raises:
             UsageError: `op` is no regular expression.

@@ -18,8 +18,8 @@ def report_option(name: str) -> Any:  # noqa: ANN401  # typer's, which has no pu
     return typer.Option(
         *([flag] if field.default is False else []),  # no --no-… for what is off by default
         help=said["meaning"] + shown,
-        min=said["least"],
-        max=said["most"],
+        min=said.get("least"),
+        max=said.get("most"),
         metavar=said.get("metavar"),
         show_default=not shown,
     )

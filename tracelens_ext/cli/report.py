@@ -211,7 +211,6 @@ class Run:
         self, trace: Path, places: Places, inputs: Sequence[Path]
     ) -> tuple[Report, list[Path], Measurement | None, list[str]]:
         """Analyse a trace, and write its report; the problems of plugins come last."""
-        from tracelens_ext.analysis.comparison import measure
         from tracelens_ext.cli.load import analyze
         from tracelens_ext.report.report import check_places, write_report
         from tracelens_ext.sheets.report import build_perf_report
@@ -222,6 +221,8 @@ class Run:
         result = build_perf_report(analyzer, options, for_page=for_page)
         measured = None
         if self.comparing:
+            from tracelens_ext.analysis.comparison import measure
+
             threshold = options.micro_idle_thresh_us
             measured = measure(analyzer.work, micro_idle_thresh_us=threshold)
         written = write_report(result, places, inputs, force=self.force)

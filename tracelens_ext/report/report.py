@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format, require_format
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -
             check_output(path, inputs, force=force)
 
 
+@fast_pandas()
 def write_report(
     report: Report,
     places: Places,

@@ -1,7 +1,8 @@
-"""The sheets that come with this distribution, in the order of the report."""
+"""The sheets that come with this distribution."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tracelens_ext.hooks import hookimpl
@@ -9,36 +10,24 @@ from tracelens_ext.hooks import hookimpl
 if TYPE_CHECKING:
     from tracelens_ext.sheets.sheet import Sheet
 
+#: The modules of this package that have a list `SHEETS`, in the order of the report.
+_SUBJECTS = (
+    "timeline",
+    "categories",
+    "operations",
+    "kernels",
+    "collectives",
+    "graphs",
+    "modules",
+    "unlinked",
+    "gaps",
+    "iterations",
+    "cpu_ops",
+)
+
 
 @hookimpl
 def tracelens_sheets() -> list[Sheet]:
     """The sheets; imported here, as only a report needs them."""
-    from tracelens_ext.sheets import (
-        collectives,
-        cpu_ops,
-        gaps,
-        graphs,
-        iterations,
-        kernels,
-        modules,
-        operations,
-        timeline,
-        unlinked,
-    )
-
-    return [
-        timeline.GPU_TIMELINE,
-        kernels.KERNEL_CATEGORIES,
-        kernels.KERNELS_BY_CATEGORY,
-        *operations.SHEETS,
-        kernels.KERNEL_SUMMARY,
-        kernels.SHORT_KERNEL_HISTOGRAM,
-        kernels.SHORT_KERNELS_SUMMARY,
-        collectives.COLL_ANALYSIS,
-        graphs.GRAPH_LAUNCHES,
-        modules.NN_MODULES,
-        unlinked.UNLINKED_KERNELS,
-        *gaps.SHEETS,
-        *iterations.SHEETS,
-        cpu_ops.CPU_OPS,
-    ]
+    modules = [import_module(f"tracelens_ext.sheets.{name}") for name in _SUBJECTS]
+    return [sheet for module in modules for sheet in module.SHEETS]

@@ -37,3 +37,5 @@ COLL_ANALYSIS = Sheet(
     asked_by="collective_analysis",
     method="get_df_collectives()",
 )
+
+SHEETS = [COLL_ANALYSIS]

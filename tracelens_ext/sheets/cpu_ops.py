@@ -35,3 +35,5 @@ CPU_OPS = Sheet(
         )
     ],
 )
+
+SHEETS = [CPU_OPS]

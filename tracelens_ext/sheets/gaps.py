@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tracelens_ext.sheets.sheet import Sheet
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.sheets.options import ReportOptions
-
-
-def _longest(analyzer: TreePerfAnalyzer, _: ReportOptions) -> pd.DataFrame:
-    from tracelens_ext.analysis.gaps.tables import LONGEST_LISTED
-
-    return analyzer.get_df_gaps("device", longest=LONGEST_LISTED)
-
 
 SHEETS = [
     Sheet(
@@ -106,7 +91,7 @@ SHEETS = [
             host_call: likewise the runtime call; of a synchronisation the call that synchronised
             python_frame: likewise the Python frame
             """,
-        table=_longest,
+        table=lambda analyzer, _: analyzer.get_df_gaps("device", longest=100),
         asked_by="gaps",
         method='get_df_gaps("device", longest=100)',
     ),

@@ -80,3 +80,5 @@ GRAPH_LAUNCHES = Sheet(
         )
     ],
 )
+
+SHEETS = [GRAPH_LAUNCHES]

@@ -5,22 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tracelens_ext.analysis.modules import has_modules
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.sheets.options import ReportOptions
-
 _INSTANCE = re.compile(r"_\d+$")  # PyTorch numbers the modules of a class
-
-
-def _has_modules(analyzer: TreePerfAnalyzer, _: ReportOptions) -> bool:
-    from tracelens_ext.analysis.modules import has_modules
-
-    return has_modules(analyzer.trace)
 
 
 def _classes(table: pd.DataFrame) -> pd.DataFrame:
@@ -47,7 +39,10 @@ NN_MODULES = Sheet(
     table=lambda analyzer, _: analyzer.get_df_nn_modules(),
     when=[
         GPU_EVENTS,
-        Condition("the trace has Python frames of `nn.Module`s", _has_modules),
+        Condition(
+            "the trace has Python frames of `nn.Module`s",
+            lambda analyzer, _: has_modules(analyzer.trace),
+        ),
     ],
     method="get_df_nn_modules()",
     charts=[
@@ -62,3 +57,5 @@ NN_MODULES = Sheet(
         )
     ],
 )
+
+SHEETS = [NN_MODULES]

@@ -21,25 +21,6 @@ _CPU_OPS = Condition(
 )
 
 
-def _summary_by_category(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame:
-    return _longest(analyzer.get_df_kernel_launchers_summary_by_category(), options)
-
-
-def _summary(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame:
-    return _longest(analyzer.get_df_kernel_launchers_summary(), options)
-
-
-def _unique_args(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame:
-    table = analyzer.get_df_kernel_launchers_unique_args(
-        group_by_num_kernels=options.group_by_num_kernels
-    )
-    return _longest(table, options)
-
-
-def _longest(table: pd.DataFrame, options: ReportOptions) -> pd.DataFrame:
-    return table if options.topk_ops is None else table.head(options.topk_ops)
-
-
 def _notes(
     analyzer: TreePerfAnalyzer, _: ReportOptions, tables: Mapping[str, pd.DataFrame]
 ) -> Iterator[str]:
@@ -71,7 +52,9 @@ SHEETS = [
             total_direct_kernel_time_ms: busy time of what it is the launcher of
             Percentage (%), Cumulative Percentage (%): of the direct times of all operations
             """,
-        table=_summary_by_category,
+        table=lambda analyzer, options: analyzer.get_df_kernel_launchers_summary_by_category().iloc[
+            : options.topk_ops
+        ],
         when=[_CPU_OPS, GPU_EVENTS],
         options=["topk_ops"],
         method="get_df_kernel_launchers_summary_by_category()",
@@ -99,7 +82,9 @@ SHEETS = [
             Categories: the op categories, a list as text
             Percentage (%), Cumulative Percentage (%): of the direct times of all operations
             """,
-        table=_summary,
+        table=lambda analyzer, options: analyzer.get_df_kernel_launchers_summary().iloc[
+            : options.topk_ops
+        ],
         when=[_CPU_OPS, GPU_EVENTS],
         options=["topk_ops"],
         method="get_df_kernel_launchers_summary()",
@@ -143,7 +128,9 @@ SHEETS = [
             trunc_kernel_details [µs]: the same with short names
             Percentage (%), Cumulative Percentage (%): of the direct times of all operations
             """,
-        table=_unique_args,
+        table=lambda analyzer, options: analyzer.get_df_kernel_launchers_unique_args(
+            group_by_num_kernels=options.group_by_num_kernels
+        ).iloc[: options.topk_ops],
         when=[_CPU_OPS, GPU_EVENTS],
         options=["topk_ops", "group_by_num_kernels"],
         method="get_df_kernel_launchers_unique_args()",

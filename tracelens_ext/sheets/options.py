@@ -10,28 +10,20 @@ from typing import Any, TypeVar, get_type_hints
 from tracelens_ext.analysis.patterns import user_pattern
 from tracelens_ext.errors import UsageError
 
+_LIMITS = ("least", "most")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _option(
-    default: Any,  # noqa: ANN401
-    meaning: str,
-    *,
-    least: float | None = None,
-    most: float | None = None,
-    **more: str,
-) -> Any:  # noqa: ANN401
-    """A field with what the command line and the documentation say of it.
+def _option(default: Any, meaning: str, **more: Any) -> Any:  # noqa: ANN401
+    """A field, and what the command line and the documentation say of it.
 
     Args:
         default: its default.
         meaning: what it does, a sentence.
-        least: the smallest number that makes sense.
-        most: the largest.
-        more: `metavar` and `shown_default`, for the command line.
+        more: `least` and `most`, the numbers that make sense; `metavar` and `shown_default`, for
+            the command line.
     """
-    metadata = {"meaning": meaning, "least": least, "most": most, **more}
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata={"meaning": meaning, **more})
 
 
 @dataclass(frozen=True)
@@ -81,9 +73,6 @@ class ReportOptions:
         user_pattern(self.annotation, "annotation")
         if self.annotation is not None:
             object.__setattr__(self, "iterations", True)
-
-
-_LIMITS = ("least", "most")
 
 
 def takes_report_options(function: _Function) -> _Function:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tracelens_ext.analysis import overview
 from tracelens_ext.hooks import PluginAnswerError, default_registry
 from tracelens_ext.hooks.guard import call_within, time_limit
+from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.report import Report, check_places, write_report
-from tracelens_ext.sheets.fast_pandas import fast_pandas
 from tracelens_ext.sheets.options import ReportOptions, takes_report_options
 from tracelens_ext.sheets.plugin_tables import plugin_tables
 from tracelens_ext.sheets.sheet import offered_sheets
@@ -58,7 +58,8 @@ def build_perf_report(
     chosen = report_options or ReportOptions(**options)
     facts = overview.overview(analyzer.work, analyzer.coverage)
     notes = overview.advice(analyzer.work, analyzer.coverage)
-    registry, sheets = default_registry(), offered_sheets()
+    registry = default_registry()
+    sheets = offered_sheets(registry)
     tables: dict[str, pd.DataFrame] = {}
     page_tables: dict[str, pd.DataFrame] = {}
     charts: list[Chart] = []
@@ -70,7 +71,7 @@ def build_perf_report(
                 (tables if asked else page_tables)[offered.item.name] = made[0]
                 charts += made[1]
     if len(analyzer.work):
-        tables |= plugin_tables(analyzer, taken=tables)
+        tables |= plugin_tables(analyzer, tables, registry)
     for offered in sheets:
         notes += _within_limits(registry, offered, partial(_notes, analyzer, chosen, tables)) or ()
     notes += [f"Plugin {problem}" for problem in analyzer.problems]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.report.units import unit_of
+from tracelens_ext.sheets.options import ReportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.report.charts import Chart
-    from tracelens_ext.sheets.options import ReportOptions
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,6 @@ CATEGORIES = Condition(
 )
 
 
-def _no_notes(*_: object) -> Sequence[str]:
-    return ()
-
-
 @dataclass(frozen=True)
 class Sheet:
     """A sheet of the report.
@@ -88,7 +84,7 @@ class Sheet:
     charts: Sequence[Chart] = ()
     notes: Callable[
         [TreePerfAnalyzer, ReportOptions, Mapping[str, pd.DataFrame]], Iterable[str]
-    ] = _no_notes
+    ] = lambda *_: ()
     on_every_page: bool = False
     method: str = ""
 
@@ -143,6 +139,9 @@ def _check(item: object) -> None:
         kind = type(item).__name__
         raise PluginAnswerError(f"tracelens_sheets: expected Sheet objects, got {kind}")
     item.described_columns()
+    known = ("", *ReportOptions.__dataclass_fields__)
+    if wrong := [name for name in (item.asked_by, *item.options) if name not in known]:
+        raise PluginAnswerError(f"sheet {item.name!r}: there is no option {wrong[0]!r}")
     for chart in item.charts:
         if chart.sheet != item.name:
             raise PluginAnswerError(f"sheet {item.name!r}: its chart is of {chart.sheet!r}")

@@ -48,3 +48,5 @@ GPU_TIMELINE = Sheet(
         Chart("GPU timeline", "gpu_timeline", "type", "percent", kind="timeline", on="page"),
     ],
 )
+
+SHEETS = [GPU_TIMELINE]

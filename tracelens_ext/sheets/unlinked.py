@@ -30,3 +30,5 @@ UNLINKED_KERNELS = Sheet(
     ],
     method="get_df_unlinked_kernels()",
 )
+
+SHEETS = [UNLINKED_KERNELS]
