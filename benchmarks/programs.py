@@ -34,7 +34,7 @@ print(json.dumps({"events": len(trace), "gpu": int(frame["count"].sum()), "read"
 _IMPORTS = """
 import importlib, json, os, pathlib, pkgutil, sys, tempfile, time
 import msgspec, numpy, pandas, pluggy, regex
-for optional in ("openpyxl.chart", "openpyxl.formatting.rule", "jinja2", "plotly"):
+for optional in ("xlsxwriter", "jinja2", "plotly"):
     try:
         importlib.import_module(optional)
     except ImportError:

@@ -16,7 +16,7 @@ from tracelens_ext.categorize import CATEGORIES, check_pack, load_pack
 from tracelens_ext.categorize.offered import offered_packs, python_hooks
 from tracelens_ext.cli import run
 from tracelens_ext.hooks import PluginRegistry, hookspecs
-from tracelens_ext.readers.plugin_readers import read_with_plugins
+from tracelens_ext.readers.formats import read_file
 from tracelens_ext.sheets.plugin_tables import plugin_tables
 from tracelens_ext.sheets.sheet import offered_sheets
 
@@ -124,8 +124,8 @@ def test_every_hook_example_is_a_working_plugin(tmp_path: Path) -> None:
             table = pd.DataFrame({"kernel_name": ["x" * 1001, "k"], "cpu_op": [None, "op"]})
             assert hook.call(table=table).fillna("-").tolist() == ["Template monster", "-"]
         Path("list.txt").write_text("# kernel list\n1,2,f<a, b>\n", encoding="utf-8")
-        document = read_with_plugins(Path("list.txt"), b"# kernel list\n1,2", registry)
-        assert (document is None) == (not registry.hooks("tracelens_readers"))
+        trace = read_file("list.txt", registry=registry, own=False)
+        assert (trace is None) == (not registry.hooks("tracelens_readers"))
         assert [each.item.name for each in offered_sheets(registry)] in ([], ["launches"])
         assert registry.problems == []
     assert hooks == {name for name in vars(hookspecs) if name.startswith("tracelens_")}

@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 
 from tracelens_ext.cli import run
 from tracelens_ext.demo import build_demo_trace, is_demo_trace, write_demo_trace
-from tracelens_ext.demo.kernels import UNCATEGORIZED, expected_categories
-from tracelens_ext.demo.tensors import Tensor, input_arguments
+from tracelens_ext.demo.machine import Machine
+from tracelens_ext.demo.tensors import Argument, Tensor, input_arguments, value
 from tracelens_ext.errors import OutputError, UsageError
 
 Event = dict[str, Any]
 
+UNCATEGORIZED = "Uncategorized"
 VENDORS = ("nvidia", "amd")
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 HOST = ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver")
@@ -87,6 +88,13 @@ class Demo:
         if work["cat"] != "kernel":
             return "Memory Ops"
         return expected_categories(self.vendor)[work["name"]]
+
+
+@cache
+def expected_categories(vendor: str) -> dict[str, str]:
+    """The category that the data files say each kernel name has."""
+    roles = Machine(vendor).kernels.values()
+    return {kernel["name"]: kernel["category"] for kernels in roles for kernel in kernels}
 
 
 @cache
@@ -468,6 +476,7 @@ def test_times_and_shapes_give_possible_rates(vendor: str) -> None:
 # The text and the file --------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_same_bytes_on_every_run(tmp_path: Path) -> None:
     here = write_demo_trace(tmp_path / "a.json.gz")
     there = tmp_path / "b.json.gz"
@@ -504,6 +513,7 @@ def test_packed_and_plain_hold_the_same_text(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.json", "t.json.gz"]
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_structure_is_that_of_real_traces(vendor: str) -> None:
     """Each kind of event has the keys, in the order, of one in a recorded trace."""
@@ -516,8 +526,6 @@ def test_structure_is_that_of_real_traces(vendor: str) -> None:
         ),
     }[vendor]
     paths = [SHARED / f"{name}.json.gz" for name in names]
-    if not all(path.exists() for path in paths):
-        pytest.skip(f"the recorded traces are not in {SHARED}")
     shapes: set[tuple[str, ...]] = set()
     arguments: dict[str, set[str]] = defaultdict(set)
     top: set[str] = set()
@@ -573,8 +581,8 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
 
 def test_tensors_are_described_as_the_profiler_does() -> None:
     tensor = Tensor((2, 3, 4))
-    assert tensor.stride == (12, 4, 1)
-    assert tensor.transposed().stride == (12, 1, 4)
+    assert tensor.strides == (12, 4, 1)
+    assert tensor.exchanged(-1, -2).strides == (12, 1, 4)
     assert tensor.flat().shape == (6, 4)
     assert tensor.nbytes == 48
     assert input_arguments([]) == {}
@@ -584,6 +592,17 @@ def test_tensors_are_described_as_the_profiler_does() -> None:
         "Input Strides": [[12, 4, 1], [[12, 4, 1]], [], [], [], []],
         "Input Dims": [[2, 3, 4], [[2, 3, 4]], [], [], [], []],
     }
+
+
+def test_the_data_files_say_tensors_and_sizes_in_words() -> None:
+    x = Tensor((1, 8, 6), "f32")
+    names: dict[str, Argument] = {"L": 8, "W": 6, "x": x}
+    assert value("f32[1,L,W]", names) == x
+    assert value("i64[]", names) == Tensor((), "i64")
+    assert value("3*W/2", names) == 9
+    assert value(["x.T", "L", None, 0.5], names) == [x.exchanged(-1, -2), 8, None, 0.5]
+    assert value("x.flat.shape", names) == [8, 6]
+    assert value("x.swap", names) == Tensor((1, 6, 8), "f32", (48, 1, 6))
 
 
 # The command ------------------------------------------------------------------------------------

@@ -209,9 +209,9 @@ def test_plain_words_stay_plain() -> None:
 
 def test_a_name_of_a_megabyte_takes_no_time() -> None:
     for name in ("a" * 1_000_000 + "#", "a_" * 500_000 + "#", "`" * 1_000_000):
-        started = time.perf_counter()
+        started = time.process_time()
         assert len(markdown_text.cell(name)) > 1_000_000
-        assert time.perf_counter() - started < 5
+        assert time.process_time() - started < 5
 
 
 def test_markdown_numbers_stand_to_the_right_with_their_units() -> None:

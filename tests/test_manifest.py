@@ -14,7 +14,6 @@ from comparison_helpers import training, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.demo import write_demo_trace
 from tracelens_ext.errors import OutputError
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.manifest import (
@@ -90,9 +89,8 @@ def test_strangers_workbooks_and_archives_stay(tmp_path: Path) -> None:
         assert not may_replace(path)
 
 
-def test_a_trace_is_an_input_not_an_output(tmp_path: Path) -> None:
-    demo = write_demo_trace(tmp_path / "demo.json", steps=1)
-    assert not made_here(demo)
+def test_a_trace_is_an_input_not_an_output(short_demo_trace: Path, tmp_path: Path) -> None:
+    assert not made_here(short_demo_trace)
     assert not made_here(write(tmp_path / "t.json", training(1)))
 
 

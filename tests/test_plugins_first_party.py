@@ -110,10 +110,9 @@ def test_the_first_party_packs_are_sound() -> None:
     assert [f for f in check_packs(packs) if f.severity == "error"] == []
 
 
+@pytest.mark.real_data
 def test_a_real_vllm_trace_is_explained() -> None:
     path = SHARED / "traces" / "graphs" / "vllm_decode_hip_graph.json.gz"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
     times: Counter[str] = Counter()

@@ -331,12 +331,11 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
     assert target.read_text() == "old"
 
 
+@pytest.mark.real_data
 @needs_extra
 @pytest.mark.parametrize("name", ["nvidia/training_large", "graphs/training_cuda_graph"])
 def test_a_real_trace(name: str, tmp_path: Path) -> None:
     trace = TRACES / f"{name}.json.gz"
-    if not trace.exists():
-        pytest.skip(f"{trace} is not here")
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.sheets.report import build_perf_report
 

@@ -25,7 +25,8 @@ from report_html_helpers import HOSTILE, hostile_report, iterations, small_repor
 from tracelens_ext.report.html_text import in_one_line
 
 pytestmark = [
-    pytest.mark.skipif(chromium() is None, reason="needs Chromium: apt-get install chromium"),
+    pytest.mark.process,
+    pytest.mark.skipif(chromium() is None, reason="needs Chromium"),
     pytest.mark.skipif(
         any(importlib.util.find_spec(name) is None for name in ("jinja2", "plotly")),
         reason="needs jinja2 and plotly: pip install 'tracelens-ext[html]'",
@@ -432,13 +433,12 @@ def test_thousands_of_iterations_stay_readable(browser: Browser, folder: Path) -
         assert browser.complaints() == []
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize(
     "name", ["nvidia/Qwen_Qwen1.5-0.5B-Chat__1016005", "graphs/vllm_decode_hip_graph"]
 )
 def test_a_real_trace(browser: Browser, name: str, tmp_path: Path) -> None:
     trace = TRACES / f"{name}.json.gz"
-    if not trace.exists():
-        pytest.skip(f"{trace} is not here")
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.sheets.report import build_perf_report
 

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.analysis.coverage import Coverage, coverage
 from tracelens_ext.analysis.gpu_work import GpuWork
-from tracelens_ext.analysis.kept import find_anew, keep_in
 from tracelens_ext.cache.store import open_cache
 from tracelens_ext.categorize import KernelCategorizer
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import default_registry
 from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.plugin_readers import read_with_plugins
 from tracelens_ext.settings import read_settings, reading_with
 from tracelens_ext.tree import CallTree
 
@@ -91,16 +89,12 @@ class TreePerfAnalyzer:
             self.trace: Trace = read_trace(
                 trace,
                 progress=progress,
-                other_formats=read_with_plugins,
                 cache=(store := open_cache(cache)),
             )
-        frames = "-python" if add_python_func else ""
-        self.tree: CallTree = _call_tree(self.trace, store, add_python_func=add_python_func)
+        links = store.links(self.trace) if store is not None and not add_python_func else None
+        self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
         self.work: GpuWork = GpuWork(
-            self.tree,
-            self.categorizer,
-            include_unlinked=include_unlinked_kernels,
-            keep=find_anew if store is None else keep_in(store, self.trace, suffix=frames),
+            self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
         )
 
     @classmethod
@@ -388,20 +382,20 @@ class TreePerfAnalyzer:
         Raises:
             UsageError: there is no such scope, `longest` is negative, or nothing is selected.
         """
-        from tracelens_ext.analysis.gaps.classified import judge_gaps
+        from tracelens_ext.analysis.gaps.classified import classify_gaps
         from tracelens_ext.analysis.gaps.tables import gap_list
 
         if longest is not None and longest < 0:
             raise UsageError(f"longest is how many gaps to list, 0 or more, and not {longest}")
-        return gap_list(judge_gaps(self.work, scope, selection), longest=longest)
+        return gap_list(classify_gaps(self.work, scope, selection), longest=longest)
 
     def get_df_gap_summary(self, *, selection: Selection | None = None) -> pd.DataFrame:
         """Why the GPU was idle, as the sheet `gap_summary`."""
-        from tracelens_ext.analysis.gaps.classified import judge_gaps
+        from tracelens_ext.analysis.gaps.classified import classify_gaps
         from tracelens_ext.analysis.gaps.tables import gap_summary
 
         return gap_summary(
-            [judge_gaps(self.work, scope, selection) for scope in ("device", "stream")]
+            [classify_gaps(self.work, scope, selection) for scope in ("device", "stream")]
         )
 
     def get_df_gap_hosts(
@@ -416,35 +410,23 @@ class TreePerfAnalyzer:
         Raises:
             UsageError: there is no such scope, or nothing is selected.
         """
-        from tracelens_ext.analysis.gaps.classified import judge_gaps
+        from tracelens_ext.analysis.gaps.classified import classify_gaps
         from tracelens_ext.analysis.gaps.hosts import gap_hosts
 
-        return gap_hosts(judge_gaps(self.work, scope, selection))
+        return gap_hosts(classify_gaps(self.work, scope, selection))
 
     def get_df_gap_streams(self, *, selection: Selection | None = None) -> pd.DataFrame:
         """Gaps by stream, most gaps first, as the sheet `gap_streams`."""
-        from tracelens_ext.analysis.gaps.classified import judge_gaps
+        from tracelens_ext.analysis.gaps.classified import classify_gaps
         from tracelens_ext.analysis.gaps.tables import gap_streams
 
-        return gap_streams(judge_gaps(self.work, "stream", selection))
+        return gap_streams(classify_gaps(self.work, "stream", selection))
 
     def get_df_gap_pairs(
         self, sort: GapSort = "avg", *, selection: Selection | None = None
     ) -> pd.DataFrame:
         """Gaps by the kernels around them, as the sheet `gap_pairs`; `sort` by size."""
-        from tracelens_ext.analysis.gaps.classified import judge_gaps
+        from tracelens_ext.analysis.gaps.classified import classify_gaps
         from tracelens_ext.analysis.gaps.tables import gap_pairs
 
-        return gap_pairs(judge_gaps(self.work, "stream", selection), sort=sort)
-
-
-def _call_tree(trace: Trace, store: TraceCache | None, *, add_python_func: bool) -> CallTree:
-    """The call tree of a trace; from the cache, where its links are kept."""
-    if store is None:
-        return CallTree(trace, add_python_func=add_python_func)
-    part = "tree-python" if add_python_func else "tree"
-    links = store.arrays(trace, part)
-    tree = CallTree(trace, add_python_func=add_python_func, links=links)
-    if links is None:
-        store.keep_arrays(trace, part, tree.links)
-    return tree
+        return gap_pairs(classify_gaps(self.work, "stream", selection), sort=sort)

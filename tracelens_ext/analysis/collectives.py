@@ -19,9 +19,8 @@ import numpy as np
 
 from tracelens_ext.analysis.grouping import percent
 from tracelens_ext.analysis.iterations import find_iterations
-from tracelens_ext.analysis.paths import nearest_above
 from tracelens_ext.kernel_names import simple_name
-from tracelens_ext.nesting import ROOT
+from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, NS_PER_US, EventKind
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.busy_time import BusyTime
+from tracelens_ext.analysis.call_paths import CallPaths, find_paths
 from tracelens_ext.analysis.grouping import percent
-from tracelens_ext.analysis.paths import Paths, find_paths
 from tracelens_ext.intervals import union_length
 from tracelens_ext.nesting import ROOT, depths, nearest_marked, nest
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, EventKind
@@ -92,7 +92,7 @@ def nn_modules(work: GpuWork) -> pd.DataFrame:
 
 
 def _module_rows(trace: Trace) -> npt.NDArray[np.int64]:
-    names = np.fromiter((n.startswith(MODULE_PREFIX) for n in trace.names), bool, len(trace.names))
+    names = trace.names_matching(lambda name: name.startswith(MODULE_PREFIX))
     frames = trace.rows_of(EventKind.PYTHON_FUNCTION) if names.any() else np.empty(0, np.int64)
     rows: npt.NDArray[np.int64] = frames[names[trace.name[frames]]]
     return rows
@@ -151,7 +151,7 @@ def _module_names(trace: Trace, rows: Int64Array) -> tuple[list[str], npt.NDArra
     return [trace.names[i].removeprefix(MODULE_PREFIX) for i in used.tolist()], codes
 
 
-def _by_path(paths: Paths, of_frame: Int64Array) -> Int64Array:
+def _by_path(paths: CallPaths, of_frame: Int64Array) -> Int64Array:
     """Sum a number of each frame over the frames of each path."""
     result = np.zeros(len(paths), dtype=np.int64)
     np.add.at(result, paths.of_node, of_frame)
@@ -159,7 +159,7 @@ def _by_path(paths: Paths, of_frame: Int64Array) -> Int64Array:
 
 
 def _below(
-    paths: Paths, frame_of_gpu: Int64Array, column: IntArray, values: Int64Array, columns: int
+    paths: CallPaths, frame_of_gpu: Int64Array, column: IntArray, values: Int64Array, columns: int
 ) -> Int64Array:
     """Sum a number of GPU events over each path and the paths below it, column by column.
 
@@ -183,7 +183,7 @@ def _below(
     return result
 
 
-def _top_categories(work: GpuWork, paths: Paths, frames: _Frames) -> dict[str, object]:
+def _top_categories(work: GpuWork, paths: CallPaths, frames: _Frames) -> dict[str, object]:
     """The category with the longest summed duration below each path, and its share."""
     categories = work.categories
     if categories is None:

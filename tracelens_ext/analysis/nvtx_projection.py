@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.codes import dense_codes
+from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _reduced(
     if not len(first):
         return np.empty(0, dtype=np.int64)
     # Equal slices are computed once: a thousand ranges may hold the same launches.
-    chosen, code = dense_codes([first, last])
+    chosen, code = number_groups([first, last])
     bounds = np.column_stack((first[chosen], last[chosen])).ravel()
     padded = np.append(values, values[-1:])  # the end of the last slice must be an index too
     result: Int64Array = function.reduceat(padded, bounds)[::2][code]

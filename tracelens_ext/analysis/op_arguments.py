@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.codes import dense_codes
+from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def op_argument(
     """
     column = trace.arg(name)
     code = np.where(rows == NONE, NONE, column.at(np.maximum(rows, 0)))
-    first, compact = dense_codes([code])
+    first, compact = number_groups([code])
     raw = column.texts or []
     return compact, [as_tuples(raw[i]) if i != NONE else "" for i in code[first].tolist()]
 

@@ -195,8 +195,7 @@ def _chosen_positions(
         at = at[~needed[at]]
     depth = tree.depth
     if op is not None:
-        names = work.trace.names
-        found = np.fromiter((bool(op.search(n)) for n in names), bool, len(names))
+        found = work.trace.names_matching(op.search)
         roots = np.flatnonzero(needed & found[work.trace.name[tree.rows]])
         ends = tree.subtree_end[roots]
         reach = np.maximum.accumulate(ends) if len(roots) else ends

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -138,8 +137,10 @@ def _by_name(
     failed = next((p for p in registry.problems if p.startswith(f"{name}: ")), None)
     if failed is not None:
         raise UsageError(f"categorizer {name!r} failed: {failed.removeprefix(f'{name}: ')}")
+    from difflib import get_close_matches
+
     known = sorted({*selectable, *(h.plugin.name for h in python_hooks(registry))})
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    near = get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UsageError(
         f"no categorizer is called {name!r}; {hint}Known: {', '.join(known) or 'none'}, "

@@ -115,7 +115,7 @@ def _measured(
 
     analyzer = analyze(path, options)
     measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)
-    show_problems(analyzer, told)
+    show_problems(analyzer.problems, told)
     return measured
 
 

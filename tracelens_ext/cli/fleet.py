@@ -69,7 +69,7 @@ def fleet(
     quiet: shared.Quiet = False,
 ) -> None:
     """Analyse the traces of all ranks; which ranks are slow, and whom collectives wait for."""
-    from tracelens_ext.cli.fleet_progress import fleet_progress
+    from tracelens_ext.cli.progress import fleet_progress
     from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.fleet.cluster import require_fleet_extra
     from tracelens_ext.settings import read_settings

@@ -28,7 +28,7 @@ _STATISTICS = ("column", "device", "mean", "std", "median", "mad", "odd", "min",
 
 
 def iterations(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help=shared.A_TRACE)],
+    trace: shared.Trace,
     annotation: Annotated[
         str | None,
         typer.Option(

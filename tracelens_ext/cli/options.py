@@ -25,9 +25,14 @@ def report_option(name: str) -> Any:  # noqa: ANN401  # typer's, which has no pu
     )
 
 
-#: What a single trace may be.
-A_TRACE = "A trace of PyTorch (.json, .json.gz) or of Nsight Systems (.sqlite, .nsys-rep)."
-
+Trace = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACE",
+        help="A trace of PyTorch (.json, .json.gz) or of Nsight Systems (.sqlite, .nsys-rep).",
+        show_default=False,
+    ),
+]
 Traces = Annotated[
     list[str],
     typer.Argument(

@@ -83,7 +83,7 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
     """
     from tracelens_ext.categorize.choice import python_stage
     from tracelens_ext.categorize.offered import offered_packs, python_hooks
-    from tracelens_ext.readers.plugin_readers import offered_readers
+    from tracelens_ext.readers.formats import offered_readers
 
     offered = offered_packs(registry)
     offered_readers(registry)

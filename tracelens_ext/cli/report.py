@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from tracelens_ext.analysis.comparison import Measurement
     from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted
-    from tracelens_ext.cli.parallel import Outcome
     from tracelens_ext.report.formats import Places
     from tracelens_ext.report.report import Report
 
@@ -147,7 +147,10 @@ class Run:
         return len(problems) + self._several(traces, problems)
 
     def _single(self, trace: Path) -> None:
-        result, written, _ = self.one(trace, self.wanted.for_one(trace), [trace])
+        from tracelens_ext.cli.load import show_problems
+
+        result, written, _, problems = self.one(trace, self.wanted.for_one(trace), [trace])
+        show_problems(problems, self.told)
         if self.quiet:
             return
         from rich.console import Console
@@ -159,22 +162,27 @@ class Run:
 
     def _several(self, traces: Sequence[Path], problems: Sequence[TraceError]) -> int:
         """Report on several traces, whatever becomes of each; how many could not be."""
-        from tracelens_ext.cli.parallel import reports_elsewhere
+        from tracelens_ext.cli.load import show_problems
+        from tracelens_ext.cli.parallel import each_trace
 
         places = self.wanted.for_several(traces)
         for problem in problems:
             _tell_error(problem)
         rows: list[dict[str, Any]] = []
         measured: list[Measurement | None] = []
-        with reports_elsewhere(self, traces) as elsewhere:
-            for number, (trace, its_places) in enumerate(zip(traces, places, strict=True)):
+        tasks = [
+            partial(self.one_of_several, trace, its_places, traces)
+            for trace, its_places in zip(traces, places, strict=True)
+        ]
+        with each_trace(traces, tasks) as results:
+            for result in results:
                 try:
-                    outcome = elsewhere.take(number)
-                    row, written, measurement = self._row(outcome, trace, its_places, traces)
+                    row, written, measurement, of_plugins = result()
                 except (TraceError, OutputError) as error:
                     _tell_error(error)
                     measured.append(None)
                     continue
+                show_problems(of_plugins, self.told)
                 rows.append(row)
                 measured.append(measurement)
                 if not self.quiet:
@@ -190,23 +198,20 @@ class Run:
             failures += self._compare(traces, measured)
         return failures
 
-    def _row(
-        self, outcome: Outcome | None, trace: Path, places: Places, inputs: Sequence[Path]
-    ) -> tuple[dict[str, Any], Sequence[Path], Measurement | None]:
-        """A trace's row of the summary and its files: what another process made, or this one."""
-        from tracelens_ext.cli.parallel import retold
+    def one_of_several(
+        self, trace: Path, places: Places, inputs: Sequence[Path]
+    ) -> tuple[dict[str, Any], list[Path], Measurement | None, list[str]]:
+        """As `one`, of the report no more than its row of the summary."""
         from tracelens_ext.cli.report_view import summary_row
 
-        if outcome is not None:
-            return (*retold(outcome, self.told), None)
-        result, written, measurement = self.one(trace, places, inputs)
-        return summary_row(trace, result), written, measurement
+        result, written, measurement, problems = self.one(trace, places, inputs)
+        return summary_row(trace, result), written, measurement, problems
 
     def one(
         self, trace: Path, places: Places, inputs: Sequence[Path]
-    ) -> tuple[Report, list[Path], Measurement | None]:
-        """Analyse a trace, and write its report."""
-        from tracelens_ext.cli.load import analyze, show_problems
+    ) -> tuple[Report, list[Path], Measurement | None, list[str]]:
+        """Analyse a trace, and write its report; the problems of plugins come last."""
+        from tracelens_ext.cli.load import analyze
         from tracelens_ext.report.report import check_places, write_report
         from tracelens_ext.sheets.report import build_perf_report
 
@@ -221,8 +226,7 @@ class Run:
             threshold = options.micro_idle_thresh_us
             measured = measure(analyzer.work, micro_idle_thresh_us=threshold)
         written = write_report(result, places, inputs, force=self.force)
-        show_problems(analyzer, self.told)
-        return result, written, measured
+        return result, written, measured, list(analyzer.problems)
 
     def _compare(self, traces: Sequence[Path], measured: Sequence[Measurement | None]) -> int:
         """Write and show the comparison; 1 when there is none, else 0."""

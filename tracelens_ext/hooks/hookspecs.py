@@ -21,9 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import pluggy
+
+from tracelens_ext.errors import TraceFormatError
 
 if TYPE_CHECKING:
     import os
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.categorize.rules import RulePack
+    from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Trace
 
 PROJECT: Final = "tracelens_ext"
@@ -165,38 +168,65 @@ def tracelens_report_sheets(
     """
 
 
-class Reader(Protocol):
-    """Reads one further trace format."""
+class Reader:
+    """Reads one trace format.
 
-    @property
-    def name(self) -> str:
-        """The format, for messages."""
+    Derive from this class, or write one that has `name`, `recognises` and `read` alone.
+
+    Attributes:
+        name: what messages call the format.
+        suffixes: how the names of such files end. Folders and patterns take files with these names
+            for traces. None for a suffix that other files have too, such as `.csv`.
+        how_to_record: how such a file is made, in a line.
+    """
+
+    name: str = ""
+    suffixes: tuple[str, ...] = ()
+    how_to_record: str = ""
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Whether the file is of this format.
+        """Whether a file is of this format.
 
         Args:
-            path: the file.
+            path: the file; of an open file, what it is called.
             head: its first bytes, unpacked when the file is gzipped; at least 4,096 unless the
                 file is shorter. Go by these: file names deceive.
         """
+        raise NotImplementedError
 
     def read(self, path: Path) -> Mapping[str, Any] | Trace:
-        """Read the file.
+        """Read a file.
 
         Returns:
             A document as PyTorch's profiler writes it, `{"traceEvents": [...]}`, with times in
             µs; or a `Trace`.
         """
+        raise NotImplementedError
+
+    def read_source(self, source: ByteSource) -> Mapping[str, Any] | Trace:
+        """Read a file, or an open file; as `read`, which this method calls unless it is overridden.
+
+        Args:
+            source: the unpacked bytes, of which none are read yet; it also has the `path`, the
+                `progress` to report and the `cache` for what is converted.
+
+        Raises:
+            TraceFormatError: the file cannot be read; other readers may be asked.
+        """
+        if source.file is None:
+            raise TraceFormatError(
+                source.path, f"is an open file of the format {self.name}", "give its path"
+            )
+        return self.read(source.file)
 
 
 @_hookspec
 def tracelens_readers() -> Iterable[Reader]:
-    """Readers of further trace formats.
+    """Readers of trace formats.
 
     Returns:
-        Readers. They are asked about files that are no PyTorch profiler trace, one after the
-        other; the first that recognises the file reads it.
+        Readers. The first that recognises a file reads it. This distribution's own are asked
+        before those of other plugins.
 
     Example:
         >>> @hookimpl

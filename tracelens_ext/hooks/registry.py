@@ -203,13 +203,13 @@ class PluginRegistry:
             self._manager.register(module, name)
             self._manager.check_pending()
             return self._hooks_of(module)
-        except pluggy.PluginValidationError as error:
+        except (pluggy.PluginValidationError, PluginAnswerError) as error:
             # A failed registration leaves the hooks that came before the bad one live.
-            self._forget(module)
+            if self._manager.is_registered(module):
+                self._manager.unregister(module)
+            if isinstance(error, PluginAnswerError):
+                raise
             raise PluginAnswerError(_explain_validation(error)) from None
-        except PluginAnswerError:
-            self._forget(module)
-            raise
 
     def _hooks_of(self, module: object) -> tuple[str, ...]:
         callers = self._manager.get_hookcallers(module) or []
@@ -221,10 +221,6 @@ class PluginRegistry:
                 if implementation.plugin is module and wraps:
                     raise PluginAnswerError(f"{caller.name}: hook wrappers are not supported")
         return tuple(sorted(caller.name for caller in callers))
-
-    def _forget(self, module: object) -> None:
-        if self._manager.is_registered(module):
-            self._manager.unregister(module)
 
 
 def load_registry(*, plugins: bool = True) -> PluginRegistry:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.atomic import written_beside
-from tracelens_ext.report.excel_rows import plain_value
-from tracelens_ext.report.excel_text import cleaned
+from tracelens_ext.report.excel_text import cell_value, cleaned
 from tracelens_ext.report.html_charts import page_figures
 from tracelens_ext.report.html_figures import Palette
 from tracelens_ext.report.html_headline import headline
@@ -181,7 +180,7 @@ def _content_hash(script: str) -> str:
 
 def _fact(label: str, value: object) -> Fact:
     """Show the value of a fact with the unit that its label tells."""
-    plain = plain_value(value)
+    plain = cell_value(value)
     label = cleaned(label)
     if not isinstance(plain, int | float) or isinstance(plain, bool):
         return Fact(label, "" if plain is None else cleaned(str(plain)))

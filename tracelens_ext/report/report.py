@@ -133,7 +133,7 @@ def _write_folder(
 
 
 def _write_workbook(report: Report, path: Path) -> None:
-    from tracelens_ext.report.workbook import write_workbook
+    from tracelens_ext.report.excel import write_workbook
 
     write_workbook(
         path,
