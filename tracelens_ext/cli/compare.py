@@ -71,8 +71,8 @@ def compare(
     from tracelens_ext.analysis.comparison import compare as compare_measurements
     from tracelens_ext.cli.inputs import find_traces
     from tracelens_ext.cli.load import AnalysisOptions
-    from tracelens_ext.cli.outputs import Wanted
-    from tracelens_ext.report.report import check_places, write_report
+    from tracelens_ext.cli.outputs import Wanted, write_outputs
+    from tracelens_ext.report.report import check_places
     from tracelens_ext.sheets.comparison import comparison_report
 
     budgets = [parse_budget(text) for text in fail_if or ()]
@@ -92,7 +92,7 @@ def compare(
     comparison = compare_measurements(measured, per_iteration=False if total else None)
     verdicts = check_budgets(budgets, comparison)
     report = comparison_report(comparison)
-    written = write_report(report, places, paths, force=force)
+    written = write_outputs(report, places, paths, force=force)
     if to_stdout and output_format is not None:
         print_report(report, output_format)
     elif not quiet:

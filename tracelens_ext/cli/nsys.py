@@ -252,10 +252,10 @@ def _show(
     """Write what was asked for, and print the text, or the tables as JSON."""
     from tracelens_ext.class_statistics.document import document
     from tracelens_ext.class_statistics.layout import text
-    from tracelens_ext.report.report import write_report
+    from tracelens_ext.cli.outputs import write_outputs
 
     report = document(statistics) if json or places else None
-    written = write_report(report, places, inputs, force=force) if report is not None else []
+    written = write_outputs(report, places, inputs, force=force) if report is not None else []
     if json and report is not None:
         print_report(report)
     elif not quiet:
