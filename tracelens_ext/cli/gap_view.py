@@ -153,12 +153,7 @@ class GapReport:
 
 
 def show_gaps(report: GapReport, console: Console) -> None:
-    """Print totals, causes, what the host was in, the histogram, pairs and the longest gaps.
-
-    Args:
-        report: what is known.
-        console: the terminal.
-    """
+    """Print totals, causes, what the host was in, the histogram, pairs and the longest gaps."""
     from tracelens_ext.report.terminal import frame_table
 
     lines = ["=== GPU IDLE TIME GAP ANALYSIS ===", "", report.answer, "", *report.headline()]
