@@ -17,11 +17,7 @@ import numpy as np
 from tracelens_ext.ordering import stable_order
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int32Array, Int64Array
-
-    BoolArray = npt.NDArray[np.bool_]
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
 
 ROOT = -1
 
@@ -112,9 +108,7 @@ def nearest_marked(parent: Int32Array, marked: BoolArray) -> Int32Array:
     return result
 
 
-def nearest_above(
-    parent: Int32Array, nodes: npt.NDArray[np.integer], marked: BoolArray
-) -> Int64Array:
+def nearest_above(parent: Int32Array, nodes: IntArray, marked: BoolArray) -> Int64Array:
     """The nearest marked ancestor of a few nodes; `nearest_marked` finds it for all of them.
 
     Args:

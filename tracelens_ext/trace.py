@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     Int64Array = npt.NDArray[np.int64]
     Int32Array = npt.NDArray[np.int32]
+    IntArray = npt.NDArray[np.integer]
+    BoolArray = npt.NDArray[np.bool_]
+    Float64Array = npt.NDArray[np.float64]
 
 NS_PER_US, NS_PER_MS = 1e3, 1e6
 

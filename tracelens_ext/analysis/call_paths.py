@@ -12,11 +12,7 @@ from tracelens_ext.nesting import ROOT, depths, levels
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int32Array, Int64Array
-
-    IntArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import Int32Array, Int64Array, IntArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,13 +13,9 @@ from tracelens_ext.categorize import builtin_categorizer
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, Trace
     from tracelens_ext.tree import CallTree
-
-    BoolArray = npt.NDArray[np.bool_]
 
 COMMUNICATION = "Communication"
 MEMORY_OPS = "Memory Ops"

@@ -10,12 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int64Array
-
-    Float64Array = npt.NDArray[np.float64]
-    IntArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import Float64Array, Int64Array, IntArray
 
 _MOST_COMBINATIONS = 2**62
 _ROOM_A_VALUE = 4  # entries of a table of all values between the least and the greatest

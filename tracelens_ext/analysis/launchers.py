@@ -21,13 +21,12 @@ from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.trace import NONE, NS_PER_US
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+    from tracelens_ext.trace import Int32Array, Int64Array, IntArray, Trace
 
-    RowArray = npt.NDArray[np.integer]
+    RowArray = IntArray
 
 #: Arguments that tell two launches of one operation apart.
 ARGUMENTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")

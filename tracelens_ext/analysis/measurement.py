@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import Categories, GpuWork
-    from tracelens_ext.analysis.grouping import IntArray
     from tracelens_ext.analysis.iterations import Iterations
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import Int64Array, IntArray
 
     BoolArray = npt.NDArray[np.bool_]
 

@@ -17,9 +17,7 @@ from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import Int64Array, IntArray, Trace
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,7 @@ class ProjectedRanges:
         return self.end - self.start
 
 
-def project_ranges(
-    trace: Trace, launch_of_gpu: Int64Array, rows: npt.NDArray[np.integer]
-) -> ProjectedRanges:
+def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: IntArray) -> ProjectedRanges:
     """Project ranges onto the devices that they started work on.
 
     Args:

@@ -11,17 +11,15 @@ from tracelens_ext.categorize.categorizer import OTHER_OP, builtin_categorizer
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import Int64Array, IntArray
 
 GRAPH_CATEGORY = "graph"
 RUNTIME_CATEGORY = "runtime"
 
 
 def op_categories(
-    work: GpuWork, rows: npt.NDArray[np.integer], of_gpu: Int64Array
+    work: GpuWork, rows: IntArray, of_gpu: Int64Array
 ) -> tuple[Int64Array, list[str]]:
     """Categorize operations, each by its name and what it launched.
 

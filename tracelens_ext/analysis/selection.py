@@ -13,11 +13,8 @@ from tracelens_ext.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from tracelens_ext.analysis.gpu_work import GpuWork
-
-    BoolArray = npt.NDArray[np.bool_]
+    from tracelens_ext.trace import BoolArray, Int64Array
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ def _of_step(work: GpuWork, number: int) -> BoolArray:
     return np.append(wanted, False)[iterations.of_gpu]  # NONE is the last: of no iteration
 
 
-def _numbered(what: str, numbers: npt.NDArray[np.int64], wanted: int) -> BoolArray:
+def _numbered(what: str, numbers: Int64Array, wanted: int) -> BoolArray:
     selected: BoolArray = numbers == wanted
     if not selected.any():
         present = ", ".join(str(n) for n in np.unique(numbers).tolist()[:20]) or "none"

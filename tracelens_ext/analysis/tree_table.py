@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int32Array, Int64Array
-
-    BoolArray = npt.NDArray[np.bool_]
+    from tracelens_ext.trace import BoolArray, Float64Array, Int32Array, Int64Array, IntArray
 
 _STEP = re.compile(r"ProfilerStep#[0-9]+")
 _ANY_STEP = "ProfilerStep#*"
@@ -86,7 +84,7 @@ class MergedTree:
         """What a node is called."""
         return self.names[int(self.name[node])]
 
-    def percent(self) -> npt.NDArray[np.float64]:
+    def percent(self) -> Float64Array:
         """The share of each node in the GPU's busy time, 0 to 100, (k,)."""
         return 100.0 * self.busy_ns / max(self.total_ns, 1)
 
@@ -271,7 +269,7 @@ class _Growth:
     def add(
         self,
         parent: Int64Array,
-        name: npt.NDArray[np.integer],
+        name: IntArray,
         kind: npt.NDArray[np.uint8],
     ) -> Int64Array:
         """Add events below nodes; the node of each."""
@@ -288,8 +286,8 @@ class _Growth:
     def _append(
         self,
         parent: Int64Array,
-        name: npt.NDArray[np.integer],
-        kind: npt.NDArray[np.integer],
+        name: IntArray,
+        kind: IntArray,
         count: Int64Array,
         node: Int64Array,
     ) -> Int64Array:

@@ -17,12 +17,10 @@ from tracelens_ext.trace import NONE, EventKind
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy.typing as npt
-
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.categorize import Decisions, KernelCategorizer
     from tracelens_ext.chart.specification import ChartInput
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import BoolArray, Int64Array
 
 NOT_GPU: Final = "CPU(non-GPU)"
 """The category, and the name, of the elapsed time without GPU work."""
@@ -134,7 +132,7 @@ def _measured(
     work: GpuWork,
     given: ChartInput,
     label: str,
-    chosen: npt.NDArray[np.bool_],
+    chosen: BoolArray,
     devices: tuple[int, ...],
     notes: list[str] | tuple[str, ...],
 ) -> Run:
@@ -167,7 +165,7 @@ def _measured(
     )
 
 
-def _categories(work: GpuWork) -> tuple[npt.NDArray[np.int64], list[str]]:
+def _categories(work: GpuWork) -> tuple[Int64Array, list[str]]:
     """The category of each GPU event: codes, shape (g,), and what they stand for.
 
     Engine/model maps are written for the names that Nsight Systems gives to copies and sets

@@ -16,9 +16,7 @@ from tracelens_ext.readers.nsys.ranges import DOMAIN
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Int64Array, Trace
 
 #: Profilers before 2023 record annotations as operators.
 _RANGE_KINDS = (EventKind.USER_ANNOTATION, EventKind.CPU_OP)
@@ -110,7 +108,7 @@ def _called(trace: Trace, tag: str) -> Int64Array:
     return rows[found]
 
 
-def _is_named(trace: Trace, rows: Int64Array, name: str) -> npt.NDArray[np.bool_]:
+def _is_named(trace: Trace, rows: Int64Array, name: str) -> BoolArray:
     return np.isin(trace.name[rows], [i for i, known in enumerate(trace.names) if known == name])
 
 

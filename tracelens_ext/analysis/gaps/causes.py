@@ -30,14 +30,9 @@ from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.trace import LAUNCH_KINDS, NONE
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from tracelens_ext.analysis.gaps.find import Gaps, Scope
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int64Array, Trace
-
-    BoolArray = npt.NDArray[np.bool_]
-    IntArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray, Trace
 
 SYNCHRONISATION, HOST, DEPENDENCY, LAUNCH_OVERHEAD, UNKNOWN = range(5)
 CAUSES = ("synchronisation", "host", "dependency", "launch overhead", "unknown")

@@ -14,10 +14,8 @@ from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import BoolArray, Int64Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +37,7 @@ class ClassifiedGaps:
     cause: Int64Array
     launch: Int64Array
     synchronising: Int64Array
-    selected: npt.NDArray[np.bool_]
+    selected: BoolArray
     events: Int64Array
 
     def __len__(self) -> int:

@@ -19,13 +19,8 @@ from tracelens_ext.intervals import covered
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int64Array
-
-    BoolArray = npt.NDArray[np.bool_]
-    IntArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
 Scope = Literal["stream", "device"]
 
