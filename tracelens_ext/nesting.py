@@ -24,15 +24,10 @@ ROOT = -1
 
 @dataclass(frozen=True, eq=False)
 class Nesting:
-    """Intervals in tree order: thread by thread, parents before their children.
+    """Intervals in tree order: thread by thread, parents before their children."""
 
-    Attributes:
-        order: position in tree order → index of the interval, shape (m,).
-        parent: position → position of the parent, `ROOT` without one, shape (m,).
-    """
-
-    order: Int32Array
-    parent: Int32Array
+    order: Int32Array  #: position in tree order → index of the interval, shape (m,)
+    parent: Int32Array  #: position → position of the parent, `ROOT` without one, shape (m,)
 
 
 def nest(

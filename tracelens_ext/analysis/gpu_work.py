@@ -35,17 +35,11 @@ _COPY_RECORDED_AS_KERNEL = re.compile(r"MEMORY_COPY_|__amd_rocclr_copyBuffer")
 
 @dataclass(frozen=True, eq=False)
 class Categories:
-    """The category of each GPU event.
+    """The category of each GPU event."""
 
-    Attributes:
-        code: index into `labels`, shape (g,).
-        labels: the categories that occur.
-        known: False where no rule knows an event, or only a map's catch-all, shape (g,).
-    """
-
-    code: Int32Array
-    labels: list[str]
-    known: BoolArray
+    code: Int32Array  #: index into `labels`, shape (g,)
+    labels: list[str]  #: the categories that occur
+    known: BoolArray  #: False where no rule knows an event, or only a map's catch-all, shape (g,)
 
 
 class GpuWork:

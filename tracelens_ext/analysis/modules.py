@@ -30,18 +30,13 @@ SEPARATOR = "/"
 
 @dataclass(frozen=True, eq=False)
 class _Frames:
-    """The module frames of a trace, parents before children, m of them.
+    """The module frames of a trace, parents before children, m of them."""
 
-    Attributes:
-        rows: the frames, (m,).
-        parent: the module frame around each, `ROOT` without one, (m,).
-        of_gpu: the innermost module frame around each GPU event's launch, `NONE` without, (g,).
-        of_forward: the same for the forward op that made each GPU event's autograd node, (g,).
-    """
-
-    rows: Int64Array
-    parent: Int32Array
+    rows: Int64Array  #: the frames, (m,)
+    parent: Int32Array  #: the module frame around each, `ROOT` without one, (m,)
+    #: the innermost module frame around each GPU event's launch, `NONE` without, (g,)
     of_gpu: Int64Array
+    #: the same for the forward op that made each GPU event's autograd node, (g,)
     of_forward: Int64Array
 
 

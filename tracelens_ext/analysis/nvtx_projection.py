@@ -22,21 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProjectedRanges:
-    """Projections of ranges, k of them, by device, then in the order of the ranges.
+    """Projections of ranges, k of them, by device, then in the order of the ranges."""
 
-    Attributes:
-        row: the range, a row of the trace, (k,).
-        device: the device, (k,).
-        start: start of the first GPU event, ns since the trace's first event, (k,).
-        end: end of the last GPU event, likewise, (k,).
-        count: GPU events launched inside, (k,).
-    """
-
-    row: Int64Array
-    device: Int64Array
-    start: Int64Array
-    end: Int64Array
-    count: Int64Array
+    row: Int64Array  #: the range, a row of the trace, (k,)
+    device: Int64Array  #: the device, (k,)
+    start: Int64Array  #: start of the first GPU event, ns since the trace's first event, (k,)
+    end: Int64Array  #: end of the last GPU event, likewise, (k,)
+    count: Int64Array  #: GPU events launched inside, (k,)
 
     def __len__(self) -> int:
         return len(self.row)

@@ -19,19 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Selection:
-    """What is asked for; None for no condition.
+    """What is asked for; None for no condition."""
 
-    Attributes:
-        pstep: the N of a `ProfilerStep#N` in which an event was launched.
-        stream: number of a stream.
-        device: number of a device.
-        category: a kernel category, in upper or lower case.
-    """
-
-    pstep: int | None = None
-    stream: int | None = None
-    device: int | None = None
-    category: str | None = None
+    pstep: int | None = None  #: the N of a `ProfilerStep#N` in which an event was launched
+    stream: int | None = None  #: number of a stream
+    device: int | None = None  #: number of a device
+    category: str | None = None  #: a kernel category, in upper or lower case
 
     def of(self, work: GpuWork) -> BoolArray:
         """Which of the GPU events are selected, (g,).

@@ -51,31 +51,18 @@ _SEPARATORS = str.maketrans({";": ":", "\n": " ", "\r": " "})
 
 @dataclass(frozen=True, eq=False)
 class MergedTree:
-    """A call tree with GPU time, k nodes, parents before children, longest sibling first.
+    """A call tree with GPU time, k nodes, parents before children, longest sibling first."""
 
-    Attributes:
-        parent: node → its parent, `ROOT` without one, (k,).
-        depth: number of ancestors, (k,).
-        name: index into `names`, (k,).
-        names: what nodes are called.
-        kind: an `EventKind`; `OTHER` for a thread and for `(unlinked)`, (k,).
-        count: events that a node stands for, (k,).
-        gpu_events: GPU events at and below it, (k,).
-        busy_ns: their busy-time union, ns, (k,).
-        self_ns: summed durations of a node that is GPU events, else 0, ns, (k,).
-        total_ns: busy-time union of all GPU events of the trace.
-    """
-
-    parent: Int32Array
-    depth: Int32Array
-    name: Int64Array
-    names: list[str]
-    kind: npt.NDArray[np.uint8]
-    count: Int64Array
-    gpu_events: Int64Array
-    busy_ns: Int64Array
-    self_ns: Int64Array
-    total_ns: int
+    parent: Int32Array  #: node → its parent, `ROOT` without one, (k,)
+    depth: Int32Array  #: number of ancestors, (k,)
+    name: Int64Array  #: index into `names`, (k,)
+    names: list[str]  #: what nodes are called
+    kind: npt.NDArray[np.uint8]  #: an `EventKind`; `OTHER` for a thread and for `(unlinked)`, (k,)
+    count: Int64Array  #: events that a node stands for, (k,)
+    gpu_events: Int64Array  #: GPU events at and below it, (k,)
+    busy_ns: Int64Array  #: their busy-time union, ns, (k,)
+    self_ns: Int64Array  #: summed durations of a node that is GPU events, else 0, ns, (k,)
+    total_ns: int  #: busy-time union of all GPU events of the trace
 
     def __len__(self) -> int:
         return len(self.parent)

@@ -24,17 +24,12 @@ _FILLERS: Final = ("a", "_", "0", "A0_", "x::", ", ", "<")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong with a rule.
+    """Something wrong with a rule."""
 
-    Attributes:
-        severity: `error` when the rule does not do what its author says; else `warning`.
-        place: the file (or pack) and the number of the rule.
-        problem: what is wrong.
-    """
-
+    #: `error` when the rule does not do what its author says; else `warning`
     severity: Literal["error", "warning"]
-    place: str
-    problem: str
+    place: str  #: the file (or pack) and the number of the rule
+    problem: str  #: what is wrong
 
 
 def check_packs(packs: Sequence[BoundPack]) -> list[Finding]:

@@ -19,38 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A rule, or a Python categoriser, that has something to say about a kernel.
+    """A rule, or a Python categoriser, that has something to say about a kernel."""
 
-    Attributes:
-        verdict: what it says.
-        place: the file and rule, or the plugin.
-        pattern: the rule's pattern, or None for Python.
-        condition: the rule's condition on the launching operation, or None.
-        holds: whether the launching operation fulfils the condition.
-    """
-
-    verdict: Verdict
-    place: str
-    pattern: str | None = None
-    condition: str | None = None
-    holds: bool = True
+    verdict: Verdict  #: what it says
+    place: str  #: the file and rule, or the plugin
+    pattern: str | None = None  #: the rule's pattern, or None for Python
+    condition: str | None = None  #: the rule's condition on the launching operation, or None
+    holds: bool = True  #: whether the launching operation fulfils the condition
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a kernel has its category.
+    """Why a kernel has its category."""
 
-    Attributes:
-        kernel_name: the kernel.
-        cpu_op: the operation that launched it, or None.
-        winner: what decided, or None when nothing matched.
-        others: what else matches the name, in order of precedence.
-    """
-
-    kernel_name: str
-    cpu_op: str | None
-    winner: Match | None
-    others: tuple[Match, ...]
+    kernel_name: str  #: the kernel
+    cpu_op: str | None  #: the operation that launched it, or None
+    winner: Match | None  #: what decided, or None when nothing matched
+    others: tuple[Match, ...]  #: what else matches the name, in order of precedence
 
     @property
     def category(self) -> str:

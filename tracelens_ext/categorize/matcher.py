@@ -52,18 +52,12 @@ class RuleTimeoutError(RuleError):
 
 @dataclass(eq=False)
 class BoundRule:
-    """A rule in its pack, ready to be asked.
+    """A rule in its pack, ready to be asked."""
 
-    Attributes:
-        rule: the rule.
-        pack: the pack it is in.
-        origin: where the pack came from.
-        limited: search under a time limit; False only for patterns the project has vetted.
-    """
-
-    rule: Rule
-    pack: RulePack
-    origin: Origin
+    rule: Rule  #: the rule
+    pack: RulePack  #: the pack it is in
+    origin: Origin  #: where the pack came from
+    #: search under a time limit; False only for patterns the project has vetted
     limited: bool = True
     _seconds: float = 0.0
     _searches: int = 0

@@ -25,19 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PythonStage:
-    """A Python categoriser: a plugin's, or a function the caller passed.
+    """A Python categoriser: a plugin's, or a function the caller passed."""
 
-    Attributes:
-        name: the plugin, or the function's own name.
-        call: given the table of kernels, answers a column.
-        own_risk: True for a function the caller passed: its errors are raised, not noted.
-        priority: among plugins.
-    """
-
-    name: str
-    call: Callable[[pd.DataFrame], Any]
+    name: str  #: the plugin, or the function's own name
+    call: Callable[[pd.DataFrame], Any]  #: given the table of kernels, answers a column
+    #: True for a function the caller passed: its errors are raised, not noted
     own_risk: bool = False
-    priority: int = 0
+    priority: int = 0  #: among plugins
 
     def decide(self, kernels: Sequence[Kernel]) -> list[Verdict | None]:
         """The function's verdict for each kernel; None where it has no opinion.
@@ -79,17 +73,11 @@ class PythonStage:
 
 @dataclass(frozen=True)
 class BoundPack:
-    """A rule pack that takes part in a run.
+    """A rule pack that takes part in a run."""
 
-    Attributes:
-        pack: the pack.
-        origin: where it came from.
-        limited: search its patterns under a time limit; False for vetted packs.
-    """
-
-    pack: RulePack
-    origin: Origin
-    limited: bool = True
+    pack: RulePack  #: the pack
+    origin: Origin  #: where it came from
+    limited: bool = True  #: search its patterns under a time limit; False for vetted packs
 
     @property
     def name(self) -> str:

@@ -37,31 +37,19 @@ _SECTIONS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input: either tables or a trace.
+    """One input: either tables or a trace."""
 
-    Attributes:
-        title: the heading.
-        kernels: the `cuda_gpu_kern_sum` CSV, None for a trace.
-        ranges: the `nvtx_gpu_proj_trace` CSV, if any.
-        memory: the `cuda_gpu_mem_time_sum` CSV, if any.
-        sizes: the `cuda_gpu_mem_size_sum` CSV that goes with it, if any.
-        trace: the trace, None for tables.
-        with_memory: whether memory operations of the trace are wanted.
-        iterations: how many the input holds; None: as many as there are ranges on each GPU.
-        gpus: how many GPUs; None: of a trace those that ran kernels, else 1.
-        tag: name of the ranges that are iterations; None for no ranges.
-    """
-
-    title: str
-    kernels: Path | None = None
-    ranges: Path | None = None
-    memory: Path | None = None
-    sizes: Path | None = None
-    trace: Path | None = None
-    with_memory: bool = True
+    title: str  #: the heading
+    kernels: Path | None = None  #: the `cuda_gpu_kern_sum` CSV, None for a trace
+    ranges: Path | None = None  #: the `nvtx_gpu_proj_trace` CSV, if any
+    memory: Path | None = None  #: the `cuda_gpu_mem_time_sum` CSV, if any
+    sizes: Path | None = None  #: the `cuda_gpu_mem_size_sum` CSV that goes with it, if any
+    trace: Path | None = None  #: the trace, None for tables
+    with_memory: bool = True  #: whether memory operations of the trace are wanted
+    #: how many the input holds; None: as many as there are ranges on each GPU
     iterations: int | None = None
-    gpus: int | None = None
-    tag: str | None = None
+    gpus: int | None = None  #: how many GPUs; None: of a trace those that ran kernels, else 1
+    tag: str | None = None  #: name of the ranges that are iterations; None for no ranges
 
     @property
     def files(self) -> list[Path]:
@@ -72,14 +60,10 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a configuration file says.
+    """What a configuration file says."""
 
-    Attributes:
-        inputs: at least one.
-        class_map: part of a kernel name → class; None when the file has none.
-    """
-
-    inputs: tuple[InputSpec, ...]
+    inputs: tuple[InputSpec, ...]  #: at least one
+    #: part of a kernel name → class; None when the file has none
     class_map: Mapping[str, str] | None
 
 

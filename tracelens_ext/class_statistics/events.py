@@ -24,21 +24,13 @@ _RANGE_KINDS = (EventKind.USER_ANNOTATION, EventKind.CPU_OP)
 
 @dataclass(frozen=True)
 class EventTotals:
-    """What the statistics start from.
+    """What the statistics start from."""
 
-    Attributes:
-        kernels: by name, longest first.
-        memory: by kind, longest first; None when not asked for.
-        ranges: of the tag that was asked for.
-        gpus: devices that kernels ran on, at least 1.
-        notes: what the user should know about the trace, a sentence each.
-    """
-
-    kernels: list[Total]
-    memory: list[Total] | None
-    ranges: RangeTotal | None
-    gpus: int
-    notes: tuple[str, ...] = ()
+    kernels: list[Total]  #: by name, longest first
+    memory: list[Total] | None  #: by kind, longest first; None when not asked for
+    ranges: RangeTotal | None  #: of the tag that was asked for
+    gpus: int  #: devices that kernels ran on, at least 1
+    notes: tuple[str, ...] = ()  #: what the user should know about the trace, a sentence each
 
 
 def event_totals(trace: Trace, *, with_memory: bool = True, tag: str | None = None) -> EventTotals:

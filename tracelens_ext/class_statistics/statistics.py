@@ -26,46 +26,27 @@ _DIRECTION = re.compile(r"\b([A-Z])[a-z]+-to-([A-Z])[a-z]+\b")
 
 @dataclass(frozen=True)
 class Line:
-    """A class of kernels, a collective, or a kind of memory operation.
+    """A class of kernels, a collective, or a kind of memory operation."""
 
-    Attributes:
-        name: its name as shown.
-        time_ns: summed duration of all instances.
-        instances: their number.
-        per_iteration: their number in an iteration on one GPU, rounded down kernel by kernel.
-        size_bytes: what they moved; None if it is not known.
-    """
-
-    name: str
-    time_ns: int
-    instances: int
-    per_iteration: int
-    size_bytes: int | None = None
+    name: str  #: its name as shown
+    time_ns: int  #: summed duration of all instances
+    instances: int  #: their number
+    per_iteration: int  #: their number in an iteration on one GPU, rounded down kernel by kernel
+    size_bytes: int | None = None  #: what they moved; None if it is not known
 
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """The statistics of one input.
+    """The statistics of one input."""
 
-    Attributes:
-        iterations: how many the input holds.
-        gpus: the number of GPUs, which all go through each iteration.
-        kernels: by class, without NCCL: `others`, then the classes in their order.
-        nccl: by collective, longest first.
-        memory: by kind, longest first; None when there is no table of them.
-        ranges: the NVTX ranges of the iterations; None without.
-        kernel_classes: each kernel with its class, longest first.
-        notes: what the user should know about the input, a sentence each.
-    """
-
-    iterations: int
-    gpus: int
-    kernels: tuple[Line, ...]
-    nccl: tuple[Line, ...]
-    memory: tuple[Line, ...] | None
-    ranges: RangeTotal | None
-    kernel_classes: tuple[tuple[str, Total], ...]
-    notes: tuple[str, ...] = ()
+    iterations: int  #: how many the input holds
+    gpus: int  #: the number of GPUs, which all go through each iteration
+    kernels: tuple[Line, ...]  #: by class, without NCCL: `others`, then the classes in their order
+    nccl: tuple[Line, ...]  #: by collective, longest first
+    memory: tuple[Line, ...] | None  #: by kind, longest first; None when there is no table of them
+    ranges: RangeTotal | None  #: the NVTX ranges of the iterations; None without
+    kernel_classes: tuple[tuple[str, Total], ...]  #: each kernel with its class, longest first
+    notes: tuple[str, ...] = ()  #: what the user should know about the input, a sentence each
 
     @property
     def divisor(self) -> int:

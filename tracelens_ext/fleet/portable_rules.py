@@ -23,19 +23,12 @@ Files = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True)
 class PortableRules:
-    """What a user's categories are made of.
+    """What a user's categories are made of."""
 
-    Attributes:
-        rules: rule files, (name, content) each, in order.
-        categorizer: the name of a plugin, pack or map.
-        categorizer_file: instead of it a JSON file.
-        maps: files of engine/model maps.
-    """
-
-    rules: Files = ()
-    categorizer: str | None = None
-    categorizer_file: Files = ()
-    maps: Files = ()
+    rules: Files = ()  #: rule files, (name, content) each, in order
+    categorizer: str | None = None  #: the name of a plugin, pack or map
+    categorizer_file: Files = ()  #: instead of it a JSON file
+    maps: Files = ()  #: files of engine/model maps
 
     @classmethod
     def of(

@@ -21,24 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """Tables and what goes with them.
+    """Tables and what goes with them."""
 
-    Attributes:
-        title: the heading.
-        sheets: the tables by name, in order.
-        facts: label and value of what was analysed.
-        notes: what the reader should know first, a sentence each.
-        descriptions: what a table shows, by its name.
-        charts: what to draw in a workbook and on a page.
-        page_sheets: tables that only a page has, after the others, by name.
-    """
-
-    title: str
-    sheets: Mapping[str, pd.DataFrame]
-    facts: Sequence[tuple[str, object]] = ()
-    notes: Sequence[str] = ()
+    title: str  #: the heading
+    sheets: Mapping[str, pd.DataFrame]  #: the tables by name, in order
+    facts: Sequence[tuple[str, object]] = ()  #: label and value of what was analysed
+    notes: Sequence[str] = ()  #: what the reader should know first, a sentence each
+    #: what a table shows, by its name
     descriptions: Mapping[str, str] = field(default_factory=dict)
-    charts: Sequence[Chart] = ()
+    charts: Sequence[Chart] = ()  #: what to draw in a workbook and on a page
+    #: tables that only a page has, after the others, by name
     page_sheets: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
 

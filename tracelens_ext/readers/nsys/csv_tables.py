@@ -92,19 +92,13 @@ _RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of a table, column by column.
+    """Some rows of a table, column by column."""
 
-    Attributes:
-        source: what messages call the table.
-        lines: where each row stands in the file, or its number among the rows.
-        columns: the cells by column, named as its title without unit, blanks and case.
-        units: the unit that a column's title tells, None without.
-    """
-
-    source: str
-    lines: list[int]
+    source: str  #: what messages call the table
+    lines: list[int]  #: where each row stands in the file, or its number among the rows
+    #: the cells by column, named as its title without unit, blanks and case
     columns: Mapping[str, Sequence[Cell]]
-    units: Mapping[str, str | None]
+    units: Mapping[str, str | None]  #: the unit that a column's title tells, None without
 
     def nanoseconds(self, column: str) -> list[int | None]:
         """The times of a column in ns; None for an empty cell.
@@ -167,15 +161,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class Table:
-    """A report, its rows still to be read, once.
+    """A report, its rows still to be read, once."""
 
-    Attributes:
-        source: what messages call it.
-        pieces: the rows, some thousands at a time.
-    """
-
-    source: str
-    pieces: Iterator[Piece]
+    source: str  #: what messages call it
+    pieces: Iterator[Piece]  #: the rows, some thousands at a time
 
 
 def open_report(source: TableSource | ByteSource, report: Report, *, label: str = "table") -> Table:
