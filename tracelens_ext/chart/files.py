@@ -43,11 +43,6 @@ def write_results(
 ) -> list[Path]:
     """Write the chart and its numbers into a folder, which is created when missing.
 
-    Args:
-        folder: the folder.
-        runs: what to draw, a bar each.
-        title: the heading of the page.
-
     Returns:
         The page and the CSV file.
 

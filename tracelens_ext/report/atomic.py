@@ -51,9 +51,6 @@ def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
     it leads to is replaced. An existing file keeps its permission bits. When the body raises
     anything, the new file is removed and the target stays as it was.
 
-    Args:
-        target: the file to write.
-
     Yields:
         The path to write to, an existing empty file beside the target.
 

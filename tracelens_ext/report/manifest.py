@@ -96,10 +96,6 @@ def finish_folder(folder: str | os.PathLike[str], names: Sequence[str]) -> None:
     Files of the same suffixes that the manifest named before, and that were not written now, are
     removed: they are of another report.
 
-    Args:
-        folder: the folder.
-        names: the files that were written.
-
     Raises:
         OutputError: the manifest cannot be written, or a file cannot be removed.
     """

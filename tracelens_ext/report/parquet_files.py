@@ -29,10 +29,6 @@ def write_parquets(
     The index of a DataFrame is not written; what is missing, not a number or infinite is null; a
     column of several types is one of texts.
 
-    Args:
-        folder: the folder, created when missing.
-        sheets: the tables by name.
-
     Returns:
         The files, in the order of the tables.
 

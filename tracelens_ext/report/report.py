@@ -74,12 +74,6 @@ def write_report(
     Each file is written beside its target and renamed, and no file of a folder takes its place
     before all are written.
 
-    Args:
-        report: the report.
-        places: the files and folders to write, and their formats.
-        inputs: files that are never written over.
-        force: whether files in a folder may be replaced that this program did not make.
-
     Returns:
         The places.
 

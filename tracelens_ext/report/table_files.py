@@ -32,12 +32,6 @@ def write_tables(
 
     A full disk leaves the files of an earlier report as they were.
 
-    Args:
-        folder: the folder, created when missing.
-        sheets: the tables by name.
-        suffix: what the files' names end in, with the dot.
-        write_one: writes one table to a path.
-
     Returns:
         The files, in the order of the tables.
 
@@ -68,9 +62,6 @@ def write_tables(
 
 def unique_file_names(wanted: Iterable[str]) -> list[str]:
     """Turn names of tables into names of files, without suffix, that every system accepts.
-
-    Args:
-        wanted: the names.
 
     Returns:
         A name for each; no two are equal when the case of letters is ignored.
