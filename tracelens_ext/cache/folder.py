@@ -71,7 +71,7 @@ def remove(folder: Path, stem: str) -> int:
 def make_room(folder: Path, limit: int, spared: str) -> None:
     """Remove the least recently used traces until the folder holds `limit` bytes or less.
 
-    The trace with the stem `spared` stays. Also removes what a process that was killed left half written.
+    The trace with the stem `spared` stays. What killed processes left half written goes too.
 
     Raises:
         OSError: the folder cannot be read, or a file cannot be removed.
