@@ -18,12 +18,19 @@ _NAME = re.compile(r"(?P<stem>[0-9a-f]{32})\.[a-z0-9_-]+\.(?:columns|sqlite)")
 
 
 class CacheFile(NamedTuple):
-    """A file of the cache."""
+    """A file of the cache.
 
-    stem: str  #: how the names of all files of one trace begin
-    path: Path  #: the file
-    size: int  #: bytes
-    used: float  #: when it was last used, seconds since 1970
+    Attributes:
+        stem: how the names of all files of one trace begin.
+        path: the file.
+        size: bytes.
+        used: when it was last used, seconds since 1970.
+    """
+
+    stem: str
+    path: Path
+    size: int
+    used: float
 
 
 def cache_files(folder: Path) -> list[CacheFile]:
@@ -64,8 +71,7 @@ def remove(folder: Path, stem: str) -> int:
 def make_room(folder: Path, limit: int, spared: str) -> None:
     """Remove the least recently used traces until the folder holds `limit` bytes or less.
 
-    The trace with the stem `spared` stays. What a process that was killed left half written goes
-    too.
+    The trace with the stem `spared` stays. What killed processes left half written goes too.
 
     Raises:
         OSError: the folder cannot be read, or a file cannot be removed.

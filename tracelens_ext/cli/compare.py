@@ -85,7 +85,8 @@ def compare(
         raise problems[0]
     if len(paths) < 2:
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
-    check_places(places, paths, force=force)
+    for note in check_places(places, paths, force=force):
+        say(f"tracelens-ext: {note}", error=True)
     options = AnalysisOptions(True, rules or (), categorizer, unlinked_kernels, maps or ())
     told: set[str] = set()
     measured = [_measured(path, options, micro_idle_thresh_us, told) for path in paths]

@@ -157,7 +157,8 @@ def stats(
         specs, classifier = [spec], classifier_of(mapping, str(class_map))
     inputs = [path for spec in specs for path in spec.files]
     places = _places(csv, xlsx)
-    check_places(places, inputs, force=force)
+    for note in check_places(places, inputs, force=force):
+        say(f"tracelens-ext: {note}", error=True)
     check_files(inputs)
     statistics = _computed(specs, classifier)
     _show(statistics, places, inputs, json=json, quiet=quiet, force=force)

@@ -204,7 +204,8 @@ class Run:
         from tracelens_ext.report.report import check_places
         from tracelens_ext.sheets.report import build_perf_report
 
-        check_places(places, inputs, force=self.force)
+        for note in check_places(places, inputs, force=self.force):
+            say(f"tracelens-ext: {note}", error=True)
         analyzer = analyze(trace, self.options)
         options, for_page = self.report_options, self.wanted.html is not None
         result = build_perf_report(analyzer, options, for_page=for_page)
