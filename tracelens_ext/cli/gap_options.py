@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.analysis.selection import Selection
+
 
 class GapSort(Enum):
     """What kernel pairs are sorted by, largest first."""
@@ -30,9 +33,25 @@ class GapSort(Enum):
     stdev = "stdev"
 
 
+class StepBy(Enum):
+    """How GPU work is of a step."""
+
+    launch = "launch"
+    time = "time"
+
+
 PStep = Annotated[
     int | None,
-    typer.Option("--pstep", metavar="N", help="Only GPU work launched in ProfilerStep#N.", min=0),
+    typer.Option("--pstep", metavar="N", help="Only GPU work of ProfilerStep#N.", min=0),
+]
+PStepBy = Annotated[
+    StepBy | None,
+    typer.Option(
+        "--pstep-by",
+        help="GPU work of --pstep N: launch, what was launched in the step; time, what started on"
+        " the GPU during it, with or without a launch in the trace.  [default: launch]",
+        show_default=False,
+    ),
 ]
 Stream = Annotated[int | None, typer.Option("--stream", help="Only this stream.")]
 Device = Annotated[int | None, typer.Option("--device", help="Only this device.")]
@@ -98,6 +117,34 @@ class GapOptions:
             raise UsageError(
                 f"--hist-max {self.hist_max:g} is not above --hist-min {low:g}: no gap fits"
             )
+
+
+def selection_of(
+    pstep: int | None,
+    pstep_by: StepBy | None,
+    stream: int | None,
+    device: int | None,
+    category: str | None = None,
+) -> Selection:
+    """What the options select.
+
+    Raises:
+        UsageError: they do not go together.
+    """
+    from tracelens_ext.analysis.selection import Selection
+
+    if pstep_by is not None and pstep is None:
+        raise UsageError("--pstep-by needs --pstep N")
+    by = (pstep_by or StepBy.launch).value
+    return Selection(pstep, stream, device, category, by)
+
+
+def selected_text(selection: Selection, work: GpuWork) -> str:
+    """What is selected in words, and what is left out for want of a launch; empty for all."""
+    left_out = selection.left_out(work)
+    if not left_out:
+        return selection.text
+    return f"{selection.text}. {left_out} --pstep-by time goes by that."
 
 
 def print_json(title: str, trace: Path, sheets: Mapping[str, pd.DataFrame], selected: str) -> None:

@@ -59,6 +59,7 @@ class GapReport:
         from tracelens_ext.analysis.gaps.answer import answer
         from tracelens_ext.analysis.gaps.classified import classify_gaps
         from tracelens_ext.analysis.gaps.hosts import gap_hosts
+        from tracelens_ext.cli.gap_options import selected_text
 
         streams = classify_gaps(work, "stream", selection)
         devices = classify_gaps(work, "device", selection)
@@ -73,7 +74,8 @@ class GapReport:
                 judged, longest=max(options.top, tables.LONGEST_LISTED)
             ),
         }
-        return cls(streams, answer(judged, selection), sheets, selection.text, options)
+        selected = selected_text(selection, work)
+        return cls(streams, answer(judged, selection), sheets, selected, options)
 
     @property
     def sorted_by(self) -> str:

@@ -45,22 +45,23 @@ def gaps(
     hist_max: gap_options.HistMax = None,
     log: gap_options.Log = False,
     pstep: gap_options.PStep = None,
+    pstep_by: gap_options.PStepBy = None,
     stream: gap_options.Stream = None,
     device: gap_options.Device = None,
     json: gap_options.Json = False,
     force: shared.Force = False,
 ) -> None:
     """Show why the GPU was idle: gaps by cause, stream, length and kernels around them."""
-    from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.cli.gap_view import GapReport, show_gaps
     from tracelens_ext.cli.kernel_view import console
     from tracelens_ext.cli.load import AnalysisOptions, analyze
     from tracelens_ext.cli.text_output import check_texts, write_text
 
+    selection = gap_options.selection_of(pstep, pstep_by, stream, device)
     options = gap_options.GapOptions(sort, top, hist_min, hist_max, log)
     check_texts([output], trace, force=force)
     analyzer = analyze(trace, AnalysisOptions(kernel_categories=False))
-    report = GapReport.of(analyzer.work, Selection(pstep, stream, device), options)
+    report = GapReport.of(analyzer.work, selection, options)
     if output is not None:
         write_text(output, report.text())
     if json:

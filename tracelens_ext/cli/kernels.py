@@ -39,6 +39,7 @@ def kernels(
         ),
     ] = KernelSort.count,
     pstep: gap_options.PStep = None,
+    pstep_by: gap_options.PStepBy = None,
     stream: gap_options.Stream = None,
     device: gap_options.Device = None,
     category: Annotated[
@@ -68,7 +69,6 @@ def kernels(
 ) -> None:
     """List kernels by count or duration; with --gaps, the idle time between them too."""
     from tracelens_ext.analysis.kernel_statistics import SORTS, full_names, kernel_statistics
-    from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.cli import kernel_view
     from tracelens_ext.cli.gap_view import GapReport, show_gaps
     from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
@@ -91,9 +91,10 @@ def kernels(
     options = gap_options.GapOptions(
         gap_sort or gap_options.GAP_SORT, top_gaps, hist_min, hist_max, log
     )
+    selection = gap_options.selection_of(pstep, pstep_by, stream, device, category)
     check_texts([output, gap_output], trace, force=force)
     analyzer = analyze(trace, AnalysisOptions(True, rules or (), categorizer, maps=maps or ()))
-    selection = Selection(pstep, stream, device, category)
+    selected = gap_options.selected_text(selection, analyzer.work)
     statistics = kernel_statistics(analyzer.work, sort=sort.value, selection=selection)
     report = GapReport.of(analyzer.work, selection, options) if wants_gaps else None
     show_problems(analyzer.problems, set())
@@ -104,7 +105,7 @@ def kernels(
         return full_names(analyzer.work, statistics, selection=selection)
 
     if output is not None:
-        text = kernel_text(statistics, names(), sorted_by=sorted_by, selected=selection.text)
+        text = kernel_text(statistics, names(), sorted_by=sorted_by, selected=selected)
         write_text(output, text)
         written.append(output)
     if gap_output is not None and report is not None:
@@ -113,12 +114,10 @@ def kernels(
     if json:
         sheets: dict[str, pd.DataFrame] = {"kernels": statistics, "kernel_full_names": names()}
         sheets |= report.sheets if report is not None else {}
-        gap_options.print_json("GPU kernels", trace, sheets, selection.text)
+        gap_options.print_json("GPU kernels", trace, sheets, selected)
         return
     screen = kernel_view.console()
-    kernel_view.show_kernels(
-        statistics, screen, top=top, sorted_by=sorted_by, selected=selection.text
-    )
+    kernel_view.show_kernels(statistics, screen, top=top, sorted_by=sorted_by, selected=selected)
     if verbose and len(statistics):
         kernel_view.show_full_names(names(), screen, top=top)
     if report is not None:
