@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.categorize import builtin_categorizer
+from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, builtin_categorizer
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
-    from tracelens_ext.categorize import KernelCategorizer
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, Trace
     from tracelens_ext.tree import CallTree
 
@@ -113,6 +112,11 @@ class GpuWork:
         return self._categorize(self.categorizer) if self.categorizer is not None else None
 
     @cached_property
+    def op_categorizer(self) -> KernelCategorizer:
+        """Gives operations their categories, whether or not kernels have any."""
+        return self.categorizer or KernelCategorizer.create()
+
+    @cached_property
     def is_communication(self) -> BoolArray:
         """Whether the built-in packs call an event communication, whatever was chosen, (g,)."""
         chosen = self.categorizer
@@ -150,7 +154,7 @@ class GpuWork:
     def _categorize(self, categorizer: KernelCategorizer) -> Categories:
         """Ask for each distinct (name, CPU op) once.
 
-        Memcpys and memsets are memory ops, unless a rule knows better.
+        Memcpys and memsets are memory ops, unless a rule matches, be it the catch-all of a map.
         """
         op_code, ops = self._context
         pairs = self.name.astype(np.int64) * len(ops) + op_code
@@ -162,5 +166,7 @@ class GpuWork:
         place = {label: i for i, label in enumerate(labels)}
         code = np.array([place[a] for a in decisions.category], dtype=np.int32)[inverse]
         known = np.array(decisions.known, dtype=bool)[inverse]
-        code[~known & ~self.is_kernel] = place[MEMORY_OPS]
-        return Categories(code, labels, known | ~self.is_kernel)
+        unmatched = np.array([label == UNCATEGORIZED for label in labels])[code]
+        memory = unmatched & ~known & ~self.is_kernel
+        code[memory] = place[MEMORY_OPS]
+        return Categories(code, labels, known | memory)

@@ -23,13 +23,11 @@ from tracelens_ext.analysis.iterations import (
     iterations_of,
 )
 from tracelens_ext.analysis.memoize import once_for_each
-from tracelens_ext.analysis.patterns import user_pattern
+from tracelens_ext.analysis.patterns import Expression, UserPattern, user_pattern
 from tracelens_ext.intervals import covered
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 
 if TYPE_CHECKING:
-    import re
-
     import numpy.typing as npt
     import pandas as pd
 
@@ -85,9 +83,7 @@ class IterationTable:
 
 
 @once_for_each
-def iteration_table(
-    work: GpuWork, annotation: str | re.Pattern[str] | None = None
-) -> IterationTable:
+def iteration_table(work: GpuWork, annotation: Expression | None = None) -> IterationTable:
     """Measure every iteration.
 
     Args:
@@ -149,9 +145,7 @@ def is_category_time(column: str) -> bool:
     return column.endswith(CATEGORY_ENDING) and column not in _TIMES
 
 
-def _found(
-    tree: CallTree, annotation: str | re.Pattern[str] | None
-) -> tuple[Iterations, list[str], int]:
+def _found(tree: CallTree, annotation: Expression | None) -> tuple[Iterations, list[str], int]:
     """The iterations, what each is called, and how many were left out because they are nested."""
     pattern = user_pattern(annotation, "annotation")
     if pattern is None:
@@ -169,7 +163,7 @@ def _found(
     return iterations, labels, len(found) - len(rows)
 
 
-def _annotations(trace: Trace, pattern: re.Pattern[str]) -> Int64Array:
+def _annotations(trace: Trace, pattern: UserPattern) -> Int64Array:
     """The rows of the annotations that match; of the CPU ops, where no annotation does."""
     matching = trace.names_matching(pattern.search)
     for kind in (EventKind.USER_ANNOTATION, EventKind.CPU_OP):

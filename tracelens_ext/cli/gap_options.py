@@ -136,7 +136,7 @@ def selection_of(
     if pstep_by is not None and pstep is None:
         raise UsageError("--pstep-by needs --pstep N")
     by = (pstep_by or StepBy.launch).value
-    return Selection(pstep, stream, device, category, by)
+    return Selection(pstep=pstep, pstep_by=by, stream=stream, device=device, category=category)
 
 
 def selected_text(selection: Selection, work: GpuWork) -> str:
