@@ -185,3 +185,12 @@ def test_an_unknown_name_lists_those_known(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean 'DEF:ABC'") as caught:
         KernelCategorizer.create(categorizer="DEF:AB", maps=[tmp_path], registry=registry())
     assert caught.value.exit_code == 2
+
+
+def test_a_key_that_occurs_twice_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "map.json"
+    path.write_text('{"vllm": {"llama": {"gemm": "a", "attn": "b", "gemm": "c"}}}')
+    with pytest.raises(RuleError, match=r"map\.json: the key 'gemm' occurs twice"):
+        load_maps(path)
+    with pytest.raises(RuleError, match="the key 'gemm' occurs twice; case does not matter"):
+        substring_pack({"GEMM": "a", "gemm": "b"})

@@ -51,6 +51,8 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
     keys = [key.lower() for key in class_map]
     for position, key in enumerate(keys):
         for other in keys[position + 1 :]:
+            if key == other:
+                raise RuleError(f"{name}: the key {key!r} occurs twice; case does not matter")
             if key in other or other in key:
                 short, long = sorted((key, other), key=len)
                 raise RuleError(
@@ -184,7 +186,9 @@ def read_json(path: str | os.PathLike[str]) -> object:
     try:
         if Path(source).stat().st_size > _LARGEST:
             raise RuleError(f"{source}: is too large for a map; {_EXPECTED}")
-        return json.loads(Path(source).read_text(encoding="utf-8"))
+        return json.loads(
+            Path(source).read_text(encoding="utf-8"), object_pairs_hook=without_repetition
+        )
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
     except UnicodeDecodeError as error:
@@ -193,7 +197,23 @@ def read_json(path: str | os.PathLike[str]) -> object:
         problem = f"not valid JSON: {error}"
     except RecursionError:
         problem = f"not a map: nested too deeply; {_EXPECTED}"
+    except ValueError as error:
+        problem = str(error)
     raise RuleError(f"{source}: {problem}")
+
+
+def without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The object of a JSON document that has these members, each key once.
+
+    Raises:
+        ValueError: a key occurs twice, so that one of its values would be lost.
+    """
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for at, key in enumerate(keys) if key in keys[:at])
+        raise ValueError(f"the key {twice!r} occurs twice in one object; leave one of them out")
+    return members
 
 
 def _object(value: object, source: str, where: str) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from tracelens_ext.cli.messages import print_report
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
 
@@ -76,7 +76,11 @@ GapSorting = Annotated[
 ]
 GapOutput = Annotated[
     Path | None,
-    typer.Option("--gap-output", metavar="FILE", help="Write all about the gaps to a text file."),
+    typer.Option(
+        "--gap-output",
+        metavar="FILE",
+        help="Write all about the gaps to a text file (- prints it).",
+    ),
 ]
 HistMin = Annotated[
     float | None, typer.Option("--hist-min", help="Shortest gap of the histogram, µs.", min=0)
@@ -88,6 +92,7 @@ Log = Annotated[bool, typer.Option("--log", help="Histogram bins of one ratio, n
 Json = Annotated[
     bool, typer.Option("--json", help="Print all tables as JSON instead, every row of them.")
 ]
+All = Annotated[bool, typer.Option("--all", help="In the JSON, every gap as a row too.")]
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,7 @@ class GapOptions:
         hist_min: the shortest gap of the histogram, µs; None for the shortest there is.
         hist_max: the longest, likewise.
         log: whether the bins of the histogram have one ratio, not one width.
+        all: whether the tables are to have every gap.
     """
 
     sort: GapSort
@@ -107,6 +113,7 @@ class GapOptions:
     hist_min: float | None
     hist_max: float | None
     log: bool
+    all: bool = False
 
     def __post_init__(self) -> None:
         for bound in (self.hist_min, self.hist_max):
@@ -147,11 +154,17 @@ def selected_text(selection: Selection, work: GpuWork) -> str:
     return f"{selection.text}. {left_out} --pstep-by time goes by that."
 
 
-def print_json(title: str, trace: Path, sheets: Mapping[str, pd.DataFrame], selected: str) -> None:
+def print_json(
+    title: str,
+    trace: Path,
+    sheets: Mapping[str, pd.DataFrame],
+    selected: str,
+    notes: Sequence[str] = (),
+) -> None:
     """Print tables as one JSON document."""
     from tracelens_ext.report.report import Report
 
     facts: list[tuple[str, object]] = [("Trace", str(trace))]
     if selected:
         facts.append(("Selected", selected))
-    print_report(Report(title, sheets, facts))
+    print_report(Report(title, sheets, facts, notes))
