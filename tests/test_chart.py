@@ -144,11 +144,18 @@ def test_directions_can_be_told_apart_and_rules_of_the_user_win(tmp_path: Path) 
     assert run.category == ["up", "down", "rest", "mine"]
 
 
-def test_a_map_that_says_nothing_of_copies_leaves_them_memory_ops() -> None:
+def test_what_is_left_of_a_map_takes_copies_too() -> None:
     maker = TraceMaker()
     maker.gpu("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 0, 10)
-    run = measure_run(analyzed(maker, {"gemm": "gemm"}).work, an_input(), 0)
-    assert run.category == ["Memory Ops"]
+    maker.gpu("gpu_memset", "Memset (Device)", 40, 2)
+    for mapping, category in (
+        ({"gemm": "gemm"}, "others"),
+        ({"DEF": {"ABC": {"nvjet": "b", ".*": "misc"}}}, "misc"),
+        ({"DEF": {"ABC": {"nvjet": "b"}}}, "(no pattern)"),
+    ):
+        analyzer = analyzed(maker, mapping)
+        assert set(measure_run(analyzer.work, an_input(), 0).category) == {category}
+        assert set(analyzer.get_df_kernel_summary()["kernel_category"]) == {category}
 
 
 def test_builtin_categories_do_too() -> None:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pytest
+from categorize_helpers import plugin, registry
 from make_trace import TraceMaker
 
-from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext import TreePerfAnalyzer, hookimpl
+from tracelens_ext.categorize import Rule, RulePack
 from tracelens_ext.errors import UsageError
 from tracelens_ext.sheets.report import build_perf_report
 
@@ -80,6 +82,42 @@ def test_categories_of_one_name_are_listed_in_order() -> None:
         maker.launched(kernel, 1000 + at, 1, correlation=at + 1, at=100 * at + 5)
     table = TreePerfAnalyzer(maker.document()).get_df_kernel_launchers_summary()
     assert table["Categories"].tolist() == ["['RMSNorm', 'other']"]
+
+
+def test_packs_of_the_user_categorise_operations_everywhere(tmp_path: Path) -> None:
+    rules = tmp_path / "mine.toml"
+    rules.write_text(
+        "[pack]\nkind = 'op'\n[[rule]]\ncategory = 'Mine'\npattern = '^aten::mm$'\n",
+        encoding="utf-8",
+    )
+    document = _three_products_and_a_copy().document()
+    analyzer = TreePerfAnalyzer(document, rules=[rules])
+    assert set(analyzer.get_df_kernel_launchers_summary()["Categories"]) == {
+        "['Mine']",
+        "['elementwise']",
+    }
+    assert "Mine" in set(analyzer.get_df_kernel_launchers_unique_args()["op category"])
+    report = build_perf_report(analyzer)
+    for sheet, column in (
+        ("ops_summary_by_category", "op category"),
+        ("kernel_summary", "Parent op category"),
+    ):
+        assert "Mine" in set(report.sheets[sheet][column])
+
+
+def test_packs_of_plugins_categorise_operations_without_kernel_categories(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @hookimpl
+    def tracelens_rule_packs() -> list[RulePack]:
+        return [RulePack("ops", (Rule("Theirs", "^aten::mm$"),), kind="op")]
+
+    plugins = registry(theirs=plugin(tracelens_rule_packs=tracelens_rule_packs))
+    monkeypatch.setattr(
+        "tracelens_ext.categorize.categorizer.default_registry", lambda **_: plugins
+    )
+    table = TreePerfAnalyzer(_three_products_and_a_copy().document())
+    assert "['Theirs']" in set(table.get_df_kernel_launchers_summary()["Categories"])
 
 
 def test_by_arguments(analyzer: TreePerfAnalyzer) -> None:

@@ -56,6 +56,9 @@ _ELEMENT_BYTES = {
 }
 _EIGHT_BIT_FLOAT = "Float8_"
 
+#: No number of ranks, elements or bytes is as large; a trace may say anything.
+_MOST = 2.0**62
+
 #: What a collective's name contains → its factor, in order: `reduce` is within `allreduce`.
 _FAMILIES = (
     (re.compile("all_?reduce"), "all-reduce"),
@@ -205,12 +208,12 @@ def _plain(raw: str) -> str:
 
 
 def _as_number(raw: str) -> float:
-    """A number, or a number in quotes; NaN for anything else, and for a negative one."""
+    """A number, or a number in quotes; NaN for anything else, and for what counts nothing."""
     try:
         value = float(_plain(raw))
     except ValueError:
         return np.nan
-    return value if 0 <= value < np.inf else np.nan
+    return value if 0 <= value < _MOST else np.nan
 
 
 def _element_bytes(dtype: str) -> float:
@@ -239,5 +242,5 @@ def _whole(values: Float64Array) -> pd.Series[int]:
     """Whole numbers of which some may be missing."""
     import pandas as pd
 
-    sensible = np.where(np.abs(values) < 2.0**62, values, np.nan)  # the trace may say anything
+    sensible = np.where(np.abs(values) < _MOST, values, np.nan)
     return pd.Series(np.floor(sensible)).astype("Int64")

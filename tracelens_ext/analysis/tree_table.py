@@ -16,7 +16,7 @@ import numpy as np
 from tracelens_ext.analysis.busy_time import BusyTime
 from tracelens_ext.analysis.gpu_work import KIND_LABELS
 from tracelens_ext.analysis.grouping import inverse, sums, texts
-from tracelens_ext.analysis.patterns import user_pattern
+from tracelens_ext.analysis.patterns import Expression, UserPattern, user_pattern
 from tracelens_ext.intervals import union_length
 from tracelens_ext.nesting import ROOT, depths, levels, nearest_marked
 from tracelens_ext.text import NO_NAME
@@ -84,7 +84,7 @@ class MergedTree:
 
 
 def call_tree_table(
-    work: GpuWork, *, op: str | re.Pattern[str] | None = None, merge: bool = True
+    work: GpuWork, *, op: Expression | None = None, merge: bool = True
 ) -> pd.DataFrame:
     """The call tree with GPU time, a row a node, parents before children.
 
@@ -128,9 +128,7 @@ def tree_rows(tree: MergedTree, kept: BoolArray | None = None) -> pd.DataFrame:
     return frame if kept is None else frame[kept].reset_index(drop=True)
 
 
-def merged_tree(
-    work: GpuWork, *, op: str | re.Pattern[str] | None = None, merge: bool = True
-) -> MergedTree:
+def merged_tree(work: GpuWork, *, op: Expression | None = None, merge: bool = True) -> MergedTree:
     """The call tree with GPU time.
 
     Args:
@@ -162,7 +160,7 @@ def merged_tree(
 
 
 def _chosen_positions(
-    work: GpuWork, op: re.Pattern[str] | None
+    work: GpuWork, op: UserPattern | None
 ) -> tuple[Int32Array, Int64Array, BoolArray]:
     """The host events that have GPU work below them, and are at or below `op`.
 

@@ -98,7 +98,11 @@ def _write(folder: Path, files: Files) -> list[Path]:
 
 
 def _map_files(place: Path) -> list[Path]:
-    return sorted(place.glob("*.json")) if place.is_dir() else [place]
+    """The files in a folder that are maps, for it may hold any other JSON; or the file itself."""
+    from tracelens_ext.categorize import load_maps
+
+    packs = load_maps(place, check_patterns=False, passed_over=[])
+    return sorted({Path((pack.source or "").removesuffix(f": {pack.name}")) for pack in packs})
 
 
 def _file(path: Path) -> tuple[str, bytes]:

@@ -103,7 +103,11 @@ def write_manifest(folder: Path, names: Sequence[str], *, unfinished: bool = Fal
     """
     from tracelens_ext import __version__
 
-    manifest = {"generator": _GENERATOR, "version": __version__, "files": list(names)}
+    manifest: dict[str, object] = {
+        "generator": _GENERATOR,
+        "version": __version__,
+        "files": list(names),
+    }
     if unfinished:
         manifest["unfinished"] = True
     with written_beside(folder / MANIFEST) as beside:
