@@ -32,26 +32,18 @@ _KINDS = (EventKind.USER_ANNOTATION, EventKind.CPU_OP)
 
 @dataclass(frozen=True, eq=False)
 class Iterations:
-    """The iterations of a trace, k of them, by process, then by start.
+    """The iterations of a trace, k of them, by process, then by start."""
 
-    Attributes:
-        number: the N of each `ProfilerStep#N`.
-        process: of each, as in `Trace.process_of_thread`, (k,).
-        start: ns since the trace's first event, (k,).
-        end: likewise, (k,).
-        finished: whether each ended before the recording did, (k,).
-        of_gpu: the iteration in which each GPU event was launched, as an index, `NONE` for an
-            event launched outside of all of them or without a launch in the trace, (g,).
-        started_in: the iteration during which each GPU event started on the GPU, likewise; `NONE`
-            where it is not known which of several processes launched it, (g,).
-    """
-
-    number: list[int]
-    process: Int64Array
-    start: Int64Array
-    end: Int64Array
-    finished: BoolArray
+    number: list[int]  #: the N of each `ProfilerStep#N`
+    process: Int64Array  #: of each, as in `Trace.process_of_thread`, (k,)
+    start: Int64Array  #: ns since the trace's first event, (k,)
+    end: Int64Array  #: likewise, (k,)
+    finished: BoolArray  #: whether each ended before the recording did, (k,)
+    #: the iteration in which each GPU event was launched, as an index, `NONE` for an event launched
+    #: outside of all of them or without a launch in the trace, (g,).
     of_gpu: Int64Array
+    #: the iteration during which each GPU event started on the GPU, likewise; `NONE` where it is
+    #: not known which of several processes launched it, (g,).
     started_in: Int64Array
 
     def __len__(self) -> int:

@@ -97,23 +97,15 @@ All = Annotated[bool, typer.Option("--all", help="In the JSON, every gap as a ro
 
 @dataclass(frozen=True)
 class GapOptions:
-    """What is asked about gaps.
+    """What is asked about gaps."""
 
-    Attributes:
-        sort: what the pairs are sorted by.
-        top: pairs and longest gaps to print.
-        hist_min: the shortest gap of the histogram, µs; None for the shortest there is.
-        hist_max: the longest, likewise.
-        log: whether the bins of the histogram have one ratio, not one width.
-        all: whether the tables are to have every gap.
-    """
-
-    sort: GapSort
-    top: int
+    sort: GapSort  #: what the pairs are sorted by
+    top: int  #: pairs and longest gaps to print
+    #: the shortest gap of the histogram, µs; None for the shortest there is.
     hist_min: float | None
-    hist_max: float | None
-    log: bool
-    all: bool = False
+    hist_max: float | None  #: the longest, likewise
+    log: bool  #: whether the bins of the histogram have one ratio, not one width
+    all: bool = False  #: whether the tables are to have every gap
 
     def __post_init__(self) -> None:
         for bound in (self.hist_min, self.hist_max):

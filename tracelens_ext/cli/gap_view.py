@@ -33,26 +33,17 @@ _SHOWN_IN_NS = 1.0  # µs: no bin of a histogram reaches as far
 
 @dataclass(frozen=True, eq=False)
 class GapReport:
-    """All that is shown of the gaps of a trace.
+    """All that is shown of the gaps of a trace."""
 
-    Attributes:
-        judged: the gaps of the streams.
-        answer: why the GPU was idle, a sentence.
-        idle: the idle time that it is about, ns.
-        sheets: the tables by the names that they have in a report. `gap_hosts` and `gaps_longest`
-            are of whole devices; of the stream if one is selected.
-        selected: which events are asked about, in words; empty for all.
-        options: what was asked for.
-        of_one_stream: whether a stream is selected.
-    """
-
-    judged: ClassifiedGaps
-    answer: str
-    idle: int
+    judged: ClassifiedGaps  #: the gaps of the streams
+    answer: str  #: why the GPU was idle, a sentence
+    idle: int  #: the idle time that it is about, ns
+    #: the tables by the names that they have in a report. `gap_hosts` and `gaps_longest` are of
+    #: whole devices; of the stream if one is selected.
     sheets: dict[str, pd.DataFrame]
-    selected: str
-    options: GapOptions
-    of_one_stream: bool
+    selected: str  #: which events are asked about, in words; empty for all
+    options: GapOptions  #: what was asked for
+    of_one_stream: bool  #: whether a stream is selected
 
     @classmethod
     def of(cls, work: GpuWork, selection: Selection, options: GapOptions) -> GapReport:

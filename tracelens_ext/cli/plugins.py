@@ -69,19 +69,12 @@ def new(
 
 @dataclass(frozen=True, slots=True)
 class PluginStatus:
-    """A plugin and how it fares.
+    """A plugin and how it fares."""
 
-    Attributes:
-        plugin: the plugin.
-        packs: the names of its rule packs, those to choose marked with `*`.
-        works: whether some of it works: a pack, a reader, a hook that did not fail.
-        problems: what is wrong with it, a line each; empty when nothing is.
-    """
-
-    plugin: Plugin
-    packs: tuple[str, ...]
-    works: bool
-    problems: tuple[str, ...]
+    plugin: Plugin  #: the plugin
+    packs: tuple[str, ...]  #: the names of its rule packs, those to choose marked with `*`
+    works: bool  #: whether some of it works: a pack, a reader, a hook that did not fail
+    problems: tuple[str, ...]  #: what is wrong with it, a line each; empty when nothing is
 
 
 def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
