@@ -183,23 +183,21 @@ class TreePerfAnalyzer:
         Args:
             launcher_detail: also which launch started it, when, and the CPU op around it.
             cpu_op_detail: also the arguments of the CPU op around the launch, and the share that
-                the event has in its GPU time; see `analysis.kernel_detail.cpu_op_detail`.
+                the event has in its GPU time; see `analysis.kernels.cpu_op_detail`.
             nn_module_detail: also the `nn.Module`s around the launch.
 
         Raises:
             UsageError: `nn_module_detail` without `add_python_func=True`.
         """
-        from tracelens_ext.analysis.kernels import kernels
+        from tracelens_ext.analysis import kernels
 
         if nn_module_detail and not self.tree.add_python_func:
             raise UsageError("nn_module_detail needs TreePerfAnalyzer(…, add_python_func=True)")
-        frame = kernels(
+        frame = kernels.kernels(
             self.work, launcher_detail=launcher_detail, nn_module_detail=nn_module_detail
         )
         if cpu_op_detail:
-            from tracelens_ext.analysis import kernel_detail
-
-            detail = kernel_detail.cpu_op_detail(self.work)
+            detail = kernels.cpu_op_detail(self.work)
             frame[detail.columns] = detail
         return frame
 

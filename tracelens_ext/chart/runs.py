@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.analysis.grouping import group_durations, texts
-from tracelens_ext.chart.non_overlapped import non_overlapped_time
 from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.errors import TraceError, UsageError
+from tracelens_ext.intervals import non_overlapped_time
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from tracelens_ext.errors import (
     TracelensError,
 )
 from tracelens_ext.fleet.inputs import FleetInput, base_name, file_system
-from tracelens_ext.fleet.portable_rules import PortableRules
+from tracelens_ext.fleet.portable_rules import PortableRules, worker_folder
 from tracelens_ext.fleet.ranks import ORDER, rank_of, world_size_of
-from tracelens_ext.fleet.temporary import worker_folder
 from tracelens_ext.settings import ReadSettings, reading_with
 
 if TYPE_CHECKING:

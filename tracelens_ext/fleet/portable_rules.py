@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import RuleError, UsageError
-from tracelens_ext.fleet.temporary import worker_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,3 +109,16 @@ def _file(path: Path) -> tuple[str, bytes]:
         return path.name, path.read_bytes()
     except OSError as error:
         raise RuleError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def worker_folder() -> str | None:
+    """The folder of this Dask worker, which goes with it, even if it is killed; None without Dask.
+
+    Files in it need not be removed: the process that started the worker removes the folder.
+    """
+    from distributed import get_worker
+
+    try:
+        return str(get_worker().local_directory)
+    except ValueError:
+        return None
