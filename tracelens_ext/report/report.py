@@ -43,7 +43,7 @@ class Report:
 
 
 def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> None:
-    """Refuse to write over a file that this program did not make, before anything is read.
+    """Refuse to write over an input or what this program did not make, before anything is read.
 
     Args:
         places: files and folders to write, and their formats. What is in a folder is checked when
@@ -54,11 +54,13 @@ def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -
     Raises:
         OutputError: a file stands in the way.
     """
-    from tracelens_ext.report.manifest import check_output
+    from tracelens_ext.report.manifest import check_output, refuse_input
 
     for path, chosen in places.items():
         if not isinstance(chosen, Format) or not chosen.is_folder:
             check_output(path, inputs, force=force)
+        else:
+            refuse_input(path, inputs)
 
 
 @fast_pandas()
