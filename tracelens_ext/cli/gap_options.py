@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.analysis.selection import PStepBy, Selection
 
 
 class GapSort(Enum):
@@ -142,7 +142,7 @@ def selection_of(
 
     if pstep_by is not None and pstep is None:
         raise UsageError("--pstep-by needs --pstep N")
-    by = (pstep_by or StepBy.launch).value
+    by: PStepBy = "time" if pstep_by is StepBy.time else "launch"
     return Selection(pstep=pstep, pstep_by=by, stream=stream, device=device, category=category)
 
 

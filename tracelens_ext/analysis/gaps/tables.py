@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gaps.classified import ClassifiedGaps
-    from tracelens_ext.analysis.grouping import IntArray
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import Int64Array, IntArray
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 
