@@ -1,4 +1,4 @@
-"""Attention: two products forward, five backward, over the pairs of positions that see each other."""
+"""Attention: two products forward, five backward, over the pairs that see each other."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def attention(op: Operation) -> Cost:
     """
     at = _FORWARD.get(op.name) or _BACKWARD[op.name]
     q, k, v = (op.need(at.query + i) for i in range(3))
-    if len(q.dims) != 4 or len(k.dims) != 4 or len(v.dims) != 4 or (at.lengths is not None and op.tensor(at.lengths)):
+    packed = at.lengths is not None and op.tensor(at.lengths) is not None
+    if packed or any(len(t.dims) != 4 for t in (q, k, v)):
         raise NoModelError("sequences of several lengths, which are not recorded")
     if at.window is not None and op.whole(at.window, -1) >= 0:
         raise NoModelError("a sliding window")

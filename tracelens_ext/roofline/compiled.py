@@ -23,7 +23,9 @@ def inductor(op: Operation) -> Cost:
     match = NAME.match(op.plain_name)
     words = match["words"].split("_") if match else []
     largest = max(tensors, key=lambda t: t.elements)
-    each = sum(FLOPS_PER_ELEMENT.get(word, 1) for word in words if not _NO_WORK.match(word) and word)
+    each = sum(
+        FLOPS_PER_ELEMENT.get(word, 1) for word in words if not _NO_WORK.match(word) and word
+    )
     return Cost(
         "Triton",
         each * largest.elements,

@@ -63,7 +63,11 @@ def _shape(op: Operation, x: Tensor, weight: Tensor, at: _Places) -> tuple[_Shap
     sizes, kernel = x.dims[2:], weight.dims[2:]
     if transposed:  # each element of the input meets all elements of its filters
         spatial = tuple(
-            (sizes[i] - 1) * stride[i] - 2 * padding[i] + dilation[i] * (kernel[i] - 1) + extra[i] + 1
+            (sizes[i] - 1) * stride[i]
+            - 2 * padding[i]
+            + dilation[i] * (kernel[i] - 1)
+            + extra[i]
+            + 1
             for i in range(n)
         )
         result = (x.dims[0], weight.dims[1] * groups, *spatial)

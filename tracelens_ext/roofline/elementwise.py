@@ -16,10 +16,11 @@ from tracelens_ext.roofline.operation import (
     is_whole,
     promoted_type,
     short_type,
+    words,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 #: Operations for each element of the result, a convention: 1 for what one instruction does, about
 #: as many as an approximation by a polynomial takes for the others. 1 for those not listed.
@@ -33,29 +34,30 @@ FLOPS_PER_ELEMENT: Final = {
     **dict.fromkeys(("hardswish", "hardsigmoid", "hypot", "rms"), 4),
     **dict.fromkeys(("sqrt", "rsqrt", "reciprocal", "div", "remainder", "fmod"), 1),
 }
-_FLOATING = (
-    "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh"
-    " asinh acosh atanh sigmoid erf erfc erfinv reciprocal logit lgamma digamma i0 sinc"
-).split()
-_KEEPING = (
-    "neg relu gelu silu elu selu celu leaky_relu hardtanh hardswish hardsigmoid softplus mish"
-    " sign sgn floor ceil round trunc frac square bitwise_not nan_to_num threshold tril triu"
-    " relu6 log_sigmoid_forward softshrink hardshrink conj_physical flip roll"
-).split()
-_TESTS = "isnan isinf isfinite isneginf isposinf logical_not signbit".split()
-_LIMITS = "clamp clamp_min clamp_max".split()
-_ARITHMETIC = (
-    "add sub rsub mul maximum minimum fmin fmax remainder fmod floor_divide bitwise_and bitwise_or"
-    " bitwise_xor copysign hypot pow lerp addcmul addcdiv threshold_backward sigmoid_backward"
-    " tanh_backward gelu_backward silu_backward hardtanh_backward leaky_relu_backward"
-    " elu_backward softplus_backward hardswish_backward hardsigmoid_backward mish_backward"
-    " bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ __and__ __or__ __xor__ xlogy"
-).split()
-_QUOTIENTS = "div true_divide atan2".split()
-_COMPARISONS = "eq ne lt le gt ge logical_and logical_or logical_xor isclose".split()
+_FLOATING = words(
+    "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh "
+    "asinh acosh atanh sigmoid erf erfc erfinv reciprocal logit lgamma digamma i0 sinc"
+)
+_KEEPING = words(
+    "neg relu gelu silu elu selu celu leaky_relu hardtanh hardswish hardsigmoid softplus mish "
+    "sign sgn floor ceil round trunc frac square bitwise_not nan_to_num threshold tril triu "
+    "relu6 log_sigmoid_forward softshrink hardshrink conj_physical flip roll"
+)
+_TESTS = words("isnan isinf isfinite isneginf isposinf logical_not signbit")
+_LIMITS = ["clamp", "clamp_min", "clamp_max"]
+_ARITHMETIC = words(
+    "add sub rsub mul maximum minimum fmin fmax remainder fmod floor_divide bitwise_and "
+    "bitwise_or bitwise_xor copysign hypot pow lerp addcmul addcdiv threshold_backward "
+    "sigmoid_backward tanh_backward gelu_backward silu_backward hardtanh_backward "
+    "leaky_relu_backward elu_backward softplus_backward hardswish_backward "
+    "hardsigmoid_backward mish_backward bitwise_left_shift bitwise_right_shift __lshift__ "
+    "__rshift__ __and__ __or__ __xor__ xlogy"
+)
+_QUOTIENTS = ["div", "true_divide", "atan2"]
+_COMPARISONS = words("eq ne lt le gt ge logical_and logical_or logical_xor isclose")
 _THREE_INPUTS = ("lerp", "addcmul", "addcdiv", "softplus_backward")
 _FILLS = ("fill_", "zero_")
-_RANDOM = "normal_ uniform_ random_ exponential_ bernoulli_ cauchy_ log_normal_ geometric_".split()
+_RANDOM = words("normal_ uniform_ random_ exponential_ bernoulli_ cauchy_ log_normal_ geometric_")
 
 
 def elementwise(
@@ -108,7 +110,7 @@ def absolute(op: Operation) -> Cost:
 
 def limits(op: Operation) -> Cost:
     """`clamp` and its kind: the limits may be tensors."""
-    return elementwise(op, op.leading(3 if op.plain_name.startswith("clamp_") is False else 2))
+    return elementwise(op, op.leading(3 if op.plain_name.rstrip("_") == "clamp" else 2))
 
 
 def truth(op: Operation) -> Cost:
@@ -139,9 +141,7 @@ def where(op: Operation) -> Cost:
     choices = [t for i in (1, 2) if (t := op.tensor(i)) is not None]
     if not choices:
         raise NoModelError("the size of the result depends on the data")
-    return elementwise(
-        op, op.leading(3), promoted_type(op, choices), family="BinaryElementwise"
-    )
+    return elementwise(op, op.leading(3), promoted_type(op, choices), family="BinaryElementwise")
 
 
 def masked_fill(op: Operation) -> Cost:
@@ -216,7 +216,9 @@ def gated(op: Operation) -> Cost:
     return Cost("UnaryElementwise", 12 * half, x.read + half * x.item, short_type(x.kind))
 
 
-def _both(names: list[str], function: Callable[[Operation], Cost]) -> dict[str, Callable[[Operation], Cost]]:
+def _both(
+    names: Iterable[str], function: Callable[[Operation], Cost]
+) -> dict[str, Callable[[Operation], Cost]]:
     """Operations and their forms in place."""
     return dict.fromkeys([n + tail for n in names for tail in ("", "_")], function)
 

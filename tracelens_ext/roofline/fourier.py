@@ -25,7 +25,9 @@ def transform(op: Operation) -> Cost:
         last, asked = x.dims[dims[-1]], op.whole(3)
         result = x.elements // max(1, last) * (asked or 2 * (last - 1))
         item = x.item // 2
-    return Cost("FFT", flops, x.read + result * item, short_type(x.kind), parameters={"shape": x.dims})
+    return Cost(
+        "FFT", flops, x.read + result * item, short_type(x.kind), parameters={"shape": x.dims}
+    )
 
 
 MODELS = dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), transform)

@@ -18,7 +18,7 @@ from tracelens_ext.roofline.operation import (
 def matrix_product(
     a: Tensor, b: Tensor, added: Tensor | None = None, result: str | None = None
 ) -> Cost:
-    """`a` [B, M, K] × `b` [B, K, N], or without B; the result has the type of `a` unless given."""
+    """`a` [B, M, K] times `b` [B, K, N], or without B; a result in the type of `a` unless given."""
     if len(a.dims) < 2 or len(b.dims) < 2 or a.dims[-1] != b.dims[-2]:
         raise NoModelError("the recorded shapes are not those of a matrix product")
     batch = math.prod(a.dims[:-2])

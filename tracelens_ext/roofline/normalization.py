@@ -47,8 +47,10 @@ _BACKWARD: dict[str, tuple[int, int | None]] = {
 def softmax(op: Operation) -> Cost:
     """Reads the input, writes as much, in single precision where it is asked for."""
     x = op.need(0)
-    wider = op.value(2) is True or op.plain_name in ("softmax", "log_softmax") and op.scalar_type(2)
-    item = 4 if wider and x.item < 4 else x.item
+    if op.plain_name.startswith("_"):  # argument 3 says whether half becomes single precision
+        item = max(x.item, 4) if op.value(2) is True else x.item
+    else:
+        item = ELEMENT_BYTES[op.scalar_type(2) or x.kind]
     moved = x.read + x.elements * item
     return _cost("Softmax", _SOFTMAX_FLOPS, moved, x)
 
@@ -92,9 +94,7 @@ def _cost(family: str, flops: int, moved: int, x: Tensor, **parameters: object) 
 
 MODELS = {
     **dict.fromkeys(("_softmax", "_log_softmax", "softmax", "log_softmax"), softmax),
-    **dict.fromkeys(
-        ("_softmax_backward_data", "_log_softmax_backward_data"), softmax_backward
-    ),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), softmax_backward),
     **dict.fromkeys(_FORWARD, norm),
     **dict.fromkeys(_BACKWARD, norm_backward),
 }

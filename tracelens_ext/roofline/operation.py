@@ -1,4 +1,4 @@
-"""An operation as performance models see it: its name, and its arguments as the profiler recorded them."""
+"""An operation as performance models see it: its name and its recorded arguments."""
 
 from __future__ import annotations
 
@@ -21,19 +21,30 @@ ELEMENT_BYTES: Final = {
     "c10::complex<float>": 8,
     "c10::complex<double>": 16,
     "c10::Float4_e2m1fn_x2": 1,
-    **{
-        f"c10::Float8_{kind}": 1
-        for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")
-    },
-    **{"c10::qint8": 1, "c10::quint8": 1, "c10::qint32": 4},
+    **{f"c10::Float8_{kind}": 1 for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")},
+    "c10::qint8": 1,
+    "c10::quint8": 1,
+    "c10::qint32": 4,
 }
 #: PyTorch's numbers of scalar types (c10/core/ScalarType.h), as `Concrete Inputs` hold a `dtype`.
 SCALAR_TYPES: Final = {
-    **{0: "unsigned char", 1: "signed char", 2: "short int", 3: "int", 4: "long int"},
-    **{5: "c10::Half", 6: "float", 7: "double", 11: "bool", 15: "c10::BFloat16"},
-    **{8: "c10::complex<c10::Half>", 9: "c10::complex<float>", 10: "c10::complex<double>"},
-    **{23: "c10::Float8_e5m2", 24: "c10::Float8_e4m3fn"},
-    **{25: "c10::Float8_e5m2fnuz", 26: "c10::Float8_e4m3fnuz"},
+    0: "unsigned char",
+    1: "signed char",
+    2: "short int",
+    3: "int",
+    4: "long int",
+    5: "c10::Half",
+    6: "float",
+    7: "double",
+    11: "bool",
+    15: "c10::BFloat16",
+    8: "c10::complex<c10::Half>",
+    9: "c10::complex<float>",
+    10: "c10::complex<double>",
+    23: "c10::Float8_e5m2",
+    24: "c10::Float8_e4m3fn",
+    25: "c10::Float8_e5m2fnuz",
+    26: "c10::Float8_e4m3fnuz",
 }
 #: Types as tables and device peaks call them.
 SHORT_TYPES: Final = {
@@ -74,7 +85,9 @@ def type_class(kind: str) -> int:
         return _BOOLEAN
     if "complex" in kind:
         return _COMPLEX
-    floating = kind in ("float", "double") or kind.startswith(("c10::Half", "c10::BF", "c10::Float"))
+    floating = kind in ("float", "double") or kind.startswith(
+        ("c10::Half", "c10::BF", "c10::Float")
+    )
     return _FLOATING if floating else _WHOLE
 
 
@@ -318,6 +331,11 @@ def promoted_type(operation: Operation, inputs: list[Tensor]) -> str:
     if isinstance(number, float) and is_whole(kind):
         return "float"
     return "long int" if kind == "bool" and type(number) is int else kind
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The names in a text, for the tables of models."""
+    return tuple(text.split())
 
 
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from tracelens_ext.roofline.operation import (
     Tensor,
     bytes_read,
     short_type,
+    words,
 )
 
 #: Operations for each parameter, a convention: moments, bias correction, root, quotient, update.
@@ -72,10 +73,10 @@ def fused_step(op: Operation) -> Cost:
     return Cost("Optimizer", flops, moved, short_type(lists[0][0].kind), parameters=parameters)
 
 
-_WORDS = (
-    "add sub mul div addcmul addcdiv lerp sqrt rsqrt neg exp log abs reciprocal pow maximum minimum"
-    " clamp_min clamp_max sign zero copy norm sigmoid tanh"
-).split()
+_WORDS = words(
+    "add sub mul div addcmul addcdiv lerp sqrt rsqrt neg exp log abs reciprocal pow maximum "
+    "minimum clamp_min clamp_max sign zero copy norm sigmoid tanh"
+)
 
 MODELS = {
     **dict.fromkeys([f"_foreach_{w}{tail}" for w in _WORDS for tail in ("", "_")], foreach),

@@ -12,6 +12,7 @@ from tracelens_ext.roofline.operation import (
     Tensor,
     bytes_read,
     short_type,
+    words,
 )
 
 _INDEX_BYTES = ELEMENT_BYTES["long int"]
@@ -21,7 +22,9 @@ def _cost(family: str, x: Tensor, flops: int, moved: int) -> Cost:
     return Cost(family, flops, moved, short_type(x.kind), parameters={"shape": x.dims})
 
 
-def _window_result(op: Operation, x: Tensor, dilation_at: int | None, ceil_at: int) -> tuple[int, int]:
+def _window_result(
+    op: Operation, x: Tensor, dilation_at: int | None, ceil_at: int
+) -> tuple[int, int]:
     """Elements of the result, and places of the window."""
     kernel = op.wholes(1)
     if not kernel:
@@ -109,8 +112,8 @@ def pair_loss_backward(op: Operation) -> Cost:
     return _cost("Loss", x, 3 * x.elements, bytes_read(grad, x, target) + x.written)
 
 
-_PAIRS = "mse_loss smooth_l1_loss huber_loss l1_loss binary_cross_entropy".split()
-_SIZED = "nearest1d nearest2d nearest3d linear1d bilinear2d bicubic2d trilinear3d".split()
+_PAIRS = words("mse_loss smooth_l1_loss huber_loss l1_loss binary_cross_entropy")
+_SIZED = words("nearest1d nearest2d nearest3d linear1d bilinear2d bicubic2d trilinear3d")
 
 MODELS = {
     **dict.fromkeys(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tracelens_ext.roofline.elementwise import elementwise
 from tracelens_ext.roofline.operation import (
@@ -12,13 +13,14 @@ from tracelens_ext.roofline.operation import (
     bytes_read,
     is_whole,
     short_type,
+    words,
 )
 
 _INDEX_BYTES = ELEMENT_BYTES["long int"]
-_REDUCTIONS = (
-    "sum mean prod amax amin argmax argmin any all nansum nanmean logsumexp std var std_mean var_mean"
-    " norm linalg_norm linalg_vector_norm median count_nonzero"
-).split()
+_REDUCTIONS = words(
+    "sum mean prod amax amin argmax argmin any all nansum nanmean logsumexp std var std_mean "
+    "var_mean norm linalg_norm linalg_vector_norm median count_nonzero"
+)
 #: Where a `dtype` of the result is: with and without dimensions.
 _TYPE_AT = {"sum": (3, 1), "mean": (3, 1), "nansum": (3, 1), "prod": (3, 1)}
 
@@ -29,7 +31,9 @@ def _over(op: Operation, rank: int) -> set[int]:
     at = 2 if "norm" in name else 1
     said = at < len(op.types) and op.types[at] in ("Scalar", "ScalarList")
     dim = op.value(at) if said else None
-    if isinstance(dim, bool) or (name in ("std", "var", "std_mean", "var_mean") and type(dim) is int):
+    if isinstance(dim, bool) or (
+        name in ("std", "var", "std_mean", "var_mean") and type(dim) is int
+    ):
         dim = None  # `unbiased`, or `correction`
     if type(dim) is int:
         dim = [dim]
@@ -55,7 +59,7 @@ def reduction(op: Operation) -> Cost:
 
 def _names_dims(op: Operation) -> bool:
     """Whether dimensions are an argument of the operation, all of them though they be."""
-    return len(op.types) > 1 and op.types[1] == "ScalarList" or type(op.value(1)) is int
+    return (len(op.types) > 1 and op.types[1] == "ScalarList") or type(op.value(1)) is int
 
 
 def _result_type(op: Operation, name: str, kind: str, *, named: bool) -> str:
@@ -78,25 +82,16 @@ def extreme(op: Operation) -> Cost:
     """`max` and `min`: of all, along a dimension (with indices), or of two tensors."""
     if op.tensor(1) is not None and not (len(op.dims) == 2 and op.dims[1] == (0,)):
         return elementwise(op, op.leading(2))
-    cost, x = reduction(op), op.need(0)
+    return with_indices(op)
+
+
+def with_indices(op: Operation) -> Cost:
+    """`median`, `max`, `min`: along a dimension they give the places of their results as well."""
+    cost = reduction(op)
     if type(op.value(1)) is not int or op.types[1:2] != ("Scalar",):
         return cost
-    indices = _INDEX_BYTES * (x.elements // max(1, x.dims[op.whole(1)] if x.dims else 1))
-    return _with_bytes(cost, indices)
-
-
-def middle(op: Operation) -> Cost:
-    """`median`: with indices along a dimension."""
-    cost, x = reduction(op), op.need(0)
-    if type(op.value(1)) is not int:
-        return cost
-    return _with_bytes(cost, _INDEX_BYTES * (x.elements // max(1, x.dims[op.whole(1)])))
-
-
-def _with_bytes(cost: Cost, more: int) -> Cost:
-    return Cost(
-        cost.family, cost.flops, cost.bytes + more, cost.data_type, parameters=cost.parameters
-    )
+    indices = _INDEX_BYTES * cost.parameters["results"]  # type: ignore[operator]  # a number here
+    return replace(cost, bytes=cost.bytes + indices)
 
 
 def scan(op: Operation) -> Cost:
@@ -104,7 +99,10 @@ def scan(op: Operation) -> Cost:
     x = op.need(0)
     item = _INDEX_BYTES if is_whole(x.kind) else ELEMENT_BYTES[op.scalar_type(2) or x.kind]
     return Cost(
-        "Reduce_fwd", x.elements, x.read + x.elements * item, short_type(x.kind),
+        "Reduce_fwd",
+        x.elements,
+        x.read + x.elements * item,
+        short_type(x.kind),
         parameters={"shape": x.dims},
     )
 
@@ -119,8 +117,12 @@ def ordering(op: Operation) -> Cost:
         kept = x.elements // max(1, length) * min(op.whole(1, length), length)
     compared = x.elements * max(1, math.ceil(math.log2(max(2, x.dims[-1] if x.dims else 1))))
     return Cost(
-        "Sort", compared, x.read + kept * (x.item + _INDEX_BYTES), short_type(x.kind),
-        parameters={"shape": x.dims, "k": kept}, bound_only=True,
+        "Sort",
+        compared,
+        x.read + kept * (x.item + _INDEX_BYTES),
+        short_type(x.kind),
+        parameters={"shape": x.dims, "k": kept},
+        bound_only=True,
     )
 
 
@@ -133,7 +135,7 @@ def equal(op: Operation) -> Cost:
 MODELS = {
     **dict.fromkeys(_REDUCTIONS, reduction),
     **dict.fromkeys(("max", "min"), extreme),
-    "median": middle,
+    "median": with_indices,
     **dict.fromkeys(("cumsum", "cumprod", "cumsum_", "logcumsumexp", "cummax", "cummin"), scan),
     **dict.fromkeys(("sort", "argsort", "topk"), ordering),
     "equal": equal,
