@@ -84,8 +84,10 @@ def group_operations(work: GpuWork, launchers: Launchers) -> OperationGroups:
     ]
     names = [trace.names[i] for i in trace.name[rows[first[order]]].tolist()]
     operations = [
-        Operation.from_json(name, *texts, tuple(kernels[i]))
-        for name, i, *texts in zip(names, order.tolist(), *raw, strict=True)
+        Operation.from_json(name, dims, types, strides, concrete, tuple(kernels[i]))
+        for i, (name, dims, types, strides, concrete) in zip(
+            order.tolist(), zip(names, *raw, strict=True), strict=True
+        )
     ]
     return OperationGroups(
         operations,
