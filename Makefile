@@ -4,29 +4,31 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint check requirements bench fuzz clean
+.PHONY: demo test test-all lint check bench fuzz clean
 
 ## demo: write a demo trace, print its tables, write report.xlsx
 demo: $(READY)
 	$(BIN)/tracelens-ext demo demo/trace.json.gz --force
 	$(BIN)/tracelens-ext report demo/trace.json.gz -o report.xlsx
 
-## test: run the tests
+## test: the tests that need this folder only and start no process (two minutes on two cores)
+PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(PYTEST) -m 'not process and not real_data'
 
-## lint: style and types
+## test-all: every test that this machine can run
+test-all: $(READY)
+	$(PYTEST)
+
+## lint: style, types, and who may import whom
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 
 ## check: lint and test
 check: lint test
-
-## requirements: after a change of the built-in rules, the table of what their patterns require
-requirements: $(READY)
-	$(BIN)/python -m tracelens_ext.categorize.requirements_table
 
 ## bench: time and memory against a fixed yardstick (minutes; needs about 2 GB of disk)
 bench: $(READY)

@@ -2,7 +2,7 @@
 
     python benchmarks/fleet.py [--ranks 256] [--workers N]
 
-The ranks are demo traces with seeds of their own, made once in benchmarks/data (1.6 MB of text
+The ranks are demo traces of one job, made once in benchmarks/data (1.6 MB of text
 each, gzipped to 0.12 MB). Dask, Parquet files and the reductions are in the times of both;
 processes are started anew for each run.
 """
@@ -49,8 +49,7 @@ def ranks_folder(folder: Path, ranks: int) -> Path:
         path = here / f"rank{rank}.json.gz"
         if path.exists():
             continue
-        document = build_demo_trace(seed=rank, steps=_STEPS)
-        document["distributedInfo"] |= {"rank": rank, "world_size": ranks}  # type: ignore[operator]
+        document = build_demo_trace(steps=_STEPS, rank=rank, ranks=ranks)
         beside = path.with_suffix(".tmp")
         beside.write_bytes(gzip.compress(json.dumps(document).encode(), 6, mtime=0))
         beside.rename(path)

@@ -32,9 +32,9 @@ print(json.dumps({"events": len(trace), "gpu": int(frame["count"].sum()), "read"
 """
 
 _IMPORTS = """
-import importlib, json, os, pkgutil, sys, tempfile, time
+import importlib, json, os, pathlib, pkgutil, sys, tempfile, time
 import msgspec, numpy, pandas, pluggy, regex
-for optional in ("openpyxl.chart", "openpyxl.formatting.rule", "jinja2", "plotly"):
+for optional in ("xlsxwriter", "jinja2", "plotly"):
     try:
         importlib.import_module(optional)
     except ImportError:
@@ -73,7 +73,9 @@ from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.kineto import reader as kineto
 from tracelens_ext.readers.kineto.json_events import EventStream
 from tracelens_ext.readers.source import ByteSource
-from tracelens_ext.report import perf_report
+from tracelens_ext.report.formats import Format
+from tracelens_ext.report.report import write_report
+from tracelens_ext.sheets.report import build_perf_report
 from tracelens_ext.tree import CallTree
 
 took, path = {}, sys.argv[1]
@@ -121,20 +123,17 @@ tables = {
 }
 for name, table in tables.items():
     timed(name, table)
-result = timed("all sheets again", lambda: perf_report.build_perf_report(
+result = timed("all sheets again", lambda: build_perf_report(
     analyzer, short_kernel_study=True, gaps=True))
 with tempfile.TemporaryDirectory() as folder:
-    timed("xlsx", lambda: result.write_workbook(os.path.join(folder, "r.xlsx")))
+    timed("xlsx", lambda: write_report(result, {pathlib.Path(folder, "r.xlsx"): Format.xlsx}))
     try:
-        from tracelens_ext.report.html import require_html_extra, write_html
-        require_html_extra()
+        from tracelens_ext.report.formats import PAGE, require_format
+        require_format(PAGE)
     except Exception:
         pass
     else:
-        timed("html", lambda: write_html(
-            os.path.join(folder, "r.html"), result.sheets, facts=result.facts,
-            charts=result.charts(), notes=result.notes, descriptions=perf_report.DESCRIPTIONS,
-            title="report"))
+        timed("html", lambda: write_report(result, {pathlib.Path(folder, "r.html"): PAGE}))
 took["all"] = sum(took.values())
 print(json.dumps(took))
 """

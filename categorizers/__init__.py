@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracelens_ext.categorize import hookimpl
+from tracelens_ext.hooks import hookimpl
 
 
 @hookimpl

@@ -20,7 +20,7 @@ with atheris.instrument_imports(include=["tracelens_ext"]):
     import tracelens_ext.class_statistics.totals
     import tracelens_ext.readers.nsys.csv_trace
     import tracelens_ext.readers.nsys.sqlite
-    import tracelens_ext.report.perf_report  # noqa: F401
+    import tracelens_ext.sheets.report  # noqa: F401
 
 from targets import TARGETS
 from trace_mutations import mutate

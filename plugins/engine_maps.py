@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens_ext.categorize import hookimpl, load_maps
+from tracelens_ext.categorize import load_maps
+from tracelens_ext.hooks import hookimpl
 
 if TYPE_CHECKING:
     from tracelens_ext.categorize import RulePack

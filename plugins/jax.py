@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tracelens_ext.categorize import Rule, RulePack, hookimpl
+from tracelens_ext.categorize import Rule, RulePack
+from tracelens_ext.hooks import hookimpl
 
 KEYS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("GEMM", ("Cijk", "gemm", "nvjet", "cublasLt")),

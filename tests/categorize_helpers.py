@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tracelens_ext.categorize import PluginRegistry
+from tracelens_ext.hooks import PluginRegistry
 
 
 @dataclass

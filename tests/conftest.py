@@ -1,17 +1,22 @@
-"""What all tests share: property tests that try the same examples every time."""
+"""What all tests share: which of them run here, the same random examples every time, fixtures."""
 
 from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+import sys
+from collections import Counter
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tracelens_ext.demo import write_demo_trace
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from report_html_browser import Browser
 
@@ -27,6 +32,109 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("same every time")
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+#: What tests with a mark do; `make test` leaves them to `make test-all`.
+_MARKS = {"process": "start processes", "real_data": "read ../shared"}
+_PROCESSES_START = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
+_FILES_OPEN = ("open", "sqlite3.connect")
+
+#: What the running test has done, in the keys of `_MARKS`.
+_done: set[str] = set()
+
+#: How many tests were left out, by the reason.
+_left_out: Counter[str] = Counter()
+
+
+def _notice(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook: notices what only a marked test may do."""
+    if event in _PROCESSES_START:
+        _done.add("process")
+    elif event in _FILES_OPEN and f"{SHARED}{os.sep}" in str(arguments[0]):
+        _done.add("real_data")
+
+
+def _start(self: BaseProcess, start: Any = BaseProcess.start) -> None:
+    _done.add("process")
+    start(self)
+
+
+sys.addaudithook(_notice)
+BaseProcess.start = _start  # type: ignore[method-assign]  # tells no audit hook
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    _done.clear()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    for mark in sorted(_done):
+        if item.get_closest_marker(mark) is None:
+            pytest.fail(f"tests that {_MARKS[mark]} carry pytest.mark.{mark}")
+
+
+def _missing(item: pytest.Item) -> str | None:
+    """What a test needs and this machine does not have."""
+    if item.get_closest_marker("real_data") is not None and not SHARED.is_dir():
+        return "that need ../shared"
+    for mark in item.iter_markers("skipif"):
+        if mark.args[0]:
+            reason: str = mark.kwargs["reason"]
+            need = reason.removeprefix("needs ")
+            return f"({reason})" if need == reason else f"that need {need}"
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what this machine cannot run, before `-m` leaves out what was not asked for."""
+    left_out = [item for item in items if _missing(item) is not None]
+    items[:] = [item for item in items if _missing(item) is None]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        reason = _missing(item)
+        if reason is None and item.config.getoption("markexpr"):
+            marks = (mark for mark in _MARKS if item.get_closest_marker(mark) is not None)
+            reason = next((f"that {_MARKS[mark]} (make test-all)" for mark in marks), None)
+        if reason is not None:
+            _left_out[reason] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a worker of pytest-xdist: hand the counts to the process that prints."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = dict(_left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended. Each has counted the same tests, so the counts of one are enough."""
+    if not _left_out:
+        _left_out.update(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _left_out:
+        counts = ", ".join(f"{count} {reason}" for reason, count in _left_out.most_common())
+        terminalreporter.write_line(f"tests left out: {counts}")
+
+
+@pytest.fixture(scope="session")
+def demo_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo as the command writes it. Tests share it: who changes it copies it before."""
+    return write_demo_trace(tmp_path_factory.mktemp("demo") / "trace.json.gz")
+
+
+@pytest.fixture(scope="session")
+def short_demo_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One step of the demo. Tests share it: who changes it copies it before."""
+    return write_demo_trace(tmp_path_factory.mktemp("short_demo") / "run.json.gz", steps=1)
 
 
 @pytest.fixture

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from tracelens_ext.demo import build_demo_trace
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
@@ -18,6 +20,12 @@ Microseconds = int | float
 Label = int | str
 
 PROCESS, THREAD = 100, 1
+
+
+@cache
+def short_demo() -> Document:
+    """One step of the demo, which tests share: who changes it copies it before."""
+    return {**build_demo_trace(steps=1)}
 
 
 class TraceMaker:

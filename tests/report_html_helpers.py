@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from tracelens_ext.report.html import write_html
+from tracelens_ext.sheets.sheet import offered_sheets
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from tracelens_ext.report.charts import Chart
 
 #: Names that would do something where a writer forgets to escape them: in HTML, in a script, in
 #: an attribute, in a template, in plotly's labels and its templates.
@@ -35,6 +41,17 @@ HOSTILE = (
     "=cmd|' /C calc'!A0",
     "\u4e2d\u6587 \U0001f600",
 )
+
+
+def charts_of(tables: Mapping[str, pd.DataFrame]) -> list[Chart]:
+    """What the sheets of these names draw of these tables."""
+    charts = [chart for offered in offered_sheets() for chart in offered.item.charts]
+    return [c for c in charts if c.sheet in tables and c.fits(tables[c.sheet])]
+
+
+def write_page(path: Path, tables: Mapping[str, pd.DataFrame], **more: Any) -> list[str]:
+    """Write tables, and the charts that their sheets draw, as a page."""
+    return write_html(path, tables, charts=charts_of(tables), **more)
 
 
 def small_report() -> dict[str, pd.DataFrame]:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 GPA = Path(__file__).resolve().parents[2] / "shared" / "nsys" / "gpa"
 TWO_GPUS = GPA.parent / "two_gpu_training.sqlite"
 SPECIFICATION = GPA.parents[1] / "specification" / "2-nsight-class-statistics.md"
 REAL_KERNELS = GPA / "llama2-70B-GBS512-FSDP256_cuda_gpu_kern_sum.csv"
 REAL_MEMORY = GPA / "llama2-70B-GBS512-FSDP256_cuda_gpu_mem_time_sum.csv"
 TAG = "TSL:XlaModule:#hlo_module=pjit__train_step,program_id=11#"
-
-needs_gpa = pytest.mark.skipif(not GPA.is_dir(), reason=f"no real tables in {GPA}")
-needs_two_gpus = pytest.mark.skipif(not TWO_GPUS.is_file(), reason=f"no {TWO_GPUS}")
 
 KERNELS = """\
 Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name

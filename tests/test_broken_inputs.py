@@ -94,6 +94,7 @@ def test_every_event_is_accounted_for_however_the_file_comes(name: str, tmp_path
         assert read_trace(other).provenance.notes == ()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "name",
     [

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import multiprocessing
 import os
-import sys
 import time
-import zlib
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from comparison_helpers import training, write
 from hypothesis import given
 from hypothesis import strategies as st
+from make_trace import TraceMaker
 
+import tracelens_ext
 from tracelens_ext import TreePerfAnalyzer, read_trace
-from tracelens_ext.cache import file as cache_file
 from tracelens_ext.cache.columns import trace_columns
 from tracelens_ext.cache.file import DamagedFileError, read_columns, write_columns
+from tracelens_ext.cache.identity import READING
 from tracelens_ext.cache.settings import cache_folder, cache_limit
 from tracelens_ext.cache.store import TraceCache, open_cache
-from tracelens_ext.errors import TraceCutOffError, TraceNotFoundError, UsageError
+from tracelens_ext.errors import MergedRanksError, TraceCutOffError, TraceNotFoundError, UsageError
 from tracelens_ext.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
@@ -90,7 +94,8 @@ def test_the_second_time_nothing_is_parsed(
     assert_same(first.trace, second.trace)
     for name, array in first.tree.links.items():
         assert_equal_arrays(array, second.tree.links[name])
-    assert files(cache) == ["trace.columns", "tree.columns"]
+    assert files(cache) == ["trace.columns"]
+    assert cache.links(second.trace), "nor is anything nested"
     assert notes == []
     assert cache.folder.stat().st_mode & 0o777 == 0o700
 
@@ -100,9 +105,24 @@ def test_python_frames_make_another_tree(trace_file: Path, cache: TraceCache) ->
         for python in (False, True):
             tree = TreePerfAnalyzer(trace_file, cache=cache, add_python_func=python).tree
             assert tree.add_python_func is python
-    assert files(cache) == ["trace.columns", "tree-python.columns", "tree.columns"]
 
 
+def test_merged_ranks_are_refused_each_time(
+    tmp_path: Path, cache: TraceCache, reading: Reading, notes: list[str]
+) -> None:
+    maker = TraceMaker()
+    for process in (1, 2):
+        maker.call("cudaLaunchKernel", 10, correlation=1, process=process)
+        maker.kernel("k", 20, 5, correlation=1, device=process)
+    path = write(tmp_path / "merged.json", maker)
+    for _ in range(2):
+        with pytest.raises(MergedRanksError):
+            TreePerfAnalyzer(path, cache=cache)
+    assert reading.count == 1
+    assert notes == []
+
+
+@pytest.mark.real_data
 @pytest.mark.parametrize(
     "name",
     [
@@ -114,8 +134,6 @@ def test_python_frames_make_another_tree(trace_file: Path, cache: TraceCache) ->
 )
 def test_real_traces(name: str, cache: TraceCache, reading: Reading, notes: list[str]) -> None:
     path = SHARED / f"{name}.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
     first = TreePerfAnalyzer(path, cache=cache, use_kernel_name_categories=True)
     second = TreePerfAnalyzer(path, cache=cache, use_kernel_name_categories=True)
     assert reading.count == 1
@@ -196,19 +214,6 @@ def test_a_file_that_changed_is_read_again(
     assert reading.count == 3, "the new one is kept (two by the cache, one by the line above)"
 
 
-def test_checksums_do_not_depend_on_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    isal = pytest.importorskip("isal.isal_zlib")
-    cache_file._crc32.cache_clear()
-    assert cache_file._crc32() is isal.crc32
-    cache_file._crc32.cache_clear()
-    with monkeypatch.context() as without:
-        without.setitem(sys.modules, "isal.isal_zlib", None)
-        assert cache_file._crc32() is zlib.crc32
-    cache_file._crc32.cache_clear()
-    for text in (b"", b"a", bytes(range(256)) * 1000):
-        assert isal.crc32(text) == zlib.crc32(text)
-
-
 def test_another_version_of_the_reader(
     trace_file: Path,
     cache: TraceCache,
@@ -217,10 +222,43 @@ def test_another_version_of_the_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     TreePerfAnalyzer(trace_file, cache=cache)
-    monkeypatch.setattr("tracelens_ext.cache.identity.reader_version", lambda: "newer")
+    monkeypatch.setattr("tracelens_ext.cache.store.reader_version", lambda: "newer")
     TreePerfAnalyzer(trace_file, cache=cache)
     assert reading.count == 2
     assert "another version" in notes[0]
+
+
+def _modules(patterns: Sequence[str]) -> dict[str, Path]:
+    package = Path(tracelens_ext.__file__).parent
+    found = sorted(path for pattern in patterns for path in package.glob(pattern))
+    return {".".join(path.relative_to(package).with_suffix("").parts): path for path in found}
+
+
+def _imports(path: Path) -> set[str]:
+    """The modules of the package that one of them imports, not only for its types."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            return
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tracelens_ext"):
+            home = (node.module or "").split(".")[1:]
+            for name in node.names:
+                inner = Path(tracelens_ext.__file__).parent.joinpath(*home, f"{name.name}.py")
+                found.add(".".join([*home, name.name] if inner.exists() else home))
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return found
+
+
+def test_all_code_that_makes_what_is_kept_is_in_its_version() -> None:
+    reading = _modules(READING)
+    assert len(reading) > 20
+    for name, path in reading.items():
+        if "." in name or name in {"trace", "tree"}:  # not what lies beside them
+            assert _imports(path) - set(reading) <= {"", "readers", "report.manifest"}, path
 
 
 def test_a_change_in_the_middle_is_found_when_asked(
@@ -347,6 +385,39 @@ def test_a_trace_larger_than_the_cache_is_not_kept(trace_file: Path, cache: Trac
     assert cache.entries() == []
 
 
+@pytest.mark.parametrize("room", [0, 1, 300, 400, 500, 5_000])
+def test_a_conversion_is_where_the_cache_says(
+    tmp_path: Path, cache: TraceCache, notes: list[str], room: int
+) -> None:
+    source, made = tmp_path / "x.nsys-rep", tmp_path / "made.sqlite"
+    source.write_bytes(b"a report")
+    made.write_bytes(bytes(10_000))
+    small = replace(cache, limit=10_000 + room)
+    kept = small.keep_conversion(source, made)
+    assert (kept or made).read_bytes() == bytes(10_000)
+    assert (kept is None) == made.exists() == bool(notes)
+    assert all("its conversion is not kept in the cache (over its limit)" in note for note in notes)
+    if kept is not None:
+        assert small.conversion(source) == kept
+    if room in (0, 1, 5_000):  # in between it depends on the length of the path
+        assert (kept is None) == (room < 2)
+
+
+def test_a_trace_does_not_drive_out_what_it_was_converted_from(
+    trace_file: Path, tmp_path: Path, cache: TraceCache, notes: list[str]
+) -> None:
+    TreePerfAnalyzer(trace_file, cache=cache)
+    (entry,) = cache.entries()
+    cache.clear()
+    made = tmp_path / "made.sqlite"
+    made.write_bytes(bytes(10_000))
+    small = replace(cache, limit=10_000 + entry.size - 1)
+    assert small.keep_conversion(trace_file, made) is not None
+    TreePerfAnalyzer(trace_file, cache=small)
+    assert small.conversion(trace_file) is not None
+    assert len(notes) == 1
+
+
 def test_what_was_left_half_written_is_swept(trace_file: Path, cache: TraceCache) -> None:
     cache.folder.mkdir()
     old, new = cache.folder / ".x.columns.0.tmp", cache.folder / ".y.columns.1.tmp"
@@ -392,6 +463,7 @@ def _read_over_and_over(path: Path, folder: Path, events: int) -> None:
         cache.clear()
 
 
+@pytest.mark.process
 def test_two_processes_at_once(trace_file: Path, cache: TraceCache) -> None:
     events = len(read_trace(trace_file))
     context = multiprocessing.get_context("spawn")
@@ -493,7 +565,7 @@ def test_numbers_are_stored_in_as_few_bytes_as_hold_them(
 ) -> None:
     column = np.array([least, most] * 1000, dtype=np.int64)
     size = write_columns(tmp_path / "x", {}, {"a": column})
-    assert bytes_each * len(column) <= size < bytes_each * len(column) + 200
+    assert bytes_each * len(column) <= size < bytes_each * len(column) + 400
     found = read_columns(tmp_path / "x")[1]
     assert found is not None
     assert_equal_arrays(column, found["a"])

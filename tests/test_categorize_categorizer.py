@@ -13,13 +13,13 @@ from categorize_helpers import FakeEntryPoint, plugin, registry, write_pack
 
 from tracelens_ext.categorize import (
     KernelCategorizer,
-    PluginRegistry,
     Rule,
     RulePack,
     categorize_kernels,
     hookimpl,
 )
 from tracelens_ext.errors import RuleError, UsageError
+from tracelens_ext.hooks import PluginRegistry
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,13 @@ import pandas as pd
 import pytest
 from categorize_helpers import FakeEntryPoint
 
-from tracelens_ext.categorize import CATEGORIES, PluginRegistry, check_pack, hookspecs, load_pack
+from tracelens_ext.categorize import CATEGORIES, check_pack, load_pack
+from tracelens_ext.categorize.offered import offered_packs, python_hooks
 from tracelens_ext.cli import run
+from tracelens_ext.hooks import PluginRegistry, hookspecs
+from tracelens_ext.readers.formats import read_file
+from tracelens_ext.sheets.plugin_tables import plugin_tables
+from tracelens_ext.sheets.sheet import offered_sheets
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FUSED = "void my_company::fused_bias_gelu<float>(float*)"
@@ -114,13 +119,14 @@ def test_every_hook_example_is_a_working_plugin(tmp_path: Path) -> None:
         registry = PluginRegistry([FakeEntryPoint("page", module)])
         assert registry.problems == []
         hooks.update(registry.plugins[0].hooks)
-        assert [offered.pack.name for offered in registry.rule_packs()] in ([], ["rules"])
-        for hook in registry.categorizers():
+        assert [offered.item.name for offered in offered_packs(registry)] in ([], ["rules"])
+        for hook in python_hooks(registry):
             table = pd.DataFrame({"kernel_name": ["x" * 1001, "k"], "cpu_op": [None, "op"]})
             assert hook.call(table=table).fillna("-").tolist() == ["Template monster", "-"]
         Path("list.txt").write_text("# kernel list\n1,2,f<a, b>\n", encoding="utf-8")
-        document = registry.read_trace(Path("list.txt"), b"# kernel list\n1,2")
-        assert (document is None) == (not registry.hooks("tracelens_readers"))
+        trace = read_file("list.txt", registry=registry, own=False)
+        assert (trace is None) == (not registry.hooks("tracelens_readers"))
+        assert [each.item.name for each in offered_sheets(registry)] in ([], ["launches"])
         assert registry.problems == []
     assert hooks == {name for name in vars(hookspecs) if name.startswith("tracelens_")}
     execute(testing)
@@ -131,7 +137,7 @@ def test_the_report_sheet_example() -> None:
 
     (code,) = [c for c in blocks("plugins.md", "python") if "tracelens_report_sheets" in c]
     registry = PluginRegistry([FakeEntryPoint("page", type("Module", (), execute(code)))])
-    sheets = registry.report_sheets(TreePerfAnalyzer("trace.json"))
+    sheets = plugin_tables(TreePerfAnalyzer("trace.json"), registry=registry)
     assert registry.problems == []
     assert len(sheets["longest_kernels"]) == 4
 

@@ -53,48 +53,44 @@ def test_same_answers_as_a_loop_over_the_rules(
         [Rule(f"C{i}", p, cpu_op=c, priority=n) for i, (p, c, n) in enumerate(drawn)],
         limited=limited,
     )
-    answers = Matcher(rules).first_matches([n for n, _ in kernels], [ops for _, ops in kernels])
-    assert answers == [[naive(rules, name, op) for op in ops] for name, ops in kernels]
-
-
-def test_many_long_names_go_through_in_several_passes() -> None:
-    rules = bind([Rule("A", "needle_a"), Rule("B", "needle_b")])
-    names = [f"{'x' * 3000}{i}_needle_{'ab'[i % 2]}" for i in range(2000)]
-    answers = Matcher(rules).first_matches(names, [[None]] * len(names))
-    assert [answer.rule.category for (answer,) in answers if answer] == ["A", "B"] * 1000
+    asked = [(name, op) for name, ops in kernels for op in ops]
+    matcher = Matcher(rules)
+    expected = [naive(rules, name, op) for name, op in asked]
+    assert [matcher.winner(name, op) for name, op in asked] == expected
+    assert matcher.decide(asked) == [bound and bound.verdict for bound in expected]
 
 
 def test_a_pattern_without_end_is_stopped_within_two_seconds_and_named() -> None:
     pack = RulePack("mine", (Rule("Bad", "(a|a|aa)+$", number=7),), source="mine.toml")
     matcher = Matcher([BoundRule(pack.rules[0], pack, "rules")])
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(RuleTimeoutError, match=r"^mine\.toml: rule 7: pattern: .*too long"):
-        matcher.first_matches(["a" * 60 + "!"], [[None]])
-    assert time.perf_counter() - started < 2
+        matcher.decide([("a" * 60 + "!", None)])
+    assert time.process_time() - started < 2
 
 
 def test_many_slow_searches_are_stopped_too() -> None:
     pack = RulePack("mine", (Rule("Bad", "(a|a|aa)+$"),))
     matcher = Matcher([BoundRule(pack.rules[0], pack, "rules")])
     names = ["a" * 15 + f"!{i}" for i in range(100_000)]
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(RuleTimeoutError):
-        matcher.first_matches(names, [[None]] * len(names))
-    assert time.perf_counter() - started < 5
+        matcher.decide((name, None) for name in names)
+    assert time.process_time() - started < 5
 
 
 def test_a_condition_without_end_is_stopped() -> None:
     pack = RulePack("mine", (Rule("Bad", "kernel", cpu_op="(a|a|aa)+$"),))
     matcher = Matcher([BoundRule(pack.rules[0], pack, "rules")])
     with pytest.raises(RuleTimeoutError, match="cpu_op"):
-        matcher.first_matches(["kernel"], [["a" * 60 + "!"]])
+        matcher.decide([("kernel", "a" * 60 + "!")])
 
 
 def test_a_vetted_pattern_meets_a_hostile_name_under_the_limit_and_loses() -> None:
     pack = RulePack("built-in", (Rule("Slow", "(a|a|aa)+$"), Rule("Next", "aaa")))
     matcher = Matcher([BoundRule(rule, pack, "builtin", limited=False) for rule in pack.rules])
-    started = time.perf_counter()
-    ((winner,),) = matcher.first_matches(["a" * 5000 + "!"], [[None]])
+    started = time.process_time()
+    winner = matcher.winner("a" * 5000 + "!", None)
     assert winner is not None
     assert winner.rule.category == "Next"
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2

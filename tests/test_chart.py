@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.chart.non_overlapped import first_cover
+from tracelens_ext.chart.non_overlapped import non_overlapped_time
 from tracelens_ext.chart.runs import NOT_GPU, measure_devices, measure_run
 from tracelens_ext.chart.specification import ChartInput, parse_inputs
 from tracelens_ext.chart.tables import ELAPSED, category_table, input_table, kernel_table
@@ -44,7 +44,7 @@ def naive(spans: list[tuple[int, int]]) -> list[int]:
 def test_each_instant_belongs_to_whom_covers_it_first(spans: list[tuple[int, int]]) -> None:
     start = np.array([s for s, _ in spans], dtype=np.int64)
     end = start + np.array([d for _, d in spans], dtype=np.int64)
-    share = first_cover(start, end)
+    share = non_overlapped_time(start, end)
     assert share.tolist() == naive(spans)
     assert share.sum() == union_length(start, end)
     assert (share <= end - start).all()
@@ -54,7 +54,9 @@ def test_each_instant_belongs_to_whom_covers_it_first(spans: list[tuple[int, int
 def test_it_does_not_matter_when(spans: list[tuple[int, int]], shift: int) -> None:
     start = np.array([s for s, _ in spans], dtype=np.int64)
     end = start + np.array([d for _, d in spans], dtype=np.int64)
-    assert (first_cover(start + shift, end + shift) == first_cover(start, end)).all()
+    assert (
+        non_overlapped_time(start + shift, end + shift) == non_overlapped_time(start, end)
+    ).all()
 
 
 def test_time_is_counted_once_and_summed_by_kernel() -> None:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [
+    pytest.mark.process,
     needs_html,
-    pytest.mark.skipif(chromium() is None, reason="needs Chromium: apt-get install chromium"),
+    pytest.mark.skipif(chromium() is None, reason="needs Chromium"),
 ]
 _CHART = "#chart-elapsed-time"
 _NAMES = f"[...document.querySelectorAll('{_CHART} .ytick text')].map((t) => t.textContent)"

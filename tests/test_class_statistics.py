@@ -26,8 +26,6 @@ from statistics_helpers import (
     SPECIFICATION,
     TAG,
     TWO_GPUS,
-    needs_gpa,
-    needs_two_gpus,
 )
 
 from tracelens_ext import StatisticClassifier, read_trace
@@ -381,7 +379,7 @@ def test_tags_that_no_range_of_a_trace_has() -> None:
     assert (found.count, found.time_ns) == (1, 10_000)
 
 
-@needs_two_gpus
+@pytest.mark.real_data
 def test_a_real_export() -> None:
     trace = read_trace(TWO_GPUS, cache=False)
     totals = event_totals(trace, tag="ncclGroupEnd")
@@ -403,7 +401,7 @@ def _specified() -> str:
     return text[start : text.index("\n\n\n=====", start)] + "\n"
 
 
-@needs_gpa
+@pytest.mark.real_data
 def test_the_specification_to_the_byte() -> None:
     ranges: list[list[object]] = [["Name", "Projected Start (ns)", "Projected Duration (ns)"]]
     ranges += [[TAG, 10**10 * n, 8_578_016_800] for n in range(5)]  # of the average that it shows
@@ -418,7 +416,7 @@ def test_the_specification_to_the_byte() -> None:
     assert "per range: 7.35 (%)" in _specified()
 
 
-@needs_gpa
+@pytest.mark.real_data
 def test_the_numbers_of_the_specification() -> None:
     class_map = load_configuration(GPA / "config.json").class_map
     assert class_map is not None

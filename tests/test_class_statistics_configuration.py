@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from statistics_helpers import GPA, SPECIFICATION, TAG, needs_gpa
+from statistics_helpers import GPA, SPECIFICATION, TAG
 
 from tracelens_ext.class_statistics.configuration import (
     InputSpec,
@@ -209,7 +209,7 @@ def test_a_class_map_alone_or_in_a_configuration(tmp_path: Path) -> None:
     assert load_class_map(tmp_path / "config.json") == {"a": "b"}
 
 
-@needs_gpa
+@pytest.mark.real_data
 def test_the_specification_of_the_format_as_it_stands(tmp_path: Path) -> None:
     text = SPECIFICATION.read_text(encoding="utf-8")
     (document,) = re.findall(r'^```json\n(\{\n    "inputs".*?)^```', text, re.DOTALL | re.MULTILINE)
@@ -225,7 +225,7 @@ def test_the_specification_of_the_format_as_it_stands(tmp_path: Path) -> None:
     assert (report.title, report.tag) == ("Llama2-70B-From-NSYS-REP", TAG)
 
 
-@needs_gpa
+@pytest.mark.real_data
 def test_the_real_configuration() -> None:
     configuration = load_configuration(GPA / "config.json")
     (spec,) = configuration.inputs

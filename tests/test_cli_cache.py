@@ -121,9 +121,8 @@ def test_small_traces_are_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_every_command_that_reads_a_trace_has_the_options() -> None:
     group: Any = typer.main.get_command(app)
-    single = {
-        n: command for n, command in group.commands.items() if not hasattr(command, "commands")
-    }
+    every = {name: group.get_command(None, name) for name in group.commands}
+    single = {n: command for n, command in every.items() if not hasattr(command, "commands")}
     assert {"report", "demo"} <= single.keys()
     for name, command in single.items():
         has = "no_cache" in (parameter.name for parameter in command.params)

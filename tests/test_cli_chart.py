@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -19,7 +20,6 @@ from report_html_helpers import HOSTILE, read_page
 
 from tracelens_ext.chart.engines import known_models
 from tracelens_ext.cli import run
-from tracelens_ext.demo import write_demo_trace
 from tracelens_ext.report.manifest import MANIFEST, manifest_files
 
 SHARED = ROOT.parent / "shared"
@@ -33,11 +33,11 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(short_demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that the page's reader has."""
     folder = tmp_path_factory.mktemp("chart")
     small_export(folder / "run2.sqlite")
-    write_demo_trace(folder / "demo.json.gz", steps=1)
+    shutil.copy(short_demo_trace, folder / "demo.json.gz")
     for name in ("run1.nsys-rep", "run2.nsys-rep", "new.nsys-rep"):
         report(folder / name)
     (folder / "engine_def.json").write_text(blocks("json")[0], encoding="utf-8")
@@ -77,6 +77,7 @@ def seconds(folder: Path | str = ".") -> dict[str, dict[str, float]]:
 COMMANDS = [line for block in blocks("console") for line in block.splitlines() if "chart" in line]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("line", COMMANDS)
 def test_every_command_of_the_page_draws_a_chart(
     line: str, capsys: pytest.CaptureFixture[str]
@@ -108,6 +109,7 @@ def test_the_page_shows_the_three_examples() -> None:
     assert any("new.nsys-rep,DEF,ABC" in line for line in COMMANDS)
 
 
+@pytest.mark.process
 def test_python_of_the_page_runs() -> None:
     (code,) = blocks("python")
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, capture_output=True)
@@ -182,7 +184,7 @@ def test_bad_files_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
                                       ' "pid": 1, "tid": 1, "ts": 1, "dur": 1}]}')  # fmt: skip
     for name, words in (
         ("absent.json", "no such file"),
-        ("text.json", "is not JSON"),
+        ("text.json", "is no trace of a known format"),
         ("host_only.json", "holds no GPU event"),
     ):
         # The other input is fine, and nothing is written for it alone.
@@ -194,6 +196,7 @@ def test_bad_files_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
         assert not Path("result.csv").exists()
 
 
+@pytest.mark.process
 def test_a_damaged_report_shows_what_nsys_says(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.nsys-rep").write_bytes(b"damaged")
     assert chart("bad.nsys-rep,vllm,llama,1") == 1
@@ -202,6 +205,7 @@ def test_a_damaged_report_shows_what_nsys_says(capsys: pytest.CaptureFixture[str
     assert "the report is damaged" in told
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("option", ["--nsys_cmd", "--nsys-cmd", "--nsys"])
 def test_which_nsys(
     option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -287,10 +291,11 @@ def test_of_many_runs_the_times_are_shown_first(capsys: pytest.CaptureFixture[st
     assert "1, 2, 3, 4, 5: the trace has 2 GPUs" in out
 
 
+@pytest.mark.process
 def test_help_lists_engines_and_models_at_once() -> None:
     program = (
         "import sys; from tracelens_ext.cli import run; code = run(['chart', '--help']);"
-        "slow = {'pandas', 'numpy', 'openpyxl', 'plotly', 'jinja2'} & set(sys.modules);"
+        "slow = {'pandas', 'numpy', 'xlsxwriter', 'plotly', 'jinja2'} & set(sys.modules);"
         "sys.exit(code or (f'imported: {slow}' if slow else 0))"
     )
     done = subprocess.run(
@@ -310,7 +315,7 @@ def test_maps_of_the_user_are_known() -> None:
     assert {"gemm", "misc", "CPU(non-GPU)"} <= set(seconds()["ABC_DEF_run2_0"])
 
 
-@pytest.mark.skipif(not TWO_GPUS.is_file(), reason=f"{TWO_GPUS} is not there")
+@pytest.mark.real_data
 def test_a_real_export_event_by_event() -> None:
     """The sums by kernel are those of the plain loop over events sorted by start."""
     connection = sqlite3.connect(f"file:{TWO_GPUS}?mode=ro", uri=True)
@@ -336,6 +341,7 @@ def test_a_real_export_event_by_event() -> None:
                                "llama_vllm_two_gpu_training_0_gpu1"]  # fmt: skip
 
 
+@pytest.mark.process
 def test_the_benchmark_measures_both_commands(tmp_path: Path) -> None:
     table = benchmark().table(tmp_path, 1, kernels=2000)
     assert re.search(r"^\| nsys stats \| \d+\.\d \|$", table, re.MULTILINE)

@@ -27,7 +27,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def every_command(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[list[str], Any]]:
     if hasattr(command, "commands"):
         for name in command.commands:
-            yield from every_command(command.commands[name], (*words, name))
+            yield from every_command(command.get_command(None, name), (*words, name))
     else:
         yield list(words), command
 

@@ -161,10 +161,11 @@ def test_a_trace_is_like_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no category changed by more than 0.1 % of the GPU time" in capsys.readouterr().out
 
 
+@pytest.mark.process
 def test_help_comes_at_once_and_says_all() -> None:
     program = (
         "import sys; from tracelens_ext.cli import run; code = run(sys.argv[1:]);"
-        "slow = {'pandas', 'numpy', 'openpyxl', 'plotly', 'rich'} & set(sys.modules);"
+        "slow = {'pandas', 'numpy', 'xlsxwriter', 'plotly', 'rich'} & set(sys.modules);"
         "sys.exit(code or (f'imported: {slow}' if slow else 0))"
     )
     for command in ("compare", "report"):

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from make_trace import short_demo
 
 from tracelens_ext.cli import run
-from tracelens_ext.demo import build_demo_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DEMO = json.dumps(build_demo_trace(steps=1)).encode()
+DEMO = json.dumps(short_demo()).encode()
 PACKED = gzip.compress(DEMO, mtime=0)
 
 
@@ -46,7 +46,7 @@ def _jax() -> bytes:
 
 BROKEN: dict[str, tuple[bytes, str]] = {
     "empty.json": (b"", "is empty"),
-    "text.json": (b"hello world", "is not JSON"),
+    "text.json": (b"hello world", "is no trace of a known format"),
     "no_events.json": (b'{"a": 1}', "without traceEvents"),
     "zero_events.json": (b'{"traceEvents": []}', "no events"),
     "cut.json": (DEMO[: len(DEMO) // 2], "ends in the middle"),
@@ -172,7 +172,7 @@ def test_a_crash_is_one_line_and_asks_for_a_report(
     def crash(*_: object, **__: object) -> None:
         raise ZeroDivisionError("on\npurpose")
 
-    monkeypatch.setattr("tracelens_ext.report.perf_report.build_perf_report", crash)
+    monkeypatch.setattr("tracelens_ext.sheets.report.build_perf_report", crash)
     trace = tmp_path / "trace.json"
     trace.write_bytes(DEMO)
     assert run(["report", str(trace), "-o", str(tmp_path / "r.xlsx")]) == 1
@@ -197,6 +197,7 @@ def test_names_that_are_no_files(
     assert "internal error" not in error
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_full_disk_under_standard_output(tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
@@ -216,6 +217,7 @@ def test_a_full_disk_under_standard_output(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.process
 def test_nothing_is_drawn_on_a_stderr_that_is_no_terminal(tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     trace.write_bytes(DEMO)

@@ -104,6 +104,7 @@ def test_without_the_extra_it_says_what_to_install(
     assert "pip install 'tracelens-ext[fleet]'" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_help_loads_nothing_heavy() -> None:
     program = (
         "import sys; from tracelens_ext.cli import run; code = run(['fleet', '--help']);"
@@ -130,6 +131,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.process
 @needs_fleet
 def test_the_commands_of_the_page_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -144,6 +146,7 @@ def test_the_commands_of_the_page_run(
         assert capsys.readouterr().err == "", command
 
 
+@pytest.mark.process
 @needs_fleet
 def test_the_python_of_the_page_runs(folder: Path) -> None:
     for number, code in enumerate(blocks("python")):

@@ -273,6 +273,7 @@ def test_errors_are_one_line(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.process
 def test_ascii_terminals_will_do() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tracelens_ext", "kernels", "trace.json", "-g", "--no-cache"],
@@ -285,10 +286,11 @@ def test_ascii_terminals_will_do() -> None:
     assert b"reduce_kernel -> gemm" in done.stdout
 
 
+@pytest.mark.process
 def test_help_comes_at_once() -> None:
     program = (
         "import sys; from tracelens_ext.cli import run; code = run(sys.argv[1:]);"
-        "slow = {'pandas', 'numpy', 'openpyxl', 'plotly', 'rich'} & set(sys.modules);"
+        "slow = {'pandas', 'numpy', 'xlsxwriter', 'plotly', 'rich'} & set(sys.modules);"
         "sys.exit(code or (f'imported: {slow}' if slow else 0))"
     )
     for command, options in (("gaps", ("--log", "--json")), ("kernels", ("--verbose", "--gaps"))):

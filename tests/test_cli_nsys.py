@@ -12,7 +12,7 @@ from pathlib import Path
 import openpyxl
 import pytest
 from make_trace import TraceMaker
-from statistics_helpers import CLASSES, GPA, KERNELS, MEMORY, needs_gpa, write_tables
+from statistics_helpers import CLASSES, GPA, KERNELS, MEMORY, write_tables
 
 from tracelens_ext.cli import run
 from tracelens_ext.report.manifest import MANIFEST, made_here
@@ -223,7 +223,7 @@ def test_class_maps_that_are_refused(capsys: pytest.CaptureFixture[str]) -> None
     assert "'xmma_gemm'" in err
 
 
-@needs_gpa
+@pytest.mark.real_data
 def test_the_real_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     assert stats("--config", GPA / "config.json") == 0
     out = capsys.readouterr().out
@@ -265,6 +265,7 @@ def test_commands_of_the_page_run(command: str, capsys: pytest.CaptureFixture[st
         assert out == shown
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("code", blocks("python"))
 def test_python_of_the_page_runs(code: str) -> None:
     _reader_folder()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -9,18 +10,18 @@ import subprocess
 import sys
 import time
 import zipfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from comparison_helpers import needs_html, training, write
-from test_workers import children
 
 from tracelens_ext.cli import parallel, run
-from tracelens_ext.demo import write_demo_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="no worker processes on this system")
 
@@ -45,18 +46,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """For each trace, whether another process reported on it."""
     answers: list[bool] = []
-    take = parallel._Reports.take
+    result = parallel._Workers._result
 
-    def noted(self: parallel._Reports, index: int) -> parallel.Outcome | None:
-        found = take(self, index)
-        answers.append(found is not None)
-        return found
+    def noted(self: Any, number: int, future: Future[Any] | None) -> object:
+        answers.append(future is not None and not future.exception() and bool(future.result()))
+        return result(self, number, future)
 
-    monkeypatch.setattr(parallel._Reports, "take", noted)
+    monkeypatch.setattr(parallel._Workers, "_result", noted)
     yield answers
 
 
-def outcome(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[object, ...]:
+def outcome(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str, str, dict[str, object]]:
     """Exit code, what is printed, and every file that is written; those are removed."""
     shutil.rmtree("out", ignore_errors=True)
     code = run(["report", "ranks", *arguments])
@@ -72,6 +74,7 @@ def outcome(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[o
     return code, out, err, written
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "options",
     [
@@ -97,17 +100,17 @@ def test_the_same_to_the_byte(
     options: list[str], capsys: pytest.CaptureFixture[str], asked: list[bool]
 ) -> None:
     alone = outcome([*options, "--jobs", "1"], capsys)
-    assert not any(asked)
-    asked.clear()
+    assert not asked
     together = outcome([*options, "--jobs", "2"], capsys)
     assert asked == [True] * 6
     assert together == alone
     assert alone[0] == 1
-    assert "rank4.json: " in str(alone[2])
-    assert len(alone[3]) >= 4  # type: ignore[arg-type]
+    assert "rank4.json: " in alone[2]
+    assert len(alone[3]) >= 4
     assert not children()
 
 
+@pytest.mark.process
 def test_rules_that_are_no_good_are_the_same_error(capsys: pytest.CaptureFixture[str]) -> None:
     Path("rules.toml").write_text("[[rule]]\npattern = '('\n")
     options = ["-o", "out", "--rules", "rules.toml"]
@@ -115,110 +118,211 @@ def test_rules_that_are_no_good_are_the_same_error(capsys: pytest.CaptureFixture
     assert not children()
 
 
+@pytest.mark.process
 def test_own_rules_count(capsys: pytest.CaptureFixture[str], asked: list[bool]) -> None:
     Path("rules.toml").write_text(
         '[[rule]]\ncategory = "Mine"\npattern = "gemm"\nexamples = ["my_gemm"]\n'
     )
     options = ["-o", "out", "--format", "json", "--rules", "rules.toml"]
     alone = outcome([*options, "--jobs", "1"], capsys)
-    asked.clear()
     assert outcome([*options, "--jobs", "2"], capsys) == alone
     assert asked == [True] * 6
     assert b"Mine" in str(alone[3]).encode()
 
 
-@pytest.mark.parametrize("when", ["at the start", "in the middle", "never starts"])
-def test_processes_that_die(
-    when: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_is_killed_is_an_error_of_its_trace_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ["-o", "out", "--format", "json"]
-    alone = outcome([*options, "--jobs", "1"], capsys)
-    report, count = parallel._Process.report, 0
+    _, alone_out, alone_err, alone_files = outcome([*options, "--jobs", "1"], capsys)
+    give = parallel._Workers._give
 
-    def and_die(self: parallel._Process, index: int) -> bool:
-        nonlocal count
-        count += 1
-        given = report(self, index)
-        if when == "at the start" or count == 4:
-            self._process.kill()
-        return given
+    def and_kill(self: Any, pool: Any) -> None:
+        give(self, pool)
+        if (2, pool) in self._running.values():
+            next(iter(pool._processes.values())).kill()
 
-    monkeypatch.setattr(parallel._Process, "report", and_die)
-    if when == "never starts":
-        monkeypatch.setattr(sys, "executable", "/there/is/none")
-    assert outcome([*options, "--jobs", "2"], capsys) == alone
+    monkeypatch.setattr(parallel._Workers, "_give", and_kill)
+    code, out, err, files = outcome([*options, "--jobs", "2"], capsys)
+    assert code == 1
+    said = (
+        "tracelens-ext: ranks/rank2.json: the process that worked on it died (killed, or out of"
+        " memory); try it again with more free memory or a smaller --jobs"
+    )
+    assert err.splitlines() == [said, *alone_err.splitlines()]
+    assert set(alone_files) - set(files) == {"out/rank2_perf_report.json"}
+    assert all(alone_files[name] == files[name] for name in files)
+    assert "Wrote out/rank3_perf_report.json" in out
+    assert "rank2" in alone_out
+    assert "rank2" not in out
     assert not children()
 
 
-def test_comparing_and_small_traces_are_done_here(
+def test_where_no_process_can_be_started_all_is_done_here(
     capsys: pytest.CaptureFixture[str], asked: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome(["-o", "out", "--compare", "--jobs", "2"], capsys)
+    options = ["-o", "out", "--format", "json"]
+    alone = outcome([*options, "--jobs", "1"], capsys)
+
+    def refused(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "no more processes")
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", refused)
+    assert outcome([*options, "--jobs", "2"], capsys) == alone
+    assert asked == [False] * 6
+
+
+def test_comparing(capsys: pytest.CaptureFixture[str], asked: list[bool]) -> None:
+    options = ["-o", "out", "--compare"]
+    alone = outcome([*options, "--jobs", "1"], capsys)
+    assert outcome([*options, "--jobs", "2"], capsys) == alone
+    assert asked == [True] * 6
+
+
+def test_small_traces_are_done_here(
+    capsys: pytest.CaptureFixture[str], asked: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(parallel, "WORTHWHILE_BYTES", 10**6)
     outcome(["-o", "out", "--jobs", "2"], capsys)
-    assert not any(asked)
+    assert not asked
 
 
-def test_a_process_whose_parent_is_gone_stops_what_it_does() -> None:
-    program = (
-        "import time;"
-        "from tracelens_ext.cli import parallel_worker;"
-        "parallel_worker._outcome = lambda *_: print('at it', flush=True) or time.sleep(60);"
-        "parallel_worker.main()"
+def test_a_worker_imports_nothing_from_the_working_folder_and_runs_no_script_again(
+    tmp_path: Path,
+) -> None:
+    """A script needs no `if __name__ == "__main__":`, and a folder of downloads is no danger."""
+    for name in ("multiprocessing", "pandas", "random"):
+        Path(f"{name}.py").write_text("open('imported', 'w').close()")
+    script = tmp_path / "scripts" / "script.py"
+    script.parent.mkdir()
+    script.write_text(
+        "from tracelens_ext.cli import parallel, run\n"
+        "print('once')\n"
+        "parallel.WORTHWHILE_BYTES = 0\n"
+        "run(['report', 'ranks', '-o', 'out', '--jobs', '2', '-q'])\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, check=True, capture_output=True, text=True
     )
-    with process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("{}\n0\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "at it\n"
-        process.stdin.close()
-        assert process.wait(30) == 0
+    assert done.stdout == "once\n"
+    assert done.stderr.count("\n") == 2  # of the broken ranks
+    assert len(list((tmp_path / "out").iterdir())) == 4
+    assert not (tmp_path / "imported").exists()
 
 
+#: Two workers in the middle of writing a file.
+TASK = """
+import time
+from pathlib import Path
+from tracelens_ext.report.atomic import written_beside
+with written_beside("half/{0}"):
+    Path("started{0}").touch()
+    time.sleep(60)
+"""
+PROGRAM = """
+import sys
+from functools import partial
+from pathlib import Path
+from tracelens_ext.cli import parallel
+from tracelens_ext.cli.signals import Stopping
+from tracelens_ext.settings import reading_with
+
+parallel.WORTHWHILE_BYTES = 0
+stopping = Stopping()
+stopping.listen()
+tasks = [partial(exec, sys.argv[1].format(number)) for number in range(4)]
+try:
+    with reading_with(jobs=2), parallel.each_trace([Path("ranks/rank0.json")] * 4, tasks) as each:
+        for result in each:
+            result()
+except KeyboardInterrupt:
+    print(stopping.message())
+"""
+
+
+@pytest.mark.usefixtures("signals_heard")
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [("SIGINT", "interrupted\n"), ("SIGTERM", "terminated\n"), ("SIGKILL", "")],
+)
+def test_workers_end_with_their_parent(name: str, printed: str, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, TASK],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as parent:
+        assert eventually(lambda: len(list(tmp_path.glob("started*"))) == 2)
+        started = children_of(parent.pid)
+        assert len(started) >= 2
+        parent.send_signal(signal.Signals[name])
+        assert parent.communicate(timeout=60)[0] == printed
+    assert eventually(lambda: not any(map(is_running, started)))
+    assert not list((tmp_path / "half").iterdir())
+    assert len(list(tmp_path.glob("started*"))) == 2
+
+
+@pytest.mark.usefixtures("signals_heard")
 def test_an_interrupt_leaves_no_process_and_no_half_written_file(tmp_path: Path) -> None:
-    ranks = tmp_path / "many"
-    ranks.mkdir()
-    write_demo_trace(ranks / "rank0.json", steps=1)
-    for number in range(1, 30):
-        os.link(ranks / "rank0.json", ranks / f"rank{number}.json")
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(500):  # more than can be done before the signal comes
+        os.link(tmp_path / "ranks" / "rank0.json", many / f"rank{number}.json")
     program = (
         "from tracelens_ext.cli import main, parallel;"
         "parallel.WORTHWHILE_BYTES = 0;"
-        f"main(['report', {str(ranks)!r}, '-o', 'half', '--jobs', '2'])"
+        "main(['report', 'many', '-o', 'half', '--jobs', '2'])"
     )
-    parent = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", program],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    with parent:
+    ) as parent:
         assert parent.stdout is not None
         parent.stdout.readline()  # the first is written
         started = children_of(parent.pid)
-        assert len(started) == 2
+        assert len(started) >= 2
         parent.send_signal(signal.SIGINT)
-        _, err = parent.communicate(timeout=30)
+        _, err = parent.communicate(timeout=60)
     assert parent.returncode == 130
     assert err == "tracelens-ext: interrupted\n"
-    for _ in range(100):
-        if not any(Path(f"/proc/{pid}").exists() for pid in started):
-            break
-        time.sleep(0.05)
-    else:
-        pytest.fail("a process outlives its parent")
+    assert eventually(lambda: not any(map(is_running, started)))
     left = [path.name for path in (tmp_path / "half").iterdir()]
-    assert left
+    assert 0 < len(left) < 500
     assert all(name.endswith("_perf_report.xlsx") for name in left)
     assert all(zipfile.is_zipfile(tmp_path / "half" / name) for name in left)
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Whether something comes true within a minute."""
+    for _ in range(1200):
+        if holds():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def children() -> list[int]:
+    """The workers of this process."""
+    return [
+        child
+        for child in children_of(os.getpid())
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
 
 
 def children_of(pid: int) -> list[int]:
     """The processes that another has started."""
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(child) for child in text.split()]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there, and has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

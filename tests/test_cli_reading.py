@@ -320,7 +320,7 @@ def test_the_options_are_the_last_of_the_help() -> None:
     import typer.main
 
     group: Any = typer.main.get_command(app)
-    names = [name for p in group.commands["kernels"].params for name in p.opts]
+    names = [name for p in group.get_command(None, "kernels").params for name in p.opts]
     assert names[-len(OPTIONS) :] == list(OPTIONS)
 
 

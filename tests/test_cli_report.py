@@ -66,7 +66,7 @@ def test_arguments_that_name_nothing(capsys: pytest.CaptureFixture[str], tmp_pat
     (tmp_path / "empty").mkdir()
     assert report("empty") == 1
     assert (
-        "empty: holds no .json, .json.gz, .sqlite or .nsys-rep file; name the folder"
+        "empty: holds no .nsys-rep, .qdrep, .sqlite, .json or .json.gz file; name the folder"
         in capsys.readouterr().err
     )
     assert report("none*.json") == 1
@@ -90,6 +90,19 @@ def test_the_default_is_a_workbook_beside_the_trace(
     assert out.endswith(f"Wrote {Path('in/t_perf_report.xlsx')}\n")
     assert report("in/t.json", "-q") == 0, "its own report is replaced"
     assert capsys.readouterr().out == ""
+
+
+def test_a_table_that_is_large_for_a_workbook_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracelens_ext.report.excel.MANY_CELLS", 20)
+    write(tmp_path / "t.json", training(2))
+    assert report("t.json", "-q", "-o", "x.xlsx") == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("kernel_summary has ") for line in lines)
+    assert all("--format csv or parquet" in line for line in lines)
+    assert report("t.json", "-q", "--format", "csv") == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

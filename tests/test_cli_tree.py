@@ -257,6 +257,7 @@ def assert_unmerged(analyzer: TreePerfAnalyzer, tree: MergedTree) -> None:
     assert summed == merged
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize(
     "name",
     [
@@ -270,8 +271,6 @@ def assert_unmerged(analyzer: TreePerfAnalyzer, tree: MergedTree) -> None:
 )
 def test_real_traces(name: str) -> None:
     path = SHARED / f"{name}.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
     assert_right(TreePerfAnalyzer(path))
 
 

@@ -10,8 +10,7 @@ import pytest
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.demo import write_demo_trace
-from tracelens_ext.report.perf_report import build_perf_report
+from tracelens_ext.sheets.report import build_perf_report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -170,18 +169,14 @@ def test_no_communication_no_rows_and_no_sheet() -> None:
     assert "coll_analysis" not in build_perf_report(analyzer).sheets
 
 
-def test_the_sheet_can_be_switched_off(tmp_path: Path) -> None:
-    path = tmp_path / "demo.json.gz"
-    write_demo_trace(path)
-    analyzer = TreePerfAnalyzer(path)
+def test_the_sheet_can_be_switched_off(demo_trace: Path) -> None:
+    analyzer = TreePerfAnalyzer(demo_trace)
     assert "coll_analysis" in build_perf_report(analyzer).sheets
     assert "coll_analysis" not in build_perf_report(analyzer, collective_analysis=False).sheets
 
 
-def test_the_demo(tmp_path: Path) -> None:
-    path = tmp_path / "demo.json.gz"
-    write_demo_trace(path)
-    analyzer = TreePerfAnalyzer(path)
+def test_the_demo(demo_trace: Path) -> None:
+    analyzer = TreePerfAnalyzer(demo_trace)
     table = analyzer.get_df_collectives()
     assert table["count"].sum() == analyzer.work.is_communication.sum()
     assert table["% of communication time"].sum() == pytest.approx(100)
@@ -190,10 +185,9 @@ def test_the_demo(tmp_path: Path) -> None:
     assert (described["bus bandwidth (GB/s)"] <= described["best bus bandwidth (GB/s)"]).all()
 
 
+@pytest.mark.real_data
 def test_a_real_training_step() -> None:
     path = SHARED / "nvidia" / "nccl.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
     table = TreePerfAnalyzer(path).get_df_collectives()
     by_size = table.set_index("In msg nelems")
     assert by_size.loc[7875584, "In msg bytes"] == 31_502_336

@@ -302,11 +302,10 @@ def test_swapping_two_traces_turns_every_sign(
 
 def _shared(name: str) -> TreePerfAnalyzer:
     path = SHARED / "traces" / f"{name}.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
     return TreePerfAnalyzer(path, use_kernel_name_categories=True)
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize(
     "name", ["nvidia/nccl", "graphs/vllm_decode_hip_graph", "amd/gpu_only_trace"]
 )
@@ -327,6 +326,7 @@ def test_a_real_trace_is_like_itself_and_like_its_own_report(name: str) -> None:
         assert compared.tolist() == pytest.approx(expected.tolist())
 
 
+@pytest.mark.real_data
 def test_one_model_on_two_makers_gpus() -> None:
     name = "Qwen_Qwen1.5-0.5B-Chat__1016005"
     analyzers = [_shared(f"nvidia/{name}"), _shared(f"amd/{name}")]

@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 
 from tracelens_ext.cli import run
 from tracelens_ext.demo import build_demo_trace, is_demo_trace, write_demo_trace
-from tracelens_ext.demo.kernels import UNCATEGORIZED, expected_categories
-from tracelens_ext.demo.tensors import Tensor, input_arguments
+from tracelens_ext.demo.machine import Machine
+from tracelens_ext.demo.tensors import Argument, Tensor, input_arguments, value
 from tracelens_ext.errors import OutputError, UsageError
 
 Event = dict[str, Any]
 
+UNCATEGORIZED = "Uncategorized"
 VENDORS = ("nvidia", "amd")
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 HOST = ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver")
@@ -64,9 +65,9 @@ CATEGORIES = {
 class Demo:
     """One demo trace with what the tests look things up by; times in integer nanoseconds."""
 
-    def __init__(self, vendor: str, seed: int = 0, steps: int = 3) -> None:
+    def __init__(self, vendor: Any, seed: int = 0, steps: int = 3, **place: int) -> None:
         self.vendor = vendor
-        self.document: dict[str, Any] = {**build_demo_trace(vendor, seed, steps)}  # type: ignore[arg-type]
+        self.document = build_demo_trace(vendor, seed, steps, **place)
         self.events: list[Event] = list(self.document["traceEvents"])
         self.by_cat: dict[str, list[Event]] = defaultdict(list)
         for event in self.events:
@@ -87,6 +88,13 @@ class Demo:
         if work["cat"] != "kernel":
             return "Memory Ops"
         return expected_categories(self.vendor)[work["name"]]
+
+
+@cache
+def expected_categories(vendor: str) -> dict[str, str]:
+    """The category that the data files say each kernel name has."""
+    roles = Machine(vendor).kernels.values()
+    return {kernel["name"]: kernel["category"] for kernels in roles for kernel in kernels}
 
 
 @cache
@@ -465,9 +473,73 @@ def test_times_and_shapes_give_possible_rates(vendor: str) -> None:
     assert sorted(rates)[len(rates) // 2] > peak / 4
 
 
+def test_operations_say_their_arguments() -> None:
+    """All but bookkeeping have shapes, types, strides and values, an entry an argument."""
+    silent = ("autograd::engine::", "record_param_comms", "Torch-Compiled", "AOTDispatcher")
+    for op in demo("nvidia").of("cpu_op"):
+        args = op["args"]
+        if op["name"].startswith(silent) or op["name"] == "CloneBackward0":
+            continue
+        columns = [args[key] for key in ("Input Dims", "Input type", "Input Strides")]
+        assert {len(column) for column in columns} == {len(args["Concrete Inputs"])}
+        for dims, dtype, strides in zip(*columns, strict=True):
+            if dtype == "TensorList":
+                assert [len(one) for one in dims] == [len(one) for one in strides]
+            else:
+                assert len(dims) == len(strides), op["name"]
+
+
+def test_a_step_in_ten_is_odd() -> None:
+    trace = Demo("nvidia", steps=5)
+    steps = [e for e in trace.of("user_annotation") if e["name"].startswith("ProfilerStep")]
+    lengths = {step["name"]: end(step) - start(step) for step in steps}
+    odd = lengths.pop("ProfilerStep#9")
+    assert odd > 1.2 * max(lengths.values())
+    (checkpoint,) = [e for e in trace.of("user_annotation") if e["name"] == "checkpoint"]
+    assert odd - max(lengths.values()) < 1.3 * (end(checkpoint) - start(checkpoint))
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_ranks_meet_in_their_collectives(vendor: Any) -> None:
+    """The same collectives on every rank, ending together; nobody waits for any but the last."""
+    traces = [Demo(vendor, 0, 1, rank=rank, ranks=3) for rank in range(3)]
+    for check in CHECKS:
+        check(traces[0])
+    calls = [[w for w in t.gpu if t.category(w) == "Communication"] for t in traces]
+    assert len({len(works) for works in calls}) == 1
+    for works in zip(*calls, strict=True):
+        assert len({json.dumps(work["args"].get("In msg nelems")) for work in works}) == 1
+        assert len({work["args"].get("Process Group Ranks") for work in works}) == 1
+        assert len({end(work) for work in works}) == 1
+        assert works[1]["dur"] == min(work["dur"] for work in works)
+    for rank, trace in enumerate(traces):
+        assert trace.document["distributedInfo"]["rank"] == rank
+        assert trace.document["distributedInfo"]["world_size"] == 3
+        assert {work["pid"] for work in trace.gpu} == {rank + (2 if vendor == "amd" else 0)}
+
+
+def test_every_sheet_has_rows() -> None:
+    from tracelens_ext import TreePerfAnalyzer
+
+    trace = demo("amd")
+    analyzer = TreePerfAnalyzer(trace.document, use_kernel_name_categories=True)
+    for table in (
+        analyzer.get_df_kernel_summary(),
+        analyzer.get_df_gap_summary(),
+        analyzer.get_df_collectives(),
+        analyzer.get_df_graph_launches(),
+        analyzer.get_df_nn_modules(),
+        analyzer.get_df_unlinked_kernels(),
+        analyzer.get_df_iterations(),
+        analyzer.get_df_kernel_launchers_unique_args(),
+    ):
+        assert len(table)
+
+
 # The text and the file --------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_same_bytes_on_every_run(tmp_path: Path) -> None:
     here = write_demo_trace(tmp_path / "a.json.gz")
     there = tmp_path / "b.json.gz"
@@ -504,6 +576,7 @@ def test_packed_and_plain_hold_the_same_text(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.json", "t.json.gz"]
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_structure_is_that_of_real_traces(vendor: str) -> None:
     """Each kind of event has the keys, in the order, of one in a recorded trace."""
@@ -516,8 +589,6 @@ def test_structure_is_that_of_real_traces(vendor: str) -> None:
         ),
     }[vendor]
     paths = [SHARED / f"{name}.json.gz" for name in names]
-    if not all(path.exists() for path in paths):
-        pytest.skip(f"the recorded traces are not in {SHARED}")
     shapes: set[tuple[str, ...]] = set()
     arguments: dict[str, set[str]] = defaultdict(set)
     top: set[str] = set()
@@ -563,6 +634,8 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         build_demo_trace("intel")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="at least 1"):
         build_demo_trace(steps=0)
+    with pytest.raises(UsageError, match="no rank 2 among 2"):
+        build_demo_trace(rank=2, ranks=2)
     with pytest.raises(UsageError, match=r"ends in \.json or \.json\.gz"):
         write_demo_trace(tmp_path / "trace.txt", steps=1)
     (tmp_path / "folder.json").mkdir()
@@ -573,8 +646,8 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
 
 def test_tensors_are_described_as_the_profiler_does() -> None:
     tensor = Tensor((2, 3, 4))
-    assert tensor.stride == (12, 4, 1)
-    assert tensor.transposed().stride == (12, 1, 4)
+    assert tensor.strides == (12, 4, 1)
+    assert tensor.exchanged(-1, -2).strides == (12, 1, 4)
     assert tensor.flat().shape == (6, 4)
     assert tensor.nbytes == 48
     assert input_arguments([]) == {}
@@ -584,6 +657,17 @@ def test_tensors_are_described_as_the_profiler_does() -> None:
         "Input Strides": [[12, 4, 1], [[12, 4, 1]], [], [], [], []],
         "Input Dims": [[2, 3, 4], [[2, 3, 4]], [], [], [], []],
     }
+
+
+def test_the_data_files_say_tensors_and_sizes_in_words() -> None:
+    x = Tensor((1, 8, 6), "f32")
+    names: dict[str, Argument] = {"L": 8, "W": 6, "x": x}
+    assert value("f32[1,L,W]", names) == x
+    assert value("i64[]", names) == Tensor((), "i64")
+    assert value("3*W/2", names) == 9
+    assert value(["x.T", "L", None, 0.5], names) == [x.exchanged(-1, -2), 8, None, 0.5]
+    assert value("x.flat.shape", names) == [8, 6]
+    assert value("x.swap", names) == Tensor((1, 6, 8), "f32", (48, 1, 6))
 
 
 # The command ------------------------------------------------------------------------------------
@@ -605,6 +689,21 @@ def test_command_writes_and_names_the_next_one(
     document = json.loads(gzip.decompress(Path("demo_trace.json.gz").read_bytes()))
     assert document["tracelens_ext_demo"] == {"vendor": "amd", "seed": 4, "steps": 1}
     assert Path("demo_trace.json.gz").read_bytes() != first
+
+
+def test_command_writes_a_file_a_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["demo", "run/job.json", "--steps", "1", "--ranks", "2"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("wrote run/job_rank0.json to job_rank1.json (")
+    assert line.endswith("next: tracelens-ext fleet 'run/job_rank*.json' -o results\n")
+    names = sorted(path.name for path in Path("run").iterdir())
+    assert names == ["job_rank0.json", "job_rank1.json"]
+    Path("run/job_rank1.json").write_text("precious")
+    assert run(["demo", "run/job.json", "--steps", "1", "--ranks", "2"]) == 1
+    assert Path("run/job_rank1.json").read_text() == "precious"
 
 
 @pytest.mark.parametrize(

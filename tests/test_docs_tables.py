@@ -1,64 +1,144 @@
-"""`docs/tables.md` names every sheet and every column of the report."""
+"""`docs/tables.md` describes every sheet and every column, in the words of the registry.
+
+`python tests/test_docs_tables.py` brings the page up to date.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.demo import write_demo_trace
-from tracelens_ext.report.perf_report import DESCRIPTIONS, build_perf_report
+from tracelens_ext.sheets.report import build_perf_report
+from tracelens_ext.sheets.sheet import Sheet, offered_sheets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "tables.md"
+HEAD = "| column | unit | |\n|---|---|---|\n"
+INDEX_HEAD = "| sheet | when | method |\n|---|---|---|\n"
 
 
-def _named(section: str) -> list[re.Pattern[str]]:
-    """What is named in code style; `…` and CATEGORY stand for anything."""
-    names = re.findall(r"`([^`]+)`", section)
-    patterns = [re.escape(name).replace("…", ".+").replace("CATEGORY", ".+") for name in names]
-    return [re.compile(pattern) for pattern in patterns]
+def sheets() -> list[Sheet]:
+    return [offered.item for offered in offered_sheets()]
 
 
-def _sections() -> dict[str, str]:
-    parts = re.split(r"^#+ `(\w+)`\n", DOCUMENT.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+def column_table(sheet: Sheet) -> str:
+    """The columns as a table of Markdown; neighbours with one meaning together."""
+    rows: list[tuple[list[str], str, str]] = []
+    for column in sheet.described_columns():
+        if rows and rows[-1][1:] == (column.unit, column.meaning):
+            rows[-1][0].append(f"`{column.name}`")
+        else:
+            rows.append(([f"`{column.name}`"], column.unit, column.meaning))
+    return HEAD + "".join(_row(", ".join(names), unit, said) for names, unit, said in rows)
 
 
-def test_every_sheet_and_column_of_the_demo_is_documented(tmp_path: Path) -> None:
+def _row(*cells: str) -> str:
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells) + "\n"
+
+
+def index_table(described: Sequence[Sheet]) -> str:
+    """When each sheet is there, and the method that gives its table, as a table of Markdown."""
+    lines = []
+    for sheet in described:
+        when = [condition.words for condition in sheet.when]
+        when += [f"`{sheet.asked_by}=True`"] if sheet.asked_by else []
+        method = f"`{sheet.method}`" if sheet.method else ""
+        lines.append(_row(f"[`{sheet.name}`](#{sheet.name})", "; ".join(when), method))
+    return INDEX_HEAD + "".join(lines)
+
+
+def brought_up_to_date(text: str, described: Sequence[Sheet]) -> str:
+    """The page with the tables of these sheets; what it says beside them stays."""
+    text = re.sub(
+        re.escape(INDEX_HEAD) + r"(?:\|.*\n)*", lambda _: index_table(described), text, count=1
+    )
+    for sheet in described:
+        table = column_table(sheet)
+        section = re.compile(
+            rf"(^#+ `{re.escape(sheet.name)}`\n(?:(?!#|\|).*\n)*){re.escape(HEAD)}(?:\|.*\n)*",
+            re.MULTILINE,
+        )
+        text, found = section.subn(lambda m, table=table: m[1] + table, text)  # type: ignore[misc]
+        if not found:
+            text += f"\n## `{sheet.name}`\n\n{sheet.shows}.\n\n{table}"
+    return text
+
+
+def test_the_page_says_what_the_registry_says() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    message = f"run: python {Path(__file__).name}"
+    assert text == brought_up_to_date(text, sheets()), message
+
+
+def test_every_sheet_of_the_demo_comes_through_the_registry_with_every_column(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "demo.json.gz"
     write_demo_trace(path)
     analyzer = TreePerfAnalyzer(path, use_kernel_name_categories=True, add_python_func=True)
-    tables = build_perf_report(
+    report = build_perf_report(
         analyzer,
         short_kernel_study=True,
         group_by_num_kernels=True,
         micro_idle_thresh_us=5,
         gaps=True,
         iterations=True,
-    ).sheets
-    tables["get_df_kernel_launchers"] = analyzer.get_df_kernel_launchers(
-        id_cols=True, include_kernel_details=True
     )
-    tables["get_df_kernels"] = analyzer.get_df_kernels(
-        launcher_detail=True, cpu_op_detail=True, nn_module_detail=True
-    )
-    sections = _sections()
-    for name, table in tables.items():
-        named = _named(sections[name])
+    described = {sheet.name: sheet for sheet in sheets()}
+    assert list(report.sheets) == [name for name in described if name != "cpu_ops"]
+    for name, table in report.sheets.items():
+        columns = described[name].described_columns()
+        assert report.descriptions[name] == described[name].shows
         for column in table.columns:
-            assert any(pattern.fullmatch(column) for pattern in named), (name, column)
+            assert any(each.matches(column) for each in columns), (name, column)
 
 
-def test_the_table_of_a_trace_without_gpu_events_is_documented() -> None:
+def test_a_trace_without_gpu_events_has_a_sheet_of_the_registry_too() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 50)
     report = build_perf_report(TreePerfAnalyzer(maker.document()))
     ((name, table),) = report.sheets.items()
-    named = _named(_sections()[name])
-    assert all(any(pattern.fullmatch(c) for pattern in named) for c in table.columns)
+    (sheet,) = [sheet for sheet in sheets() if sheet.name == name]
+    assert [column.name for column in sheet.described_columns()] == list(table.columns)
 
 
-def test_every_sheet_that_the_index_describes_is_documented() -> None:
-    assert set(DESCRIPTIONS) <= set(_sections())
+def test_tables_that_are_no_sheets_are_described(tmp_path: Path) -> None:
+    path = tmp_path / "demo.json.gz"
+    write_demo_trace(path)
+    analyzer = TreePerfAnalyzer(path, use_kernel_name_categories=True, add_python_func=True)
+    tables = {
+        "get_df_kernel_launchers": analyzer.get_df_kernel_launchers(
+            id_cols=True, include_kernel_details=True
+        ),
+        "get_df_kernels": analyzer.get_df_kernels(
+            launcher_detail=True, cpu_op_detail=True, nn_module_detail=True
+        ),
+        "get_df_kernel_statistics": analyzer.get_df_kernel_statistics(),
+    }
+    text = DOCUMENT.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        section = text.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
+        assert not [column for column in table.columns if f"`{column}`" not in section], name
+
+
+def test_units_are_those_that_the_names_of_columns_tell() -> None:
+    from tracelens_ext.report.units import unit_of
+
+    for sheet in sheets():
+        for column in sheet.described_columns():
+            told = unit_of(column.name).symbol
+            assert column.meaning
+            same = {"B": "bytes", "GB/s": "10⁹ bytes/s"}.get(told, told)
+            assert not told or column.unit in (told, same), (sheet.name, column)
+
+
+if __name__ == "__main__":
+    page = brought_up_to_date(DOCUMENT.read_text(encoding="utf-8"), sheets())
+    DOCUMENT.write_text(page, encoding="utf-8")

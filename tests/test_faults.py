@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 pytestmark = [
+    pytest.mark.process,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
     pytest.mark.usefixtures("signals_heard"),
 ]
@@ -242,7 +243,7 @@ def test_an_interrupt_in_the_same_process(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tracelens_ext.report.perf_report.build_perf_report", interrupt)
+    monkeypatch.setattr("tracelens_ext.sheets.report.build_perf_report", interrupt)
     assert run(["report", str(trace), "-o", str(tmp_path / "r.xlsx")]) == 130
     assert capfd.readouterr() == ("", "tracelens-ext: interrupted\n")
 
@@ -269,6 +270,6 @@ def test_too_little_memory_is_one_line(
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("tracelens_ext.report.perf_report.build_perf_report", fail)
+    monkeypatch.setattr("tracelens_ext.sheets.report.build_perf_report", fail)
     assert run(["report", str(trace), "-o", "r.xlsx"]) == 1
     assert "not enough memory" in capfd.readouterr().err

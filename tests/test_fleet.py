@@ -168,6 +168,7 @@ def test_settings_reach_the_workers(ranks: Path, tmp_path: Path) -> None:
     assert "--max-bytes" in result.failures["message"].iloc[0]
 
 
+@pytest.mark.process
 @needs_web
 def test_a_worker_dies_and_one_trace_kills_each_that_reads_it(
     ranks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -442,6 +443,7 @@ def test_stems_are_plain_and_unlike(urls: list[str]) -> None:
         assert len(stem) < 100
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
 def test_only_this_machine_can_reach_it(workers: int) -> None:
     import psutil

@@ -14,8 +14,6 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.collectives import collective_calls
-from tracelens_ext.fleet import spread as spread_module
-from tracelens_ext.fleet import stragglers as stragglers_module
 from tracelens_ext.fleet.rows import trace_tables
 from tracelens_ext.fleet.spread import spread
 from tracelens_ext.fleet.stragglers import Stragglers, find_stragglers
@@ -38,14 +36,11 @@ TIMES = st.floats(0, 1e6, allow_nan=False).map(lambda ms: round(ms, 3))
 
 @given(
     st.lists(st.dictionaries(st.sampled_from("abc"), TIMES, min_size=1), min_size=1, max_size=8),
-    st.booleans(),
 )
 @settings(max_examples=25)
-def test_it_is_what_all_rows_together_give(ranks: list[dict[str, float]], many_folds: bool) -> None:
+def test_it_is_what_all_rows_together_give(ranks: list[dict[str, float]]) -> None:
     parts = [part(rank, times) for rank, times in enumerate(ranks)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spread_module, "_ROWS_AT_ONCE", 1 if many_folds else 10**6)
-        found = spread(iter(parts), ["key"], "ms").set_index("key")
+    found = spread(iter(parts), ["key"], "ms").set_index("key")
     for key, rows in pd.concat(parts).groupby("key"):
         row, values = found.loc[key], rows["ms"].to_numpy()
         assert row["ranks"] == len(values)
@@ -103,7 +98,7 @@ def calls(
 
 
 def found_in(parts: Sequence[pd.DataFrame]) -> Stragglers:
-    return find_stragglers(lambda: iter(parts))
+    return find_stragglers(iter(parts))
 
 
 def test_the_shortest_came_last() -> None:
@@ -202,9 +197,7 @@ def test_no_collectives_at_all() -> None:
 def test_it_is_what_a_plain_loop_finds(durations: list[list[int]], random: Any) -> None:
     parts = [calls(rank, row, size=8) for rank, row in enumerate(durations)]
     random.shuffle(parts)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stragglers_module, "_ROWS_AT_ONCE", random.choice([1, 4, 10**6]))
-        found = found_in(parts).ranks.set_index("rank")
+    found = found_in(parts).ranks.set_index("rank")
     last, caused = [0] * len(durations), [0.0] * len(durations)
     for column in zip(*durations, strict=True):
         slow = column.index(min(column))

@@ -17,14 +17,9 @@ from markdown_it import MarkdownIt
 
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.report import markdown_text
-from tracelens_ext.report.formats import (
-    Document,
-    Format,
-    document_text,
-    require_format,
-    write_document,
-)
+from tracelens_ext.report.formats import Format, require_format
 from tracelens_ext.report.plain_tables import plain_column, plain_headers
+from tracelens_ext.report.report import Report, report_text, write_report
 from tracelens_ext.report.terminal import safe_text
 
 if TYPE_CHECKING:
@@ -54,13 +49,13 @@ HOSTILE = (
 texts = st.text(max_size=30) | st.text("ab_*`|\\<>[]()!~$&#@:/.-+=0 \n", max_size=20)
 
 
-def document(*frames: pd.DataFrame, **more: Any) -> Document:
+def report_of(*frames: pd.DataFrame, **more: Any) -> Report:
     sheets = {f"table {place}": frame for place, frame in enumerate(frames)}
-    return Document(title="A report", sheets=sheets, **more)
+    return Report(title="A report", sheets=sheets, **more)
 
 
-def text_of(report: Document, chosen: Format) -> str:
-    return "".join(document_text(report, chosen))
+def text_of(report: Report, chosen: Format) -> str:
+    return "".join(report_text(report, chosen))
 
 
 # JSON.
@@ -76,7 +71,7 @@ def strictly_loaded(text: str) -> Any:
 def test_json_holds_rows_by_column() -> None:
     frame = pd.DataFrame({"name": ["a", None], "time_ms": [1.5, np.nan], "count": [2, 3]})
     facts = [("Duration (ms)", 2.5), ("Events", np.int64(7)), ("Nothing", None), ("Pct", math.inf)]
-    loaded = strictly_loaded(text_of(document(frame, facts=facts, notes=["So."]), Format.json))
+    loaded = strictly_loaded(text_of(report_of(frame, facts=facts, notes=["So."]), Format.json))
     assert next(iter(loaded)) == "generator"
     assert loaded["generator"] == "tracelens-ext"
     assert loaded["facts"] == {"Duration (ms)": 2.5, "Events": 7, "Nothing": None, "Pct": None}
@@ -93,14 +88,14 @@ def test_json_of_odd_tables() -> None:
     mixed = pd.DataFrame({"v": [True, 10**30, 2**64 - 1, -(2**63), "\ud800", pd.NaT, (1, 2)]})
     twice = pd.DataFrame([[1, 2, 3]], columns=["a", "a", ("b", 4)])
     loaded = strictly_loaded(
-        text_of(document(mixed, twice, pd.DataFrame(), pd.DataFrame({"x": []})), Format.json)
+        text_of(report_of(mixed, twice, pd.DataFrame(), pd.DataFrame({"x": []})), Format.json)
     )["tables"]
     assert [row["v"] for row in loaded["table 0"]] == [
         True, str(10**30), 2**64 - 1, -(2**63), "\ufffd", None, "(1, 2)",
     ]  # fmt: skip
     assert loaded["table 1"] == [{"a": 1, "a_2": 2, "b 4": 3}]
     assert loaded["table 2"] == loaded["table 3"] == []
-    assert strictly_loaded(text_of(Document("t", {}), Format.json))["tables"] == {}
+    assert strictly_loaded(text_of(Report("t", {}), Format.json))["tables"] == {}
 
 
 @given(
@@ -116,7 +111,7 @@ def test_json_keeps_every_value(rows: list[tuple[str, float, int]], title: str, 
             "whole": pd.Series([r[2] for r in rows], dtype="int64"),
         }
     )
-    report = Document(title, {label: frame}, facts=[(label, title)], notes=[title])
+    report = Report(title, {label: frame}, facts=[(label, title)], notes=[title])
     loaded = strictly_loaded(text_of(report, Format.json))
     kept = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in label)
     assert loaded["tables"][kept] == [
@@ -126,9 +121,9 @@ def test_json_keeps_every_value(rows: list[tuple[str, float, int]], title: str, 
 
 def test_a_long_table_is_written_whole() -> None:
     frame = pd.DataFrame({"n": range(20_000)})
-    loaded = strictly_loaded(text_of(document(frame), Format.json))
+    loaded = strictly_loaded(text_of(report_of(frame), Format.json))
     assert [row["n"] for row in loaded["tables"]["table 0"]] == list(range(20_000))
-    assert text_of(document(frame), Format.markdown).count("\n| ") == 20_002
+    assert text_of(report_of(frame), Format.markdown).count("\n| ") == 20_002
 
 
 # Markdown.
@@ -165,7 +160,7 @@ def test_markdown_shows_any_text_as_it_is(hostile: str) -> None:
     names = pd.Series([hostile, "next"], dtype=object)
     frame = pd.DataFrame({0: names, 1: [1.0, 2.0]})
     frame.columns = pd.Index([hostile or "name", "time_ms"], dtype=object)
-    report = Document(
+    report = Report(
         hostile,
         {hostile or "table": frame},
         facts=[(hostile, hostile)],
@@ -188,13 +183,13 @@ def test_markdown_shows_any_text_as_it_is(hostile: str) -> None:
 @given(texts, texts)
 def test_no_text_breaks_out_of_its_cell(first: str, second: str) -> None:
     frame = pd.DataFrame({"a": pd.Series([first, second], dtype=object), "b": [1, 2]})
-    tokens = rendered(text_of(document(frame), Format.markdown))
+    tokens = rendered(text_of(report_of(frame), Format.markdown))
     assert cells(tokens) == [as_read(first), "1", as_read(second), "2"]
 
 
 @given(texts)
 def test_no_note_is_more_than_text(note: str) -> None:
-    tokens = rendered(text_of(document(notes=[note]), Format.markdown))
+    tokens = rendered(text_of(report_of(notes=[note]), Format.markdown))
     kinds = [token.type for token in tokens if token.type.endswith("_open")]
     assert kinds in (
         ["heading_open", "bullet_list_open", "list_item_open", "paragraph_open"],
@@ -214,9 +209,9 @@ def test_plain_words_stay_plain() -> None:
 
 def test_a_name_of_a_megabyte_takes_no_time() -> None:
     for name in ("a" * 1_000_000 + "#", "a_" * 500_000 + "#", "`" * 1_000_000):
-        started = time.perf_counter()
+        started = time.process_time()
         assert len(markdown_text.cell(name)) > 1_000_000
-        assert time.perf_counter() - started < 5
+        assert time.process_time() - started < 5
 
 
 def test_markdown_numbers_stand_to_the_right_with_their_units() -> None:
@@ -224,7 +219,7 @@ def test_markdown_numbers_stand_to_the_right_with_their_units() -> None:
         {"name": ["x"], "total_time_ms": [1234.5], "% of GPU time": [12.345], "count": [3],
          "difference_ms": [0.5], "ratio": [np.nan], "yes": [True]}
     )  # fmt: skip
-    lines = text_of(document(frame), Format.markdown).splitlines()
+    lines = text_of(report_of(frame), Format.markdown).splitlines()
     assert lines[-3:] == [
         "| name | total_time_ms | % of GPU time | count | difference_ms | ratio | yes |",
         "| :--- | ---: | ---: | ---: | ---: | ---: | :--- |",
@@ -245,7 +240,7 @@ def test_parquet_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path:
     with pytest.raises(UsageError, match=r"pip install 'tracelens-ext\[parquet\]'"):
         require_format(Format.parquet)
     with pytest.raises(UsageError):
-        write_document(document(), Format.parquet, tmp_path / "out")
+        write_report(report_of(), {tmp_path / "out": Format.parquet})
     assert not (tmp_path / "out").exists()
     require_format(Format.csv)
 
@@ -267,7 +262,8 @@ def test_parquet_keeps_types_and_values(tmp_path: Path) -> None:
         }
     )
     frames = {"a/b": frame, "empty": frame.iloc[:0], "nothing": pd.DataFrame()}
-    paths = write_document(Document("t", frames), Format.parquet, tmp_path / "new" / "out")
+    write_report(Report("t", frames), {tmp_path / "new" / "out": Format.parquet})
+    paths = sorted((tmp_path / "new" / "out").glob("*.parquet"))
     assert [path.name for path in paths] == ["a_b.parquet", "empty.parquet", "nothing.parquet"]
     table = parquet.read_table(paths[0])
     assert table.schema.metadata[b"generator"] == b"tracelens-ext"
@@ -291,14 +287,17 @@ def test_parquet_keeps_types_and_values(tmp_path: Path) -> None:
 def test_parquet_leaves_the_old_files_when_one_cannot_be_written(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     frame = pd.DataFrame({"a": [1]})
-    (paths_before,) = write_document(Document("t", {"one": frame}), Format.parquet, tmp_path)
-    before = paths_before.read_bytes()
+    write_report(Report("t", {"one": frame}), {tmp_path: Format.parquet})
+    written = tmp_path / "one.parquet"
+    before = written.read_bytes()
     (tmp_path / "two.parquet").mkdir()
     with pytest.raises(OutputError, match=r"two\.parquet: cannot be written: it is a folder"):
-        write_document(Document("t", {"one": frame + 1, "two": frame}), Format.parquet, tmp_path)
-    assert paths_before.read_bytes() == before
+        write_report(
+            Report("t", {"one": frame + 1, "two": frame}), {tmp_path: Format.parquet}, force=True
+        )
+    assert written.read_bytes() == before
     with pytest.raises(OutputError, match="it is a file; give a folder"):
-        write_document(Document("t", {"one": frame}), Format.parquet, paths_before)
+        write_report(Report("t", {"one": frame}), {written: Format.parquet})
 
 
 # All.
@@ -306,12 +305,13 @@ def test_parquet_leaves_the_old_files_when_one_cannot_be_written(tmp_path: Path)
 
 def test_each_format_writes_the_same_tables(tmp_path: Path) -> None:
     frame = pd.DataFrame({"kernel_name": [KERNEL], "time_ms": [0.1]})
-    report = document(frame, notes=["A note."])
+    report = report_of(frame, notes=["A note."])
     for chosen in Format:
         if chosen is Format.parquet and importlib.util.find_spec("pyarrow") is None:
             continue
         target = tmp_path / "deep" / ("folder" if chosen.is_folder else f"file{chosen.suffix}")
-        for written in write_document(report, chosen, target):
+        write_report(report, {target: chosen})
+        for written in [target] if target.is_file() else target.iterdir():
             assert written.stat().st_size > 0
     loaded = json.loads((tmp_path / "deep" / "file.json").read_bytes())
     assert loaded["tables"]["table 0"] == [{"kernel_name": KERNEL, "time_ms": 0.1}]
@@ -324,9 +324,9 @@ def test_each_format_writes_the_same_tables(tmp_path: Path) -> None:
 def test_a_text_that_cannot_be_made_leaves_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "report.json"
     target.write_text("old")
-    broken = Document("t", {"good": pd.DataFrame({"a": [1]}), "bad": None})  # type: ignore[dict-item]
+    broken = Report("t", {"good": pd.DataFrame({"a": [1]}), "bad": None})  # type: ignore[dict-item]
     with pytest.raises(AttributeError):
-        write_document(broken, Format.json, target)
+        write_report(broken, {target: Format.json})
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 

@@ -9,7 +9,7 @@ import pytest
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.report.perf_report import build_perf_report
+from tracelens_ext.sheets.report import build_perf_report
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,10 +137,9 @@ def test_no_graphs_no_rows_and_no_sheet() -> None:
     assert "graph_launches" not in build_perf_report(analyzer).sheets
 
 
+@pytest.mark.real_data
 def test_a_real_training_job() -> None:
     path = SHARED / "graphs" / "training_cuda_graph.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
     table = TreePerfAnalyzer(path).get_df_graph_launches()
     assert table["launches"].tolist() == [6, 6]
     assert table["kernels_per_launch"].tolist() == [502, 339]

@@ -31,19 +31,28 @@ def nested(draw: st.DrawFn) -> Nested:
     return sorted(set(found))
 
 
-@given(nested(), st.lists(st.tuples(st.integers(0, 100), st.integers(1, 40)), max_size=6))
-def test_against_a_plain_loop(events: Nested, stretches: list[tuple[int, int]]) -> None:
+@given(
+    nested(),
+    st.lists(st.tuples(st.integers(0, 100), st.integers(1, 40)), max_size=6),
+    st.sampled_from([EventKind.CPU_OP, EventKind.PYTHON_FUNCTION]),
+    st.booleans(),
+)
+def test_against_a_plain_loop(
+    events: Nested, stretches: list[tuple[int, int]], kind: EventKind, frames: bool
+) -> None:
     maker = TraceMaker()
     maker.op("first", -1, 1, thread=99)  # times count from here
     for number, (start, end) in enumerate(events):
-        maker.op(f"op {number}", start, end - start)
-    trace = TreePerfAnalyzer(maker.document()).trace
+        make = maker.op if kind == EventKind.CPU_OP else maker.frame
+        make(f"op {number}", start, end - start)
+    tree = TreePerfAnalyzer(maker.document(), add_python_func=frames).tree
+    trace = tree.trace
     row_of = {trace.name_of(row): row for row in range(len(trace))}
     rows = [row_of[f"op {number}"] for number in range(len(events))]
     thread = np.full(len(stretches), trace.thread[rows[0]] if rows else 0)
     begins = np.array([1000 * (at + 1) for at, _ in stretches], dtype=np.int64)
     ends = begins + np.array([1000 * length for _, length in stretches], dtype=np.int64)
-    found = innermost_during(trace, (EventKind.CPU_OP,), thread, begins, ends)
+    found = innermost_during(tree, (kind,), thread, begins, ends)
     if not rows:
         return
     for at, row in enumerate(found.tolist()):
@@ -61,7 +70,7 @@ def test_against_a_plain_loop(events: Nested, stretches: list[tuple[int, int]]) 
             assert chosen in covering
             inside = [c for c in covering if trace.ts[c[1]] >= trace.ts[row]]
             assert all(duration >= chosen[0] for duration, _ in inside)
-    nobody = innermost_during(trace, (EventKind.CPU_OP,), thread * 0 + NONE, begins, ends)
+    nobody = innermost_during(tree, (kind,), thread * 0 + NONE, begins, ends)
     assert (nobody == NONE).all()
-    ignored = innermost_during(trace, (EventKind.CPU_OP,), thread, begins, ends, ignored="op ")
+    ignored = innermost_during(tree, (kind,), thread, begins, ends, "op ")
     assert (ignored == NONE).all()

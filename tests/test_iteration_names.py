@@ -125,10 +125,9 @@ def test_an_expression_finds_its_names(names: list[str]) -> None:
         assert any(re.search(expression, name) for expression in found), (name, found)
 
 
+@pytest.mark.real_data
 def test_the_two_gpu_training() -> None:
     path = SHARED / "nsys" / "two_gpu_training.sqlite"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
     analyzer = TreePerfAnalyzer(path)
     (name,) = likely_iterations(analyzer.tree, 5)
     assert "FSDP::pre_forward" in name

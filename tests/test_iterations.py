@@ -156,6 +156,7 @@ def test_every_launch_is_in_the_step_around_it(
     assert got == expected
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize(
     ("name", "whole", "label"),
     [
@@ -168,8 +169,6 @@ def test_every_launch_is_in_the_step_around_it(
 )
 def test_real_traces(name: str, whole: int, label: str) -> None:
     path = SHARED / "traces" / f"{name}.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
     iterations: Any = find_iterations(CallTree(read_trace(path)))
     assert iterations.whole_count == whole
     assert iterations.label(iterations.whole) == label

@@ -155,7 +155,7 @@ def test_what_does_not_exist_is_refused() -> None:
         analyzer.get_df_kernel_statistics("name")  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(not TRACES, reason="no ../shared/traces beside the checkout")
+@pytest.mark.real_data
 @pytest.mark.parametrize("name", TRACES)
 def test_real_traces_to_the_nanosecond(name: str) -> None:
     plain: dict[str, list[int]] = defaultdict(list)

@@ -203,12 +203,10 @@ def test_ids_and_kernels_on_request() -> None:
 
 def _traces() -> list[Any]:
     found = sorted(SHARED.glob("*/*.json.gz"))
-    if not found:
-        reason = f"{SHARED} is not here"
-        return [pytest.param("", marks=pytest.mark.skip(reason=reason))]
     return [pytest.param(path, id=path.name) for path in found]
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize("path", _traces())
 def test_every_gpu_event_of_a_real_trace_has_one_place(path: Path) -> None:
     _check_invariants(TreePerfAnalyzer(path))

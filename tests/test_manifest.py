@@ -14,9 +14,8 @@ from comparison_helpers import training, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.demo import write_demo_trace
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report.formats import Document, Format, write_document
+from tracelens_ext.report.formats import Format
 from tracelens_ext.report.manifest import (
     MANIFEST,
     check_folder,
@@ -26,14 +25,15 @@ from tracelens_ext.report.manifest import (
     manifest_files,
     may_replace,
 )
+from tracelens_ext.report.report import Report, write_report
 
-DOCUMENT = Document("A report", {"table": pd.DataFrame({"a": [1]})}, notes=["A note."])
+REPORT = Report("A report", {"table": pd.DataFrame({"a": [1]})}, notes=["A note."])
 FILES = [chosen for chosen in Format if not chosen.is_folder]
 
 
 @pytest.mark.parametrize("chosen", FILES)
 def test_each_format_carries_its_mark(tmp_path: Path, chosen: Format) -> None:
-    (path,) = write_document(DOCUMENT, chosen, tmp_path / f"a{chosen.suffix}")
+    (path,) = write_report(REPORT, {tmp_path / f"a{chosen.suffix}": chosen})
     assert made_here(path)
     renamed = path.rename(tmp_path / "renamed")
     assert made_here(renamed), "the mark is inside"
@@ -45,7 +45,7 @@ def test_a_page_carries_its_mark(tmp_path: Path) -> None:
         pytest.importorskip(name, reason=f"{name} is not installed")
     from tracelens_ext.report.html import write_html
 
-    write_html(tmp_path / "a.html", DOCUMENT.sheets, title="A report")
+    write_html(tmp_path / "a.html", REPORT.sheets, title="A report")
     assert made_here(tmp_path / "a.html")
 
 
@@ -89,9 +89,8 @@ def test_strangers_workbooks_and_archives_stay(tmp_path: Path) -> None:
         assert not may_replace(path)
 
 
-def test_a_trace_is_an_input_not_an_output(tmp_path: Path) -> None:
-    demo = write_demo_trace(tmp_path / "demo.json", steps=1)
-    assert not made_here(demo)
+def test_a_trace_is_an_input_not_an_output(short_demo_trace: Path, tmp_path: Path) -> None:
+    assert not made_here(short_demo_trace)
     assert not made_here(write(tmp_path / "t.json", training(1)))
 
 
@@ -189,7 +188,6 @@ def test_a_deep_manifest_is_none(tmp_path: Path) -> None:
 def test_programs_that_read_a_whole_folder_skip_the_manifest(tmp_path: Path) -> None:
     from importlib import import_module
 
-    write_document(DOCUMENT, Format.parquet, tmp_path)
-    finish_folder(tmp_path, ["table.parquet"])
+    write_report(REPORT, {tmp_path: Format.parquet})
     dataset = import_module("pyarrow.dataset").dataset(tmp_path)
     assert [Path(file).name for file in dataset.files] == ["table.parquet"]

@@ -10,9 +10,8 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.modules import has_modules, nn_modules
-from tracelens_ext.demo import write_demo_trace
 from tracelens_ext.intervals import union_length
-from tracelens_ext.report.perf_report import build_perf_report
+from tracelens_ext.sheets.report import build_perf_report
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
@@ -134,19 +133,17 @@ def _traces() -> list[Any]:
         SHARED / "nvidia" / "gaunernst_bert-small-uncased__1016001.json.gz",
         SHARED / "amd" / "Falconsai_nsfw_image_detection__1016002.json.gz",
     ]
-    marks = [] if SHARED.is_dir() else [pytest.mark.skip(reason=f"{SHARED} is not here")]
-    return [pytest.param(path, id=path.name, marks=marks) for path in found]
+    return [pytest.param(path, id=path.name) for path in found]
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize("path", _traces())
 def test_real_models_agree_with_a_tree_of_all_frames(path: Path) -> None:
     _check_against_full_tree(TreePerfAnalyzer(path))
 
 
-def test_the_demo_agrees_with_a_tree_of_all_frames(tmp_path: Path) -> None:
-    path = tmp_path / "demo.json.gz"
-    write_demo_trace(path)
-    _check_against_full_tree(TreePerfAnalyzer(path))
+def test_the_demo_agrees_with_a_tree_of_all_frames(demo_trace: Path) -> None:
+    _check_against_full_tree(TreePerfAnalyzer(demo_trace))
 
 
 def _check_against_full_tree(analyzer: TreePerfAnalyzer) -> None:

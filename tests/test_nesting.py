@@ -183,7 +183,7 @@ def test_a_hundred_thousand_siblings_are_quick() -> None:
     count = 100_000
     start = np.concatenate(([0], 10 * np.arange(count)))
     end = np.concatenate(([10 * count], 10 * np.arange(count) + 9))
-    began = time.perf_counter()
+    began = time.process_time()
     nesting = nest(
         np.zeros(count + 1, dtype=np.int32),
         start,
@@ -193,7 +193,7 @@ def test_a_hundred_thousand_siblings_are_quick() -> None:
     )
     depth = depths(nesting.parent)
     ends = subtree_ends(nesting.parent, depth)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
     assert nesting.parent.tolist() == [ROOT] + [0] * count
     assert ends.tolist() == [count + 1, *range(2, count + 2)]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from make_trace import TraceMaker
-from statistics_helpers import TWO_GPUS, needs_two_gpus
+from statistics_helpers import TWO_GPUS
 
 from tracelens_ext import CallTree, read_trace
 from tracelens_ext.analysis.nvtx_projection import project_ranges
@@ -98,7 +99,7 @@ def test_as_a_plain_loop_does(ranges: list[Any], launches: list[Any]) -> None:
     assert projected(trace, rows) == one_by_one(trace, rows)
 
 
-@needs_two_gpus
+@pytest.mark.real_data
 def test_real_ranges_of_two_processes() -> None:
     trace = read_trace(TWO_GPUS, cache=False)
     rows = trace.rows_of(EventKind.USER_ANNOTATION)

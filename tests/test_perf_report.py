@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,14 @@ import pandas as pd
 import pytest
 
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
-from tracelens_ext.demo import build_demo_trace, write_demo_trace
 from tracelens_ext.errors import OutputError, TraceError, UsageError
-from tracelens_ext.report.perf_report import build_perf_report, default_report_path
-from tracelens_ext.report.undisturbed import undisturbed
+from tracelens_ext.report.fast_pandas import fast_pandas
+from tracelens_ext.sheets.report import build_perf_report, default_report_path
 
 
-@pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_demo_trace(tmp_path_factory.mktemp("trace") / "run.json.gz", steps=1)
+@pytest.fixture
+def trace(short_demo_trace: Path) -> Path:
+    return short_demo_trace
 
 
 CATEGORY_SHEETS = {"kernels_by_category", "kernel_categories"}
@@ -61,11 +60,11 @@ def test_reference_columns_stay_in_their_order(trace: Path, tmp_path: Path) -> N
     assert [c for c in with_categories if c != "kernel_category"] == columns
 
 
-def test_without_an_output_the_workbook_is_beside_the_trace(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(build_demo_trace(steps=1)), encoding="utf-8")
+def test_without_an_output_the_workbook_is_beside_the_trace(trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / trace.name
+    shutil.copy(trace, path)
     generate_perf_report_pytorch(path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "run_perf_report.xlsx"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [trace.name, "run_perf_report.xlsx"]
     assert default_report_path("a/b.json.gz") == Path("a/b_perf_report.xlsx")
 
 
@@ -120,23 +119,18 @@ def test_a_report_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     assert report.read_bytes() == b"a good report"
 
 
-@pytest.fixture(scope="module")
-def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_demo_trace(tmp_path_factory.mktemp("steps") / "run.json.gz", steps=3)
-
-
-def test_iterations_are_sheets_when_asked_for(steps: Path, tmp_path: Path) -> None:
-    sheets = generate_perf_report_pytorch(steps, tmp_path / "r.xlsx", tmp_path / "csv")
+def test_iterations_are_sheets_when_asked_for(demo_trace: Path, tmp_path: Path) -> None:
+    sheets = generate_perf_report_pytorch(demo_trace, tmp_path / "r.xlsx", tmp_path / "csv")
     assert not [name for name in sheets if name.startswith("iteration")]
     asked = generate_perf_report_pytorch(
-        steps,
+        demo_trace,
         tmp_path / "r.xlsx",
         tmp_path / "csv",
         iterations=True,
         use_kernel_name_categories=True,
     )
-    analyzer = TreePerfAnalyzer(steps, use_kernel_name_categories=True)
-    with undisturbed():  # texts are kept as in a report
+    analyzer = TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True)
+    with fast_pandas():  # texts are kept as in a report
         table, statistics = analyzer.get_df_iterations(), analyzer.get_df_iteration_statistics()
     pd.testing.assert_frame_equal(asked["iterations"], table)
     pd.testing.assert_frame_equal(asked["iteration_statistics"], statistics)
@@ -150,21 +144,23 @@ def test_iterations_are_sheets_when_asked_for(steps: Path, tmp_path: Path) -> No
     }
 
 
-def test_annotations_of_ones_own_are_iterations(steps: Path, tmp_path: Path) -> None:
-    sheets = generate_perf_report_pytorch(steps, tmp_path / "r.xlsx", annotation="Step#[56]$")
+def test_annotations_of_ones_own_are_iterations(demo_trace: Path, tmp_path: Path) -> None:
+    sheets = generate_perf_report_pytorch(demo_trace, tmp_path / "r.xlsx", annotation="Step#[56]$")
     names = sheets["iterations"]["iteration"].tolist()
     assert names == ["ProfilerStep#5", "ProfilerStep#6"]
     with pytest.raises(UsageError, match="no regular expression"):
-        generate_perf_report_pytorch(steps, tmp_path / "r.xlsx", annotation="(")
-    none = generate_perf_report_pytorch(steps, tmp_path / "none.xlsx", annotation="nothing such")
+        generate_perf_report_pytorch(demo_trace, tmp_path / "r.xlsx", annotation="(")
+    none = generate_perf_report_pytorch(
+        demo_trace, tmp_path / "none.xlsx", annotation="nothing such"
+    )
     assert "iterations" not in none
     book = openpyxl.load_workbook(tmp_path / "none.xlsx")
     first = " ".join(str(c.value) for row in book["summary"].iter_rows() for c in row)
     assert "no annotation like 'nothing such'" in first
 
 
-def test_the_page_has_the_iterations_of_every_trace(steps: Path) -> None:
-    analyzer = TreePerfAnalyzer(steps)
+def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
+    analyzer = TreePerfAnalyzer(demo_trace)
     report = build_perf_report(analyzer, for_page=True)
     assert list(report.page_sheets) == ["iterations", "iteration_statistics"]
     assert not set(report.page_sheets) & set(report.sheets)

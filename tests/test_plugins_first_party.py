@@ -11,8 +11,9 @@ import pytest
 
 from tracelens_ext.categorize import KernelCategorizer, categorize_kernels
 from tracelens_ext.categorize.check import check_packs
-from tracelens_ext.categorize.registry import load_registry
+from tracelens_ext.categorize.offered import offered_packs
 from tracelens_ext.categorize.stages import BoundPack
+from tracelens_ext.hooks import load_registry
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
@@ -101,18 +102,17 @@ def test_maps_and_lists_take_no_part_unless_chosen() -> None:
 
 def test_the_first_party_packs_are_sound() -> None:
     packs = [
-        BoundPack(offered.pack, "categorizer")
-        for offered in load_registry(plugins=False).rule_packs()
-        if offered.pack.selectable
+        BoundPack(offered.item, "categorizer")
+        for offered in offered_packs(load_registry(plugins=False))
+        if offered.item.selectable
     ]
     assert len(packs) >= len(ENGINES) * len(MODELS) + 1
     assert [f for f in check_packs(packs) if f.severity == "error"] == []
 
 
+@pytest.mark.real_data
 def test_a_real_vllm_trace_is_explained() -> None:
     path = SHARED / "traces" / "graphs" / "vllm_decode_hip_graph.json.gz"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
     times: Counter[str] = Counter()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from tracelens_ext.demo import write_demo_trace
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,10 +20,10 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working folder as the README's reader has it: a demo trace, and the rules it shows."""
     here = tmp_path_factory.mktemp("readme")
-    write_demo_trace(here / "demo" / "trace.json.gz")
+    shutil.copytree(demo_trace.parent, here / "demo")
     (here / "my_rules.toml").write_text(blocks("toml")[0], encoding="utf-8")
     return here
 
@@ -37,6 +36,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_run(command: str, folder: Path) -> None:
     words = shlex.split(command, comments=True)
@@ -51,6 +51,7 @@ def test_commands_run(command: str, folder: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("code", blocks("python"))
 def test_python_runs(code: str, folder: Path) -> None:
     done = subprocess.run(
@@ -76,6 +77,7 @@ def test_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+@pytest.mark.process
 def test_the_output_shown_is_what_the_demo_prints(folder: Path) -> None:
     shown = blocks("text")[0]
     done = subprocess.run(

@@ -74,6 +74,7 @@ def test_an_operating_system_error_says_what_to_do(tmp_path: Path, number: int, 
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.process
 def test_a_file_that_may_not_grow_leaves_the_old_report(tmp_path: Path) -> None:
     """A real refusal by the kernel, in the middle of a real write."""
     target = tmp_path / "report.csv"
@@ -169,7 +170,7 @@ def test_the_longest_name_works(tmp_path: Path) -> None:
     assert target.read_text() == "new"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.skipif(os.geteuid() == 0, reason="needs a user other than root")
 def test_a_folder_without_permission(tmp_path: Path) -> None:
     folder = tmp_path / "closed"
     folder.mkdir()

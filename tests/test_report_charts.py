@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens_ext.report.charts import MOST_SERIES, Chart, chart_table
-from tracelens_ext.report.workbook import write_workbook
+from tracelens_ext.report.excel import write_workbook
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,15 +123,15 @@ def test_the_drawing(tmp_path: Path) -> None:
     )
     assert values(chart, "barDir") == ["bar"]
     for axis in ("catAx", "valAx"):
-        assert values(chart, axis, "delete") == ["0"]
+        assert values(chart, axis, "delete") in ([], ["0"])
     assert values(chart, "catAx", "scaling", "orientation") == ["maxMin"]
     assert values(chart, "valAx", "scaling", "min") == ["0"]
-    assert values(chart, "title", "overlay") == ["0"]
+    assert values(chart, "title", "overlay") in ([], ["0"])
     assert "".join(chart.itertext()).count("GPU time (ms)") == 1
     assert not values(chart, "legend", "legendPos")
     assert values(chart, "dLbls", "showVal") == ["1"]
-    assert values(chart, "cat", "numRef", "f") == ["'charts'!$M$3:$M$4"]
-    assert values(chart, "ser", "val", "numRef", "f") == ["'charts'!$N$3:$N$4"]
+    assert values(chart, "cat", "strRef", "f") == ["charts!$M$3:$M$4"]
+    assert values(chart, "ser", "val", "numRef", "f") == ["charts!$N$3:$N$4"]
     sheet = openpyxl.load_workbook(tmp_path / "book.xlsx")["charts"]
     table = [[sheet.cell(row, column).value for column in (13, 14)] for row in range(1, 6)]
     assert table == [
@@ -154,7 +154,7 @@ def test_stacked_drawing_and_several_charts(tmp_path: Path) -> None:
     assert "".join(stacked.itertext()).count("A (ms)") == 1  # the unit is not said twice
     assert "B (%)" in "".join(bars.itertext())
     cells = [values(one, "ser", "val", "numRef", "f") for one in (stacked, bars)]
-    assert cells[0] == ["'charts'!$N$3:$N$4", "'charts'!$O$3:$O$4"]
+    assert cells[0] == ["charts!$N$3:$N$4", "charts!$O$3:$O$4"]
     (place,) = cells[1]
     assert int(place.split("$")[2].rstrip(":")) > 4
 
@@ -191,3 +191,62 @@ def test_a_chart_of_nothing_is_a_note(tmp_path: Path) -> None:
     )
     assert notes == ["No chart “Time”: t has nothing to draw."]
     assert openpyxl.load_workbook(tmp_path / "book.xlsx").sheetnames == ["summary", "t"]
+
+
+def test_charts_are_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "book.xlsx"
+    frame = pd.DataFrame(
+        {
+            "op": [f"op <{i}>" for i in range(8)],
+            "part": list("xy") * 4,
+            "time_ms": [8.0 - i for i in range(8)],
+            "change_ms": [3.0 - i for i in range(8)],
+        }
+    )
+    charts = [
+        Chart('Time of "a" <b> & c', "table", "op", "time_ms", top=5),
+        Chart("Two\nlines", "table", "op", "time_ms", kind="stacked", series_column="part"),
+        Chart("Change", "table", "op", "change_ms"),
+    ]
+    write_workbook(path, {"table": frame}, charts=charts)
+    sheet = openpyxl.load_workbook(path)["charts"]
+    bars, stacked, change = getattr(sheet, "_charts")  # noqa: B009
+    titles = [chart.title.tx.strRef for chart in (bars, stacked)]
+    assert titles[0].f == "charts!$M$1"
+    assert [title.strCache.pt[0].v for title in titles] == [
+        'Time of "a" <b> & c (ms)',
+        "Two\nlines (ms)",
+    ]
+    (series,) = bars.series
+    assert (series.cat.strRef.f, series.val.numRef.f) == ("charts!$M$3:$M$8", "charts!$N$3:$N$8")
+    assert series.tx.strRef.f == "charts!$N$2"
+    assert [point.v for point in series.val.numRef.numCache.pt][:2] == [8, 7]
+    assert [point.idx for point in series.dPt] == [5], "the bar of all others is grey"
+    assert series.dLbls.showVal is True
+    assert series.dLbls.numFmt == '#,##0.000" ms"'
+    assert bars.legend is None
+    assert bars.y_axis.scaling.min == 0
+    assert bars.y_axis.numFmt.formatCode == "#,##0.00"
+    assert bars.x_axis.scaling.orientation == "maxMin"
+    assert (stacked.grouping, stacked.overlap, len(stacked.series)) == ("stacked", 100, 2)
+    assert stacked.legend.position == "b"
+    colours = {s.graphicalProperties.solidFill.srgbClr for s in stacked.series}
+    assert len(colours) == 2
+    assert change.y_axis.scaling.min is None
+    assert not change.series[0].dPt
+    assert str(sheet.print_area).startswith("'charts'!$A$1:$L$")
+
+
+def test_titles_and_labels_are_no_formulas(tmp_path: Path) -> None:
+    labels = ["=Sheet!$A$1", "Sheet!A1", "nan"]
+    frame = pd.DataFrame({"name": labels, "time_ms": [3, 2, 1]})
+    title = "=Sheet!$A$1"
+    stacked = Chart(title, "t", "name", "time_ms", "stacked")
+    for chart in write(tmp_path / "b.xlsx", Chart(title, "t", "name", "time_ms"), stacked, t=frame):
+        assert {place.partition("!")[0] for place in values(chart, "f")} == {"charts"}
+        assert f"{title} (ms)" in "".join(chart.itertext())
+    for kind in ("bar", "stacked"):
+        odd = pd.DataFrame({"name": ["nan"], "time_ms": [1]})
+        write(tmp_path / "b.xlsx", Chart("T", "t", "name", "time_ms", kind=kind), t=odd)
+        (chart,) = getattr(openpyxl.load_workbook(tmp_path / "b.xlsx")["charts"], "_charts")  # noqa: B009
+        assert chart.series[0].cat.strRef is not None  # a text, though it could be a number

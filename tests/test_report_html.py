@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_html_helpers import HOSTILE, hostile_report, read_page, small_report
+from report_html_helpers import HOSTILE, hostile_report, read_page, small_report, write_page
 
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.report import html_tables
@@ -35,7 +35,7 @@ TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 @needs_extra
 def test_every_number_and_text_is_in_the_page(tmp_path: Path) -> None:
     sheets = small_report()
-    notes = write_html(tmp_path / "report.html", sheets)
+    notes = write_page(tmp_path / "report.html", sheets)
     page = read_page(tmp_path / "report.html")
     assert notes == []
     assert [table["total"] for table in page.data["tables"]] == [len(f) for f in sheets.values()]
@@ -45,7 +45,7 @@ def test_every_number_and_text_is_in_the_page(tmp_path: Path) -> None:
 
 @needs_extra
 def test_the_first_rows_stand_in_the_page_without_any_script(tmp_path: Path) -> None:
-    write_html(tmp_path / "report.html", small_report())
+    write_page(tmp_path / "report.html", small_report())
     page = read_page(tmp_path / "report.html")
     section = page.table("kernels_by_category")
     rows = section.all("tbody")[0].all("tr")
@@ -59,7 +59,7 @@ def test_the_first_rows_stand_in_the_page_without_any_script(tmp_path: Path) -> 
 def test_tables_can_be_read_aloud(tmp_path: Path) -> None:
     sheets = small_report()
     descriptions = {"kernel_categories": "GPU time by operation & category"}
-    write_html(tmp_path / "report.html", sheets, descriptions=descriptions)
+    write_page(tmp_path / "report.html", sheets, descriptions=descriptions)
     page = read_page(tmp_path / "report.html")
     for name, frame in sheets.items():
         table = page.table(name).all("table")[0]
@@ -80,7 +80,7 @@ def test_headline_notes_facts_and_coverage(tmp_path: Path) -> None:
         ("GPU time unlinked (%)", 30.104),
         ("Rank", None),
     ]
-    write_html(
+    write_page(
         tmp_path / "report.html", small_report(), facts=facts, notes=["Look < here."], title="A & B"
     )
     root = read_page(tmp_path / "report.html").root
@@ -113,7 +113,7 @@ def test_headline_notes_facts_and_coverage(tmp_path: Path) -> None:
 
 @needs_extra
 def test_nothing_in_the_page_leads_outside(tmp_path: Path) -> None:
-    write_html(tmp_path / "report.html", hostile_report())
+    write_page(tmp_path / "report.html", hostile_report())
     page = read_page(tmp_path / "report.html")
     for element in page.root.everything():
         assert "src" not in element.attributes
@@ -127,7 +127,7 @@ def test_nothing_in_the_page_leads_outside(tmp_path: Path) -> None:
 
 @needs_extra
 def test_the_policy_allows_the_two_scripts_and_nothing_else(tmp_path: Path) -> None:
-    write_html(tmp_path / "report.html", small_report())
+    write_page(tmp_path / "report.html", small_report())
     page = read_page(tmp_path / "report.html")
     policies = [
         meta.attributes["content"] or ""
@@ -150,7 +150,7 @@ def test_the_policy_allows_the_two_scripts_and_nothing_else(tmp_path: Path) -> N
 def test_hostile_names_stay_texts(tmp_path: Path) -> None:
     everywhere = " ".join(HOSTILE)
     sheets = hostile_report()
-    write_html(
+    write_page(
         tmp_path / "report.html",
         sheets,
         facts=[("Trace", everywhere), (everywhere, everywhere)],
@@ -190,9 +190,9 @@ def test_charts_can_be_chosen(tmp_path: Path) -> None:
 
 @needs_extra
 def test_an_empty_report_is_a_page(tmp_path: Path) -> None:
-    write_html(tmp_path / "report.html", {})
+    write_page(tmp_path / "report.html", {})
     assert read_page(tmp_path / "report.html").data["tables"] == []
-    write_html(
+    write_page(
         tmp_path / "report.html", {"nothing": pd.DataFrame(), "no rows": pd.DataFrame({"a": []})}
     )
     page = read_page(tmp_path / "report.html")
@@ -204,7 +204,7 @@ def test_an_empty_report_is_a_page(tmp_path: Path) -> None:
 def test_plotly_is_embedded_once_and_compressed(tmp_path: Path) -> None:
     from plotly.offline import get_plotlyjs
 
-    write_html(tmp_path / "report.html", {})
+    write_page(tmp_path / "report.html", {})
     page = read_page(tmp_path / "report.html")
     assert page.plotly == get_plotlyjs()
     assert (tmp_path / "report.html").stat().st_size < 0.5 * len(page.plotly)
@@ -212,8 +212,8 @@ def test_plotly_is_embedded_once_and_compressed(tmp_path: Path) -> None:
 
 @needs_extra
 def test_the_same_report_is_the_same_file(tmp_path: Path) -> None:
-    write_html(tmp_path / "one.html", small_report(), notes=["n"])
-    write_html(tmp_path / "two.html", small_report(), notes=["n"])
+    write_page(tmp_path / "one.html", small_report(), notes=["n"])
+    write_page(tmp_path / "two.html", small_report(), notes=["n"])
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 
@@ -226,7 +226,7 @@ def test_what_is_cut_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "wordy": pd.DataFrame({"text": [f"{n:0100d}" for n in range(20)], "n": range(20)}),
         "enough": pd.DataFrame({"text": ["x" * 100] * 20}),
     }
-    notes = write_html(tmp_path / "report.html", sheets, notes=["given"])
+    notes = write_page(tmp_path / "report.html", sheets, notes=["given"])
     page = read_page(tmp_path / "report.html")
     assert [table["rows"] for table in page.data["tables"]] == [20, 10, 20]
     assert [table["total"] for table in page.data["tables"]] == [21, 20, 20]
@@ -241,7 +241,7 @@ def test_what_is_cut_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @needs_extra
 def test_a_text_longer_than_any_cell_is_cut_with_a_mark(tmp_path: Path) -> None:
     sheets = {"t": pd.DataFrame({"name": ["k" * 40_000, "short", "k" * 40_000]})}
-    notes = write_html(tmp_path / "report.html", sheets)
+    notes = write_page(tmp_path / "report.html", sheets)
     page = read_page(tmp_path / "report.html")
     assert "[cut here" in page.frame(0)[0][0]
     assert len(notes) == 1
@@ -300,7 +300,7 @@ def test_columns_of_unusual_types(tmp_path: Path) -> None:
         }
     )
     frame.columns = pd.Index(["a", "a", "b", "c", "d", ("x", "y")], dtype=object)  # names repeat
-    write_html(tmp_path / "report.html", {"t": frame})
+    write_page(tmp_path / "report.html", {"t": frame})
     assert read_page(tmp_path / "report.html").frame(0) == [
         (1, 0.1, "a", "True", "2024-01-01 00:00:00", "['GEMM']"),
         (None, None, "", "False", "", "[]"),
@@ -315,7 +315,7 @@ def test_without_the_extra_it_says_what_to_install(
     with pytest.raises(UsageError, match=r"jinja2 and plotly.*pip install 'tracelens-ext\[html\]'"):
         require_html_extra()
     with pytest.raises(UsageError, match="pip install"):
-        write_html(tmp_path / "report.html", small_report())
+        write_page(tmp_path / "report.html", small_report())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -326,24 +326,23 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="absent"):
         write_html(target, small_report(), charts=[Chart("Time", "absent", "a", "b")])
     with pytest.raises(OutputError, match="folder"):
-        write_html(tmp_path, small_report())
+        write_page(tmp_path, small_report())
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
     assert target.read_text() == "old"
 
 
+@pytest.mark.real_data
 @needs_extra
 @pytest.mark.parametrize("name", ["nvidia/training_large", "graphs/training_cuda_graph"])
 def test_a_real_trace(name: str, tmp_path: Path) -> None:
     trace = TRACES / f"{name}.json.gz"
-    if not trace.exists():
-        pytest.skip(f"{trace} is not here")
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.report.perf_report import build_perf_report
+    from tracelens_ext.sheets.report import build_perf_report
 
     report = build_perf_report(TreePerfAnalyzer(trace, use_kernel_name_categories=True))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        notes = write_html(
+        notes = write_page(
             tmp_path / "report.html", report.sheets, facts=report.facts, notes=report.notes
         )
     page = read_page(tmp_path / "report.html")

@@ -20,13 +20,13 @@ from report_html_browser import (
     selector,
     status,
 )
-from report_html_helpers import HOSTILE, hostile_report, iterations, small_report
+from report_html_helpers import HOSTILE, hostile_report, iterations, small_report, write_page
 
-from tracelens_ext.report.html import write_html
 from tracelens_ext.report.html_text import in_one_line
 
 pytestmark = [
-    pytest.mark.skipif(chromium() is None, reason="needs Chromium: apt-get install chromium"),
+    pytest.mark.process,
+    pytest.mark.skipif(chromium() is None, reason="needs Chromium"),
     pytest.mark.skipif(
         any(importlib.util.find_spec(name) is None for name in ("jinja2", "plotly")),
         reason="needs jinja2 and plotly: pip install 'tracelens-ext[html]'",
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def small(folder: Path) -> Path:
-    write_html(folder / "small.html", small_report(), notes=["a note"])
+    write_page(folder / "small.html", small_report(), notes=["a note"])
     return folder / "small.html"
 
 
@@ -52,7 +52,7 @@ def small(folder: Path) -> Path:
 def hostile(folder: Path) -> Path:
     everywhere = " ".join(HOSTILE)
     sheets = hostile_report()
-    write_html(
+    write_page(
         folder / "hostile.html",
         sheets,
         facts=[("Trace", everywhere), (everywhere, everywhere)],
@@ -74,7 +74,7 @@ def large(folder: Path) -> Path:
             "count": range(rows),
         }
     )
-    write_html(folder / "large.html", {"unlinked_kernels": frame})
+    write_page(folder / "large.html", {"unlinked_kernels": frame})
     return folder / "large.html"
 
 
@@ -160,7 +160,7 @@ def test_rows_drawn_by_the_script_are_those_that_stood_there(
         "whole": pd.DataFrame({"count": [0, -1, 999, 1000, 2**60], "device": [1, 2, 3, 4, 2**62]}),
     }
     page = folder / "standing.html"
-    write_html(page, sheets)
+    write_page(page, sheets)
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         browser.call("Page.navigate", url=page.resolve().as_uri())
@@ -293,7 +293,7 @@ def test_a_legend_hides_a_piece(browser: Browser, small: Path) -> None:
 
 def test_long_names_are_elided_and_can_be_seen_whole(browser: Browser, folder: Path) -> None:
     name = "void " + "very::long::name<" * 30
-    write_html(folder / "long.html", {"t": pd.DataFrame({"kernel_name": [name, "short"]})})
+    write_page(folder / "long.html", {"t": pd.DataFrame({"kernel_name": [name, "short"]})})
     browser.open(folder / "long.html")
     clip = "document.querySelector('tbody .clip')"
     assert browser.value(f"[{clip}.textContent, {clip}.title]") == [name, name]
@@ -371,7 +371,7 @@ def test_iterations_stand_side_by_side(browser: Browser, folder: Path, *, dark: 
     frame = iterations(12)
     frame.loc[7, ["idle_time_ms", "wall_time_ms"]] = [25.0, 40.0]
     frame.loc[7, "odd"] = "wall_time_ms, idle_time_ms"
-    write_html(folder / "iterations.html", small_report() | {"iterations": frame}, notes=["a note"])
+    write_page(folder / "iterations.html", small_report() | {"iterations": frame}, notes=["a note"])
     browser.open(folder / "iterations.html", dark=dark)
     bars = browser.value(_BARS)
     assert len(bars) == 4 * 12
@@ -413,7 +413,7 @@ def test_thousands_of_iterations_stay_readable(browser: Browser, folder: Path) -
     frame = iterations(5000)
     frame.loc[0, "idle_time_ms"] = 90_000.0
     frame.loc[0, "odd"] = "idle_time_ms"
-    write_html(folder / "many.html", {"iterations": frame})
+    write_page(folder / "many.html", {"iterations": frame})
     for width in (1280, 390):
         browser.open(folder / "many.html", width=width)
         bars = browser.value(_BARS)
@@ -433,18 +433,17 @@ def test_thousands_of_iterations_stay_readable(browser: Browser, folder: Path) -
         assert browser.complaints() == []
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize(
     "name", ["nvidia/Qwen_Qwen1.5-0.5B-Chat__1016005", "graphs/vllm_decode_hip_graph"]
 )
 def test_a_real_trace(browser: Browser, name: str, tmp_path: Path) -> None:
     trace = TRACES / f"{name}.json.gz"
-    if not trace.exists():
-        pytest.skip(f"{trace} is not here")
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.report.perf_report import build_perf_report
+    from tracelens_ext.sheets.report import build_perf_report
 
     report = build_perf_report(TreePerfAnalyzer(trace, use_kernel_name_categories=True))
-    write_html(tmp_path / "report.html", report.sheets, facts=report.facts, notes=report.notes)
+    write_page(tmp_path / "report.html", report.sheets, facts=report.facts, notes=report.notes)
     browser.open(tmp_path / "report.html")
     assert browser.value("document.documentElement.dataset.charts") == "drawn"
     drawn = browser.value(

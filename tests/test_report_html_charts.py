@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_html_helpers import HOSTILE, hostile_report, small_report
+from report_html_helpers import HOSTILE, charts_of, hostile_report, small_report
 
 from tracelens_ext.report.charts import Chart
-from tracelens_ext.report.html_charts import chart_figure, page_figures
+from tracelens_ext.report.html_charts import page_figures
 from tracelens_ext.report.html_figures import Figure, Palette
 from tracelens_ext.report.html_headline import headline
 from tracelens_ext.report.html_text import (
@@ -32,7 +32,7 @@ _TAG_OR_ENTITY = re.compile(r"<[^<>]*>|&[^;\s]*;?")
 
 
 def _figures(sheets: dict[str, pd.DataFrame]) -> dict[str, Any]:
-    return {figure.title: figure for figure in page_figures(sheets, Palette())}
+    return {figure.title: figure for figure in page_figures(sheets, charts_of(sheets), Palette())}
 
 
 def _texts(value: object) -> list[str]:
@@ -57,8 +57,8 @@ def test_the_charts_of_a_perf_report() -> None:
         "GPU timeline",
         "GPU time by category",
         "GPU time by operation",
-        "GPU time by graph launch",
         "Top kernels",
+        "GPU time by graph launch",
     ]
     timeline = figures["GPU timeline"]
     assert [name for name, _ in timeline.legend] == ["Computation", "Exposed communication", "Idle"]
@@ -127,8 +127,8 @@ def test_layers_of_a_kind_are_one_bar() -> None:
             "gpu_time_self_ms": [0.5, 1.0, 2.0, 0.25],
         }
     )
-    (figure,) = page_figures({"nn_modules": modules}, Palette())
-    assert [bar["wide"] for bar in figure.spec["bars"]] == ["Linear", "Model", "Act"]  # type: ignore[attr-defined]
+    (figure,) = _figures({"nn_modules": modules}).values()
+    assert [bar["wide"] for bar in figure.spec["bars"]] == ["Linear", "Model", "Act"]
     assert _piece(figure, 0) == [3.0, 0.5, 0.25]
 
 
@@ -150,7 +150,7 @@ def test_without_categories_other_tables_serve(
     sheet: str, columns: tuple[str, str], title: str
 ) -> None:
     frame = pd.DataFrame([("a", 1000.0), ("b", 3000.0), ("a", 1000.0)], columns=list(columns))
-    (figure,) = page_figures({sheet: frame}, Palette())
+    (figure,) = _figures({sheet: frame}).values()
     assert figure.title == title
     in_seconds = not columns[1].endswith("_ms")  # µs
     assert _piece(figure, 0) == ([3.0, 2.0] if in_seconds else [3000.0, 2000.0])
@@ -161,10 +161,11 @@ def test_without_categories_other_tables_serve(
 def test_absent_empty_and_strange_tables_give_no_chart() -> None:
     sheets = small_report()
     strange = {name: frame.rename(columns=str.upper) for name, frame in sheets.items()}
+    del strange["graph_launches"]
     empty = {name: frame.iloc[:0] for name, frame in sheets.items()}
     zero = {"kernel_categories": sheets["kernel_categories"].assign(total_time_ms=0.0)}
     for tables in ({}, strange, empty, zero):
-        assert page_figures(tables, Palette()) == []
+        assert _figures(tables) == {}
         assert headline(tables, Palette()) == []
 
 
@@ -186,27 +187,28 @@ def test_small_and_large_times_have_an_axis_that_fits() -> None:
     chart = Chart("T", "s", "name", "total_time_ms")
     for time, axis, value in ((0.25, "µs", 250.0), (2.0, "ms", 2.0), (20_000.0, "s", 20.0)):
         frame = pd.DataFrame({"name": ["a"], "total_time_ms": [time]})
-        figure = chart_figure({"s": frame}, chart, Palette())
+        (figure,) = page_figures({"s": frame}, [chart], Palette())
         assert (figure.spec["axis"], _piece(figure, 0)) == (axis, [value])
 
 
 def test_differences_have_no_share_of_a_whole() -> None:
     frame = pd.DataFrame({"op": ["a", "b"], "difference_ms": [2.0, -3.0]})
-    figure = chart_figure({"s": frame}, Chart("D", "s", "op", "difference_ms"), Palette())
+    chart = Chart("D", "s", "op", "difference_ms")
+    (figure,) = page_figures({"s": frame}, [chart], Palette())
     assert figure.spec["ends"] == ["-3.00 ms", "+2.00 ms"]
     assert figure.summary == ""
 
 
 def test_a_chart_of_what_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="absent"):
-        chart_figure({}, Chart("T", "absent", "a", "b"), Palette())
+        page_figures({}, [Chart("T", "absent", "a", "b")], Palette())
 
 
 def test_no_text_of_a_trace_is_markup_to_plotly() -> None:
     sheets = hostile_report()
     tiny = {"time ms": 0.002, "percent": 0.001}  # shown as <0.1%
     sheets["gpu_timeline"].loc[2, list(tiny)] = list(tiny.values())
-    figures = page_figures(sheets, Palette())
+    figures = page_figures(sheets, charts_of(sheets), Palette())
     assert len(figures) == 4
     seen = set()
     for figure in figures:

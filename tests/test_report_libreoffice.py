@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 
-from tracelens_ext.report.workbook import Chart, write_workbook
+from tracelens_ext.report.charts import Chart
+from tracelens_ext.report.excel import write_workbook
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("soffice") is None, reason="LibreOffice (soffice) is not installed"
-)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(shutil.which("soffice") is None, reason="needs LibreOffice"),
+]
 
 ODD_TEXTS = ["=1+1", "+1", "@x", "#N/A", "_x0041_", "1e5", "<b>&amp;", "a\ufffdb", "x" * 32_767]
 SHEETS = {
@@ -93,7 +95,7 @@ def test_the_summary(folder: Path) -> None:
     assert ["duration (ms)", "34.892 ms"] in [row[:2] for row in rows]
 
 
-@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="pdftotext is not installed")
+@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="needs pdftotext")
 def test_charts_are_drawn(folder: Path) -> None:
     text = subprocess.run(
         ["pdftotext", "-layout", str(folder / "book.pdf"), "-"],

@@ -189,9 +189,8 @@ def test_an_operation_decides_only_what_the_name_leaves_open(
     assert categories(builtin, ["kernel", "kernel"], ["aten::mm", None]) == ["GEMM", UNCATEGORIZED]
 
 
+@pytest.mark.real_data
 def test_real_names(builtin: KernelCategorizer) -> None:
-    if not CORPUS.exists():
-        pytest.skip("the labelled kernel names are not beside the project")
     rows = [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines()]
     rows = [row for row in rows if row["confidence"] == "high"]
     names, ops = [row["name"] for row in rows], [row.get("cpu_op") for row in rows]
@@ -214,13 +213,12 @@ def test_real_names(builtin: KernelCategorizer) -> None:
     assert alone >= 0.97 * len(rows)
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize("trace", TRACES)
 def test_nearly_all_gpu_time_of_a_real_trace_is_known(
     builtin: KernelCategorizer, trace: str
 ) -> None:
     path = SHARED / "traces" / f"{trace}.json.gz"
-    if not path.exists():
-        pytest.skip("the real traces are not beside the project")
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
     time: Counter[str] = Counter()

@@ -10,12 +10,11 @@ from unittest import mock
 
 import msgspec
 import pytest
-from make_trace import LAYOUTS
+from make_trace import LAYOUTS, short_demo
 from worker_helpers import note_slices, wait_for_workers
 
 from tracelens_ext.cache import store as cache
 from tracelens_ext.cli import run
-from tracelens_ext.demo import build_demo_trace
 from tracelens_ext.readers.kineto import reader as kineto
 from tracelens_ext.readers.kineto import workers
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAME = "trace.json"
-DOCUMENT = build_demo_trace(steps=1)
+DOCUMENT = short_demo()
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
 
@@ -72,6 +71,7 @@ def text() -> bytes:
     return LAYOUTS["kineto"](DOCUMENT).encode()
 
 
+@pytest.mark.process
 def test_serial_parallel_and_cached(
     text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[int | None]
 ) -> None:
@@ -95,6 +95,7 @@ def _reports_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, b
     return _reports(folder, b"", monkeypatch)
 
 
+@pytest.mark.process
 def test_gzipped_and_not(
     text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[int | None]
 ) -> None:
@@ -106,13 +107,15 @@ def test_gzipped_and_not(
     assert any(taken)
 
 
+@pytest.mark.process
 def test_layouts(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = _reports(tmp_path / "kineto", text, monkeypatch, "--no-cache")
     other = LAYOUTS["one line"](DOCUMENT).encode()
     _assert_same(_reports(tmp_path / "other", other, monkeypatch, "--no-cache"), expected)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="../shared is absent: no real traces")
+@pytest.mark.process
+@pytest.mark.real_data
 @pytest.mark.parametrize("name", ["nvidia/torch_compile_triton"])
 def test_real_traces(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[int | None]

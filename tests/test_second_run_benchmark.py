@@ -15,15 +15,17 @@ from tracelens_ext.demo import write_demo_trace
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(
+        not hasattr(os, "sched_setaffinity"), reason="needs a system that can choose cores"
+    ),
+]
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
 @pytest.fixture
 def second_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    if not FOLDER.is_dir():
-        pytest.skip("benchmarks/ is not here")
-    if not hasattr(os, "sched_setaffinity"):
-        pytest.skip("this system cannot keep a process on one core")
     monkeypatch.syspath_prepend(str(FOLDER))
     yield importlib.import_module("second_run")
     sys.modules.pop("second_run", None)

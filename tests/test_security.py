@@ -225,6 +225,7 @@ def test_a_pattern_cannot_hang_a_run(tmp_path: Path, capfd: pytest.CaptureFixtur
 MARKED = ("tracelens_ext", "tracelens_ext_categorizers", "pandas", "numpy", "json", "regex")
 
 
+@pytest.mark.process
 def test_no_module_of_the_working_folder_is_run(tmp_path: Path) -> None:
     """By the command; `python -m` looks there first, which is Python's own rule."""
     program = shutil.which("tracelens-ext", path=str(Path(sys.executable).parent))
@@ -253,6 +254,7 @@ def test_no_module_of_the_working_folder_is_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.process
 def test_only_the_built_ins_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

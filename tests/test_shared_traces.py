@@ -1,6 +1,6 @@
 """Real traces against plain loops over `json.loads`, other tools' tables, and known facts.
 
-The traces lie beside the checkout, in `../shared/traces`; without them these tests are skipped.
+The traces lie beside the checkout, in `../shared/traces`; without them these tests are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pytest
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import TracelensError
 from tracelens_ext.intervals import union_length
-from tracelens_ext.report.perf_report import build_perf_report
+from tracelens_ext.sheets.report import build_perf_report
 from tracelens_ext.trace import GPU_KINDS, HOST_KINDS, LAUNCH_KINDS, NONE, EventKind
 from tracelens_ext.tree import CallTree
 
@@ -38,7 +38,7 @@ TRACES = {
     for path in sorted((SHARED / "traces").rglob("*.json.gz"))
 }
 
-pytestmark = pytest.mark.skipif(not TRACES, reason=f"no real traces in {SHARED / 'traces'}")
+pytestmark = pytest.mark.real_data
 GPU_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
 Event = dict[str, Any]
 
@@ -74,7 +74,7 @@ def loaded(name: str) -> list[Event]:
     return [event for event in events if event.get("ph") not in ("M", None)]
 
 
-@pytest.fixture(scope="module", params=TRACES or ["none"])
+@pytest.fixture(scope="module", params=TRACES)
 def real(request: pytest.FixtureRequest) -> Real:
     """One trace after the other, each through all tests, so that one is in memory at a time."""
     return Real(analyzed(request.param), loaded(request.param))
@@ -356,10 +356,9 @@ def test_busy_and_idle_time_are_those_of_another_tool(name: str) -> None:
     }.items() <= expected.items()
 
 
+@pytest.mark.process
 def test_sheets_agree_with_the_references() -> None:
     script = SHARED / "check" / "parity.py"
-    if not script.exists():
-        pytest.skip(f"no {script}")
     done = subprocess.run(
         [
             *(sys.executable, str(script), str(SHARED / "traces")),

@@ -11,6 +11,7 @@ import pytest
 from tracelens_ext.cli.signals import Stopping
 
 pytestmark = [
+    pytest.mark.process,
     pytest.mark.skipif(os.name != "posix", reason="signals of POSIX"),
     pytest.mark.usefixtures("signals_heard"),
 ]

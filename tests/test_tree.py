@@ -168,9 +168,9 @@ def test_a_hundred_thousand_ids_that_two_calls_carry_are_quick() -> None:
         events.append(one % ("cuda_driver", 10 * i + 1, 3, i + 1))
         events.append(one % ("kernel", 10 * i + 4, 5, i + 1))
     trace = read_trace(io.BytesIO(("[" + ",".join(events) + "]").encode()))
-    began = time.perf_counter()
+    began = time.process_time()
     tree = CallTree(trace)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
     assert (tree.launch_of_gpu == trace.gpu_rows - 1).all()  # the driver call
 
 

@@ -8,7 +8,7 @@ import pytest
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.report.perf_report import build_perf_report
+from tracelens_ext.sheets.report import build_perf_report
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
@@ -60,11 +60,10 @@ def test_the_report_has_them_when_the_trace_does() -> None:
     assert {"kernel_name", "reason", "count"} <= set(table.columns)
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 def test_a_profiler_that_started_late(vendor: str) -> None:
     path = SHARED / vendor / "Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
     analyzer = TreePerfAnalyzer(path)
     table = analyzer.get_df_unlinked_kernels()
     assert table["count"].sum() == (~analyzer.tree.linked).sum()

@@ -106,8 +106,9 @@ def _same(result: tuple[object, ...], other: tuple[object, ...], data: bytes) ->
 def a_report_is_safe(data: bytes) -> None:
     """All tables of a whole report, and its texts: a result or one of our errors."""
     from tracelens_ext import TreePerfAnalyzer
-    from tracelens_ext.report.formats import Document, Format, document_text
-    from tracelens_ext.report.perf_report import build_perf_report
+    from tracelens_ext.report.formats import Format
+    from tracelens_ext.report.report import report_text
+    from tracelens_ext.sheets.report import build_perf_report
 
     try:
         trace = read_trace(io.BytesIO(data))
@@ -115,9 +116,8 @@ def a_report_is_safe(data: bytes) -> None:
         report = build_perf_report(analyzer, short_kernel_study=True, gaps=True)
     except TracelensError:
         return
-    document = Document("report", report.sheets, report.facts, report.notes)
-    json.loads("".join(document_text(document, Format.json)))
-    "".join(document_text(document, Format.markdown)).encode()
+    json.loads("".join(report_text(report, Format.json)))
+    "".join(report_text(report, Format.markdown)).encode()
 
 
 def a_file_is_safe(suffix: str) -> Callable[[bytes], None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens_ext.readers.kineto import workers
@@ -35,3 +37,20 @@ def note_slices(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
 
     monkeypatch.setattr(workers.SliceWorkers, "take", noted)
     return counts
+
+
+def children() -> list[int]:
+    """The processes that this one has started and that are not gone.
+
+    Without the helpers that `multiprocessing` keeps until the end, of tests that came before.
+    """
+    me, found = os.getpid(), []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = entry.read_text()
+            command = (entry.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(text.rpartition(")")[2].split()[1]) == me and b"multiprocessing" not in command:
+            found.append(int(entry.parent.name))
+    return found

@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.categorize import (
-        KernelCategorizer,
-        categorize_kernels,
-        hookimpl,
-    )
+    from tracelens_ext.categorize import KernelCategorizer, categorize_kernels
     from tracelens_ext.class_statistics.classifier import StatisticClassifier
     from tracelens_ext.errors import TracelensError
+    from tracelens_ext.hooks import hookimpl
     from tracelens_ext.readers import read_trace
-    from tracelens_ext.report.perf_report import generate_perf_report_pytorch
+    from tracelens_ext.sheets.report import generate_perf_report_pytorch
     from tracelens_ext.trace import Trace
     from tracelens_ext.tree import CallTree
 
@@ -36,8 +33,8 @@ _HOME = {
     "TracelensError": "errors",
     "TreePerfAnalyzer": "analyzer",
     "categorize_kernels": "categorize",
-    "generate_perf_report_pytorch": "report.perf_report",
-    "hookimpl": "categorize",
+    "generate_perf_report_pytorch": "sheets.report",
+    "hookimpl": "hooks",
     "read_trace": "readers",
 }
 

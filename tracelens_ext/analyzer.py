@@ -1,35 +1,43 @@
-"""`TreePerfAnalyzer`: the thin face over trace, call tree, categories and analyses."""
+"""`TreePerfAnalyzer`: the thin face over trace, call tree, categories and analyses.
+
+The columns of a table stand with its sheet, under `sheets/`, and in `docs/tables.md`; those of
+tables that are no sheets with the function that makes them, under `analysis/`.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.analysis.coverage import Coverage, coverage
 from tracelens_ext.analysis.gpu_work import GpuWork
-from tracelens_ext.analysis.kept import find_anew, keep_in
-from tracelens_ext.analyzer_operations import OperationTables
-from tracelens_ext.analyzer_time import TimeTables
 from tracelens_ext.cache.store import open_cache
-from tracelens_ext.categorize import KernelCategorizer, default_registry
+from tracelens_ext.categorize import KernelCategorizer
 from tracelens_ext.errors import UsageError
+from tracelens_ext.hooks import default_registry
 from tracelens_ext.readers import read_trace
 from tracelens_ext.settings import read_settings, reading_with
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
     import os
+    import re
     from collections.abc import Callable, Sequence
 
     import pandas as pd
 
+    from tracelens_ext.analysis.gaps.find import Scope
+    from tracelens_ext.analysis.gaps.tables import GapSort
+    from tracelens_ext.analysis.kernel_statistics import KernelSort
+    from tracelens_ext.analysis.launchers import Launchers
+    from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.categorize import CategorizerLike
     from tracelens_ext.readers import TraceSource
     from tracelens_ext.trace import Trace
 
 
-class TreePerfAnalyzer(OperationTables, TimeTables):
+class TreePerfAnalyzer:
     """Answers where the GPU time of one trace went.
 
     Args:
@@ -81,46 +89,22 @@ class TreePerfAnalyzer(OperationTables, TimeTables):
             self.trace: Trace = read_trace(
                 trace,
                 progress=progress,
-                other_formats=default_registry().read_trace,
                 cache=(store := open_cache(cache)),
             )
-        frames = "-python" if add_python_func else ""
-        self.tree = _call_tree(self.trace, store, add_python_func=add_python_func)
-        self.work = GpuWork(
-            self.tree,
-            self.categorizer,
-            include_unlinked=include_unlinked_kernels,
-            keep=find_anew if store is None else keep_in(store, self.trace, suffix=frames),
+        links = store.links(self.trace) if store is not None and not add_python_func else None
+        self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
+        self.work: GpuWork = GpuWork(
+            self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
         )
 
     @classmethod
     def from_file(
         cls,
         profile_filepath: str | os.PathLike[str],
-        *,
-        use_kernel_name_categories: bool = False,
-        add_python_func: bool = False,
-        include_unlinked_kernels: bool = True,
-        rules: Sequence[str | os.PathLike[str]] = (),
-        categorizer: CategorizerLike | None = None,
-        maps: Sequence[str | os.PathLike[str]] = (),
-        progress: Callable[[int, int | None], None] | None = None,
-        cache: TraceCache | bool | None = None,
-        salvage: bool = False,
+        **options: Any,  # noqa: ANN401
     ) -> TreePerfAnalyzer:
-        """The analyzer of a trace file; as the constructor."""
-        return cls(
-            profile_filepath,
-            use_kernel_name_categories=use_kernel_name_categories,
-            add_python_func=add_python_func,
-            include_unlinked_kernels=include_unlinked_kernels,
-            rules=rules,
-            categorizer=categorizer,
-            maps=maps,
-            progress=progress,
-            cache=cache,
-            salvage=salvage,
-        )
+        """The analyzer of a trace file; `options` are the keyword arguments of the constructor."""
+        return cls(profile_filepath, **options)
 
     @property
     def problems(self) -> list[str]:
@@ -128,24 +112,52 @@ class TreePerfAnalyzer(OperationTables, TimeTables):
         of_categorizer = self.categorizer.problems if self.categorizer else []
         return list(dict.fromkeys([*default_registry().problems, *of_categorizer]))
 
-    def get_df_kernel_summary(self) -> pd.DataFrame:
-        """GPU time by operation and kernel; see `analysis.kernels.kernel_summary`.
+    @cached_property
+    def coverage(self) -> Coverage:
+        """How much of the GPU time is linked, and how much of it the categories explain."""
+        return coverage(self.work)
 
-        Returns:
-            Columns `cpu_op`, `kernel_category` (with categories), `kernel_name`, `count`,
-            `total_time_ms`, `avg_time_us`, `min_time_us`, `max_time_us`, `% of GPU time`, `kind`
-            (kernel, memcpy, memset); longest total first.
+    # Time.
+
+    def get_df_gpu_timeline(self, micro_idle_thresh_us: float | None = None) -> pd.DataFrame:
+        """How the GPU spent its time, as the sheet `gpu_timeline`.
+
+        Args:
+            micro_idle_thresh_us: splits idle time into holes up to this many µs and longer ones.
         """
+        from tracelens_ext.analysis.timeline import gpu_timeline
+
+        return gpu_timeline(self.work, micro_idle_thresh_us)
+
+    def get_df_iterations(self, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
+        """A row an iteration, as the sheet `iterations`.
+
+        Args:
+            annotation: a regular expression for the annotations that are iterations,
+                `ProfilerStep#N` by default.
+        """
+        from tracelens_ext.analysis.iteration_table import iteration_table
+
+        return iteration_table(self.work, annotation).frame.copy()
+
+    def get_df_iteration_statistics(
+        self, annotation: str | re.Pattern[str] | None = None
+    ) -> pd.DataFrame:
+        """Mean and spread over whole iterations, as the sheet `iteration_statistics`."""
+        from tracelens_ext.analysis.iteration_table import iteration_table
+
+        return iteration_table(self.work, annotation).statistics.copy()
+
+    # Kernels.
+
+    def get_df_kernel_summary(self) -> pd.DataFrame:
+        """GPU time by operation and kernel, longest first, as the sheet `kernels_by_category`."""
         from tracelens_ext.analysis.kernels import kernel_summary
 
         return kernel_summary(self.work)
 
     def get_df_kernel_category_summary(self) -> pd.DataFrame:
-        """GPU time by operation and category; see `analysis.kernels.kernel_category_summary`.
-
-        Returns:
-            Columns `cpu_op`, `kernel_category`, `count`, `total_time_ms`, `% of cpu_op time`,
-            `% of GPU time`, `kind`.
+        """GPU time by operation and category, as the sheet `kernel_categories`.
 
         Raises:
             UsageError: the analyzer was made without categories.
@@ -191,31 +203,230 @@ class TreePerfAnalyzer(OperationTables, TimeTables):
             frame[detail.columns] = detail
         return frame
 
-    def get_df_gpu_timeline(self, micro_idle_thresh_us: float | None = None) -> pd.DataFrame:
-        """How the GPU spent its time; see `analysis.timeline.gpu_timeline`.
+    def get_df_kernel_statistics(
+        self, sort: KernelSort = "count", *, selection: Selection | None = None
+    ) -> pd.DataFrame:
+        """How often and how long kernels ran, by simplified name.
 
-        Returns:
-            A row a `type` (computation_time, exposed_comm_time, exposed_memcpy_time, busy_time,
-            idle_time, total_time, total_comm_time, total_memcpy_time), columns `time ms` and
-            `percent` of the total time; a block for each `device` when there are several.
+        See `analysis.kernel_statistics.kernel_statistics` for arguments and columns.
         """
-        from tracelens_ext.analysis.timeline import gpu_timeline
+        from tracelens_ext.analysis.kernel_statistics import kernel_statistics
 
-        return gpu_timeline(self.work, micro_idle_thresh_us)
+        return kernel_statistics(self.work, sort=sort, selection=selection)
+
+    def get_df_unlinked_kernels(self) -> pd.DataFrame:
+        """GPU events without a launch in the trace, as the sheet `unlinked_kernels`."""
+        from tracelens_ext.analysis.unlinked import unlinked_kernels
+
+        return unlinked_kernels(self.work)
+
+    # Operations.
+
+    def get_df_kernel_launchers(
+        self, *, id_cols: bool = False, include_kernel_details: bool = False
+    ) -> pd.DataFrame:
+        """A row an operation that launched GPU work, in order of start, without communication.
+
+        See `analysis.launchers` for what the launcher, the direct and the subtree time are.
+
+        Args:
+            id_cols: also `pid`, `tid` and `external_id` (-1 without one).
+            include_kernel_details: also `kernel_details`: for each GPU event launched a dictionary
+                with `name`, `dur` (µs) and `stream`.
+        """
+        from tracelens_ext.analysis.launchers import TEXT_COLUMNS
+
+        frame = self._launcher_table.astype(dict.fromkeys(TEXT_COLUMNS, "str"))
+        if id_cols:
+            where = [self.trace.threads[i] for i in self.trace.thread[self._launchers.rows]]
+            frame["pid"] = [process for process, _ in where]
+            frame["tid"] = [thread for _, thread in where]
+            frame["external_id"] = self.trace.external_id[self._launchers.rows]
+        if include_kernel_details:
+            import pandas as pd
+
+            from tracelens_ext.analysis.op_tables import LaunchedKernels
+
+            launched = LaunchedKernels(self.work, self._launchers)
+            details = launched.of_each(self._launchers.rows)
+            frame["kernel_details"] = pd.Series(details, dtype="object")
+        return frame
+
+    def get_df_kernel_launchers_summary(
+        self, df_kernel_launchers: pd.DataFrame | None = None
+    ) -> pd.DataFrame:
+        """GPU time by operation, longest first, as the sheet `ops_summary`.
+
+        `df_kernel_launchers` is a part of `get_df_kernel_launchers()`, all of it by default.
+        """
+        from tracelens_ext.analysis.op_tables import summary
+
+        return summary(self._launcher_table if df_kernel_launchers is None else df_kernel_launchers)
+
+    def get_df_kernel_launchers_summary_by_category(
+        self, df_kernel_launchers: pd.DataFrame | None = None
+    ) -> pd.DataFrame:
+        """GPU time by category of operation, as the sheet `ops_summary_by_category`."""
+        from tracelens_ext.analysis.op_tables import summary_by_category
+
+        return summary_by_category(
+            self._launcher_table if df_kernel_launchers is None else df_kernel_launchers
+        )
+
+    def get_df_kernel_launchers_unique_args(
+        self,
+        df_kernel_launchers: pd.DataFrame | None = None,
+        event_name: str | None = None,
+        agg_metrics: Sequence[str] = ("mean", "median", "std", "min", "max"),
+        include_pct: bool = True,
+        *,
+        group_by_num_kernels: bool = False,
+    ) -> pd.DataFrame:
+        """GPU time by operation and its arguments, as the sheet `ops_unique_args`.
+
+        Args:
+            df_kernel_launchers: rows of `get_df_kernel_launchers()`, all of them by default.
+            event_name: only operations of this name.
+            agg_metrics: statistics over the operations of a row, besides their sum.
+            include_pct: whether the two columns of percentages are wanted.
+            group_by_num_kernels: whether operations that launched different numbers of GPU events
+                are rows of their own.
+
+        Raises:
+            UsageError: there is no such metric.
+        """
+        from tracelens_ext.analysis.op_tables import PERCENTAGES, LaunchedKernels, unique_args
+
+        table = self._launcher_table if df_kernel_launchers is None else df_kernel_launchers
+        if event_name is not None:
+            table = table[table["name"] == event_name]
+        frame = unique_args(
+            table,
+            LaunchedKernels(self.work, self._launchers),
+            metrics=agg_metrics,
+            group_by_num_kernels=group_by_num_kernels,
+        )
+        return frame if include_pct else frame.drop(columns=list(PERCENTAGES))
+
+    def get_df_collectives(self) -> pd.DataFrame:
+        """Communication by collective, group, size and type, as the sheet `coll_analysis`."""
+        from tracelens_ext.analysis.collectives import collectives
+
+        return collectives(self.work)
+
+    def get_df_graph_launches(self) -> pd.DataFrame:
+        """A row a site that launches a graph, as the sheet `graph_launches`."""
+        from tracelens_ext.analysis.graphs import graph_launches
+
+        return graph_launches(self.work)
+
+    def get_df_nn_modules(self) -> pd.DataFrame:
+        """GPU time by path of `nn.Module`s, as the sheet `nn_modules`.
+
+        The trace must have been recorded with stacks; `add_python_func` is not needed.
+        """
+        from tracelens_ext.analysis.modules import nn_modules
+
+        return nn_modules(self.work)
+
+    def get_df_cpu_ops(self) -> pd.DataFrame:
+        """Host time by CPU op, as the sheet `cpu_ops`."""
+        from tracelens_ext.analysis.cpu_ops import cpu_ops
+
+        return cpu_ops(self.tree)
+
+    def get_df_call_tree(
+        self, op: str | re.Pattern[str] | None = None, *, merge: bool = True
+    ) -> pd.DataFrame:
+        """The call tree with GPU time; see `analysis.tree_table.call_tree_table`.
+
+        Args:
+            op: a regular expression; only operations whose name matches, and what is below them.
+            merge: whether siblings of one name are one row.
+
+        Raises:
+            UsageError: `op` is no regular expression.
+        """
+        from tracelens_ext.analysis.tree_table import call_tree_table
+
+        return call_tree_table(self.work, op=op, merge=merge)
 
     @cached_property
-    def coverage(self) -> Coverage:
-        """How much of the GPU time is linked, and how much of it the categories explain."""
-        return coverage(self.work)
+    def _launchers(self) -> Launchers:
+        from tracelens_ext.analysis.launchers import find_launchers
 
+        return find_launchers(self.work)
 
-def _call_tree(trace: Trace, store: TraceCache | None, *, add_python_func: bool) -> CallTree:
-    """The call tree of a trace; from the cache, where its links are kept."""
-    if store is None:
-        return CallTree(trace, add_python_func=add_python_func)
-    part = "tree-python" if add_python_func else "tree"
-    links = store.arrays(trace, part)
-    tree = CallTree(trace, add_python_func=add_python_func, links=links)
-    if links is None:
-        store.keep_arrays(trace, part, tree.links)
-    return tree
+    @cached_property
+    def _launcher_table(self) -> pd.DataFrame:
+        from tracelens_ext.analysis.launchers import launcher_table
+
+        return launcher_table(self.work, self._launchers)
+
+    # Gaps. Their `selection` says which GPU events end the gaps, all by default.
+
+    def get_df_gaps(
+        self,
+        scope: Scope = "stream",
+        *,
+        longest: int | None = None,
+        selection: Selection | None = None,
+    ) -> pd.DataFrame:
+        """A row a gap, as the sheet `gaps_longest`, which tells more of the host with `longest`.
+
+        Args:
+            scope: `stream` for the idle times of each stream, `device` for those of all streams.
+            longest: only so many, the longest first, with what the host was doing.
+            selection: which GPU events end the gaps, all by default.
+
+        Raises:
+            UsageError: there is no such scope, `longest` is negative, or nothing is selected.
+        """
+        from tracelens_ext.analysis.gaps.classified import classify_gaps
+        from tracelens_ext.analysis.gaps.tables import gap_list
+
+        if longest is not None and longest < 0:
+            raise UsageError(f"longest is how many gaps to list, 0 or more, and not {longest}")
+        return gap_list(classify_gaps(self.work, scope, selection), longest=longest)
+
+    def get_df_gap_summary(self, *, selection: Selection | None = None) -> pd.DataFrame:
+        """Why the GPU was idle, as the sheet `gap_summary`."""
+        from tracelens_ext.analysis.gaps.classified import classify_gaps
+        from tracelens_ext.analysis.gaps.tables import gap_summary
+
+        return gap_summary(
+            [classify_gaps(self.work, scope, selection) for scope in ("device", "stream")]
+        )
+
+    def get_df_gap_hosts(
+        self, scope: Scope = "device", *, selection: Selection | None = None
+    ) -> pd.DataFrame:
+        """Idle time by what the host was in, longest first, as the sheet `gap_hosts`.
+
+        Args:
+            scope: as for `get_df_gaps`.
+            selection: likewise.
+
+        Raises:
+            UsageError: there is no such scope, or nothing is selected.
+        """
+        from tracelens_ext.analysis.gaps.classified import classify_gaps
+        from tracelens_ext.analysis.gaps.hosts import gap_hosts
+
+        return gap_hosts(classify_gaps(self.work, scope, selection))
+
+    def get_df_gap_streams(self, *, selection: Selection | None = None) -> pd.DataFrame:
+        """Gaps by stream, most gaps first, as the sheet `gap_streams`."""
+        from tracelens_ext.analysis.gaps.classified import classify_gaps
+        from tracelens_ext.analysis.gaps.tables import gap_streams
+
+        return gap_streams(classify_gaps(self.work, "stream", selection))
+
+    def get_df_gap_pairs(
+        self, sort: GapSort = "avg", *, selection: Selection | None = None
+    ) -> pd.DataFrame:
+        """Gaps by the kernels around them, as the sheet `gap_pairs`; `sort` by size."""
+        from tracelens_ext.analysis.gaps.classified import classify_gaps
+        from tracelens_ext.analysis.gaps.tables import gap_pairs
+
+        return gap_pairs(classify_gaps(self.work, "stream", selection), sort=sort)

@@ -1,4 +1,4 @@
-"""The one union of intervals: busy time, with overlaps counted once.
+"""The union of intervals: busy time, in which overlaps count once.
 
 All times are int64; intervals are given as start and end arrays of one shape.
 """
@@ -42,3 +42,30 @@ def gaps(start: Int64Array, end: Int64Array) -> Int64Array:
     """Lengths of the holes between the first start and the last end, in order of time."""
     first, last = union(start, end)
     return first[1:] - last[:-1]
+
+
+def covered(
+    start: Int64Array, end: Int64Array, window_start: Int64Array, window_end: Int64Array
+) -> Int64Array:
+    """How much of each window the union of the intervals covers.
+
+    Args:
+        start: of the intervals, shape (k,), in any order.
+        end: no less than `start`, shape (k,).
+        window_start: of the windows, which may overlap, shape (w,).
+        window_end: no less than `window_start`, shape (w,).
+
+    Returns:
+        Shape (w,).
+    """
+    first, last = union(start, end)
+    if not len(first):
+        return np.zeros(len(window_start), dtype=np.int64)
+    length = np.concatenate(([0], np.cumsum(last - first)))
+
+    def covered_until(time: Int64Array) -> Int64Array:
+        at = np.searchsorted(first, time, side="right")
+        beyond = np.maximum(last[np.maximum(at, 1) - 1] - time, 0)
+        return np.where(at > 0, length[at] - beyond, 0)
+
+    return covered_until(window_end) - covered_until(window_start)

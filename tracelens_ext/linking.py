@@ -1,7 +1,7 @@
 """Which launch started which GPU work: by correlation id, within one rank.
 
-A trace that tells which process launched a GPU event is linked process by process; any other is
-one rank's, and is refused when it turns out to be several.
+If a trace tells which process launched a GPU event, each process is linked by itself. Any other
+trace must be of one rank; it is refused if it turns out to hold several.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ def link(trace: Trace) -> Int64Array:
 
 
 def _ids(trace: Trace, launches: Int64Array, gpu: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The ids to link launches and GPU events by: equal where these belong together."""
+    """Ids of the launches and of the GPU events, equal for those that belong together."""
     rows = np.concatenate((launches, gpu))
     ids = trace.correlation[rows]
     if trace.conventions.gpu_by_process:
         process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
         processes = int(process.max()) + 1
-        if int(ids.max()) >= 2**62 // processes:  # numbers of any size, but not that many
+        if int(ids.max()) >= 2**62 // processes:  # the ids are huge, but there are not many
             ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
         ids = ids * processes + process
     return ids[: len(launches)], ids[len(launches) :]
@@ -123,7 +123,7 @@ def _refuse(trace: Trace, what: str, labels: list[str], count: int) -> NoReturn:
 def _latest_before(
     trace: Trace, candidates: Int64Array, ids: Int64Array, gpu: Int64Array, wanted: Int64Array
 ) -> Int64Array:
-    """Of several launches with a GPU event's id the last that starts no later, else the first."""
+    """Of several launches with a GPU event's id, the last that starts no later; else the first."""
     rows = np.concatenate((candidates, gpu))
     is_gpu = np.arange(len(rows)) >= len(candidates)
     group = np.concatenate((ids, wanted))

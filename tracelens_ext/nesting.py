@@ -1,10 +1,10 @@
 """Which interval encloses which: the parent of every event on its thread, without a Python loop.
 
 Sorted by thread, start and longest first, the parent of an event is the nearest earlier event of
-its thread that ends no sooner. Every event starts with its predecessor as the candidate; each one
-that does not fit jumps to its candidate's own candidate, until all fit. All that a jump leaps over
-ends sooner than the candidate did, so it cannot be the parent; the jumps double in length, so a
-few passes do.
+its thread that ends no sooner. Every event starts with its predecessor as the candidate. If the
+candidate ends too soon, the candidate's own candidate is tried, until all fit. The events that such
+a jump skips end even sooner, so none of them can be the parent. The jumps double in length, so a
+few passes are enough.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def nest(
         thread: which intervals can enclose one another, non-negative, shape (m,).
         start: shape (m,).
         end: no less than `start`, shape (m,).
-        tie: of two equal intervals the one with the lower number is the parent, then the first.
-        childless: of two equal intervals that are both so neither is the parent of the other.
+        tie: of two equal intervals, the one with the lower number is the parent; with equal
+            numbers the first.
+        childless: of two equal intervals that are both marked, neither is the parent of the other.
 
     Returns:
         The nesting. Intervals that overlap without nesting are siblings.
@@ -60,13 +61,17 @@ def nest(
     if len(order):
         candidate[np.flatnonzero(np.diff(lane, prepend=-1))] = ROOT
     leaf = childless[order]
+    # Of two equal intervals that have no children neither is the parent; they follow one another.
+    twin = np.zeros(len(order), dtype=bool)
+    twin[1:] = leaf[1:] & (left[1:] == left[:-1]) & (right[1:] == right[:-1])
     unsettled = np.flatnonzero(candidate != ROOT)
     while len(unsettled):
         at = candidate[unsettled]
-        fits = right[at] >= right[unsettled]
-        twins = leaf[at] & leaf[unsettled]
-        twins &= (left[at] == left[unsettled]) & (right[at] == right[unsettled])
-        unsettled, at = unsettled[~fits | twins], at[~fits | twins]
+        jumps = right[at] < right[unsettled]
+        asked = np.flatnonzero(twin[unsettled])
+        one, other = unsettled[asked], at[asked]
+        jumps[asked] |= leaf[other] & (left[one] == left[other]) & (right[one] == right[other])
+        unsettled, at = unsettled[jumps], at[jumps]
         candidate[unsettled] = candidate[at]
         unsettled = unsettled[candidate[unsettled] != ROOT]
     return Nesting(order, candidate)
@@ -107,6 +112,29 @@ def nearest_marked(parent: Int32Array, marked: BoolArray) -> Int32Array:
     return result
 
 
+def nearest_above(
+    parent: Int32Array, nodes: npt.NDArray[np.integer], marked: BoolArray
+) -> Int64Array:
+    """The nearest marked ancestor of a few nodes; `nearest_marked` finds it for all of them.
+
+    Args:
+        parent: node → its parent, `ROOT` without one, shape (m,).
+        nodes: whose ancestors are wanted, shape (k,).
+        marked: which nodes are looked for, shape (m,).
+
+    Returns:
+        Nodes, `ROOT` where none is marked, shape (k,).
+    """
+    result: Int64Array = parent[nodes].astype(np.int64)
+    unsettled = np.arange(len(nodes))
+    while True:
+        unsettled = unsettled[result[unsettled] != ROOT]
+        unsettled = unsettled[~marked[result[unsettled]]]
+        if not len(unsettled):
+            return result
+        result[unsettled] = parent[result[unsettled]]
+
+
 def depths(parent: Int32Array) -> Int32Array:
     """How many ancestors each position has, shape (m,)."""
     depth: Int32Array = (parent != ROOT).astype(np.int32)
@@ -120,12 +148,15 @@ def depths(parent: Int32Array) -> Int32Array:
     return depth
 
 
+def levels(depth: Int32Array) -> list[Int64Array]:
+    """The nodes of each depth that occurs, roots first, each level in ascending order."""
+    order = np.argsort(depth, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(depth[order])) + 1) if len(order) else []
+
+
 def subtree_ends(parent: Int32Array, depth: Int32Array) -> Int64Array:
     """One past the last position of each subtree; a subtree is a contiguous range, shape (m,)."""
     size = np.ones(len(parent), dtype=np.int64)
-    deepest_first = np.argsort(-depth, kind="stable")
-    levels = np.flatnonzero(np.diff(depth[deepest_first]))
-    for level in np.split(deepest_first, levels + 1):
-        inner = level[parent[level] != ROOT]
-        np.add.at(size, parent[inner], size[inner])
+    for level in reversed(levels(depth)[1:]):
+        np.add.at(size, parent[level], size[level])
     return np.arange(len(parent)) + size

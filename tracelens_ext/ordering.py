@@ -1,4 +1,4 @@
-"""Sorting by small numbers, such as codes, threads and streams, in linear time."""
+"""Sorting by numbers of up to 32 bits, such as codes and threads, in linear time."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ if TYPE_CHECKING:
 
     IntArray = npt.NDArray[np.integer]
 
-_RADIX_SORTED = np.uint16
+_RADIX = 1 << 16  # numpy sorts integers of 16 bits by radix
 
 
 def stable_order(numbers: IntArray) -> npt.NDArray[np.int64]:
     """A stable argsort.
 
     Args:
-        numbers: shape (m,). When all are from 0 to 65,535 numpy sorts them by radix.
+        numbers: shape (m,). Those from 0 to 2^32 - 1 are sorted by radix, 16 bits at a time.
 
     Returns:
         Places, shape (m,).
     """
     least, greatest = int(numbers.min(initial=0)), int(numbers.max(initial=0))
-    if least >= 0 and greatest <= np.iinfo(_RADIX_SORTED).max:
-        numbers = numbers.astype(_RADIX_SORTED)
-    return np.argsort(numbers, kind="stable")
+    if least < 0 or greatest >= _RADIX**2:
+        return np.argsort(numbers, kind="stable")
+    order = np.argsort(numbers.astype(np.uint16), kind="stable")
+    if greatest >= _RADIX:
+        high = (numbers >> 16).astype(np.uint16)
+        order = order[np.argsort(high[order], kind="stable")]
+    return order

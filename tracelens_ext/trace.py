@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
@@ -67,7 +67,7 @@ class ArgColumn:
     Attributes:
         rows: the events that have it, ascending, shape (k,).
         values: shape (k,): the number itself or, when `texts` is given, an index into it.
-        texts: the distinct raw JSON texts, parsed by whoever wants them.
+        texts: the distinct raw JSON texts; analyses parse those that they need.
     """
 
     rows: Int32Array
@@ -104,13 +104,13 @@ class Device:
 
 @dataclass(frozen=True)
 class Conventions:
-    """What the columns of a trace mean, where profilers differ.
+    """What the columns of a trace mean, as far as profilers differ.
 
     Attributes:
         gpu_by_process: the entry in `threads` of a GPU event is (process, stream) and names the
             process that launched it; correlation ids count within a process.
-        annotations_are_operations: annotations stand for operations like CPU ops do: a range of
-            the user's is all that tells what the host did.
+        annotations_are_operations: annotations stand for operations as CPU ops do, because the
+            trace has no CPU ops, or few.
     """
 
     gpu_by_process: bool = False
@@ -224,21 +224,25 @@ class Trace:
 
     @property
     def operation_kinds(self) -> tuple[EventKind, ...]:
-        """The kinds of host events that GPU work is filed under."""
+        """The kinds of host events to which tables attribute GPU work."""
         annotations = (EventKind.USER_ANNOTATION,)
         return (EventKind.CPU_OP, *(annotations * self.conventions.annotations_are_operations))
 
     def arg(self, name: str) -> ArgColumn:
-        """The argument of that name; an empty column where no event has it."""
+        """The argument of that name; an empty column if no event has it."""
         return self.args.get(name) or no_arg()
 
     def name_of(self, row: int) -> str:
         """The name of one event."""
         return self.names[int(self.name[row])]
 
+    def names_matching(self, test: Callable[[str], object]) -> npt.NDArray[np.bool_]:
+        """Which of `names` pass a test, such as the `search` of a pattern; shape of `names`."""
+        return np.fromiter((bool(test(name)) for name in self.names), bool, len(self.names))
+
     @cached_property
     def process_of_thread(self) -> Int32Array:
-        """For each entry of `threads`, a small number for its process, equal where it is."""
+        """A small number for the process of each entry of `threads`, shape (len(threads),)."""
         codes: dict[int | str, int] = {}
         processes = [codes.setdefault(process, len(codes)) for process, _ in self.threads]
         return np.array(processes, dtype=np.int32)

@@ -10,44 +10,52 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_JOURNALS = ("-wal", "-journal")
-#: What the name of a report of Nsight Systems ends in.
-REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
-_EXPORT_SUFFIX = ".sqlite"
-#: What the name of a trace ends in.
-TRACE_SUFFIXES = (".json", ".json.gz", _EXPORT_SUFFIX, *REPORT_SUFFIXES)
-#: The same in words.
-SUFFIXES_TEXT = ".json, .json.gz, .sqlite or .nsys-rep"
+
+def trace_suffixes() -> tuple[str, ...]:
+    """How the names of traces end, by the readers that take part."""
+    from tracelens_ext.readers.formats import offered_readers, suffixes_of
+
+    found = [suffix for each in offered_readers() for suffix in suffixes_of(each.item)]
+    return tuple(dict.fromkeys(found))
+
+
+def suffixes_text() -> str:
+    """The same in words: `.json, .json.gz or .sqlite`."""
+    *others, last = trace_suffixes()
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def is_trace_name(name: str) -> bool:
     """Whether a name, or a path, ends as a trace's does."""
-    return name.lower().endswith(TRACE_SUFFIXES)
+    return name.lower().endswith(trace_suffixes())
 
 
 def trace_names(names: Iterable[str]) -> list[str]:
-    """Those of the files of a folder that traces have, sorted.
+    """Those of the names of a folder's files that traces have, sorted.
 
-    Of a report of Nsight Systems and its export it is the export.
+    A report of Nsight Systems is left out if its export is there too.
     """
-    found = sorted(filter(is_trace_name, names))
-    exported = {os.path.splitext(n)[0] for n in found if n.lower().endswith(_EXPORT_SUFFIX)}  # noqa: PTH122  # of URLs too
+    from tracelens_ext.readers.nsys import NsysDatabaseReader, NsysReportReader
+
+    suffixes = trace_suffixes()
+    found = sorted(name for name in names if name.lower().endswith(suffixes))
+    exported = {_stem(n) for n in found if n.lower().endswith(NsysDatabaseReader.suffixes)}
     return [
         name
         for name in found
-        if not name.lower().endswith(REPORT_SUFFIXES) or os.path.splitext(name)[0] not in exported  # noqa: PTH122
+        if not name.lower().endswith(NsysReportReader.suffixes) or _stem(name) not in exported
     ]
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """The traces directly in a folder, sorted, without what this program wrote itself.
+    """The traces directly in a folder, sorted.
 
-    Databases of other programs are none either.
+    Files that this program wrote and databases of other programs are left out.
 
     Raises:
         OSError: it cannot be listed.
     """
-    return _not_ours(folder / name for name in trace_names(os.listdir(folder)))  # noqa: PTH208
+    return _without_others(folder / name for name in trace_names(os.listdir(folder)))  # noqa: PTH208
 
 
 def is_pattern(text: str) -> bool:
@@ -58,28 +66,31 @@ def is_pattern(text: str) -> bool:
 def traces_matching(pattern: str) -> list[Path]:
     """The files that match a pattern, sorted, without those that `traces_in` leaves out too."""
     names = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  # absolute ones too
-    return _not_ours(map(Path, names))
+    return _without_others(map(Path, names))
 
 
-def _not_ours(paths: Iterable[Path]) -> list[Path]:
-    from tracelens_ext.readers.nsys.database import is_other_database
+def _without_others(paths: Iterable[Path]) -> list[Path]:
     from tracelens_ext.report.manifest import made_here
 
     return [
         path
         for path in paths
-        if path.is_file() and not made_here(path) and not is_other_database(path)
+        if path.is_file() and not made_here(path) and not _is_other_database(path)
     ]
 
 
-def journal_beside(database: Path) -> Path | None:
-    """The file beside a SQLite database that says it is being written; None without one.
+def _is_other_database(path: Path) -> bool:
+    """Whether a file is a database of which no reader knows the tables."""
+    from tracelens_ext.readers.formats import HEAD_BYTES, is_recognised
+    from tracelens_ext.readers.source import SQLITE_MAGIC
 
-    Raises:
-        OSError: the folder cannot be read.
-    """
-    for ending in _JOURNALS:
-        beside = database.with_name(database.name + ending)
-        if beside.exists() and beside.stat().st_size:
-            return beside
-    return None
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError:
+        return False  # whoever reads it says why
+    return head.startswith(SQLITE_MAGIC) and not is_recognised(path, head)
+
+
+def _stem(name: str) -> str:
+    return os.path.splitext(name)[0]  # noqa: PTH122  # of URLs too

@@ -36,8 +36,8 @@ _MODULE_PREFIX = "nn.Module: "
 class CallTree:
     """The call tree of a trace.
 
-    Events are spoken of by their row in the trace; GPU events also by their place in
-    `trace.gpu_rows` (arrays that end in `_of_gpu` have one entry for each of those).
+    An event is identified by its row in the trace. Arrays whose names end in `_of_gpu` have one
+    entry for each event of `trace.gpu_rows`, in that order.
 
     Args:
         trace: the events.
@@ -85,7 +85,7 @@ class CallTree:
 
     @property
     def links(self) -> dict[str, npt.NDArray[Any]]:
-        """All that takes time to find, by the names of the attributes."""
+        """Everything that takes time to find, by the names of the attributes."""
         names = ("rows", "parent_position", "launch_of_gpu", "cpu_op_of_gpu")
         return {name: getattr(self, name) for name in names}
 
@@ -124,9 +124,10 @@ class CallTree:
 
     @cached_property
     def is_operation(self) -> BoolArray:
-        """Whether GPU work is filed under each position, (m,).
+        """Whether tables attribute GPU work to the event at each position, (m,).
 
-        CPU ops; and annotations that stand for operations, where no CPU op is around them.
+        They do to CPU ops, and to annotations that stand for operations unless a CPU op encloses
+        them.
         """
         kind = self.trace.kind[self.rows]
         is_op: BoolArray = kind == EventKind.CPU_OP
@@ -151,9 +152,9 @@ class CallTree:
 
     @cached_property
     def cpu_op_label_of_gpu(self) -> tuple[Int32Array, list[str]]:
-        """What each GPU event is filed under in our tables.
+        """The operation of each GPU event, the column `cpu_op` of our tables.
 
-        `graph` when a graph launch started it; else the innermost CPU op; else the name of the
+        `graph` if a graph launch started it; else the innermost CPU op; else the name of the
         launch; else `(unlinked)`.
 
         Returns:
@@ -228,7 +229,7 @@ class CallTree:
         return [int(below) for below in self.rows[at : int(self.subtree_end[at])]]
 
     def roots(self) -> list[int]:
-        """The host events that nothing encloses, thread by thread."""
+        """The host events that no other encloses, thread by thread."""
         return [int(row) for row in self.rows[self.parent_position == ROOT]]
 
     def gpu_events(self, row: int) -> list[int]:

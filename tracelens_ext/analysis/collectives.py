@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.grouping import percent
+from tracelens_ext.analysis.grouping import percent, texts
 from tracelens_ext.analysis.iterations import find_iterations
-from tracelens_ext.analysis.paths import nearest_above
+from tracelens_ext.analysis.op_arguments import argument_values
 from tracelens_ext.kernel_names import simple_name
-from tracelens_ext.nesting import ROOT
+from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, NS_PER_US, EventKind
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import ArgColumn, Int64Array
+    from tracelens_ext.trace import Int64Array
 
 #: Columns that tell collectives apart, by their names in the trace.
 _TEXTS = ("Collective name", "Process Group Name", "Process Group Description", "dtype")
@@ -122,10 +122,10 @@ def _described(work: GpuWork, chosen: Int64Array) -> pd.DataFrame:
 
     described = _described_by(work, chosen)
     keys: dict[str, object] = {name: _text(work, name, described) for name in _TEXTS}
-    keys |= {name: _number(work.trace.arg(name), described) for name in _NUMBERS}
+    keys |= {name: _number(work, name, described) for name in _NUMBERS}
     named = np.array(keys["Collective name"], dtype=object)
     keys["Collective name"] = np.where(named == "", _annotated(work, chosen), named)
-    keys["kernel_name"] = [work.trace.names[i] for i in work.name[chosen].tolist()]
+    keys["kernel_name"] = texts(work.name[chosen], work.trace.names)
     table = pd.DataFrame({name: keys[name] for name in KEYS})
     table["time"] = work.duration[chosen] / NS_PER_US
     return table
@@ -194,22 +194,13 @@ def _event_above(work: GpuWork, chosen: Int64Array, events: npt.NDArray[np.integ
 
 def _text(work: GpuWork, name: str, rows: Int64Array) -> list[str]:
     """A text argument of some events, without its quotes; empty where an event has none."""
-    column = work.trace.arg(name)
-    code = np.where(rows == NONE, NONE, column.at(np.maximum(rows, 0)))
-    raw = column.texts or []
-    distinct, inverse = np.unique(code, return_inverse=True)
-    known = ["" if i == NONE else _plain(raw[i]) for i in distinct.tolist()]
-    result: list[str] = np.array(known, dtype=object)[inverse].tolist()
-    return result
+    return texts(*argument_values(work.trace, rows, name, _plain, ""))
 
 
-def _number(column: ArgColumn, rows: Int64Array) -> npt.NDArray[np.float64]:
+def _number(work: GpuWork, name: str, rows: Int64Array) -> npt.NDArray[np.float64]:
     """A numeric argument of some events, NaN where an event has none."""
-    code = np.where(rows == NONE, NONE, column.at(np.maximum(rows, 0)))
-    raw = column.texts or []
-    distinct, inverse = np.unique(code, return_inverse=True)
-    known = [np.nan if i == NONE else _as_number(raw[i]) for i in distinct.tolist()]
-    return np.array(known, dtype=np.float64)[inverse]
+    code, numbers = argument_values(work.trace, rows, name, _as_number, np.nan)
+    return np.array(numbers, dtype=np.float64)[code]
 
 
 def _plain(raw: str) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.comparison_notes import comparison_facts, comparison_notes
 from tracelens_ext.analysis.measurement import KEYS, Measurement, measure
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.trace import NONE, NS_PER_MS
@@ -32,6 +31,13 @@ __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 
 #: Without the letter that is also a unit of time.
 _LETTERS = "ABCDEFGHIJKLMNOPQRTUVWXYZ"
+#: Changes that are named, and the share of the baseline's GPU time below which none is, percent.
+_MOST_NAMED, _WORTH_NAMING = 3, 0.1
+#: Share of the baseline's GPU time in kernels of shared names below which kernels are not
+#: worth comparing, percent.
+_SHARED_KERNELS = 50.0
+#: Share of the GPU time outside of whole iterations that deserves a word, percent.
+_MUCH_OUTSIDE = 1.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,11 @@ class Comparison:
         """What the traces are called in the names of columns."""
         count = len(_LETTERS)
         return [_LETTERS[at % count] * (at // count + 1) for at in range(len(self.measurements))]
+
+    @property
+    def named(self) -> list[tuple[str, Measurement]]:
+        """Each trace's letter and measurement."""
+        return list(zip(self.letters, self.measurements, strict=True))
 
     @cached_property
     def divisors(self) -> list[int]:
@@ -107,12 +118,12 @@ class Comparison:
     @cached_property
     def facts(self) -> list[tuple[str, object]]:
         """What was compared, label and value."""
-        return comparison_facts(self)
+        return _facts(self)
 
     @cached_property
     def notes(self) -> list[str]:
         """What changed most, and how the comparison was made, a sentence each."""
-        return comparison_notes(self)
+        return _notes(self)
 
     def times_ms(self, name: TableName) -> FloatArray:
         """The times of a table as shown, ms, (k, t)."""
@@ -197,3 +208,147 @@ def _quotient(part: FloatArray, whole: FloatArray) -> FloatArray:
     result = np.full(part.shape, np.nan)
     np.divide(part, whole, out=result, where=whole != 0)
     return result
+
+
+def _facts(comparison: Comparison) -> list[tuple[str, object]]:
+    """Files, devices, iterations and total time of each trace."""
+    facts: list[tuple[str, object]] = []
+    for letter, measured in comparison.named:
+        role = " (baseline)" if letter == comparison.letters[0] else ""
+        facts += [
+            (f"{letter}{role}", measured.path),
+            (f"{letter} devices", measured.devices),
+            (f"{letter} iterations", _iterations(measured)),
+        ]
+    facts.append(("Times", time_basis(comparison)))
+    totals = _total_times(comparison)
+    for letter, total in zip(comparison.letters, totals, strict=True):
+        facts.append((f"{letter} total time (ms)", total))
+    return facts
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """How total time changed and what most; then how the comparison was made, a sentence each."""
+    notes = _largest_changes(comparison)
+    without = [letter for letter, measured in comparison.named if not measured.iterations]
+    if comparison.per_iteration:
+        notes.append(
+            "Times and counts are of an average iteration: GPU events launched in whole iterations,"
+            " divided by the number of iterations. Idle and total time count a gap after each"
+            " iteration; the one after the last is taken to be average."
+        )
+        notes += _single_iteration_notes(comparison)
+        notes += _outside_notes(comparison)
+    elif without and len(without) < len(comparison.letters):
+        notes.append(
+            f"Whole traces are compared, as {' and '.join(without)} {_have(without)} no whole"
+            " iteration (a ProfilerStep annotation that launched GPU work and ended in time)."
+        )
+    empty = [letter for letter, measured in comparison.named if not measured.events]
+    if empty:
+        notes.append(f"{' and '.join(empty)} {_have(empty, 'holds', 'hold')} no GPU events.")
+    return notes + _different_kernels_notes(comparison)
+
+
+def time_basis(comparison: Comparison) -> str:
+    """What the times are of: `per iteration` or `of the whole trace`."""
+    return "per iteration" if comparison.per_iteration else "of the whole trace"
+
+
+def _iterations(measured: Measurement) -> str:
+    if not measured.iterations:
+        return "none whole" if measured.left_out else "none"
+    label = measured.iteration_label
+    shown = f"{measured.iterations} ({label})"
+    return f"{shown}, not {measured.left_out}" if measured.left_out else shown
+
+
+def _total_times(comparison: Comparison) -> list[float]:
+    """The total time of each trace, ms; of its longest device where it has several."""
+    kinds = comparison.aligned["timeline"].keys["type"].to_numpy()
+    totals = comparison.times_ms("timeline")[kinds == "total_time"]
+    return [float(total) for total in totals.max(axis=0, initial=0.0)]
+
+
+def _largest_changes(comparison: Comparison) -> list[str]:
+    """The categories that changed most, for each trace but the baseline."""
+    aligned, times = comparison.aligned["categories"], comparison.times_ms("categories")
+    names = aligned.keys["kernel_category"].tolist()
+    totals = _total_times(comparison)
+    notes = []
+    for at, letter in enumerate(comparison.letters[1:], start=1):
+        difference = totals[at] - totals[0]
+        notes.append(
+            f"{letter} against {comparison.letters[0]}, total time {time_basis(comparison)}:"
+            f" {totals[0]:,.3f} to {totals[at]:,.3f} ms,"
+            f" {difference:+,.3f} ms{_in_percent(difference, totals[0])}."
+        )
+        change = times[:, at] - times[:, 0]
+        worth = _WORTH_NAMING / 100 * times[:, 0].sum()
+        order = np.argsort(-np.abs(change), kind="stable")[:_MOST_NAMED].tolist()
+        told = [
+            f"{names[row]} {change[row]:+,.3f} ms{_in_percent(change[row], times[row, 0])}"
+            for row in order
+            if abs(change[row]) > worth
+        ]
+        if told:
+            notes.append(f"{letter}, largest changes by category: {'; '.join(told)}.")
+        else:
+            notes.append(
+                f"{letter}: no category changed by more than {_WORTH_NAMING} % of the GPU time."
+            )
+    return notes
+
+
+def _in_percent(change: float, baseline: float) -> str:
+    return f" ({100 * change / baseline:+.1f} %)" if baseline else " (new)"
+
+
+def _outside_notes(comparison: Comparison) -> list[str]:
+    """How much GPU time of each trace is in none of its whole iterations."""
+    notes = []
+    for letter, measured in comparison.named:
+        counted = measured.whole_iterations
+        if counted is None or not measured.total.gpu_ns:
+            continue
+        outside = 100 * (1 - counted.gpu_ns / measured.total.gpu_ns)
+        if outside >= _MUCH_OUTSIDE:
+            notes.append(
+                f"{letter}: {outside:.1f} % of the GPU time was not launched in whole iterations,"
+                " or has no launch in the trace, and does not count; --total compares all of it."
+            )
+    return notes
+
+
+def _have(letters: list[str], one: str = "has", several: str = "have") -> str:
+    return one if len(letters) == 1 else several
+
+
+def _single_iteration_notes(comparison: Comparison) -> list[str]:
+    """Traces of one iteration beside such of several: the gap between iterations is unknown."""
+    single = [letter for letter, measured in comparison.named if measured.iterations == 1]
+    if not single or len(single) == len(comparison.letters):
+        return []
+    note = (
+        f"{' and '.join(single)} {_have(single)} a single whole iteration, and so no gap between"
+        " iterations: idle and total time are short of one."
+    )
+    return [note]
+
+
+def _different_kernels_notes(comparison: Comparison) -> list[str]:
+    """Where two traces run other kernels: on another device, with another library or version."""
+    times = comparison.times_ms("kernels")
+    notes = []
+    for at, letter in enumerate(comparison.letters[1:], start=1):
+        baseline = times[:, 0].sum()
+        if not baseline or not times[:, at].sum():
+            continue
+        shared = 100 * times[times[:, at] > 0, 0].sum() / baseline
+        if shared < _SHARED_KERNELS:
+            notes.append(
+                f"{letter} runs other kernels: those that {comparison.letters[0]} has too make"
+                f" {shared:.1f} % of {comparison.letters[0]}'s GPU time. Compare categories and"
+                " operations."
+            )
+    return notes

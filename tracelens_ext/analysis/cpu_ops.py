@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.busy_time import BusyTime
-from tracelens_ext.analysis.grouping import group_durations, percent, texts
+from tracelens_ext.analysis.grouping import group_durations, percent, sums, texts
 from tracelens_ext.nesting import ROOT, nearest_marked
 from tracelens_ext.trace import NS_PER_MS
 
@@ -37,16 +37,14 @@ def cpu_ops(tree: CallTree) -> pd.DataFrame:
     self_time = duration - below
     names, self_time, duration = trace.name[tree.rows][is_op], self_time[is_op], duration[is_op]
     total = group_durations([names], duration)
-    of_name = np.zeros(len(trace.names), dtype=np.int64)
-    np.add.at(of_name, names, self_time)
-    own = of_name[total.keys[0]]
+    own = sums(total.number, self_time, len(total))
     frame = pd.DataFrame(
         {
             "cpu_op": texts(total.keys[0], trace.names),
             "count": total.count,
             "total_time_ms": total.total / NS_PER_MS,
             "self_time_ms": own / NS_PER_MS,
-            "avg_time_us": total.total / 1e3 / np.maximum(total.count, 1),
+            "avg_time_us": total.total / 1e3 / total.count,
             "% of CPU op time": percent(own, int(self_time.sum())),
         }
     )

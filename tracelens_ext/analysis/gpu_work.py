@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.kept import find_anew
 from tracelens_ext.categorize import builtin_categorizer
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tracelens_ext.analysis.kept import Keep
     from tracelens_ext.categorize import KernelCategorizer
     from tracelens_ext.trace import Int32Array, Int64Array, Trace
     from tracelens_ext.tree import CallTree
@@ -31,6 +29,8 @@ KIND_LABELS = {
     EventKind.MEMCPY: "memcpy",
     EventKind.MEMSET: "memset",
 }
+#: What tables call each kind of event.
+KIND_NAMES = [KIND_LABELS.get(kind, kind.name.lower()) for kind in EventKind]
 
 #: How older ROCm profilers record a copy: as a kernel. (They are kernels in the kernel tables,
 #: as the profiler says, and copies on the timeline, as the hardware says.)
@@ -59,7 +59,6 @@ class GpuWork:
         tree: the call tree.
         categorizer: gives each event a category; None for no categories.
         include_unlinked: whether events without a launch in the trace count in the timeline.
-        keep: where analyses look for what took time to find out, before they find it out again.
     """
 
     def __init__(
@@ -68,13 +67,11 @@ class GpuWork:
         categorizer: KernelCategorizer | None,
         *,
         include_unlinked: bool,
-        keep: Keep = find_anew,
     ) -> None:
         self.tree = tree
         self.trace: Trace = tree.trace
         self.categorizer = categorizer
         self.include_unlinked = include_unlinked
-        self.keep = keep
         self.rows = self.trace.gpu_rows
         self.name: Int32Array = self.trace.name[self.rows]
         self.kind = self.trace.kind[self.rows]
@@ -134,13 +131,8 @@ class GpuWork:
     @cached_property
     def is_copy(self) -> BoolArray:
         """Whether an event copies memory between places, (g,)."""
-        names = self.trace.names
-        as_kernel = np.fromiter(
-            (bool(_COPY_RECORDED_AS_KERNEL.match(n)) for n in names), bool, len(names)
-        )
-        result: BoolArray = (self.kind == EventKind.MEMCPY) | (
-            self.is_kernel & as_kernel[self.name]
-        )
+        as_kernel = self.trace.names_matching(_COPY_RECORDED_AS_KERNEL.match)[self.name]
+        result: BoolArray = (self.kind == EventKind.MEMCPY) | (self.is_kernel & as_kernel)
         return result
 
     @property

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.busy_time import BusyTime
-from tracelens_ext.analysis.grouping import percent
-from tracelens_ext.analysis.paths import find_paths, nearest_above
+from tracelens_ext.analysis.call_paths import find_paths
+from tracelens_ext.analysis.grouping import maxima, minima, number_groups, percent, sums, texts
 from tracelens_ext.intervals import union_length
-from tracelens_ext.nesting import ROOT
+from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
 
 if TYPE_CHECKING:
@@ -50,26 +50,21 @@ def graph_launches(work: GpuWork) -> pd.DataFrame:
     events = np.flatnonzero(launch_of_gpu != NONE)
     of_event = launch_of_gpu[events]
     count = np.bincount(of_event, minlength=len(rows))
-    start = np.full(len(rows), np.iinfo(np.int64).max)
-    np.minimum.at(start, of_event, work.start[events])
-    end = np.full(len(rows), np.iinfo(np.int64).min)
-    np.maximum.at(end, of_event, work.end[events])
+    start = minima(of_event, work.start[events], len(rows))
+    end = maxima(of_event, work.end[events], len(rows))
     span = np.where(count > 0, end, 0) - np.where(count > 0, start, 0)
-    shortest, longest = np.full(sites, np.iinfo(np.int64).max), np.zeros(sites, dtype=np.int64)
-    np.minimum.at(shortest, site, busy)
-    np.maximum.at(longest, site, busy)
-    total, spans = _sums(site, busy, sites), _sums(site, span, sites)
+    total, spans = sums(site, busy, sites), sums(site, span, sites)
     path, path_texts = _op_paths(work.tree, work.tree.position[rows[first]])
     frame = pd.DataFrame(
         {
-            "launch": [work.trace.names[i] for i in work.trace.name[rows[first]].tolist()],
-            "path": [path_texts[i] for i in path.tolist()],
+            "launch": texts(work.trace.name[rows[first]], work.trace.names),
+            "path": texts(path, path_texts),
             "launches": launches,
             "kernels_per_launch": count[first],
             "busy_time_ms": total / NS_PER_MS,
             "avg_busy_time_us": total / launches / NS_PER_US,
-            "min_busy_time_us": shortest / NS_PER_US,
-            "max_busy_time_us": longest / NS_PER_US,
+            "min_busy_time_us": minima(site, busy, sites) / NS_PER_US,
+            "max_busy_time_us": maxima(site, busy, sites) / NS_PER_US,
             "avg_span_time_us": spans / launches / NS_PER_US,
             "% of GPU busy time": percent(total, union_length(work.start, work.end)),
             **_category_shares(work, events, site[of_event], sites),
@@ -106,11 +101,7 @@ def _sites(
     """
     path, _ = _op_paths(work.tree, work.tree.position[rows])
     sequence = _sequence_hash(work, launch_of_gpu, len(rows))
-    site = np.zeros(len(rows), dtype=np.int64)
-    for key in (work.trace.name[rows], path, sequence):
-        code = np.unique(key, return_inverse=True)[1]
-        site = np.unique(site * (len(rows) + 1) + code, return_inverse=True)[1]
-    first = np.unique(site, return_index=True)[1]
+    first, site = number_groups([work.trace.name[rows], path, sequence.view(np.int64)])
     return site, first
 
 
@@ -169,17 +160,10 @@ def _category_shares(
         return {}
     labels = categories.labels
     cell = site * len(labels) + categories.code[events]
-    time = _sums(cell, work.duration[events], sites * len(labels)).reshape(sites, len(labels))
+    time = sums(cell, work.duration[events], sites * len(labels)).reshape(sites, len(labels))
     order = np.argsort(-time.sum(axis=0), kind="stable")
     return {
         f"{labels[i]} (% of kernel time)": percent(time[:, i], time.sum(axis=1))
         for i in order.tolist()
         if time[:, i].any()
     }
-
-
-def _sums(group: Int64Array, values: Int64Array, groups: int) -> Int64Array:
-    """The sum of the values of each group, exact."""
-    result = np.zeros(groups, dtype=np.int64)
-    np.add.at(result, group, values)
-    return result

@@ -1,4 +1,4 @@
-"""Sums over groups of GPU events, without a Python loop."""
+"""Groups of events: their numbers and the sums over them, without a Python loop."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.codes import dense_codes
-from tracelens_ext.ordering import stable_order
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -17,60 +14,160 @@ if TYPE_CHECKING:
 
     from tracelens_ext.trace import Int64Array
 
+    Float64Array = npt.NDArray[np.float64]
     IntArray = npt.NDArray[np.integer]
+
+_MOST_COMBINATIONS = 2**62
+_ROOM_A_VALUE = 4  # entries of a table of all values between the least and the greatest
+_ROOM_ANYHOW = 1 << 16
+
+
+def number_groups(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
+    """Number the distinct combinations of several columns, in ascending order.
+
+    Args:
+        keys: one column or more of any integers, each shape (m,).
+
+    Returns:
+        The first place of each combination, shape (k,), and the number of each place, shape (m,).
+    """
+    combined, bound = _from_zero(keys[0])
+    for key in keys[1:]:
+        code, count = _from_zero(key)
+        if bound * count > _MOST_COMBINATIONS:  # without holes again, before it overflows
+            combined, bound = ranks(combined)
+        combined, bound = combined * count + code, bound * count
+    number, count = ranks(combined)
+    first = np.empty(count, dtype=np.int64)
+    first[number[::-1]] = np.arange(len(number) - 1, -1, -1)  # the last to be written is the first
+    return first, number
+
+
+def _from_zero(values: IntArray) -> tuple[Int64Array, int]:
+    """Numbers in the order of the values, from 0 on, and a bound; with holes if that is quicker."""
+    if not len(values):
+        return np.empty(0, dtype=np.int64), 0
+    least, greatest = int(values.min()), int(values.max())
+    if greatest - least >= _ROOM_ANYHOW:
+        return ranks(values)
+    return np.subtract(values, least, dtype=np.int64), greatest - least + 1
+
+
+def ranks(values: IntArray) -> tuple[Int64Array, int]:
+    """The place of each value among the distinct ones, in ascending order, and how many those are.
+
+    Args:
+        values: any integers, shape (m,). Where they lie close together nothing is sorted.
+    """
+    if not len(values):
+        return np.empty(0, dtype=np.int64), 0
+    least, greatest = int(values.min()), int(values.max())
+    if greatest - least >= max(_ROOM_ANYHOW, _ROOM_A_VALUE * len(values)):
+        distinct, code = np.unique(values, return_inverse=True)
+        return code.astype(np.int64, copy=False), len(distinct)
+    from_least = values.astype(np.int64) - least
+    there = np.zeros(greatest - least + 1, dtype=bool)
+    there[from_least] = True
+    rank = np.cumsum(there) - 1
+    return rank[from_least], int(rank[-1]) + 1
+
+
+def sums(number: IntArray, values: IntArray, groups: int) -> Int64Array:
+    """The exact sum of the values of each group; 0 for an empty one, shape (groups,)."""
+    result = np.zeros(groups, dtype=np.int64)
+    np.add.at(result, number, values)
+    return result
+
+
+def minima(number: IntArray, values: IntArray, groups: int) -> Int64Array:
+    """The least value of each group; the largest int64 for an empty one, shape (groups,)."""
+    result = np.full(groups, np.iinfo(np.int64).max)
+    np.minimum.at(result, number, values)
+    return result
+
+
+def maxima(number: IntArray, values: IntArray, groups: int) -> Int64Array:
+    """The greatest value of each group; the least int64 for an empty one, shape (groups,)."""
+    result = np.full(groups, np.iinfo(np.int64).min)
+    np.maximum.at(result, number, values)
+    return result
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Statistics of durations by group, longest total first, k groups.
+    """Statistics of the durations of events by group, longest total first, k groups of m events.
 
     Attributes:
         keys: one array a key column, each shape (k,).
-        count: events in each group.
-        total, shortest, longest: ns.
-        first: index of the group's first event among those given.
+        number: the group of each event, shape (m,).
+        first: index of the group's first event, (k,).
+        count: events in each group, at least one, (k,).
+        total, shortest, longest: ns, (k,).
     """
 
     keys: tuple[IntArray, ...]
+    number: Int64Array
+    first: Int64Array
     count: Int64Array
     total: Int64Array
     shortest: Int64Array
     longest: Int64Array
-    first: Int64Array
 
     def __len__(self) -> int:
         return len(self.count)
+
+    @property
+    def mean(self) -> Float64Array:
+        """The mean duration of each group, ns, (k,)."""
+        mean: Float64Array = self.total / self.count
+        return mean
+
+    def deviation(self, duration: Int64Array) -> Float64Array:
+        """The standard deviation of a sample (n - 1); 0 for a single event, ns, (k,).
+
+        Args:
+            duration: of each event, as it was grouped, ns, shape (m,).
+        """
+        # From a whole number near the mean, differences are exact and small.
+        centre = np.rint(self.mean).astype(np.int64)
+        off = (duration - centre[self.number]).astype(np.float64)
+        squares: Float64Array = np.bincount(self.number, off * off, len(self)).astype(np.float64)
+        squares -= (self.mean - centre) ** 2 * self.count
+        result: Float64Array = np.sqrt(np.maximum(squares, 0) / np.maximum(self.count - 1, 1))
+        result[self.count == 1] = 0.0
+        return result
 
 
 def group_durations(keys: Sequence[IntArray], duration: Int64Array) -> Groups:
     """Group events by several columns of codes.
 
     Args:
-        keys: columns of small non-negative codes, or of any integers, each shape (m,).
+        keys: columns of any integers, each shape (m,).
         duration: ns, shape (m,).
 
     Returns:
         The groups, by total duration, then by first event.
     """
-    first, group = dense_codes(keys)
-    size = len(first)
-    count = np.bincount(group, minlength=size)
-    order = stable_order(group)
-    starts = np.concatenate(([0], np.cumsum(count)[:-1])).astype(np.int64)
-    ordered = duration[order]
-    reduce = [np.add, np.minimum, np.maximum]
-    total, shortest, longest = (
-        f.reduceat(ordered, starts) if size else np.empty(0, np.int64) for f in reduce
-    )
-    by_time = np.lexsort((first, -total))
+    first, number = number_groups(keys)
+    total = sums(number, duration, len(first))
+    order = np.lexsort((first, -total))
+    number = inverse(order)[number]
     return Groups(
-        keys=tuple(key[first][by_time] for key in keys),
-        count=count[by_time],
-        total=total[by_time],
-        shortest=shortest[by_time],
-        longest=longest[by_time],
-        first=first[by_time],
+        keys=tuple(key[first[order]] for key in keys),
+        number=number,
+        first=first[order],
+        count=np.bincount(number, minlength=len(order)),
+        total=total[order],
+        shortest=minima(number, duration, len(order)),
+        longest=maxima(number, duration, len(order)),
     )
+
+
+def inverse(order: Int64Array) -> Int64Array:
+    """Where each place went: the inverse of a permutation."""
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return place
 
 
 def texts(codes: IntArray, labels: Sequence[str]) -> list[str]:
@@ -78,7 +175,7 @@ def texts(codes: IntArray, labels: Sequence[str]) -> list[str]:
     return [labels[code] for code in codes.tolist()]
 
 
-def percent(part: Int64Array, whole: IntArray | int) -> npt.NDArray[np.float64]:
+def percent(part: IntArray | Float64Array, whole: IntArray | int) -> Float64Array:
     """`part` in percent of `whole`, 0 where that is 0; shape of `part`."""
     divisor = np.broadcast_to(np.asarray(whole, dtype=np.float64), part.shape)
     result = np.zeros(part.shape)

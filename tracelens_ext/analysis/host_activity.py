@@ -6,36 +6,37 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.codes import last_before
+from tracelens_ext.analysis.group_search import last_before
+from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.intervals import union
 from tracelens_ext.nesting import ROOT, nest
-from tracelens_ext.trace import NONE
+from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from tracelens_ext.trace import EventKind, Int64Array, Trace
+    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+    from tracelens_ext.tree import CallTree
 
     BoolArray = npt.NDArray[np.bool_]
     IntArray = npt.NDArray[np.integer]
 
 
 def innermost_during(
-    trace: Trace,
+    tree: CallTree,
     kinds: Sequence[EventKind],
     thread: IntArray,
     start: Int64Array,
     end: Int64Array,
-    *,
     ignored: str | None = None,
 ) -> Int64Array:
     """The innermost event of a host thread that covers at least half of each stretch of time.
 
     Args:
-        trace: the events.
-        kinds: those that are asked about.
+        tree: the call tree; it need not hold the trace's Python frames.
+        kinds: the kinds of host events that are asked about.
         thread: an index into `trace.threads`, `NONE` where it is not known, shape (k,).
         start: ns since the trace's first event, shape (k,).
         end: more than `start`, shape (k,).
@@ -44,47 +45,64 @@ def innermost_during(
     Returns:
         Rows, `NONE` where no event does, shape (k,).
     """
-    rows = _candidates(trace, kinds, thread, start, end)
-    if ignored is not None:
-        silent = np.fromiter((n.startswith(ignored) for n in trace.names), bool)
-        rows = rows[~silent[trace.name[rows]]]
-    if not len(rows):
-        return np.full(len(thread), NONE, dtype=np.int64)
-    begun, childless = trace.ts[rows], np.zeros(len(rows), dtype=bool)
-    ended = trace.end_of(rows)
-    nesting = nest(trace.thread[rows], begun, ended, trace.external_id[rows], childless)
-    rows, begun, ended = rows[nesting.order], begun[nesting.order], ended[nesting.order]
+    trace = tree.trace
+    if EventKind.PYTHON_FUNCTION in kinds and not tree.add_python_func:
+        rows, parent = _nested(trace, kinds, thread, start, end)
+        threads, starts = trace.thread[rows], trace.ts[rows]
+    else:
+        rows, parent = tree.rows, tree.parent_position
+        threads, starts = _places(tree)
+    tells = np.isin(np.arange(len(EventKind)), kinds)
+    named = trace.names_matching(lambda name: ignored is None or not name.startswith(ignored))
+    result = np.full(len(thread), NONE, dtype=np.int64)
     middle = start + (end - start) // 2  # what covers more than half covers this
-    at = last_before(trace.thread[rows], begun, thread, middle + 1)
+    at = last_before(threads, starts, thread, middle + 1)
     climbing = np.flatnonzero(at != NONE)
     while len(climbing):
-        here = at[climbing]
-        inside = np.minimum(ended[here], end[climbing]) - np.maximum(begun[here], start[climbing])
-        climbing = climbing[inside * 2 < (end - start)[climbing]]
-        at[climbing] = nesting.parent[at[climbing]]
+        here = rows[at[climbing]]
+        fits = tells[trace.kind[here]] & named[trace.name[here]]
+        inside = np.minimum(trace.end_of(here), end[climbing])
+        inside -= np.maximum(trace.ts[here], start[climbing])
+        fits &= inside * 2 >= (end - start)[climbing]
+        result[climbing[fits]] = here[fits]
+        climbing = climbing[~fits]
+        at[climbing] = parent[at[climbing]]
         climbing = climbing[at[climbing] != ROOT]
-    return np.where(at >= 0, rows[np.maximum(at, 0)], NONE)
+    return result
 
 
-def _candidates(
+@once_for_each
+def _places(tree: CallTree) -> tuple[Int32Array, Int64Array]:
+    """Thread and start of the host events in tree order, both (m,)."""
+    return tree.trace.thread[tree.rows], tree.trace.ts[tree.rows]
+
+
+def _nested(
     trace: Trace, kinds: Sequence[EventKind], thread: IntArray, start: Int64Array, end: Int64Array
-) -> Int64Array:
-    """The events long enough, on one of the threads, that run in one of the stretches of time.
+) -> tuple[Int64Array, Int32Array]:
+    """The events of some kinds that may cover half of a stretch, and how they nest.
 
-    What encloses one of them is among them, so that they nest as all events do; they are a few
-    hundred where all are a million.
+    They are long enough, on one of the threads, and run in one of the stretches. What encloses one
+    of them is among them, so that they nest as all events do; they are a few hundred where all are
+    a million.
+
+    Returns:
+        Rows in tree order, and the place of each one's parent among them.
     """
     known = thread != NONE
-    if not known.any():
-        return np.empty(0, dtype=np.int64)
     rows = trace.rows_of(*kinds)
-    rows = rows[trace.dur[rows] * 2 >= int((end - start)[known].min())]
+    shortest = int((end - start)[known].min(initial=np.iinfo(np.int64).max >> 1))
+    rows = rows[trace.dur[rows] >= shortest / 2]
     asked = np.zeros(len(trace.threads), dtype=bool)
     asked[thread[known]] = True
     rows = rows[asked[trace.thread[rows]]]
     first, last = union(start[known], end[known])
-    begun = trace.ts[rows]
-    at = np.searchsorted(last, begun, side="right")  # the first stretch that ends later
+    at = np.searchsorted(last, trace.ts[rows], side="right")  # the first stretch that ends later
     runs: BoolArray = at < len(first)
     runs[runs] = first[at[runs]] < trace.end_of(rows[runs])
-    return rows[runs]
+    rows = rows[runs]
+    begun, childless = trace.ts[rows], np.zeros(len(rows), dtype=bool)
+    nesting = nest(
+        trace.thread[rows], begun, trace.end_of(rows), trace.external_id[rows], childless
+    )
+    return rows[nesting.order], nesting.parent

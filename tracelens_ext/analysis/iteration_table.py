@@ -19,11 +19,11 @@ from tracelens_ext.analysis.gpu_work import COMMUNICATION
 from tracelens_ext.analysis.iterations import (
     Iterations,
     find_iterations,
-    iteration_of_gpu,
-    recording_end,
+    iterations_of,
 )
+from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.analysis.patterns import user_pattern
-from tracelens_ext.intervals import union
+from tracelens_ext.intervals import covered
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class IterationTable:
         return len(self.frame)
 
 
+@once_for_each
 def iteration_table(
     work: GpuWork, annotation: str | re.Pattern[str] | None = None
 ) -> IterationTable:
@@ -158,22 +159,15 @@ def _found(
     start, end = trace.ts[rows], trace.end_of(rows)
     order = np.lexsort((rows, -end, start, process))
     order = order[_outermost(process[order], end[order])]
-    rows, process, start, end = rows[order], process[order], start[order], end[order]
-    iterations = Iterations(
-        number=list(range(len(rows))),
-        process=process,
-        start=start,
-        end=end,
-        finished=(end > start) & (end < recording_end(trace)),
-        of_gpu=iteration_of_gpu(tree, process, start, end),
-    )
+    rows = rows[order]
+    iterations = iterations_of(tree, rows, list(range(len(rows))))
     labels = [trace.name_of(row) for row in rows.tolist()]
     return iterations, labels, len(found) - len(rows)
 
 
 def _annotations(trace: Trace, pattern: re.Pattern[str]) -> Int64Array:
     """The rows of the annotations that match; of the CPU ops, where no annotation does."""
-    matching = np.fromiter((bool(pattern.search(n)) for n in trace.names), bool, len(trace.names))
+    matching = trace.names_matching(pattern.search)
     for kind in (EventKind.USER_ANNOTATION, EventKind.CPU_OP):
         rows: Int64Array = trace.rows_of(kind)
         rows = rows[matching[trace.name[rows]]]
@@ -211,6 +205,7 @@ def _block(
     without_copies = busy(computing | communication)
     whole = busy(np.ones(len(work), dtype=bool))
     start, end = iterations.start, iterations.end
+    ran = covered(work.start[chosen], work.end[chosen], start, end)
     process_labels = list(dict.fromkeys(process for process, _ in work.trace.threads))
     columns: dict[str, object] = {
         "at": np.arange(count),
@@ -223,7 +218,7 @@ def _block(
         "computation_time_ms": computation / NS_PER_MS,
         "exposed_comm_time_ms": (without_copies - computation) / NS_PER_MS,
         "exposed_memcpy_time_ms": (whole - without_copies) / NS_PER_MS,
-        "idle_time_ms": _idle(work, chosen, start, end) / NS_PER_MS,
+        "idle_time_ms": (end - start - ran) / NS_PER_MS,
         "kernels": _counts(owner[work.is_kernel], count),
         "whole": iterations.finished & (_counts(owner, count) > 0),
     }
@@ -241,21 +236,6 @@ def _block(
 def _counts(owner: Int64Array, count: int) -> Int64Array:
     counts: Int64Array = np.bincount(owner[owner != NONE], minlength=count).astype(np.int64)
     return counts
-
-
-def _idle(work: GpuWork, chosen: BoolArray, start: Int64Array, end: Int64Array) -> Int64Array:
-    """How long none of the chosen GPU events ran in each window, ns."""
-    first, last = union(work.start[chosen], work.end[chosen])
-    if not len(first):
-        return end - start
-    before = np.concatenate(([0], np.cumsum(last - first)))
-
-    def busy_until(moment: Int64Array) -> Int64Array:
-        at = np.searchsorted(first, moment, side="right")
-        running = np.maximum(last[np.maximum(at - 1, 0)] - moment, 0)
-        return before[at] - np.where(at > 0, running, 0)
-
-    return (end - start) - (busy_until(end) - busy_until(start))
 
 
 def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.DataFrame]:

@@ -121,14 +121,27 @@ def find_iterations(tree: CallTree) -> Iterations:
     order = order[~_repeated(numbers[order], process[order], end[order])]
     # Of two with one start the longer comes last: one of no length hides no other.
     order = order[np.lexsort((end[order], start[order], process[order]))]
-    rows, process, start, end = rows[order], process[order], start[order], end[order]
+    return iterations_of(tree, rows[order], [int(n) for n in numbers[order].tolist()])
+
+
+def iterations_of(tree: CallTree, rows: Int64Array, numbers: list[int]) -> Iterations:
+    """Annotations as iterations.
+
+    Args:
+        tree: the call tree.
+        rows: the annotations, by process, then by start.
+        numbers: the number of each.
+    """
+    trace = tree.trace
+    process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
+    start, end = trace.ts[rows], trace.end_of(rows)
     return Iterations(
-        number=[int(n) for n in numbers[order].tolist()],
+        number=numbers,
         process=process,
         start=start,
         end=end,
-        finished=(end > start) & (end < recording_end(trace)),
-        of_gpu=iteration_of_gpu(tree, process, start, end),
+        finished=(end > start) & (end < _recording_end(trace)),
+        of_gpu=_iteration_of_gpu(tree, process, start, end),
     )
 
 
@@ -160,7 +173,7 @@ def _repeated(
     return repeated
 
 
-def recording_end(trace: Trace) -> int:
+def _recording_end(trace: Trace) -> int:
     """When the recording ended, ns since the trace's first event; far off when it is not said."""
     if _RECORDING_ENDS in trace.names:
         rows = trace.rows_of(EventKind.INSTANT)
@@ -170,7 +183,7 @@ def recording_end(trace: Trace) -> int:
     return int(np.iinfo(np.int64).max)
 
 
-def iteration_of_gpu(
+def _iteration_of_gpu(
     tree: CallTree, process: Int64Array, start: Int64Array, end: Int64Array
 ) -> Int64Array:
     """The iteration of each GPU event, given all iterations by process and start."""

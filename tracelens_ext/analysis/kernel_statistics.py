@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from tracelens_ext.analysis.codes import dense_codes, spread
-from tracelens_ext.analysis.gpu_work import KIND_LABELS
-from tracelens_ext.analysis.grouping import percent
+from tracelens_ext.analysis.gpu_work import KIND_NAMES
+from tracelens_ext.analysis.grouping import group_durations, number_groups, percent, texts
 from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.errors import UsageError
 from tracelens_ext.kernel_names import simple_name
-from tracelens_ext.trace import NS_PER_US, EventKind
+from tracelens_ext.trace import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.analysis.grouping import IntArray
     from tracelens_ext.trace import Int64Array
 
 KernelSort = Literal["count", "duration", "percentage", "duration-percentage"]
@@ -72,28 +72,27 @@ def kernel_statistics(
         raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(get_args(KernelSort))}")
     mask = (selection or Selection()).of(work)
     simple, names = simple_codes(work)
-    first, code = dense_codes([simple[mask], work.kind[mask]])
     duration = work.duration[mask]
-    groups = spread(code, duration)
-    chosen = np.flatnonzero(mask)[first]
-    full, example = _full_names(work.name[mask], code, len(first))
+    groups = group_durations([simple[mask], work.kind[mask]], duration)
+    full, example = _full_names(work.name[mask], groups.number, len(groups))
     columns: dict[str, object] = {
-        "kernel_name": [names[i] for i in simple[chosen].tolist()],
+        "kernel_name": texts(groups.keys[0], names),
         "count": groups.count,
         "avg_time_us": groups.mean / NS_PER_US,
         "total_time_us": groups.total / NS_PER_US,
-        "std_time_us": groups.deviation / NS_PER_US,
+        "std_time_us": groups.deviation(duration) / NS_PER_US,
         "% of launches": percent(groups.count, len(duration)),
         "% of duration": percent(groups.total, int(duration.sum())),
-        "min_time_us": groups.smallest / NS_PER_US,
-        "max_time_us": groups.largest / NS_PER_US,
-        "kind": [KIND_LABELS[EventKind(k)] for k in work.kind[chosen].tolist()],
+        "min_time_us": groups.shortest / NS_PER_US,
+        "max_time_us": groups.longest / NS_PER_US,
+        "kind": texts(groups.keys[1], KIND_NAMES),
     }
     if work.categories is not None:
         labels = work.categories.labels
-        columns["kernel_category"] = _joined(work.categories.code[mask], code, labels, len(first))
+        code = work.categories.code[mask]
+        columns["kernel_category"] = _joined(code, groups.number, labels, len(groups))
     columns["full_names"] = full
-    columns["example_full_name"] = [work.trace.names[i] for i in example.tolist()]
+    columns["example_full_name"] = texts(example, work.trace.names)
     frame = pd.DataFrame(columns)
     frame = frame.sort_values(
         [SORTS[sort][0], "total_time_us", "kernel_name"], ascending=[False, False, True]
@@ -120,21 +119,20 @@ def full_names(
 
     mask = (selection or Selection()).of(work)
     simple, names = simple_codes(work)
-    first, code = dense_codes([simple[mask], work.kind[mask], work.name[mask]])
-    groups = spread(code, work.duration[mask])
-    chosen = np.flatnonzero(mask)[first]
+    keys: list[IntArray] = [simple[mask], work.kind[mask], work.name[mask]]
+    groups = group_durations(keys, work.duration[mask])
     frame = pd.DataFrame(
         {
-            "kernel_name": [names[i] for i in simple[chosen].tolist()],
-            "kind": [KIND_LABELS[EventKind(k)] for k in work.kind[chosen].tolist()],
-            "full_name": [work.trace.names[i] for i in work.name[chosen].tolist()],
+            "kernel_name": texts(groups.keys[0], names),
+            "kind": texts(groups.keys[1], KIND_NAMES),
+            "full_name": texts(groups.keys[2], work.trace.names),
             "count": groups.count,
             "total_time_us": groups.total / NS_PER_US,
-            "first": first,
+            "first": groups.first,
         }
     )
-    keys = ["kernel_name", "kind"]
-    frame = statistics[["rank", *keys]].merge(frame, on=keys, how="inner")
+    same = ["kernel_name", "kind"]
+    frame = statistics[["rank", *same]].merge(frame, on=same, how="inner")
     frame = frame.sort_values(["rank", "count", "first"], ascending=[True, False, True])
     columns = ["rank", "kernel_name", "full_name", "count", "total_time_us"]
     return frame[columns].reset_index(drop=True)
@@ -142,7 +140,7 @@ def full_names(
 
 def _full_names(name: np.ndarray, code: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:
     """How many names each group has, and its most frequent one, both (k,)."""
-    first, pair = dense_codes([code, name])
+    first, pair = number_groups([code, name])
     often = np.bincount(pair, minlength=len(first))
     group = code[first]
     order = np.lexsort((first, -often, group))
@@ -152,7 +150,7 @@ def _full_names(name: np.ndarray, code: Int64Array, size: int) -> tuple[Int64Arr
 
 def _joined(category: np.ndarray, code: Int64Array, labels: list[str], size: int) -> list[str]:
     """The categories of each group as one text."""
-    first, _ = dense_codes([code, category])
+    first, _ = number_groups([code, category])
     of_group: list[list[str]] = [[] for _ in range(size)]
     for group, label in zip(code[first].tolist(), category[first].tolist(), strict=True):
         of_group[group].append(labels[label])

@@ -6,19 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gpu_work import KIND_LABELS
-from tracelens_ext.analysis.grouping import Groups, group_durations, percent, texts
+from tracelens_ext.analysis.gpu_work import KIND_NAMES
+from tracelens_ext.analysis.grouping import Groups, group_durations, percent, sums, texts
 from tracelens_ext.analysis.op_categories import op_categories
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, EventKind
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.analysis.grouping import IntArray
-
-
-_KIND_NAMES = [KIND_LABELS.get(kind, kind.name.lower()) for kind in EventKind]
 
 
 def kernel_summary(work: GpuWork) -> pd.DataFrame:
@@ -44,7 +41,7 @@ def kernel_summary(work: GpuWork) -> pd.DataFrame:
     columns["kernel_name"] = texts(groups.keys[1], work.trace.names)
     columns |= _statistics(groups)
     columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
-    columns["kind"] = texts(groups.keys[2], _KIND_NAMES)
+    columns["kind"] = texts(groups.keys[2], KIND_NAMES)
     return pd.DataFrame(columns)
 
 
@@ -66,9 +63,7 @@ def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
     if categories is None:
         raise ValueError("kernel categories were not asked for")
     groups = group_durations([op, categories.code, work.kind], work.duration)
-    of_op = np.zeros(len(op_labels), dtype=np.int64)
-    np.add.at(of_op, op, work.duration)
-    op_total = of_op[groups.keys[0]]
+    op_total = sums(op, work.duration, len(op_labels))[groups.keys[0]]
     order = np.lexsort((-groups.total, groups.keys[0], -op_total))
     frame = pd.DataFrame(
         {
@@ -78,7 +73,7 @@ def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
             "total_time_ms": groups.total / NS_PER_MS,
             "% of cpu_op time": percent(groups.total, op_total),
             "% of GPU time": percent(groups.total, int(work.duration.sum())),
-            "kind": texts(groups.keys[2], _KIND_NAMES),
+            "kind": texts(groups.keys[2], KIND_NAMES),
         }
     )
     return frame.iloc[order].reset_index(drop=True)
@@ -111,7 +106,7 @@ def kernels(
         columns["kernel_category"] = texts(categories.code, categories.labels)
     columns |= {
         "kernel_name": texts(work.name, trace.names),
-        "kind": texts(work.kind, _KIND_NAMES),
+        "kind": texts(work.kind, KIND_NAMES),
         "device": trace.device,
         "stream": trace.stream,
         "start_us": work.start / NS_PER_US,
@@ -122,7 +117,7 @@ def kernels(
     if launcher_detail:
         launch = np.where(tree.linked, tree.launch_of_gpu, 0)
         missing = ~tree.linked
-        names = [trace.names[i] for i in trace.name[launch].tolist()] if len(work) else []
+        names = texts(trace.name[launch], trace.names) if len(work) else []
         columns["launch"] = pd.array(names, dtype="str")
         columns["launch"][missing] = None  # type: ignore[index]
         for label, value in (
@@ -197,7 +192,7 @@ def _statistics(groups: Groups) -> dict[str, object]:
     return {
         "count": groups.count,
         "total_time_ms": groups.total / NS_PER_MS,
-        "avg_time_us": groups.total / NS_PER_US / np.maximum(groups.count, 1),
+        "avg_time_us": groups.total / NS_PER_US / groups.count,
         "min_time_us": groups.shortest / NS_PER_US,
         "max_time_us": groups.longest / NS_PER_US,
     }

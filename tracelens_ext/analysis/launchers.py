@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.busy_time import BusyTime
-from tracelens_ext.analysis.codes import dense_codes
+from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.analysis.op_arguments import op_argument
 from tracelens_ext.analysis.op_categories import op_categories
-from tracelens_ext.analysis.paths import nearest_above
-from tracelens_ext.nesting import ROOT
+from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.trace import NONE, NS_PER_US
 
 if TYPE_CHECKING:
@@ -63,14 +62,8 @@ class Launchers:
 
 def find_launchers(work: GpuWork) -> Launchers:
     """Find the launcher of every linked GPU event that is not communication."""
-    communication = work.is_communication
-    found = work.keep("launchers", lambda: dict(vars(_find(work))), depends_on=[communication])
-    return Launchers(**found)
-
-
-def _find(work: GpuWork) -> Launchers:
     tree, trace = work.tree, work.trace
-    wrapper = np.fromiter((n == _WRAPPER for n in trace.names), bool, len(trace.names))
+    wrapper = trace.names_matching(lambda name: name == _WRAPPER)
     is_op = tree.is_operation & ~wrapper[trace.name[tree.rows]]
     counted = np.flatnonzero(tree.linked & ~work.is_communication)
     launch = tree.launch_position_of_gpu[counted]
@@ -169,7 +162,7 @@ def _text_column(codes: RowArray, labels: list[str]) -> pd.Categorical[str]:
     """The texts that codes stand for; only those that occur are kept, equal ones merged."""
     import pandas as pd
 
-    first, inverse = dense_codes([codes])
+    first, inverse = number_groups([codes])
     numbers: dict[str, int] = {}
     merged = [numbers.setdefault(labels[i], len(numbers)) for i in codes[first].tolist()]
     categories = pd.Index(list(numbers), dtype="str")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tracelens_ext.analysis.grouping import group_durations, texts
+from tracelens_ext.analysis.grouping import group_durations, maxima, minima, texts
 from tracelens_ext.analysis.iterations import find_iterations
 from tracelens_ext.analysis.overview import devices
 from tracelens_ext.analysis.timeline import gpu_timeline
@@ -204,10 +204,7 @@ def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64A
         end: of each, ns, (e,).
         run: of each iteration, (k,).
     """
-    first = np.full(len(run), np.iinfo(np.int64).max)
-    last = np.full(len(run), np.iinfo(np.int64).min)
-    np.minimum.at(first, iteration, start)
-    np.maximum.at(last, iteration, end)
+    first, last = minima(iteration, start, len(run)), maxima(iteration, end, len(run))
     order = np.argsort(first, kind="stable")
     order = order[first[order] < np.iinfo(np.int64).max]  # this device was idle in the others
     idle = np.maximum(first[order][1:] - np.maximum.accumulate(last[order])[:-1], 0)

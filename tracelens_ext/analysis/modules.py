@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.busy_time import BusyTime
-from tracelens_ext.analysis.grouping import percent
-from tracelens_ext.analysis.paths import Paths, find_paths
+from tracelens_ext.analysis.call_paths import CallPaths, find_paths
+from tracelens_ext.analysis.grouping import percent, sums
 from tracelens_ext.intervals import union_length
-from tracelens_ext.nesting import ROOT, depths, nearest_marked, nest
+from tracelens_ext.nesting import ROOT, depths, levels, nearest_marked, nest
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, EventKind
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def nn_modules(work: GpuWork) -> pd.DataFrame:
     labels, codes = _module_names(trace, frames.rows)
     paths = find_paths(frames.parent, codes)
     busy = BusyTime(work.start, work.end)
-    total = _by_path(paths, busy.by_subtree(frames.parent, frames.of_gpu))
-    own = _by_path(paths, busy.by_owner(frames.of_gpu, len(frames.rows)))
+    total = sums(paths.of_node, busy.by_subtree(frames.parent, frames.of_gpu), len(paths))
+    own = sums(paths.of_node, busy.by_owner(frames.of_gpu, len(frames.rows)), len(paths))
     nothing = np.zeros(len(work), dtype=np.int64)
     columns: dict[str, object] = {
         "path": paths.texts(labels, SEPARATOR),
@@ -85,14 +85,14 @@ def nn_modules(work: GpuWork) -> pd.DataFrame:
     }
     columns |= _top_categories(work, paths, frames)
     if (frames.of_forward != NONE).any():
-        backward = _by_path(paths, busy.by_subtree(frames.parent, frames.of_forward))
-        columns["backward_time_ms"] = backward / NS_PER_MS
+        backward = busy.by_subtree(frames.parent, frames.of_forward)
+        columns["backward_time_ms"] = sums(paths.of_node, backward, len(paths)) / NS_PER_MS
     frame = pd.DataFrame(columns)
     return frame.iloc[np.argsort(-total, kind="stable")].reset_index(drop=True)
 
 
 def _module_rows(trace: Trace) -> npt.NDArray[np.int64]:
-    names = np.fromiter((n.startswith(MODULE_PREFIX) for n in trace.names), bool, len(trace.names))
+    names = trace.names_matching(lambda name: name.startswith(MODULE_PREFIX))
     frames = trace.rows_of(EventKind.PYTHON_FUNCTION) if names.any() else np.empty(0, np.int64)
     rows: npt.NDArray[np.int64] = frames[names[trace.name[frames]]]
     return rows
@@ -151,15 +151,8 @@ def _module_names(trace: Trace, rows: Int64Array) -> tuple[list[str], npt.NDArra
     return [trace.names[i].removeprefix(MODULE_PREFIX) for i in used.tolist()], codes
 
 
-def _by_path(paths: Paths, of_frame: Int64Array) -> Int64Array:
-    """Sum a number of each frame over the frames of each path."""
-    result = np.zeros(len(paths), dtype=np.int64)
-    np.add.at(result, paths.of_node, of_frame)
-    return result
-
-
 def _below(
-    paths: Paths, frame_of_gpu: Int64Array, column: IntArray, values: Int64Array, columns: int
+    paths: CallPaths, frame_of_gpu: Int64Array, column: IntArray, values: Int64Array, columns: int
 ) -> Int64Array:
     """Sum a number of GPU events over each path and the paths below it, column by column.
 
@@ -176,14 +169,12 @@ def _below(
     inside = np.flatnonzero(frame_of_gpu != NONE)
     result = np.zeros((len(paths), columns), dtype=np.int64)
     np.add.at(result, (paths.of_node[frame_of_gpu[inside]], column[inside]), values[inside])
-    depth = depths(paths.parent.astype(np.int32))
-    for level in range(int(depth.max()) if len(depth) else 0, 0, -1):
-        here = np.flatnonzero(depth == level)
-        np.add.at(result, paths.parent[here], result[here])
+    for level in reversed(levels(depths(paths.parent.astype(np.int32)))[1:]):
+        np.add.at(result, paths.parent[level], result[level])
     return result
 
 
-def _top_categories(work: GpuWork, paths: Paths, frames: _Frames) -> dict[str, object]:
+def _top_categories(work: GpuWork, paths: CallPaths, frames: _Frames) -> dict[str, object]:
     """The category with the longest summed duration below each path, and its share."""
     categories = work.categories
     if categories is None:

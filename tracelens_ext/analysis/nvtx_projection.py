@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.codes import dense_codes
+from tracelens_ext.analysis.group_search import by_group_and_time, items_before
+from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
@@ -60,34 +61,27 @@ def project_ranges(
         rows: the ranges, host events of the trace, in any order; they may overlap.
     """
     linked = np.flatnonzero(launch_of_gpu != NONE)
-    launch = launch_of_gpu[linked]
-    times, moment = np.unique(trace.ts[launch], return_inverse=True)
-    # (thread, time) as one number that grows with both.
-    step = len(times) + 1
-    key = trace.thread[launch].astype(np.int64) * step + moment
-    thread = trace.thread[rows].astype(np.int64) * step
-    first_key, last_key = (
-        thread + np.searchsorted(times, moments, "left")
-        for moments in (trace.ts[rows], trace.end_of(rows))
-    )
     device = trace.device[linked]
-    parts = []
+    columns: list[list[Int64Array]] = [[np.empty(0, dtype=np.int64)] for _ in range(5)]
     for number in np.unique(device).tolist():
-        those = np.flatnonzero(device == number)
-        those = those[np.argsort(key[those], kind="stable")]
-        first, last = (np.searchsorted(key[those], k, "left") for k in (first_key, last_key))
-        some = np.flatnonzero(last > first)
-        gpu = trace.gpu_rows[linked[those]]
-        parts.append(
-            ProjectedRanges(
-                row=np.asarray(rows, dtype=np.int64)[some],
-                device=np.full(len(some), number, dtype=np.int64),
-                start=_reduced(np.minimum, trace.ts[gpu], first[some], last[some]),
-                end=_reduced(np.maximum, trace.end_of(gpu), first[some], last[some]),
-                count=last[some] - first[some],
-            )
+        events = linked[device == number]
+        launch = launch_of_gpu[events]
+        order = by_group_and_time(trace.thread[launch], trace.ts[launch])
+        events, launch = events[order], launch[order]
+        thread, moment = trace.thread[launch], trace.ts[launch]
+        first, last = (
+            items_before(thread, moment, trace.thread[rows], times)
+            for times in (trace.ts[rows], trace.end_of(rows))
         )
-    return _joined(parts)
+        some = np.flatnonzero(last > first)
+        first, last = first[some], last[some]
+        gpu = trace.gpu_rows[events]
+        start = _reduced(np.minimum, trace.ts[gpu], first, last)
+        end = _reduced(np.maximum, trace.end_of(gpu), first, last)
+        of_device = (rows[some], np.full(len(some), number), start, end, last - first)
+        for column, part in zip(columns, of_device, strict=True):
+            column.append(part.astype(np.int64))
+    return ProjectedRanges(*map(np.concatenate, columns))
 
 
 def _reduced(
@@ -100,17 +94,8 @@ def _reduced(
     if not len(first):
         return np.empty(0, dtype=np.int64)
     # Equal slices are computed once: a thousand ranges may hold the same launches.
-    chosen, code = dense_codes([first, last])
+    chosen, code = number_groups([first, last])
     bounds = np.column_stack((first[chosen], last[chosen])).ravel()
     padded = np.append(values, values[-1:])  # the end of the last slice must be an index too
     result: Int64Array = function.reduceat(padded, bounds)[::2][code]
     return result
-
-
-def _joined(parts: list[ProjectedRanges]) -> ProjectedRanges:
-    empty = np.empty(0, dtype=np.int64)
-    names = ("row", "device", "start", "end", "count")
-    columns = {
-        name: np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in names
-    }
-    return ProjectedRanges(**columns)

@@ -3,38 +3,60 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from tracelens_ext.analysis.codes import dense_codes
+from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from tracelens_ext.trace import Int64Array, Trace
 
 
-def op_argument(
-    trace: Trace, rows: npt.NDArray[np.integer], name: str
-) -> tuple[Int64Array, list[str]]:
-    """An argument of some events.
+Value = TypeVar("Value")
+
+
+def argument_values(
+    trace: Trace,
+    rows: npt.NDArray[np.integer],
+    name: str,
+    convert: Callable[[str], Value],
+    missing: Value,
+) -> tuple[Int64Array, list[Value]]:
+    """An argument of some events, converted once for each distinct text.
 
     Args:
         trace: the events.
         rows: their rows, `NONE` for no event, shape (k,).
-        name: the argument's name in the trace, such as `Input Dims`.
+        name: the argument's name in the trace.
+        convert: what is made of its raw JSON text.
+        missing: what stands for an event that has no such argument.
 
     Returns:
-        Codes, shape (k,), and the distinct texts: tuples as Python writes them, empty where an
-        event has no such argument.
+        Codes, shape (k,), and the values that they stand for.
     """
     column = trace.arg(name)
     code = np.where(rows == NONE, NONE, column.at(np.maximum(rows, 0)))
-    first, compact = dense_codes([code])
+    first, number = number_groups([code])
     raw = column.texts or []
-    return compact, [as_tuples(raw[i]) if i != NONE else "" for i in code[first].tolist()]
+    return number, [convert(raw[i]) if i != NONE else missing for i in code[first].tolist()]
+
+
+def op_argument(
+    trace: Trace, rows: npt.NDArray[np.integer], name: str
+) -> tuple[Int64Array, list[str]]:
+    """An argument of some events, such as `Input Dims`, as a table shows it.
+
+    Returns:
+        Codes, shape of `rows`, and the distinct texts: tuples as Python writes them, empty where an
+        event has no such argument.
+    """
+    return argument_values(trace, rows, name, as_tuples, "")
 
 
 def as_tuples(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.codes import dense_codes
+from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.categorize.categorizer import OTHER_OP, builtin_categorizer
 from tracelens_ext.trace import NONE
 
@@ -53,7 +53,7 @@ def op_categories(
     category = np.where(is_op, other, np.where(launched_graph, graph, runtime))
     for names in (name, kernel_name):
         unknown = np.flatnonzero((category == other) & (names != NONE))
-        first, inverse = dense_codes([names[unknown]])
+        first, inverse = number_groups([names[unknown]])
         used = names[unknown[first]]
         answers = builtin_categorizer().categorize_ops([trace.names[i] for i in used.tolist()])
         labels += sorted(set(answers) - set(labels))

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens_ext.analysis.codes import dense_codes
-from tracelens_ext.analysis.grouping import group_durations
+from tracelens_ext.analysis.grouping import group_durations, inverse, number_groups
 from tracelens_ext.analysis.launchers import ARGUMENTS
 from tracelens_ext.errors import UsageError
 from tracelens_ext.ordering import stable_order
@@ -147,10 +146,8 @@ class _Groups:
 
     def __init__(self, table: pd.DataFrame, by: Sequence[str]) -> None:
         self._table, self._by = table, by
-        first, inverse = dense_codes([_factorized(table[column])[0] for column in by])
-        rank = np.empty(len(first), dtype=np.int64)
-        rank[np.argsort(first)] = np.arange(len(first))
-        self.of_row = rank[inverse]
+        first, number = number_groups([_factorized(table[column])[0] for column in by])
+        self.of_row = inverse(np.argsort(first))[number]
         self.first = np.sort(first)
         self.count = np.bincount(self.of_row, minlength=len(first))
         self._start = np.cumsum(self.count) - self.count

@@ -86,3 +86,10 @@ def _timeline_of(
         "total_memcpy_time": length(copy),
     }
     return [(kind, time, 100.0 * time / total if total else 0.0) for kind, time in times.items()]
+
+
+def total_time_ns(work: GpuWork) -> int:
+    """First start to last end of GPU work, summed over the devices, ns."""
+    device = work.trace.device
+    chosen = [work.counted & (device == number) for number in np.unique(device[work.counted])]
+    return sum(int(work.end[part].max() - work.start[part].min()) for part in chosen)

@@ -15,9 +15,10 @@ import numpy as np
 
 from tracelens_ext.analysis.busy_time import BusyTime
 from tracelens_ext.analysis.gpu_work import KIND_LABELS
+from tracelens_ext.analysis.grouping import inverse, sums, texts
 from tracelens_ext.analysis.patterns import user_pattern
 from tracelens_ext.intervals import union_length
-from tracelens_ext.nesting import ROOT, depths, nearest_marked
+from tracelens_ext.nesting import ROOT, depths, levels, nearest_marked
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 from tracelens_ext.tree import UNLINKED
@@ -131,7 +132,7 @@ def tree_rows(tree: MergedTree, kept: BoolArray | None = None) -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "depth": tree.depth,
-            "name": pd.array([tree.names[code] for code in tree.name.tolist()], dtype="str"),
+            "name": pd.array(texts(tree.name, tree.names), dtype="str"),
             "kind": pd.array(kinds, dtype="str"),
             "count": tree.count,
             "gpu_events": tree.gpu_events,
@@ -195,8 +196,7 @@ def _chosen_positions(
         at = at[~needed[at]]
     depth = tree.depth
     if op is not None:
-        names = work.trace.names
-        found = np.fromiter((bool(op.search(n)) for n in names), bool, len(names))
+        found = work.trace.names_matching(op.search)
         roots = np.flatnonzero(needed & found[work.trace.name[tree.rows]])
         ends = tree.subtree_end[roots]
         reach = np.maximum.accumulate(ends) if len(roots) else ends
@@ -259,12 +259,11 @@ class _Growth:
         node_of = np.full(len(tree.rows) + 1, NONE, dtype=np.int64)
         of_thread = np.full(len(trace.threads), ROOT, dtype=np.int64)
         of_thread[list(roots)] = list(roots.values())
-        by_depth = chosen[np.argsort(depth[chosen], kind="stable")]
-        for level in np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1):
+        for level in (chosen[places] for places in levels(depth[chosen])):
             rows = tree.rows[level]
-            first = len(level) > 0 and int(depth[level[0]]) == 0
+            is_root = int(depth[level[0]]) == 0
             parent = (
-                of_thread[trace.thread[rows]] if first else node_of[tree.parent_position[level]]
+                of_thread[trace.thread[rows]] if is_root else node_of[tree.parent_position[level]]
             )
             node_of[level] = self.add(parent, trace.name[rows], trace.kind[rows])
         return node_of[:-1]
@@ -311,8 +310,7 @@ class _Growth:
         parent = parent.astype(np.int32)
         depth = depths(parent)
         taken = owner[owner != NONE]
-        durations = np.zeros(len(parent), dtype=np.int64)
-        np.add.at(durations, taken, work.duration[owner != NONE])
+        durations = sums(taken, work.duration[owner != NONE], len(parent))
         busy = BusyTime(work.start, work.end).by_subtree(parent, owner)
         gpu_events = _summed_up(parent, depth, np.bincount(taken, minlength=len(parent)))
         order, place = _display_order(parent, depth, busy)
@@ -339,16 +337,10 @@ def _thread_label(work: GpuWork, thread: int) -> str:
     return f"{name}, {process_name} {process}" if many else name
 
 
-def _levels(depth: Int32Array) -> list[Int64Array]:
-    """The nodes of each depth, roots first."""
-    order = np.argsort(depth, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(depth[order])) + 1) if len(order) else []
-
-
 def _summed_up(parent: Int32Array, depth: Int32Array, values: Int64Array) -> Int64Array:
     """The sum of each node's value and those of all nodes below it."""
     sums = values.astype(np.int64)
-    for level in reversed(_levels(depth)[1:]):
+    for level in reversed(levels(depth)[1:]):
         np.add.at(sums, parent[level], sums[level])
     return sums
 
@@ -359,16 +351,14 @@ def _display_order(
     """Nodes so that each is followed by all below it, longest sibling first; and its inverse."""
     size = _summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
     place = np.zeros(len(parent), dtype=np.int64)
-    for level in _levels(depth):
+    for level in levels(depth):
         ranked = level[np.lexsort((level, -busy[level], parent[level]))]
         before = np.cumsum(size[ranked]) - size[ranked]
         above = parent[ranked]
         first = np.flatnonzero(np.diff(above, prepend=above[0] - 1))
         before -= np.repeat(before[first], np.diff(np.append(first, len(ranked))))
         place[ranked] = before + np.where(above == ROOT, 0, place[above] + 1)
-    order = np.empty(len(parent), dtype=np.int64)
-    order[place] = np.arange(len(parent))
-    return order, place
+    return inverse(place), place
 
 
 def folded_stacks(
@@ -388,8 +378,7 @@ def folded_stacks(
     keep = tree.kept(depth, min_percent)
     above = nearest_marked(tree.parent, keep)
     target = np.where(keep, np.arange(len(tree)), above)
-    values = np.zeros(len(tree) + 1, dtype=np.int64)
-    np.add.at(values, target, tree.self_ns)  # `ROOT` is the last
+    values = sums(target, tree.self_ns, len(tree) + 1)  # `ROOT` is the last
     paths: dict[int, str] = {}
     for node in np.flatnonzero(keep).tolist():
         name = _NUMBER_AT_END.sub(r"_\1", tree.label(node).translate(_SEPARATORS).strip())

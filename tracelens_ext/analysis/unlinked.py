@@ -6,20 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gpu_work import KIND_LABELS
-from tracelens_ext.analysis.grouping import percent, texts
-from tracelens_ext.trace import NS_PER_MS, NS_PER_US, EventKind
+from tracelens_ext.analysis.gpu_work import KIND_NAMES
+from tracelens_ext.analysis.grouping import group_durations, maxima, minima, percent, texts
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.analysis.grouping import IntArray
 
 NO_ID = "no correlation id"
 NO_LAUNCH = "launch not in the trace"
-
-_KIND_NAMES = [KIND_LABELS.get(kind, kind.name.lower()) for kind in EventKind]
 
 
 def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
@@ -38,36 +36,25 @@ def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
     chosen = np.flatnonzero(~work.tree.linked)
     has_id = (work.trace.correlation[work.rows[chosen]] > 0).astype(np.int64)
     categories = work.categories
-    key = (work.name[chosen].astype(np.int64) * len(EventKind) + work.kind[chosen]) * 2 + has_id
+    keys: list[IntArray] = [work.name[chosen], work.kind[chosen], has_id]
     if categories:
-        key = key * len(categories.labels) + categories.code[chosen]
-    _, first, group = np.unique(key, return_index=True, return_inverse=True)
-    start, end, duration = work.start[chosen], work.end[chosen], work.duration[chosen]
-    total = np.zeros(len(first), dtype=np.int64)
-    np.add.at(total, group, duration)
-    count = np.bincount(group, minlength=len(first))
-    columns: dict[str, object] = {"kernel_name": texts(work.name[chosen[first]], work.trace.names)}
+        keys.append(categories.code[chosen])
+    groups = group_durations(keys, work.duration[chosen])
+    columns: dict[str, object] = {"kernel_name": texts(groups.keys[0], work.trace.names)}
     if categories:
-        columns["kernel_category"] = texts(categories.code[chosen[first]], categories.labels)
+        columns["kernel_category"] = texts(groups.keys[3], categories.labels)
+    start, end = work.start[chosen], work.end[chosen]
     columns |= {
-        "kind": texts(work.kind[chosen[first]], _KIND_NAMES),
-        "reason": texts(has_id[first], [NO_ID, NO_LAUNCH]),
-        "count": count,
-        "total_time_ms": total / NS_PER_MS,
-        "avg_time_us": total / count / NS_PER_US,
-        "min_time_us": _least(group, duration, len(first)) / NS_PER_US,
-        "max_time_us": -_least(group, -duration, len(first)) / NS_PER_US,
-        "% of unlinked time": percent(total, int(total.sum())),
-        "% of GPU time": percent(total, int(work.duration.sum())),
-        "first_start_ms": _least(group, start, len(first)) / NS_PER_MS,
-        "last_end_ms": -_least(group, -end, len(first)) / NS_PER_MS,
+        "kind": texts(groups.keys[1], KIND_NAMES),
+        "reason": texts(groups.keys[2], [NO_ID, NO_LAUNCH]),
+        "count": groups.count,
+        "total_time_ms": groups.total / NS_PER_MS,
+        "avg_time_us": groups.mean / NS_PER_US,
+        "min_time_us": groups.shortest / NS_PER_US,
+        "max_time_us": groups.longest / NS_PER_US,
+        "% of unlinked time": percent(groups.total, int(groups.total.sum())),
+        "% of GPU time": percent(groups.total, int(work.duration.sum())),
+        "first_start_ms": minima(groups.number, start, len(groups)) / NS_PER_MS,
+        "last_end_ms": maxima(groups.number, end, len(groups)) / NS_PER_MS,
     }
-    frame = pd.DataFrame(columns)
-    return frame.iloc[np.lexsort((chosen[first], -total))].reset_index(drop=True)
-
-
-def _least(group: Int64Array, values: Int64Array, groups: int) -> Int64Array:
-    """The least value of each group, none of which is empty."""
-    result = np.full(groups, np.iinfo(np.int64).max)
-    np.minimum.at(result, group, values)
-    return result
+    return pd.DataFrame(columns)

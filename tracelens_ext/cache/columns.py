@@ -15,29 +15,9 @@ if TYPE_CHECKING:
 
     from tracelens_ext.cache.file import Column
 
-#: The columns that hold one number an event.
-_PER_EVENT = (
-    "ts",
-    "dur",
-    "name",
-    "kind",
-    "thread",
-    "correlation",
-    "external_id",
-    "category",
-)
+#: Fields with one number an event, and fields that are lists of texts.
+_PER_EVENT = ("ts", "dur", "name", "kind", "thread", "correlation", "external_id", "category")
 _TEXT_LISTS = ("names", "categories")
-_IN_JSON = (
-    "threads",
-    "base_ns",
-    "devices",
-    "metadata",
-    "process_names",
-    "process_labels",
-    "thread_names",
-    "provenance",
-    "conventions",
-)
 
 
 def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
@@ -49,24 +29,20 @@ def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
     Raises:
         TypeError, ValueError: something in it cannot be kept and given back as it was.
     """
-    unknown = {field.name for field in fields(trace)} - {*_PER_EVENT, *_TEXT_LISTS, *_IN_JSON}
-    if unknown != {"args"}:
-        raise TypeError(f"a Trace has fields that the cache does not know: {sorted(unknown)}")
-    columns: dict[str, Column] = {name: getattr(trace, name) for name in _PER_EVENT}
-    columns |= {name: getattr(trace, name) for name in _TEXT_LISTS}
+    columns: dict[str, Column] = {name: getattr(trace, name) for name in _PER_EVENT + _TEXT_LISTS}
     lists: dict[int, str] = {}  # arguments share their list of texts
     arguments = []
     for number, (name, column) in enumerate(trace.args.items()):
         of_texts = None
         if column.texts is not None:
-            if id(column.texts) not in lists:
-                lists[id(column.texts)] = of_texts = f"texts {len(lists)}"
-                columns[of_texts] = column.texts
-            of_texts = lists[id(column.texts)]
+            of_texts = lists.setdefault(id(column.texts), f"texts {len(lists)}")
+            columns[of_texts] = column.texts
         columns[f"rows {number}"], columns[f"values {number}"] = column.rows, column.values
         arguments.append([name, of_texts])
+    made = trace.provenance
+    provenance = {field.name: getattr(made, field.name) for field in fields(made)}
     about: dict[str, object] = {
-        "arguments": arguments,
+        "args": arguments,
         "threads": trace.threads,
         "base_ns": trace.base_ns,
         "devices": [[device.ordinal, device.name] for device in trace.devices],
@@ -74,17 +50,14 @@ def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
         "process_names": list(trace.process_names.items()),
         "process_labels": list(trace.process_labels.items()),
         "thread_names": [[*thread, name] for thread, name in trace.thread_names.items()],
-        "provenance": _provenance_members(trace.provenance),
+        "provenance": provenance | {"dropped": dict(made.dropped), "notes": list(made.notes)},
         "conventions": asdict(trace.conventions),
     }
+    if unknown := {field.name for field in fields(trace)} - columns.keys() - about.keys():
+        raise TypeError(f"a Trace has fields that the cache does not know: {sorted(unknown)}")
     if repr(json.loads(json.dumps(about["metadata"]))) != repr(about["metadata"]):
         raise ValueError("the metadata has values that JSON does not give back as they were")
     return about, columns
-
-
-def _provenance_members(provenance: Provenance) -> dict[str, object]:
-    members = {field.name: getattr(provenance, field.name) for field in fields(provenance)}
-    return members | {"dropped": dict(provenance.dropped), "notes": list(provenance.notes)}
 
 
 def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str) -> Trace:
@@ -108,12 +81,12 @@ def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str)
             found[f"values {number}"],
             None if texts is None else found[texts],
         )
-        for number, (name, texts) in enumerate(about["arguments"])
+        for number, (name, texts) in enumerate(about["args"])
     }
-    kept = about["provenance"]
-    provenance = Provenance(**(kept | {"notes": tuple(kept["notes"])}))
+    made = about["provenance"]
+    provenance = Provenance(**(made | {"notes": tuple(made["notes"])}))
     return Trace(
-        **{name: found[name] for name in (*_PER_EVENT, *_TEXT_LISTS)},
+        **{name: found[name] for name in _PER_EVENT + _TEXT_LISTS},
         args=args,
         threads=[(process, thread) for process, thread in about["threads"]],
         base_ns=about["base_ns"],

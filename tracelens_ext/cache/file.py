@@ -1,25 +1,20 @@
-"""A file of columns: arrays and lists of texts, each with a checksum, behind a header in JSON.
+"""A file of columns: an uncompressed ZIP archive of arrays and lists of texts.
 
-    magic (8 bytes) · length of the header (8) · CRC-32 of the header (4) · header · columns
-
-Columns start at multiples of 64 bytes. The header lists name, type, length, place and CRC-32 of
-each, and holds whatever else the writer has to say as JSON. Numbers that fit are stored in fewer
-bytes than they have in memory, which halves what is read and checked. Reading runs no code from the
-file (there is no pickle in it), and a byte that changed is noticed. It is not Arrow: pyarrow weighs
-over 100 MB and is not needed for anything else here, while this is a `readinto` a column.
+Its member `about.json` tells the type of each column and whatever else the writer has to say; the
+others are the columns' bytes. Numbers are stored in as few bytes as hold them, which halves what is
+read. Reading runs no code from the file (there is no pickle in it), and a byte that changed is
+noticed: ZIP has a CRC-32 for every member.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib
 import json
 import os
 import secrets
 import struct
-import zlib
-from typing import TYPE_CHECKING, Any, BinaryIO
+import zipfile
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -30,35 +25,27 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    Array = npt.NDArray[np.generic]
+    Array = npt.NDArray[Any]
     Column = Array | Sequence[str]
 
-MAGIC = b"TLXCOLS1"
 TEMPORARY_SUFFIX = ".tmp"
-_PREFIX = struct.Struct("<8sQI")
-_ALIGNMENT = 64
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_ABOUT = "about.json"
 _TEXTS = "texts"
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _KINDS_OF_NUMBERS = "iub"
 _NARROW = tuple(np.dtype(name) for name in ("|u1", "|i1", "<u2", "<i2", "<i4"))
-_STORED_AS = " as "  # between the type of a column and that of its bytes
-_LONGEST_HEADER = 1 << 30
+#: What reading a damaged file may raise.
+_DAMAGE = (
+    *(zipfile.BadZipFile, struct.error, msgspec.MsgspecError, EOFError, OverflowError),
+    *(AttributeError, KeyError, TypeError, ValueError, RuntimeError, MemoryError),
+)
 
 
-class DamagedFileError(Exception):
+class DamagedFileError(ValueError):
     """A file of columns is cut off, was changed, or never was one."""
 
 
-@functools.cache
-def _crc32() -> Callable[[Any], int]:
-    """The standard library's, or `isal`'s if it is installed (five times as fast)."""
-    with contextlib.suppress(ImportError):
-        crc32: Callable[[Any], int] = importlib.import_module("isal.isal_zlib").crc32
-        return crc32
-    return zlib.crc32
-
-
-class TooLargeError(Exception):
+class TooLargeError(ValueError):
     """A file of columns would be larger than it may be."""
 
 
@@ -84,99 +71,48 @@ def write_columns(
         TypeError, ValueError: something in it cannot be kept.
         TooLargeError: it would have more bytes than it may.
     """
-    header, blobs = _laid_out(about, columns)
-    if most is not None and _size(header, blobs) > most:
-        raise TooLargeError
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
+    listing, blobs = [], []
+    for name, column in columns.items():
+        *types, blob = _encoded(column)
+        listing.append([name, *types])
+        blobs.append(blob)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
     try:
-        with os.fdopen(os.open(beside, _NEW_FILE, 0o600), "wb") as file:
-            size = _write(file, header, blobs)
-        beside.replace(path)
+        with os.fdopen(os.open(temporary, _NEW_FILE, 0o600), "wb") as file:
+            with zipfile.ZipFile(file, "w") as archive:
+                archive.writestr(_ABOUT, json.dumps({"about": about, "columns": listing}))
+                for number, blob in enumerate(blobs):
+                    archive.writestr(str(number), blob)
+            size = file.tell()
+        if most is not None and size > most:
+            raise TooLargeError
+        temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):  # after the rename there is nothing left to remove
-            beside.unlink()
+            temporary.unlink()
     return size
 
 
-def _laid_out(
-    about: Mapping[str, object], columns: Mapping[str, Column]
-) -> tuple[bytes, list[tuple[int, memoryview | bytes]]]:
-    """The header; and the bytes of each column, each with its place behind it."""
-    listing: list[list[object]] = []
-    blobs: list[tuple[int, memoryview | bytes]] = []
-    place = 0
-    for name, column in columns.items():
-        kind, blob = _encoded(column)
-        place += -place % _ALIGNMENT
-        listing.append([name, kind, place, len(blob), _crc32()(blob)])
-        blobs.append((place, blob))
-        place += len(blob)
-    return json.dumps({"about": about, "columns": listing}).encode(), blobs
-
-
-def _size(header: bytes, blobs: list[tuple[int, memoryview | bytes]]) -> int:
-    if not blobs:
-        return _PREFIX.size + len(header)
-    place, last = blobs[-1]
-    return _start_of_columns(len(header)) + place + len(last)
-
-
-def _write(file: BinaryIO, header: bytes, blobs: list[tuple[int, memoryview | bytes]]) -> int:
-    file.write(_PREFIX.pack(MAGIC, len(header), zlib.crc32(header)))
-    file.write(header)
-    start = _start_of_columns(len(header))
-    for place, blob in blobs:
-        file.write(bytes(start + place - file.tell()))
-        file.write(blob)
-    return file.tell()
-
-
-def _encoded(column: Column) -> tuple[str, memoryview | bytes]:
-    """What a column is, and its bytes."""
+def _encoded(column: Column) -> tuple[str, str, Any]:
+    """The type of a column, that of its bytes (as few as hold its numbers), and the bytes."""
     if not isinstance(column, np.ndarray):
-        return _TEXTS, msgspec.json.encode(list(column))
-    if column.ndim != 1 or column.dtype.kind not in _KINDS_OF_NUMBERS:
-        raise TypeError(f"a column of {column.dtype}, shape {column.shape}, cannot be kept")
+        return _TEXTS, _TEXTS, msgspec.json.encode(list(column))
+    dtype = stored = column.dtype
+    if column.ndim != 1 or dtype.kind not in _KINDS_OF_NUMBERS:
+        raise TypeError(f"a column of {dtype}, shape {column.shape}, cannot be kept")
     if not len(column):
-        return column.dtype.str, b""
-    stored = _narrowest(column)
-    whole = np.ascontiguousarray(column, dtype=stored)
-    kind = column.dtype.str
-    if stored != column.dtype:
-        kind += _STORED_AS + stored.str
-    return kind, whole.view(np.uint8).data
-
-
-def _narrowest(column: Array) -> np.dtype[Any]:
-    """The type of fewest bytes that holds all numbers of a column."""
-    if column.dtype.kind not in "iu" or column.dtype.itemsize < 2:
-        return column.dtype
-    least, greatest = int(column.min()), int(column.max())
-    for narrow in _NARROW:
-        bounds = np.iinfo(narrow)
-        if (
-            narrow.itemsize < column.dtype.itemsize
-            and bounds.min <= least
-            and greatest <= bounds.max
-        ):
-            return narrow
-    return column.dtype
-
-
-def _start_of_columns(header_length: int) -> int:
-    start = _PREFIX.size + header_length
-    return start + -start % _ALIGNMENT
+        return dtype.str, dtype.str, b""
+    if dtype.kind != "b":
+        least, greatest = int(column.min()), int(column.max())
+        narrow = ((each, np.iinfo(each)) for each in _NARROW if each.itemsize < dtype.itemsize)
+        stored = next((t for t, b in narrow if b.min <= least and greatest <= b.max), dtype)
+    blob = np.ascontiguousarray(column, dtype=stored).view(np.uint8).data
+    return dtype.str, stored.str, blob
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What a file of columns says about itself, without its columns.
-
-    Raises:
-        OSError: it cannot be read.
-        DamagedFileError: it is no such file, or not whole.
-    """
-    with path.open("rb", buffering=0) as file:
-        return _header(file)[0]
+    """What a file of columns says about itself, without its columns; errors as `read_columns`."""
+    return read_columns(path, lambda _: False)[0]
 
 
 def read_columns(
@@ -196,58 +132,31 @@ def read_columns(
         OSError: it cannot be read.
         DamagedFileError: it is no such file, or not whole.
     """
-    with path.open("rb", buffering=0) as file:
-        about, listing = _header(file)
-        if not wanted(about):
-            return about, None
-        start = file.tell()
-        start += -start % _ALIGNMENT
-        try:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = json.loads(_member(archive, _ABOUT))
+            about = members["about"]
+            if not wanted(about):
+                return about, None
             columns = {
-                name: _column(file, kind, start + place, length, checksum)
-                for name, kind, place, length, checksum in listing
+                name: _decoded(_member(archive, str(number)), dtype, stored)
+                for number, (name, dtype, stored) in enumerate(members["columns"])
             }
-        except (TypeError, ValueError, msgspec.MsgspecError, MemoryError) as error:
-            raise DamagedFileError(str(error)) from error
+    except _DAMAGE as error:
+        raise DamagedFileError(str(error)) from error
     return about, columns
 
 
-def _header(file: BinaryIO) -> tuple[dict[str, Any], list[list[Any]]]:
-    prefix = file.read(_PREFIX.size)
-    if len(prefix) < _PREFIX.size:
-        raise DamagedFileError("it is cut off")
-    magic, length, checksum = _PREFIX.unpack(prefix)
-    if magic != MAGIC or length > _LONGEST_HEADER:
-        raise DamagedFileError("it is no file of columns")
-    header = file.read(length)
-    if len(header) != length or zlib.crc32(header) != checksum:
-        raise DamagedFileError("its header is damaged")
-    members = json.loads(header)
-    return members["about"], members["columns"]
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """The bytes of a member, checked; nothing here writes a compressed one."""
+    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
+        raise DamagedFileError("it is compressed")
+    return archive.read(name)
 
 
-def _column(file: BinaryIO, kind: str, place: int, length: int, checksum: int) -> Array | list[str]:
-    if place + length > os.fstat(file.fileno()).st_size:
-        raise DamagedFileError("it is cut off")
-    blob = np.empty(length, dtype=np.uint8)
-    file.seek(place)
-    if length:
-        _fill(file, blob.data)
-    if _crc32()(blob.data) != checksum:
-        raise DamagedFileError("a column is damaged")
-    if kind == _TEXTS:
-        return msgspec.json.decode(blob.data, type=list[str])
-    named, _, stored = kind.partition(_STORED_AS)
-    dtype, of_bytes = np.dtype(named), np.dtype(stored or named)
-    if not {dtype.kind, of_bytes.kind} <= set(_KINDS_OF_NUMBERS):
-        raise DamagedFileError(f"it has a column of {kind}")
-    return blob.view(of_bytes).astype(dtype, copy=False)
-
-
-def _fill(file: BinaryIO, buffer: memoryview) -> None:
-    """Read as many bytes as the buffer holds; one call reads no more than 2 GB."""
-    while len(buffer):
-        count = file.readinto(buffer)  # type: ignore[attr-defined]
-        if not count:
-            raise DamagedFileError("it is cut off")
-        buffer = buffer[count:]
+def _decoded(data: bytes, dtype: str, stored: str) -> Array | list[str]:
+    if dtype == _TEXTS:
+        return msgspec.json.decode(data, type=list[str])
+    if not {np.dtype(dtype).kind, np.dtype(stored).kind} <= set(_KINDS_OF_NUMBERS):
+        raise DamagedFileError(f"it has a column of {dtype}")
+    return np.frombuffer(data, stored).astype(dtype)

@@ -1,4 +1,4 @@
-"""The folder of the cache: which files are kept of which trace, and what goes when it is full."""
+"""The folder of the cache: which files belong to which trace, and what goes when it is full."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from tracelens_ext.cache.file import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from pathlib import Path
 
 _ABANDONED_S = 3600
-_KEPT = re.compile(r"(?P<stem>[0-9a-f]{32})\.(?P<part>[a-z0-9_-]+)\.(?:columns|sqlite)")
+_NAME = re.compile(r"(?P<stem>[0-9a-f]{32})\.[a-z0-9_-]+\.(?:columns|sqlite)")
 
 
-class KeptFile(NamedTuple):
+class CacheFile(NamedTuple):
     """A file of the cache.
 
     Attributes:
-        stem: which trace it belongs to.
+        stem: how the names of all files of one trace begin.
         path: the file.
         size: bytes.
         used: when it was last used, seconds since 1970.
@@ -34,31 +33,34 @@ class KeptFile(NamedTuple):
     used: float
 
 
-def kept_files(folder: Path) -> list[KeptFile]:
+def cache_files(folder: Path) -> list[CacheFile]:
     """The files of the cache, by name; what else lies in the folder does not count.
 
     Raises:
         OSError: the folder cannot be read.
     """
-    found: list[KeptFile] = []
+    found: list[CacheFile] = []
     if not folder.exists():
         return found
     for path in sorted(folder.iterdir()):
-        if name := _KEPT.fullmatch(path.name):
+        if name := _NAME.fullmatch(path.name):
             with contextlib.suppress(FileNotFoundError):  # another process has removed it
                 status = path.stat()
-                found.append(KeptFile(name["stem"], path, status.st_size, status.st_mtime))
+                found.append(CacheFile(name["stem"], path, status.st_size, status.st_mtime))
     return found
 
 
 def remove(folder: Path, stem: str) -> int:
-    """Remove all that is kept of one trace; how many bytes that were.
+    """Remove the files of one trace.
+
+    Returns:
+        How many bytes that were.
 
     Raises:
-        OSError: it cannot be removed.
+        OSError: a file cannot be removed.
     """
     freed = 0
-    for file in kept_files(folder):
+    for file in cache_files(folder):
         if file.stem == stem:
             with contextlib.suppress(FileNotFoundError):
                 file.path.unlink()
@@ -67,18 +69,23 @@ def remove(folder: Path, stem: str) -> int:
 
 
 def make_room(folder: Path, limit: int, spared: str) -> None:
-    """Remove what was not used for longest until the folder holds no more than its limit.
+    """Remove the least recently used traces until the folder holds no more than its limit.
+
+    Also removes what a process that was killed left half written.
 
     Args:
         folder: the folder.
         limit: bytes.
-        spared: the trace that stays.
+        spared: the stem of the trace that stays.
 
     Raises:
-        OSError: the folder cannot be read, or something not removed.
+        OSError: the folder cannot be read, or a file cannot be removed.
     """
-    _sweep(folder)
-    files = kept_files(folder)
+    for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    files = cache_files(folder)
     total = sum(file.size for file in files)
     used: dict[str, float] = {}
     for file in files:
@@ -87,21 +94,3 @@ def make_room(folder: Path, limit: int, spared: str) -> None:
         if total <= limit:
             return
         total -= remove(folder, stem)
-
-
-def size_of(folder: Path, stem: str, without: Collection[Path]) -> int:
-    """Bytes that are kept of one trace, but for some files.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
-    files = kept_files(folder)
-    return sum(file.size for file in files if file.stem == stem and file.path not in without)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what a process that was killed left half written."""
-    for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _ABANDONED_S:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()

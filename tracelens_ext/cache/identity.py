@@ -1,4 +1,4 @@
-"""What tells a trace's file from another, or from what it was before."""
+"""How the cache tells a trace's file from another, and one version of the reader from the next."""
 
 from __future__ import annotations
 
@@ -7,26 +7,16 @@ import functools
 import hashlib
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _PACKAGE = Path(__file__).parents[1]
-#: What makes a trace and its tree, and what finds out what is kept beside them.
-READING = (
-    "readers/**/*.py",
-    "cache/*.py",
-    *("settings.py", "trace.py", "tree.py", "linking.py", "nesting.py", "ordering.py", "text.py"),
-    "trace_files.py",
-)
-FINDING = ("analysis/**/*.py", "intervals.py", "kernel_names.py")
+#: The code that makes a trace and its call tree.
+READING = ("*.py", "readers/**/*.py", "cache/*.py")
 _END_BYTES = 1 << 16
-_WHOLE_AT_ONCE = 1 << 20
+_JOURNALS = ("-wal", "-journal")
 
 
 def identity_of(path: Path) -> dict[str, object] | None:
-    """Size, time of change, inode, a hash of head and tail, and the version of the reader.
+    """Size, modification time, inode, and a hash of the first and last 64 KiB of a file.
 
     Returns:
         As JSON; None for what is no regular file.
@@ -47,44 +37,43 @@ def identity_of(path: Path) -> dict[str, object] | None:
         "modified_ns": status.st_mtime_ns,
         "inode": status.st_ino,
         "ends": ends.hexdigest(),
-        "reader": reader_version(),
     }
 
 
 def hash_of_whole(path: Path) -> str:
-    """A hash of all that is in a file.
+    """A hash of the whole content of a file.
 
     Raises:
         OSError: it cannot be read.
     """
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while piece := file.read(_WHOLE_AT_ONCE):
-            digest.update(piece)
-    return digest.hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @functools.cache
 def reader_version() -> str:
-    """A hash of the code that makes a trace and its tree: what it made before no longer counts.
+    """A hash of the code that makes a trace and its tree; nobody has to remember to raise a number.
 
-    Nobody has to remember to raise a number.
+    In a zip file, where the code is no files, it is the version of the package alone.
     """
-    return _hash_of_code(READING)
-
-
-@functools.cache
-def analysis_version() -> str:
-    """Likewise of the code that finds out what is kept beside them."""
-    return _hash_of_code(FINDING)
-
-
-def _hash_of_code(patterns: Iterable[str]) -> str:
     from tracelens_ext import __version__
 
     digest = hashlib.blake2b(__version__.encode(), digest_size=8)
-    with contextlib.suppress(OSError):  # in a zip file there is the version alone
-        for pattern in patterns:
+    with contextlib.suppress(OSError):
+        for pattern in READING:
             for source in sorted(_PACKAGE.glob(pattern)):
                 digest.update(source.read_bytes())
     return digest.hexdigest()
+
+
+def journal_beside(database: Path) -> Path | None:
+    """The file beside a SQLite database that says it is being written; None without one.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    for ending in _JOURNALS:
+        beside = database.with_name(database.name + ending)
+        if beside.exists() and beside.stat().st_size:
+            return beside
+    return None

@@ -12,22 +12,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from tracelens_ext.categorize.choice import CategorizerLike, choose, python_stage, user_maps
-from tracelens_ext.categorize.decisions import Decisions
-from tracelens_ext.categorize.guard import Guard, one_line
+from tracelens_ext.categorize.decisions import UNKNOWN, Decisions, Kernel, Verdict
 from tracelens_ext.categorize.loading import load_pack
-from tracelens_ext.categorize.matcher import RuleTimeoutError
-from tracelens_ext.categorize.registry import PluginRegistry, default_registry
-from tracelens_ext.categorize.stages import (
-    UNKNOWN,
-    BoundPack,
-    Kernel,
-    RuleStage,
-    Source,
-    Stage,
-    Verdict,
-    build_stages,
-)
+from tracelens_ext.categorize.matcher import Matcher, RuleTimeoutError
+from tracelens_ext.categorize.offered import offered_packs, python_hooks
+from tracelens_ext.categorize.stages import BoundPack, Source, Stage, build_stages
 from tracelens_ext.errors import UsageError
+from tracelens_ext.hooks import PluginRegistry, default_registry
+from tracelens_ext.hooks.guard import guarded, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,24 +77,24 @@ class KernelCategorizer:
         _refuse_text("rules", rules)
         _refuse_text("maps", maps)
         sources = [BoundPack(load_pack(path), "rules") for path in rules]
-        offered = registry.rule_packs()
-        # The nearest to the user last: of two maps with one name it is theirs that counts.
-        selectable = {o.pack.name: o for o in offered if o.pack.selectable}
-        selectable |= {o.pack.name: o for o in user_maps(maps, registry)}
+        offered = offered_packs(registry)
+        # The maps of the user come last: of two maps with one name theirs is taken.
+        selectable = {o.item.name: o for o in offered if o.item.selectable}
+        selectable |= {o.item.name: o for o in user_maps(maps, registry)}
         chosen = choose(categorizer, registry, offered, selectable)
         taken = {
             id(source.pack) if isinstance(source, BoundPack) else source.name
             for source in chosen
             if isinstance(source, BoundPack) or not source.own_risk
         }
-        rest = [o for o in offered if not o.pack.selectable and id(o.pack) not in taken]
-        third: list[Source] = [BoundPack(o.pack, "plugin") for o in rest if not o.plugin.own]
+        rest = [o for o in offered if not o.item.selectable and id(o.item) not in taken]
+        third: list[Source] = [BoundPack(o.item, "plugin") for o in rest if not o.plugin.own]
         third += [
             python_stage(hook)
-            for hook in registry.categorizers()
+            for hook in python_hooks(registry)
             if not hook.options.selectable and hook.plugin.name not in taken
         ]
-        own = [BoundPack(o.pack, "builtin", limited=False) for o in rest if o.plugin.own]
+        own = [BoundPack(o.item, "builtin", limited=False) for o in rest if o.plugin.own]
         return cls(
             [*sources, *chosen, *sorted(third, key=_order), *sorted(own, key=_order)],
             registry.problems,
@@ -137,16 +129,14 @@ class KernelCategorizer:
                 (name, op if isinstance(op, str) else None)
                 for name, op in zip(names, cpu_ops, strict=True)
             )
-        numbers: dict[Kernel, int] = {}
-        order = [numbers.setdefault(kernel, len(numbers)) for kernel in asked]
-        verdicts = self._decide(list(numbers))
+        verdicts = self._decide(list(asked))
         return Decisions(
-            category=[verdicts[number].category for number in order],
-            vendor=[verdicts[number].vendor for number in order],
-            library=[verdicts[number].library for number in order],
-            rule=[verdicts[number].rule for number in order],
-            pack=[verdicts[number].pack for number in order],
-            known=[verdicts[number].known for number in order],
+            category=[verdict.category for verdict in verdicts],
+            vendor=[verdict.vendor for verdict in verdicts],
+            library=[verdict.library for verdict in verdicts],
+            rule=[verdict.rule for verdict in verdicts],
+            pack=[verdict.pack for verdict in verdicts],
+            known=[verdict.known for verdict in verdicts],
         )
 
     def categorize_ops(self, op_names: Collection[str]) -> list[str]:
@@ -162,11 +152,8 @@ class KernelCategorizer:
             RuleError: a rule of the user takes too long on a name.
         """
         _refuse_text("op_names", op_names)
-        numbers: dict[str, int] = {}
-        order = [numbers.setdefault(name, len(numbers)) for name in op_names]
-        verdicts = self._decide([(name, None) for name in numbers], kind="op")
-        categories = [OTHER_OP if v is UNKNOWN else v.category for v in verdicts]
-        return [categories[number] for number in order]
+        verdicts = self._decide([(name, None) for name in op_names], kind="op")
+        return [OTHER_OP if v is UNKNOWN else v.category for v in verdicts]
 
     def stages(self, kind: PackKind = "kernel") -> list[Stage]:
         """What kernels (or operations) pass through, in order."""
@@ -187,45 +174,41 @@ class KernelCategorizer:
         return [source for source in self._sources if isinstance(source, BoundPack)]
 
     def _decide(self, kernels: Sequence[Kernel], kind: PackKind = "kernel") -> list[Verdict]:
-        """The verdict for each of the distinct kernels."""
+        """The verdict for each kernel."""
+        distinct = list(dict.fromkeys(kernels))
         while True:
             try:
-                return self._ask_stages(kernels, kind)
+                verdicts = self._ask_stages(distinct, kind)
             except RuleTimeoutError as error:
-                # A stranger's pattern must not cost the user the report; their own they can fix.
+                # The report goes on without a plugin's pack; users can fix rules of their own.
                 if error.bound.origin != "plugin":
                     raise
                 self._leave_out(error.bound.pack, one_line(error))
+            else:
+                return [verdicts.get(kernel, UNKNOWN) for kernel in kernels]
 
-    def _ask_stages(self, kernels: Sequence[Kernel], kind: PackKind) -> list[Verdict]:
-        verdicts: list[Verdict | None] = [None] * len(kernels)
-        pending = list(range(len(kernels)))
+    def _ask_stages(self, distinct: list[Kernel], kind: PackKind) -> dict[Kernel, Verdict]:
+        verdicts: dict[Kernel, Verdict] = {}
         for stage in self.stages(kind):
+            pending = [kernel for kernel in distinct if kernel not in verdicts]
             if not pending:
                 break
-            answers = self._ask(stage, kernels, pending)
-            for at, answer in zip(pending, answers, strict=True):
-                verdicts[at] = answer
-            pending = [at for at in pending if verdicts[at] is None]
-        return [UNKNOWN if verdict is None else verdict for verdict in verdicts]
+            # Rules answer for what is still open, a Python categoriser sees every kernel.
+            asked = pending if isinstance(stage, Matcher) else distinct
+            for kernel, verdict in zip(asked, self._ask(stage, asked), strict=False):
+                if verdict is not None:
+                    verdicts.setdefault(kernel, verdict)
+        return verdicts
 
-    def _ask(
-        self, stage: Stage, kernels: Sequence[Kernel], pending: Sequence[int]
-    ) -> Sequence[Verdict | None]:
-        """One stage's answers for the kernels still open."""
-        if isinstance(stage, RuleStage):
-            return stage.decide([kernels[at] for at in pending])
-        if stage.own_risk:
-            answers = stage.decide(kernels)
-        else:
-            answers = []
-            with Guard(stage.name, self.problems):
-                answers = stage.decide(kernels)
-            if not answers:
-                self._sources.remove(stage)
-                self._stages.clear()
-                return [None] * len(pending)
-        return [answers[at] for at in pending]
+    def _ask(self, stage: Stage, kernels: Sequence[Kernel]) -> Sequence[Verdict | None]:
+        """One stage's answers; none of a plugin that fails, which is left out from then on."""
+        if isinstance(stage, Matcher) or stage.own_risk:
+            return stage.decide(kernels)
+        with guarded(stage.name, self.problems):
+            return stage.decide(kernels)
+        self._sources.remove(stage)
+        self._stages.clear()
+        return []
 
     def _leave_out(self, pack: RulePack, problem: str) -> None:
         """Go on without a pack that failed."""

@@ -6,14 +6,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-import regex
-
 from tracelens_ext.categorize.matcher import LONG_NAME, BoundRule, Matcher, RuleTimeoutError
-from tracelens_ext.categorize.requirements import requirements
+from tracelens_ext.categorize.prefilter import requirements
 from tracelens_ext.categorize.stages import BoundPack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    import regex
 
     from tracelens_ext.categorize.rules import Example, RulePack
 
@@ -112,7 +112,7 @@ def _check_examples(bound: BoundRule, matcher: Matcher, place: str) -> Iterator[
         if problem is not None:
             yield Finding("error", place, problem)
             continue
-        ((winner,),) = matcher.first_matches([example.name], [[example.cpu_op]])
+        winner = matcher.winner(example.name, example.cpu_op)
         winners.append(winner)
         if winner is not None and winner.rule.category != bound.rule.category:
             yield Finding(
@@ -145,6 +145,8 @@ def _slowest(bound: BoundRule) -> float | None:
 
     Names above `LONG_NAME` characters are searched under a time limit, so shorter ones matter.
     """
+    import regex
+
     pattern = regex.compile(bound.rule.pattern)
     slowest = 0.0
     for text in _hard_texts(bound):
@@ -168,7 +170,7 @@ def _seconds(pattern: regex.Pattern[str], text: str) -> float:
 
 def _hard_texts(bound: BoundRule) -> Iterable[str]:
     """Texts that make a pattern with competing repetitions try all of their combinations."""
-    needed = [one.text for one_of in requirements(bound.rule.pattern) for one in sorted(one_of)]
+    needed = [text for texts in requirements(bound.rule.pattern) for text in sorted(texts)]
     starts = ["", *needed[:4]]
     starts += [example.name for example in bound.rule.examples[:2]]
     for start in starts:

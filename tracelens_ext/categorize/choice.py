@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,12 +15,15 @@ from tracelens_ext.categorize.maps import (
     read_json,
     user_map_files,
 )
-from tracelens_ext.categorize.registry import OfferedHook, OfferedPack, Plugin, PluginRegistry
+from tracelens_ext.categorize.offered import python_hooks
 from tracelens_ext.categorize.stages import BoundPack, PythonStage, Source
 from tracelens_ext.errors import RuleError, UsageError
+from tracelens_ext.hooks import Hook, Offered, Plugin, PluginRegistry
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from tracelens_ext.categorize.rules import RulePack
 
 CategorizerLike = (
     str | os.PathLike[str] | Mapping[str, Any] | Callable[["pd.DataFrame"], "Sequence[str | None]"]
@@ -34,8 +36,8 @@ _USER: Final = Plugin("your maps", "", "", own=False)
 def choose(
     choice: CategorizerLike | None,
     registry: PluginRegistry,
-    offered: Sequence[OfferedPack],
-    selectable: Mapping[str, OfferedPack],
+    offered: Sequence[Offered[RulePack]],
+    selectable: Mapping[str, Offered[RulePack]],
 ) -> list[Source]:
     """What the user's choice stands for.
 
@@ -70,7 +72,7 @@ def choose(
 
 def user_maps(
     places: Sequence[str | os.PathLike[str]], registry: PluginRegistry
-) -> list[OfferedPack]:
+) -> list[Offered[RulePack]]:
     """The engine/model maps of the user: the configuration folder's, then those asked for.
 
     Args:
@@ -86,22 +88,22 @@ def user_maps(
             packs += load_map_file(path)
     for place in places:
         packs += load_maps(place)
-    return [OfferedPack(pack, _USER) for pack in packs]
+    return [Offered(pack, _USER) for pack in packs]
 
 
-def python_stage(hook: OfferedHook) -> PythonStage:
+def python_stage(hook: Hook) -> PythonStage:
     """A plugin's Python categoriser as a stage."""
     return PythonStage(
         hook.plugin.name, partial(_call_with_table, hook), priority=hook.options.priority
     )
 
 
-def _call_with_table(hook: OfferedHook, table: pd.DataFrame) -> Any:  # noqa: ANN401
+def _call_with_table(hook: Hook, table: pd.DataFrame) -> Any:  # noqa: ANN401
     return hook.call(table=table)
 
 
-def _chosen(offered: OfferedPack) -> BoundPack:
-    return BoundPack(offered.pack, "categorizer", limited=not offered.plugin.own)
+def _chosen(offered: Offered[RulePack]) -> BoundPack:
+    return BoundPack(offered.item, "categorizer", limited=not offered.plugin.own)
 
 
 def _map_in_file(path: str) -> Any:  # noqa: ANN401
@@ -114,29 +116,31 @@ def _map_in_file(path: str) -> Any:  # noqa: ANN401
 def _by_name(
     name: str,
     registry: PluginRegistry,
-    offered: Sequence[OfferedPack],
-    selectable: Mapping[str, OfferedPack],
+    offered: Sequence[Offered[RulePack]],
+    selectable: Mapping[str, Offered[RulePack]],
 ) -> list[Source]:
     """The packs and functions of a plugin, or a single pack."""
     hooks: list[Source] = [
-        python_stage(hook) for hook in registry.categorizers() if hook.plugin.name == name
+        python_stage(hook) for hook in python_hooks(registry) if hook.plugin.name == name
     ]
     of_plugin = [o for o in offered if o.plugin.name == name]
-    packs = [_chosen(o) for o in of_plugin if not o.pack.selectable]
+    packs = [_chosen(o) for o in of_plugin if not o.item.selectable]
     packs.sort(key=lambda source: (-source.priority, source.name))
     if hooks or packs:
         return [*hooks, *packs]
     if of_plugin:
-        names = ", ".join(sorted(o.pack.name for o in of_plugin))
+        names = ", ".join(sorted(o.item.name for o in of_plugin))
         raise UsageError(f"categorizer {name!r} is a collection; choose one of: {names}")
-    single = next((o for o in offered if o.pack.name == name), None)
+    single = next((o for o in offered if o.item.name == name), None)
     if single is not None:
         return [_chosen(single)]
     failed = next((p for p in registry.problems if p.startswith(f"{name}: ")), None)
     if failed is not None:
         raise UsageError(f"categorizer {name!r} failed: {failed.removeprefix(f'{name}: ')}")
-    known = sorted({*selectable, *(h.plugin.name for h in registry.categorizers())})
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    from difflib import get_close_matches
+
+    known = sorted({*selectable, *(h.plugin.name for h in python_hooks(registry))})
+    near = get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UsageError(
         f"no categorizer is called {name!r}; {hint}Known: {', '.join(known) or 'none'}, "

@@ -1,12 +1,32 @@
-"""What was decided about a list of kernels, as columns in the order asked."""
+"""What is decided about kernels: a verdict on one, and the columns of many."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from tracelens_ext.categorize.categories import UNCATEGORIZED
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Kernel = tuple[str, str | None]
+"""A kernel's name and the operation that launched it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a rule or a Python categoriser says about one kernel; see `Decisions`."""
+
+    category: str
+    vendor: str | None = None
+    library: str | None = None
+    rule: str | None = None
+    pack: str | None = None
+    known: bool = True
+
+
+UNKNOWN: Final = Verdict(UNCATEGORIZED, known=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +61,11 @@ class Decisions:
         """
         import pandas as pd
 
-        return pd.DataFrame(
-            {
-                "kernel_category": pd.Series(self.category, dtype="object"),
-                "vendor": pd.Series(self.vendor, dtype="object"),
-                "library": pd.Series(self.library, dtype="object"),
-                "rule": pd.Series(self.rule, dtype="object"),
-                "pack": pd.Series(self.pack, dtype="object"),
-            }
-        )
+        columns = {
+            "kernel_category": self.category,
+            "vendor": self.vendor,
+            "library": self.library,
+            "rule": self.rule,
+            "pack": self.pack,
+        }
+        return pd.DataFrame(columns, dtype="object")

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens_ext.categorize.categories import UNCATEGORIZED
-from tracelens_ext.categorize.guard import Guard, one_line
-from tracelens_ext.categorize.matcher import BoundRule, RuleTimeoutError
-from tracelens_ext.categorize.stages import PythonStage, RuleStage, Verdict, verdict_of
+from tracelens_ext.categorize.matcher import BoundRule, Matcher, RuleTimeoutError
+from tracelens_ext.hooks.guard import guarded, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens_ext.categorize.categorizer import KernelCategorizer
-    from tracelens_ext.categorize.stages import Stage
+    from tracelens_ext.categorize.decisions import Verdict
+    from tracelens_ext.categorize.stages import PythonStage, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +85,15 @@ def explain(
 def _stage_matches(
     stage: Stage, kernel_name: str, cpu_op: str | None, problems: list[str]
 ) -> Iterator[Match]:
-    if isinstance(stage, RuleStage):
-        for bound in stage.matcher.candidates(kernel_name):
+    if isinstance(stage, Matcher):
+        for bound in stage.candidates(kernel_name):
             if not _finds(bound, kernel_name, problems):
                 continue
             holds = bound.allows(cpu_op)
             # A rule about operations alone has nothing to do with a kernel of another one.
             if holds or not bound.rule.takes_any_name:
                 yield Match(
-                    verdict_of(bound),
+                    bound.verdict,
                     bound.pack.where(bound.rule),
                     bound.rule.pattern,
                     bound.rule.cpu_op,
@@ -120,6 +120,6 @@ def _python_verdict(
 ) -> Verdict | None:
     if stage.own_risk:
         return stage.decide([(kernel_name, cpu_op)])[0]
-    with Guard(stage.name, problems):
+    with guarded(stage.name, problems):
         return stage.decide([(kernel_name, cpu_op)])[0]
     return None

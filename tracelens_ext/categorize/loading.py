@@ -6,7 +6,6 @@ key comes with the nearest known one.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from importlib import import_module
@@ -197,7 +196,9 @@ class _Checker:
     def known_keys(self, table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
         for key in table:
             if key not in known:
-                near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+                from difflib import get_close_matches
+
+                near = get_close_matches(str(key), known, n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
                 raise RuleError(f"{self.source}: {where}unknown key {key!r}; {hint}")
 

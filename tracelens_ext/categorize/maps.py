@@ -119,7 +119,8 @@ def load_maps(place: str | os.PathLike[str], *, check_patterns: bool = True) -> 
 def user_map_files() -> list[Path]:
     """The `*.json` maps in the user's configuration folder, by name.
 
-    None if the folder is absent, or not to be read, as in containers that run as another user.
+    The list is empty if the folder is absent or cannot be read, as in a container that runs as
+    another user.
     """
     try:
         return sorted(platformdirs.user_config_path("tracelens-ext").glob("*.json"))

@@ -1,8 +1,9 @@
 """Asking rules about names: the first rule that matches wins.
 
-A name is searched with the patterns that `index` says can match it, in the order of precedence,
-up to the first rule that no launching operation can turn down. Which of the rules found wins is
-then decided for each operation. Patterns from users and their plugins run under a time limit.
+A name is searched with the patterns that `prefilter` says can match it, in the order of
+precedence, up to the first rule that no launching operation can turn down. Which of the rules found
+wins is then decided for each operation. Patterns from users and their plugins run under a time
+limit.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
-from tracelens_ext.categorize.index import LiteralIndex
-from tracelens_ext.categorize.requirements import Requirement, requirements
+from tracelens_ext.categorize.decisions import Verdict
+from tracelens_ext.categorize.prefilter import Prefilter
 from tracelens_ext.errors import RuleError
+from tracelens_ext.text import encodable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator
 
     import regex
 
+    from tracelens_ext.categorize.decisions import Kernel
     from tracelens_ext.categorize.rules import Rule, RulePack
 
 Origin = Literal["rules", "categorizer", "plugin", "builtin"]
@@ -31,7 +34,7 @@ _SEARCH_SECONDS: Final = 0.8
 _RULE_SECONDS: Final = 1.0
 _SECONDS_PER_SEARCH: Final = 0.0005
 LONG_NAME: Final = 2_000
-"""Longer names are nobody's kernel; even vetted patterns meet them under the time limit."""
+"""No kernel has a longer name; built-in patterns search such names under a time limit too."""
 
 
 class RuleTimeoutError(RuleError):
@@ -96,6 +99,12 @@ class BoundRule:
         return self._search(self._cpu_op, cpu_op, "cpu_op")
 
     @cached_property
+    def verdict(self) -> Verdict:
+        """What the rule says of a kernel that it matches."""
+        rule, category = self.rule, encodable(self.rule.category)
+        return Verdict(category, rule.vendor, rule.library, self.id, self.pack.name, rule.is_known)
+
+    @cached_property
     def _pattern(self) -> regex.Pattern[str]:
         return _compiled(self, "pattern", self.rule.pattern)
 
@@ -137,7 +146,7 @@ def _compiled(bound: BoundRule, field: str, pattern: str) -> regex.Pattern[str]:
 
 
 class Matcher:
-    """Rules in order of precedence, with the index that makes asking them fast.
+    """Rules in order of precedence, with the prefilter that makes asking them fast.
 
     Args:
         rules: the rules, the first to be asked first.
@@ -147,64 +156,42 @@ class Matcher:
         self.rules = tuple(rules)
 
     @cached_property
-    def _needs(self) -> list[tuple[Requirement, ...]]:
-        return [requirements(bound.rule.pattern) for bound in self.rules]
+    def _prefilter(self) -> Prefilter:
+        return Prefilter(bound.rule.pattern for bound in self.rules)
 
-    @cached_property
-    def _index(self) -> LiteralIndex:
-        return LiteralIndex(self._needs)
-
-    def first_matches(
-        self, names: Sequence[str], ops_of_name: Sequence[Sequence[str | None]]
-    ) -> list[list[BoundRule | None]]:
-        """The winning rule for each name with each of its launching operations.
-
-        Args:
-            names: distinct kernel names.
-            ops_of_name: for each name, the operations that launched it (None: not known).
-
-        Returns:
-            For each name, a list parallel to its operations; None where no rule matches.
+    def decide(self, kernels: Iterable[Kernel]) -> list[Verdict | None]:
+        """The winning rule's verdict for each kernel; None where no rule matches.
 
         Raises:
             RuleError: a pattern takes too long, or is not a regular expression.
         """
-        answers: list[list[BoundRule | None]] = []
-        candidates = self._index.candidates(names)
-        for name, ops, numbers in zip(names, ops_of_name, candidates, strict=True):
-            found = []
-            for number in numbers:
-                bound = self.rules[number]
-                if meets(name, self._needs[number]) and bound.finds(name):
-                    found.append(bound)
-                    if bound.rule.cpu_op is None:
-                        break
-            answers.append(
-                [next((bound for bound in found if bound.allows(op)), None) for op in ops]
-            )
-        return answers
+        found: dict[str, list[BoundRule]] = {}
+        verdicts = []
+        for name, cpu_op in kernels:
+            if name not in found:
+                found[name] = self._matching(name)
+            winner = _first(found[name], cpu_op)
+            verdicts.append(None if winner is None else winner.verdict)
+        return verdicts
 
-    def candidates(self, name: str) -> list[BoundRule]:
+    def winner(self, name: str, cpu_op: str | None) -> BoundRule | None:
+        """The rule that decides about one kernel; raises as `decide` does."""
+        return _first(self._matching(name), cpu_op)
+
+    def candidates(self, name: str) -> Iterator[BoundRule]:
         """The rules that may find the name, in order; the others cannot."""
-        (numbers,) = self._index.candidates([name])
-        return [self.rules[number] for number in numbers]
+        return (self.rules[number] for number in self._prefilter.candidates(name))
+
+    def _matching(self, name: str) -> list[BoundRule]:
+        """The rules that find a name, up to the first that no launching operation turns down."""
+        found = []
+        for bound in self.candidates(name):
+            if bound.finds(name):
+                found.append(bound)
+                if bound.rule.cpu_op is None:
+                    break
+        return found
 
 
-def meets(name: str, needs: tuple[Requirement, ...]) -> bool:
-    """Whether a name can match a pattern with these requirements.
-
-    The index looks for one requirement of each pattern; looking for the others as well takes far
-    less time than most searches.
-    """
-    if len(needs) < 2:
-        return True
-    if not name.isascii():
-        return True
-    lowered = name.lower()
-    for requirement in needs:
-        for text, ignore_case in requirement:
-            if text in (lowered if ignore_case else name):
-                break
-        else:
-            return False
-    return True
+def _first(found: Iterable[BoundRule], cpu_op: str | None) -> BoundRule | None:
+    return next((bound for bound in found if bound.allows(cpu_op)), None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.categorize.categories import UNCATEGORIZED
+from tracelens_ext.categorize.decisions import Verdict
 from tracelens_ext.categorize.matcher import BoundRule, Matcher, Origin
 from tracelens_ext.errors import UsageError
 from tracelens_ext.text import encodable
@@ -18,61 +19,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from tracelens_ext.categorize.decisions import Kernel
     from tracelens_ext.categorize.rules import PackKind, RulePack
-
-Kernel = tuple[str, str | None]
-"""A kernel's name and the operation that launched it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a stage says about one kernel."""
-
-    category: str
-    vendor: str | None = None
-    library: str | None = None
-    rule: str | None = None
-    pack: str | None = None
-    known: bool = True
-
-
-UNKNOWN = Verdict(UNCATEGORIZED, known=False)
-
-
-@dataclass(frozen=True)
-class RuleStage:
-    """Consecutive rule packs, asked together."""
-
-    matcher: Matcher
-
-    def decide(self, kernels: Sequence[Kernel]) -> list[Verdict | None]:
-        """The winning rule's verdict for each kernel.
-
-        Raises:
-            RuleError: a pattern takes too long, or is not a regular expression.
-        """
-        numbers: dict[str, int] = {}
-        ops_of_name: list[list[str | None]] = []
-        places: list[tuple[int, int]] = []
-        for name, cpu_op in kernels:
-            number = numbers.setdefault(name, len(numbers))
-            if number == len(ops_of_name):
-                ops_of_name.append([])
-            places.append((number, len(ops_of_name[number])))
-            ops_of_name[number].append(cpu_op)
-        winners = self.matcher.first_matches(list(numbers), ops_of_name)
-        verdicts: dict[int, Verdict] = {}
-        answers: list[Verdict | None] = []
-        for number, place in places:
-            bound = winners[number][place]
-            if bound is None:
-                answers.append(None)
-                continue
-            key = id(bound)
-            if key not in verdicts:
-                verdicts[key] = verdict_of(bound)
-            answers.append(verdicts[key])
-        return answers
 
 
 @dataclass(frozen=True)
@@ -82,7 +30,7 @@ class PythonStage:
     Attributes:
         name: the plugin, or the function's own name.
         call: given the table of kernels, answers a column.
-        own_risk: True for a function the caller passed, whose errors are the caller's to see.
+        own_risk: True for a function the caller passed: its errors are raised, not noted.
         priority: among plugins.
     """
 
@@ -161,7 +109,7 @@ class BoundPack:
 
 
 Source = BoundPack | PythonStage
-Stage = RuleStage | PythonStage
+Stage = Matcher | PythonStage
 
 
 def build_stages(sources: Iterable[Source], kind: PackKind) -> list[Stage]:
@@ -177,18 +125,11 @@ def build_stages(sources: Iterable[Source], kind: PackKind) -> list[Stage]:
         if isinstance(source, BoundPack):
             rules += source.bound_rules() if source.pack.kind == kind else []
         elif kind == "kernel":
-            stages += [RuleStage(Matcher(rules))] if rules else []
+            stages += [Matcher(rules)] if rules else []
             stages.append(source)
             rules = []
-    stages += [RuleStage(Matcher(rules))] if rules else []
+    stages += [Matcher(rules)] if rules else []
     return stages
-
-
-def verdict_of(bound: BoundRule) -> Verdict:
-    """What a matching rule says."""
-    rule = bound.rule
-    category = encodable(rule.category)
-    return Verdict(category, rule.vendor, rule.library, bound.id, bound.pack.name, rule.is_known)
 
 
 def _says_nothing(value: Any) -> bool:  # noqa: ANN401

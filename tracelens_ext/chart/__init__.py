@@ -1,7 +1,7 @@
 """The engine/model chart: where the elapsed time of runs went, GPU categories and all the rest.
 
-    FILE,ENGINE,MODEL,SECONDS ─▶ specification ─▶ Run (runs, first_cover) ─▶ tables ─▶ page, CSV
+    FILE,ENGINE,MODEL,SECONDS ─▶ specification ─▶ Run (runs) ─▶ tables ─▶ page, CSV
 
-`first_cover` counts each instant once, `runs` sums it by kernel and category, `tables` compares
+`non_overlapped` counts each instant once, `runs` sums it by kernel and category, `tables` compares
 runs, `page` draws them, `files` writes `result.html` and `result.csv`.
 """

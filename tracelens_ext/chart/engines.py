@@ -23,11 +23,12 @@ def known_models(maps: Sequence[str | os.PathLike[str]] = ()) -> dict[str, list[
     Raises:
         RuleError: a map in `maps` is invalid.
     """
-    from tracelens_ext.categorize import default_registry
     from tracelens_ext.categorize.choice import user_maps
+    from tracelens_ext.categorize.offered import offered_packs
+    from tracelens_ext.hooks import default_registry
 
     registry = default_registry()
-    packs = [offered.pack for offered in [*registry.rule_packs(), *user_maps(maps, registry)]]
+    packs = [offered.item for offered in [*offered_packs(registry), *user_maps(maps, registry)]]
     models: dict[str, set[str]] = {}
     for pack in packs:
         engine, colon, model = pack.name.partition(":")

@@ -24,7 +24,7 @@ def check_results(
     Args:
         folder: the folder; it may not exist.
         inputs: files that are never written over, whatever `force` says.
-        force: whether strangers' files may be replaced.
+        force: whether files that this program did not write may be replaced.
 
     Raises:
         OutputError: a file stands in the way.

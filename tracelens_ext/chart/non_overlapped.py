@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Int64Array
 
 
-def first_cover(start: Int64Array, end: Int64Array) -> Int64Array:
-    """How much of each event no earlier event covers; the sum is the length of the union.
+def non_overlapped_time(start: Int64Array, end: Int64Array) -> Int64Array:
+    """The part of each event during which no earlier event runs; they add up to the union.
 
     Of two events the one that starts first is the earlier; of two that start together, the one
     that comes first here.

@@ -52,7 +52,7 @@ _DESCRIPTIONS: Final = {
     " that started before it ran. result.csv has the same rows",
 }
 _MOST_CARDS: Final = 6
-_WIDE, _NARROW = 62, 40  # characters of a bar's name, where there is room and where not
+_WIDE, _NARROW = 62, 40  # characters of a bar's name on wide and narrow screens
 _MS: Final = 1e3
 _NOT_GPU_COLOUR: Final = "#aab1bd"
 #: For the categories beyond those of `Palette`, which gives out its colours again after these.
@@ -114,7 +114,7 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
 
 
 def run_notes(runs: Sequence[Run]) -> list[str]:
-    """What the reader should know of each run: warnings first, each note with whom it is about."""
+    """What the reader should know of each run: warnings first, each note with its runs."""
     about = [(run.label, [*run.warnings, *run.notes]) for run in runs]
     return [f"{labels}: {note}" for note, labels in grouped(about)]
 

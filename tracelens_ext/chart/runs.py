@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.analysis.grouping import group_durations, texts
-from tracelens_ext.chart.non_overlapped import first_cover
+from tracelens_ext.chart.non_overlapped import non_overlapped_time
 from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.trace import NONE, EventKind
@@ -113,7 +113,7 @@ def measure_devices(work: GpuWork, given: ChartInput, position: int) -> list[Run
 
 
 def grouped(notes: Iterable[tuple[str, Iterable[str]]]) -> list[tuple[str, str]]:
-    """Each distinct note once, with the names of all whom it is about.
+    """Each distinct note once, with all names that it is about.
 
     Args:
         notes: names, each with its notes.
@@ -147,7 +147,7 @@ def _measured(
     notes: list[str] | tuple[str, ...],
 ) -> Run:
     code, labels = _categories(work)
-    share = first_cover(work.start[chosen], work.end[chosen])
+    share = non_overlapped_time(work.start[chosen], work.end[chosen])
     groups = group_durations([work.name[chosen], code[chosen]], share)
     gpu_ns = int(share.sum())
     elapsed_ns, source = given.elapsed_ns, _GIVEN
@@ -201,7 +201,7 @@ def _categories(work: GpuWork) -> tuple[npt.NDArray[np.int64], list[str]]:
 def _memory_categories(
     categorizer: KernelCategorizer, names: list[str], kinds: list[int]
 ) -> list[str | None]:
-    """What the map says of copies and sets; None where only its catch-all would take them."""
+    """What the map says of copies and sets; None if only its catch-all matches."""
     if not names:
         return []
     # The user's own rules are about the names of the trace, and win.

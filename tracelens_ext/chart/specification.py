@@ -17,8 +17,6 @@ NS_PER_S: Final = 1_000_000_000
 _MOST_SECONDS: Final = 1e9  # thirty years; what is more is a slip of the pen
 _FORM: Final = "FILE,ENGINE,MODEL,SECONDS"
 _EXAMPLE: Final = "run1.nsys-rep,vllm,llama,306"
-#: What the name of a trace ends in; left out of a bar's label.
-_SUFFIXES: Final = (".nsys-rep", ".qdrep", ".sqlite", ".json.gz", ".json", ".csv")
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,11 @@ class ChartInput:
         Args:
             position: among the inputs, from 0.
         """
+        from tracelens_ext.trace_files import trace_suffixes
+
         name = self.path.name
-        suffix = next((end for end in _SUFFIXES if name.lower().endswith(end)), "")
+        suffixes = (*sorted(trace_suffixes(), key=len, reverse=True), ".csv")
+        suffix = next((end for end in suffixes if name.lower().endswith(end)), "")
         parts = [self.model, self.engine, name[: len(name) - len(suffix)], str(position)]
         return encodable("_".join(part for part in parts if part))
 

@@ -85,3 +85,13 @@ class BuiltinClasses:
                 names, decisions.category, decisions.known, strict=True
             )
         ]
+
+
+def classifier_of(mapping: Mapping[str, str] | None, name: str) -> Classifier:
+    """The classes of a map; without one, the built-in categories.
+
+    Args:
+        mapping: as `ClassMap` takes it.
+        name: what messages call it.
+    """
+    return BuiltinClasses() if mapping is None else ClassMap(mapping, name)

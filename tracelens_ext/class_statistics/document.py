@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from tracelens_ext.class_statistics.layout import percentage
-from tracelens_ext.report.formats import Document
+from tracelens_ext.report.report import Report
 from tracelens_ext.text import encodable
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ DESCRIPTIONS = {
 }
 
 
-def document(statistics: Titled) -> Document:
+def document(statistics: Titled) -> Report:
     """The statistics of some inputs, each with its title."""
-    return Document(
+    return Report(
         title=TITLE,
         sheets=tables(statistics),
         facts=[("Inputs", ", ".join(title for title, _ in statistics))],

@@ -77,7 +77,7 @@ def _totals(trace: Trace, rows: Int64Array) -> list[Total]:
 
 
 def _sizes(trace: Trace, rows: Int64Array) -> dict[int, int]:
-    """Code of a name → bytes that all events of that name moved, where the trace tells."""
+    """Code of a name → bytes that all events of that name moved, if the trace tells."""
     size = trace.arg("bytes").at(rows)
     known = size >= 0
     names, code = np.unique(trace.name[rows][known], return_inverse=True)

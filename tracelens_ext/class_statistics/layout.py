@@ -54,7 +54,7 @@ def fixed(value: Fraction, decimals: int) -> str:
 
 
 def percentage(part: Fraction | int, whole: Fraction | int) -> Fraction:
-    """`part` in percent of `whole`; 0 where that is 0."""
+    """`part` in percent of `whole`; 0 if that is 0."""
     return 100 * Fraction(part) / whole if whole else Fraction(0)
 
 

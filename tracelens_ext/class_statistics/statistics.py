@@ -33,7 +33,7 @@ class Line:
         time_ns: summed duration of all instances.
         instances: their number.
         per_iteration: their number in an iteration on one GPU, rounded down kernel by kernel.
-        size_bytes: what they moved; None where it is not known.
+        size_bytes: what they moved; None if it is not known.
     """
 
     name: str

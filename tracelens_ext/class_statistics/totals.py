@@ -22,7 +22,7 @@ _MOST_COMPARED = 20_000  # names; comparing one takes some tens of microseconds
 
 @dataclass(frozen=True)
 class Total:
-    """How long all instances of something lasted together, and what they moved, where known."""
+    """How long all instances of something lasted together, and what they moved, if known."""
 
     name: str
     time_ns: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -39,33 +39,7 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-class _Commands(Mapping[str, Any]):
-    """Name → command as click has it; made when it is asked for."""
-
-    def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
-        if name not in _NAMES:
-            raise KeyError(name)
-        if name not in self._made:
-            self._made[name] = _made(name)
-        return self._made[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in _NAMES
-
-    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401  # as Mapping has it
-        """As a mapping's; but what goes wrong in a command's own file is not taken for no such."""
-        return self[name] if name in _NAMES else default
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_NAMES)
-
-    def __len__(self) -> int:
-        return len(_NAMES)
-
-
+@cache
 def _made(name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
     home = import_module(f"tracelens_ext.cli.{name}")
     alone = typer.Typer(**_SETTINGS)
@@ -84,9 +58,15 @@ def _made(name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of 
 
 
 class _Group(TyperGroup):
+    """All commands; what is wrong in the file of one does not keep the others from working."""
+
     def __init__(self, **attributes: Any) -> None:  # noqa: ANN401  # whatever a group takes
         super().__init__(**attributes)
-        self.commands = _Commands()  # type: ignore[assignment]  # nothing adds to it
+        self.commands = dict.fromkeys(_NAMES)  # type: ignore[assignment]  # for suggestions
+
+    def get_command(self, _: Any, name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
+        """The command, imported now; None if no command has that name."""
+        return _made(name) if name in _NAMES else None
 
 
 app = typer.Typer(

@@ -159,5 +159,5 @@ def _measured(
                 runs += measure_devices(analyzer.work, given, position)
             else:
                 runs.append(measure_run(analyzer.work, given, position))
-            show_problems(analyzer, told)
+            show_problems(analyzer.problems, told)
     return runs

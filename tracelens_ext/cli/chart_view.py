@@ -26,7 +26,7 @@ def show_runs(runs: Sequence[Run], console: Console) -> None:
 
     Args:
         runs: what was measured.
-        console: where to.
+        console: the terminal.
     """
     from tracelens_ext.report.html_text import duration_text
     from tracelens_ext.report.terminal import frame_table, safe_text

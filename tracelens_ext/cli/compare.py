@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_document, say
+from tracelens_ext.cli.messages import print_report, say
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.formats import Format
 
@@ -72,28 +72,29 @@ def compare(
     from tracelens_ext.cli.inputs import find_traces
     from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted
-    from tracelens_ext.report.comparison_report import comparison_document
+    from tracelens_ext.report.report import check_places, write_report
+    from tracelens_ext.sheets.comparison import comparison_report
 
     budgets = [parse_budget(text) for text in fail_if or ()]
     to_stdout = output is None and output_format in (Format.json, Format.markdown)
     wanted = Wanted(output, None if to_stdout else output_format, None, html)
-    outputs = wanted.of_comparison()
+    places = wanted.of_comparison()
     wanted.check_extras()
     paths, problems = find_traces(traces)
     if problems:
         raise problems[0]
     if len(paths) < 2:
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
-    outputs.check(paths, force=force)
+    check_places(places, paths, force=force)
     options = AnalysisOptions(True, rules or (), categorizer, unlinked_kernels, maps or ())
     told: set[str] = set()
     measured = [_measured(path, options, micro_idle_thresh_us, told) for path in paths]
     comparison = compare_measurements(measured, per_iteration=False if total else None)
     verdicts = check_budgets(budgets, comparison)
-    document = comparison_document(comparison)
-    written = outputs.write(document, paths, force=force)
+    report = comparison_report(comparison)
+    written = write_report(report, places, paths, force=force)
     if to_stdout and output_format is not None:
-        print_document(document, output_format)
+        print_report(report, output_format)
     elif not quiet:
         from rich.console import Console
 
@@ -114,7 +115,7 @@ def _measured(
 
     analyzer = analyze(path, options)
     measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)
-    show_problems(analyzer, told)
+    show_problems(analyzer.problems, told)
     return measured
 
 

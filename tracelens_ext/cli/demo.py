@@ -28,21 +28,39 @@ def demo(
     ] = DemoVendor.nvidia,
     seed: Annotated[int, typer.Option(help="Of the small variations in every duration.")] = 0,
     steps: Annotated[int, typer.Option(help="Training steps to simulate.", min=1, max=1000)] = 3,
+    ranks: Annotated[
+        int,
+        typer.Option(help="Ranks to simulate, a file each: NAME_rank0 …", min=1, max=1024),
+    ] = 1,
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite a file that is not a demo trace.")
     ] = False,
 ) -> None:
     """Write a demo trace: a simulated training job, the same on every run; needs no GPU."""
-    if not force and _stands_in_the_way(out):
-        raise OutputError(
-            f"{out}: exists and is not a demo trace; choose another name, or --force to overwrite"
-        )
-    written = write_demo_trace(out, vendor.value, seed=seed, steps=steps)
-    size = written.stat().st_size / 1e6
+    paths = [out] if ranks == 1 else [_of_rank(out, rank) for rank in range(ranks)]
+    for path in paths:
+        if not force and _stands_in_the_way(path):
+            raise OutputError(
+                f"{path}: exists and is not a demo trace;"
+                " choose another name, or --force to overwrite"
+            )
+    for rank, path in enumerate(paths):
+        write_demo_trace(path, vendor.value, seed=seed, steps=steps, rank=rank, ranks=ranks)
+    size = sum(path.stat().st_size for path in paths) / 1e6
+    written = f"{out}" if ranks == 1 else f"{paths[0]} to {paths[-1].name}"
+    command = f"report {_quoted(out)}"
+    if ranks > 1:
+        command = f"fleet {_quoted(_of_rank(out, '*'))} -o results"
     typer.echo(
         f"wrote {written} ({size:.1f} MB, {steps} steps on a simulated {vendor.value} GPU);"
-        f" next: tracelens-ext report {_quoted(written)}"
+        f" next: tracelens-ext {command}"
     )
+
+
+def _of_rank(path: Path, rank: int | str) -> Path:
+    """The name of one rank's file: `trace.json.gz` is `trace_rank0.json.gz` and so on."""
+    stem, dot, ending = path.name.partition(".json")
+    return path.with_name(f"{stem}_rank{rank}{dot}{ending}")
 
 
 def _stands_in_the_way(path: Path) -> bool:

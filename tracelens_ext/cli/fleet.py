@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_document
+from tracelens_ext.cli.messages import print_report
 
 if TYPE_CHECKING:
     from tracelens_ext.fleet import FleetResult
@@ -69,7 +69,7 @@ def fleet(
     quiet: shared.Quiet = False,
 ) -> None:
     """Analyse the traces of all ranks; which ranks are slow, and whom collectives wait for."""
-    from tracelens_ext.cli.fleet_progress import fleet_progress
+    from tracelens_ext.cli.progress import fleet_progress
     from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.fleet.cluster import require_fleet_extra
     from tracelens_ext.settings import read_settings
@@ -124,7 +124,7 @@ def _tell_problems(result: FleetResult) -> None:
 
 
 def _print_json(result: FleetResult) -> None:
-    from tracelens_ext.report.formats import Document
+    from tracelens_ext.report.report import Report
 
     facts: list[tuple[str, object]] = [
         ("Results", result.out),
@@ -134,5 +134,5 @@ def _print_json(result: FleetResult) -> None:
         ("Ranks missing", result.missing),
     ]
     sheets = {**result.tables, "failures": result.failures}
-    document = Document("GPU performance of a fleet", sheets, facts, result.notes)
-    print_document(document)
+    report = Report("GPU performance of a fleet", sheets, facts, result.notes)
+    print_report(report)

@@ -22,7 +22,7 @@ def show_fleet(result: FleetResult, console: Console, *, top: int) -> None:
 
     Args:
         result: of the fleet.
-        console: where to.
+        console: the terminal.
         top: rows of the longer tables.
     """
     from tracelens_ext.cli.kernel_view import show_lines

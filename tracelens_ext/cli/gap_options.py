@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracelens_ext.cli.messages import print_document
-from tracelens_ext.cli.options import A_TRACE
+from tracelens_ext.cli.messages import print_report
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pandas as pd
-
-    from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.selection import Selection
-    from tracelens_ext.cli.gap_view import GapReport
 
 
 class GapSort(Enum):
@@ -35,10 +30,6 @@ class GapSort(Enum):
     stdev = "stdev"
 
 
-Trace = Annotated[
-    Path,
-    typer.Argument(metavar="TRACE", help=A_TRACE, show_default=False),
-]
 PStep = Annotated[
     int | None,
     typer.Option("--pstep", metavar="N", help="Only GPU work launched in ProfilerStep#N.", min=0),
@@ -87,9 +78,9 @@ class GapOptions:
     Attributes:
         sort: what the pairs are sorted by.
         top: pairs and longest gaps to print.
-        hist_min: µs.
-        hist_max: µs.
-        log: whether the bins are of one ratio.
+        hist_min: the shortest gap of the histogram, µs; None for the shortest there is.
+        hist_max: the longest, likewise.
+        log: whether the bins of the histogram have one ratio, not one width.
     """
 
     sort: GapSort
@@ -108,54 +99,12 @@ class GapOptions:
                 f"--hist-max {self.hist_max:g} is not above --hist-min {low:g}: no gap fits"
             )
 
-    def report(self, work: GpuWork, selection: Selection) -> GapReport:
-        """All about the gaps of a trace.
-
-        Raises:
-            UsageError: there is nothing that could be selected.
-        """
-        from tracelens_ext.analysis.gaps import tables as gap_tables
-        from tracelens_ext.analysis.gaps.answer import answer
-        from tracelens_ext.analysis.gaps.classified import judge_gaps
-        from tracelens_ext.analysis.gaps.hosts import gap_hosts
-        from tracelens_ext.cli.gap_view import GapReport, HistogramOptions
-
-        streams = judge_gaps(work, "stream", selection)
-        devices = judge_gaps(work, "device", selection)
-        of_one_stream = selection.stream is not None
-        return GapReport(
-            judged=streams,
-            answer=answer(streams if of_one_stream else devices, selection),
-            summary=gap_tables.gap_summary([streams] if of_one_stream else [devices, streams]),
-            hosts=gap_hosts(streams if of_one_stream else devices),
-            streams=gap_tables.gap_streams(streams),
-            pairs=gap_tables.gap_pairs(streams, sort=self.sort.value),
-            longest=gap_tables.gap_list(
-                streams if of_one_stream else devices,
-                longest=max(self.top, gap_tables.LONGEST_LISTED),
-            ),
-            sorted_by=gap_tables.PAIR_SORTS[self.sort.value][1],
-            selected=selection.text,
-            histogram=HistogramOptions(self.hist_min, self.hist_max, self.log),
-        )
-
 
 def print_json(title: str, trace: Path, sheets: Mapping[str, pd.DataFrame], selected: str) -> None:
     """Print tables as one JSON document."""
-    from tracelens_ext.report.formats import Document
+    from tracelens_ext.report.report import Report
 
     facts: list[tuple[str, object]] = [("Trace", str(trace))]
     if selected:
         facts.append(("Selected", selected))
-    print_document(Document(title, sheets, facts))
-
-
-def gap_sheets(report: GapReport) -> dict[str, pd.DataFrame]:
-    """The tables of the gaps, by the names that they have in a report."""
-    return {
-        "gap_summary": report.summary,
-        "gap_hosts": report.hosts,
-        "gap_streams": report.streams,
-        "gap_pairs": report.pairs,
-        "gaps_longest": report.longest,
-    }
+    print_report(Report(title, sheets, facts))

@@ -20,25 +20,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tracelens_ext.analysis.gaps.classified import JudgedGaps
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.cli.gap_options import GapOptions
 
 TERMINAL_BINS, FILE_BINS = 15, 20
 _HOSTS_SHOWN = 8
 _SHOWN_IN_NS = 1.0  # µs: no bin of a histogram reaches as far
-
-
-@dataclass(frozen=True)
-class HistogramOptions:
-    """Which gaps the histogram shows.
-
-    Attributes:
-        smallest: µs, None for the shortest gap.
-        largest: µs, None for the longest.
-        log: whether bins are of one ratio.
-    """
-
-    smallest: float | None = None
-    largest: float | None = None
-    log: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,26 +36,51 @@ class GapReport:
     Attributes:
         judged: the gaps of the streams.
         answer: why the GPU was idle, a sentence.
-        summary: as `gap_summary`.
-        hosts: as `gap_hosts`, of whole devices; of the stream where one is selected.
-        streams: as `gap_streams`.
-        pairs: as `gap_pairs`.
-        longest: as `gap_list` with `longest`, of whole devices.
-        sorted_by: what the pairs are sorted by, in words.
+        sheets: the tables by the names that they have in a report. `gap_hosts` and `gaps_longest`
+            are of whole devices; of the stream if one is selected.
         selected: which events are asked about, in words; empty for all.
-        histogram: how it is drawn.
+        options: what was asked for.
     """
 
     judged: JudgedGaps
     answer: str
-    summary: pd.DataFrame
-    hosts: pd.DataFrame
-    streams: pd.DataFrame
-    pairs: pd.DataFrame
-    longest: pd.DataFrame
-    sorted_by: str
+    sheets: dict[str, pd.DataFrame]
     selected: str
-    histogram: HistogramOptions
+    options: GapOptions
+
+    @classmethod
+    def of(cls, work: GpuWork, selection: Selection, options: GapOptions) -> GapReport:
+        """All about the gaps of a trace.
+
+        Raises:
+            UsageError: there is nothing that could be selected.
+        """
+        from tracelens_ext.analysis.gaps import tables
+        from tracelens_ext.analysis.gaps.answer import answer
+        from tracelens_ext.analysis.gaps.classified import judge_gaps
+        from tracelens_ext.analysis.gaps.hosts import gap_hosts
+
+        streams = judge_gaps(work, "stream", selection)
+        devices = judge_gaps(work, "device", selection)
+        one_stream = selection.stream is not None
+        judged = streams if one_stream else devices
+        sheets = {
+            "gap_summary": tables.gap_summary([streams] if one_stream else [devices, streams]),
+            "gap_hosts": gap_hosts(judged),
+            "gap_streams": tables.gap_streams(streams),
+            "gap_pairs": tables.gap_pairs(streams, sort=options.sort.value),
+            "gaps_longest": tables.gap_list(
+                judged, longest=max(options.top, tables.LONGEST_LISTED)
+            ),
+        }
+        return cls(streams, answer(judged, selection), sheets, selection.text, options)
+
+    @property
+    def sorted_by(self) -> str:
+        """What the pairs are sorted by, in words."""
+        from tracelens_ext.analysis.gaps.tables import PAIR_SORTS
+
+        return PAIR_SORTS[self.options.sort.value][1]
 
     def headline(self) -> list[str]:
         """Totals and streams, a line each."""
@@ -87,8 +100,8 @@ class GapReport:
                 f"Of that, other streams of the device were busy for {time_text(overlapped)},"
                 f" none was for {time_text(total - overlapped)}"
             )
-        lines += ["", f"Active streams: {len(self.streams)}"]
-        records = self.streams.to_dict("records")
+        lines += ["", f"Active streams: {len(self.sheets['gap_streams'])}"]
+        records = self.sheets["gap_streams"].to_dict("records")
         several_devices = len({record["device"] for record in records}) > 1
         places = [(record["device"], record["stream"]) for record in records]
         several_processes = len(set(places)) < len(places)
@@ -108,14 +121,14 @@ class GapReport:
         """The lengths of the gaps, a line a bin, and what lies outside of the bins."""
         from tracelens_ext.report.histogram import histogram, histogram_lines
 
-        options, length = self.histogram, self.judged.gaps.duration / 1e3
-        end = options.largest if options.largest is not None else length.max(initial=0.0)
+        options, length = self.options, self.judged.gaps.duration / 1e3
+        end = options.hist_max if options.hist_max is not None else length.max(initial=0.0)
         unit, factor = ("ns", 1e3) if end < _SHOWN_IN_NS else ("μs", 1.0)
         found = histogram(
             length * factor,
             bins=bins,
-            smallest=None if options.smallest is None else options.smallest * factor,
-            largest=None if options.largest is None else options.largest * factor,
+            smallest=None if options.hist_min is None else options.hist_min * factor,
+            largest=None if options.hist_max is None else options.hist_max * factor,
             log=options.log,
         )
         lines = histogram_lines(found, unit=unit, bars=bars)
@@ -131,21 +144,20 @@ class GapReport:
 
         why = [self.answer, ""]
         return gap_text(
-            self.pairs,
-            self.hosts,
+            self.sheets["gap_pairs"],
+            self.sheets["gap_hosts"],
             headline=[*why, *self.headline()],
             histogram=self.histogram_lines(FILE_BINS, bars=False),
             sorted_by=self.sorted_by,
         )
 
 
-def show_gaps(report: GapReport, console: Console, *, top: int) -> None:
+def show_gaps(report: GapReport, console: Console) -> None:
     """Print totals, causes, what the host was in, the histogram, pairs and the longest gaps.
 
     Args:
         report: what is known.
-        console: where to.
-        top: pairs to print, and longest gaps at most.
+        console: the terminal.
     """
     from tracelens_ext.report.terminal import frame_table
 
@@ -153,7 +165,8 @@ def show_gaps(report: GapReport, console: Console, *, top: int) -> None:
     show_lines(lines, console)
     if not len(report.judged):
         return
-    summary = report.summary[report.summary["count"] > 0]
+    summary = report.sheets["gap_summary"]
+    summary = summary[summary["count"] > 0]
     if len(report.judged.gaps.lanes) < 2:  # then both scopes say the same
         summary = summary[summary["scope"] == "stream"].drop(columns="overlapped_time_ms")
     title = "WHY (device: no stream busy; stream: each by itself)"
@@ -161,7 +174,7 @@ def show_gaps(report: GapReport, console: Console, *, top: int) -> None:
         title, summary = "WHY", summary.drop(columns="scope")
     console.print()
     console.print(frame_table(summary, title=title))
-    if top:
+    if top := report.options.top:
         _show_hosts(report, console, min(top, _HOSTS_SHOWN))
     rule = "=" * min(console.width, 80)
     show_lines(["", "GAP DURATION HISTOGRAM:", rule], console)
@@ -176,7 +189,7 @@ def _show_hosts(report: GapReport, console: Console, top: int) -> None:
     from tracelens_ext.report.terminal import frame_table
     from tracelens_ext.tree import UNLINKED
 
-    hosts = report.hosts
+    hosts = report.sheets["gap_hosts"]
     if hosts["host_op"].isin(["", UNLINKED]).all() and hosts["python_frame"].eq("").all():
         return  # nothing is known of the host
     shown = hosts.head(top)
@@ -201,7 +214,7 @@ def _show_pairs(report: GapReport, console: Console, top: int) -> None:
 
     from tracelens_ext.report.terminal import frame_table
 
-    pairs, us = report.pairs.head(top), microseconds(console)
+    pairs, us = report.sheets["gap_pairs"].head(top), microseconds(console)
     table = pd.DataFrame(
         {
             "Rank": range(1, len(pairs) + 1),
@@ -239,7 +252,7 @@ def _show_longest(report: GapReport, console: Console, top: int) -> None:
     from tracelens_ext.report.terminal import frame_table, name_text
     from tracelens_ext.trace import NONE
 
-    longest = report.longest.head(top)
+    longest = report.sheets["gaps_longest"].head(top)
     shown = longest[["gap_us", "start_us", "cause"]].copy()
     for column in ("host_op", "python_frame", "host_call"):
         if longest[column].ne("").any():

@@ -7,19 +7,19 @@ from typing import Annotated
 
 import typer
 
-from tracelens_ext.cli import gap_options as asked
+from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import say
 
 
 def gaps(
-    trace: asked.Trace,
+    trace: shared.Trace,
     sort: Annotated[
-        asked.GapSort,
+        gap_options.GapSort,
         typer.Option(
             "--gap-sort", "--sort", "-s", help="What kernel pairs are sorted by, largest first."
         ),
-    ] = asked.GAP_SORT,
+    ] = gap_options.GAP_SORT,
     top: Annotated[
         int,
         typer.Option(
@@ -30,7 +30,7 @@ def gaps(
             " print.",
             min=0,
         ),
-    ] = asked.GAP_TOP,
+    ] = gap_options.GAP_TOP,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -41,33 +41,31 @@ def gaps(
             help="Write all about the gaps to a text file.",
         ),
     ] = None,
-    hist_min: asked.HistMin = None,
-    hist_max: asked.HistMax = None,
-    log: asked.Log = False,
-    pstep: asked.PStep = None,
-    stream: asked.Stream = None,
-    device: asked.Device = None,
-    json: asked.Json = False,
+    hist_min: gap_options.HistMin = None,
+    hist_max: gap_options.HistMax = None,
+    log: gap_options.Log = False,
+    pstep: gap_options.PStep = None,
+    stream: gap_options.Stream = None,
+    device: gap_options.Device = None,
+    json: gap_options.Json = False,
     force: shared.Force = False,
 ) -> None:
     """Show why the GPU was idle: gaps by cause, stream, length and kernels around them."""
     from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.cli.gap_view import GapReport, show_gaps
+    from tracelens_ext.cli.kernel_view import console
     from tracelens_ext.cli.load import AnalysisOptions, analyze
     from tracelens_ext.cli.text_output import check_texts, write_text
 
-    options = asked.GapOptions(sort, top, hist_min, hist_max, log)
+    options = gap_options.GapOptions(sort, top, hist_min, hist_max, log)
     check_texts([output], trace, force=force)
     analyzer = analyze(trace, AnalysisOptions(kernel_categories=False))
-    report = options.report(analyzer.work, Selection(pstep, stream, device))
+    report = GapReport.of(analyzer.work, Selection(pstep, stream, device), options)
     if output is not None:
         write_text(output, report.text())
     if json:
-        sheets = asked.gap_sheets(report)
-        asked.print_json("GPU idle time", trace, sheets, report.selected)
+        gap_options.print_json("GPU idle time", trace, report.sheets, report.selected)
         return
-    from tracelens_ext.cli.gap_view import show_gaps
-    from tracelens_ext.cli.kernel_view import console
-
-    show_gaps(report, console(), top=top)
+    show_gaps(report, console())
     if output is not None:
         say(f"Wrote {output}")

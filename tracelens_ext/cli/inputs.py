@@ -76,12 +76,12 @@ def check_files(paths: Iterable[Path]) -> None:
 
 
 def _traces_in(folder: Path) -> list[Path]:
-    from tracelens_ext.trace_files import SUFFIXES_TEXT, traces_in
+    from tracelens_ext.trace_files import suffixes_text, traces_in
 
     if not (traces := traces_in(folder)):
         raise TraceNotFoundError(
             folder,
-            f"holds no {SUFFIXES_TEXT} file",
+            f"holds no {suffixes_text()} file",
             "name the folder that does, or a pattern such as 'FOLDER/**/*.json.gz'",
         )
     return traces

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_document
+from tracelens_ext.cli.messages import print_report
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _STATISTICS = ("column", "device", "mean", "std", "median", "mad", "odd", "min",
 
 
 def iterations(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help=shared.A_TRACE)],
+    trace: shared.Trace,
     annotation: Annotated[
         str | None,
         typer.Option(
@@ -78,15 +78,15 @@ def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
 
 
 def _print_json(trace: Path, table: IterationTable) -> None:
-    from tracelens_ext.report.formats import Document
+    from tracelens_ext.report.report import Report
 
-    document = Document(
+    report = Report(
         title="Iterations",
         sheets={"iterations": table.frame, "statistics": table.statistics},
         facts=[("Trace", str(trace))],
         notes=table.notes,
     )
-    print_document(document)
+    print_report(report)
 
 
 def _print(trace: Path, table: IterationTable, top: int) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NARROW = 120
 
 _NAME_AT_LEAST = 16  # as of the tables of `report.terminal`
-_PIPED_WIDTH = 160  # nobody folds the lines of a file
+_PIPED_WIDTH = 160  # of a file, whose lines are not folded
 _NAMES_SHOWN = 20  # full names below a row, with --verbose
 
 
@@ -50,7 +50,7 @@ def show_kernels(
 
     Args:
         statistics: the table, all of it.
-        console: where to.
+        console: the terminal.
         top: rows to print.
         sorted_by: what it is sorted by, in words.
         selected: which events it is about, in words; empty for all.
@@ -109,7 +109,7 @@ def show_full_names(names: pd.DataFrame, console: Console, *, top: int) -> None:
 
     Args:
         names: as `kernel_statistics.full_names` gives them.
-        console: where to.
+        console: the terminal.
         top: ranks.
     """
     from tracelens_ext.report.terminal import name_text
@@ -201,7 +201,7 @@ def microseconds(console: Console) -> str:
 
 
 def remarks(names: Sequence[str], *, shared: str, alike: str, console: Console) -> list[str]:
-    """What the signs behind names mean, where there are such signs.
+    """What the signs behind names mean, if there are such signs.
 
     Args:
         names: as they are shown.

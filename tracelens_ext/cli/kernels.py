@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracelens_ext.cli import gap_options as asked
+from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import say
+from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +27,7 @@ class KernelSort(Enum):
 
 
 def kernels(
-    trace: asked.Trace,
+    trace: shared.Trace,
     top: Annotated[int, typer.Option("--top", "-t", help="Kernels to print.", min=0)] = 10,
     sort: Annotated[
         KernelSort,
@@ -37,9 +38,9 @@ def kernels(
             " duration-percentage: of the total duration.",
         ),
     ] = KernelSort.count,
-    pstep: asked.PStep = None,
-    stream: asked.Stream = None,
-    device: asked.Device = None,
+    pstep: gap_options.PStep = None,
+    stream: gap_options.Stream = None,
+    device: gap_options.Device = None,
     category: Annotated[
         str | None, typer.Option("--category", help="Only kernels of this category, such as GEMM.")
     ] = None,
@@ -53,13 +54,13 @@ def kernels(
     gaps: Annotated[
         bool, typer.Option("--gaps", "-g", help="Also analyse the idle time between kernels.")
     ] = False,
-    gap_output: asked.GapOutput = None,
-    gap_top: asked.GapTop = None,
-    gap_sort: asked.GapSorting = None,
-    hist_min: asked.HistMin = None,
-    hist_max: asked.HistMax = None,
-    log: asked.Log = False,
-    json: asked.Json = False,
+    gap_output: gap_options.GapOutput = None,
+    gap_top: gap_options.GapTop = None,
+    gap_sort: gap_options.GapSorting = None,
+    hist_min: gap_options.HistMin = None,
+    hist_max: gap_options.HistMax = None,
+    log: gap_options.Log = False,
+    json: gap_options.Json = False,
     rules: shared.Rules = None,
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
@@ -68,26 +69,34 @@ def kernels(
     """List kernels by count or duration; with --gaps, the idle time between them too."""
     from tracelens_ext.analysis.kernel_statistics import SORTS, full_names, kernel_statistics
     from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.cli import kernel_view
+    from tracelens_ext.cli.gap_view import GapReport, show_gaps
     from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
     from tracelens_ext.cli.text_output import check_texts, write_text
     from tracelens_ext.report.kernel_text import kernel_text
 
     wants_gaps = gaps or gap_output is not None
-    if not wants_gaps:
-        _refuse_gap_options(gap_top, gap_sort, hist_min, hist_max, log)
-    options = asked.GapOptions(
-        gap_sort or asked.GAP_SORT,
-        asked.GAP_TOP if gap_top is None else gap_top,
-        hist_min,
-        hist_max,
-        log,
+    of_gaps = {
+        "--gap-top": gap_top is not None,
+        "--gap-sort": gap_sort is not None,
+        "--hist-min": hist_min is not None,
+        "--hist-max": hist_max is not None,
+        "--log": log,
+    }
+    given = [option for option, is_given in of_gaps.items() if is_given]
+    if given and not wants_gaps:
+        verb = "need" if len(given) > 1 else "needs"
+        raise UsageError(f"{', '.join(given)} {verb} --gaps (or --gap-output FILE)")
+    top_gaps = gap_options.GAP_TOP if gap_top is None else gap_top
+    options = gap_options.GapOptions(
+        gap_sort or gap_options.GAP_SORT, top_gaps, hist_min, hist_max, log
     )
     check_texts([output, gap_output], trace, force=force)
     analyzer = analyze(trace, AnalysisOptions(True, rules or (), categorizer, maps=maps or ()))
     selection = Selection(pstep, stream, device, category)
     statistics = kernel_statistics(analyzer.work, sort=sort.value, selection=selection)
-    report = options.report(analyzer.work, selection) if wants_gaps else None
-    show_problems(analyzer, set())
+    report = GapReport.of(analyzer.work, selection, options) if wants_gaps else None
+    show_problems(analyzer.problems, set())
     sorted_by = SORTS[sort.value][1]
     written = []
 
@@ -103,12 +112,9 @@ def kernels(
         written.append(gap_output)
     if json:
         sheets: dict[str, pd.DataFrame] = {"kernels": statistics, "kernel_full_names": names()}
-        sheets |= asked.gap_sheets(report) if report is not None else {}
-        asked.print_json("GPU kernels", trace, sheets, selection.text)
+        sheets |= report.sheets if report is not None else {}
+        gap_options.print_json("GPU kernels", trace, sheets, selection.text)
         return
-    from tracelens_ext.cli import kernel_view
-    from tracelens_ext.cli.gap_view import show_gaps
-
     screen = kernel_view.console()
     kernel_view.show_kernels(
         statistics, screen, top=top, sorted_by=sorted_by, selected=selection.text
@@ -117,33 +123,6 @@ def kernels(
         kernel_view.show_full_names(names(), screen, top=top)
     if report is not None:
         screen.print()
-        show_gaps(report, screen, top=options.top)
+        show_gaps(report, screen)
     for path in written:
         say(f"Wrote {path}")
-
-
-def _refuse_gap_options(
-    top: int | None,
-    sort: asked.GapSort | None,
-    hist_min: float | None,
-    hist_max: float | None,
-    log: bool,
-) -> None:
-    """Say which options about gaps were given where gaps were not asked for.
-
-    Raises:
-        UsageError: some were.
-    """
-    from tracelens_ext.errors import UsageError
-
-    options = {
-        "--gap-top": top is not None,
-        "--gap-sort": sort is not None,
-        "--hist-min": hist_min is not None,
-        "--hist-max": hist_max is not None,
-        "--log": log,
-    }
-    given = [option for option, is_given in options.items() if is_given]
-    if given:
-        verb = "need" if len(given) > 1 else "needs"
-        raise UsageError(f"{', '.join(given)} {verb} --gaps (or --gap-output FILE)")

@@ -70,36 +70,27 @@ def analyze(trace: Path, options: AnalysisOptions) -> TreePerfAnalyzer:
 def reading(trace: Path) -> Iterator[Callable[[int, int | None], None] | None]:
     """What to hand to the reader of a trace as `progress`.
 
-    When nobody can read the file, plugins that failed are told of: one of them might have.
+    If no reader can read the file, plugins that failed are shown: one of them might have read it.
     """
-    from tracelens_ext.categorize import default_registry
     from tracelens_ext.cli.progress import reading_progress
+    from tracelens_ext.hooks import default_registry
 
     try:
         with reading_progress(f"Reading {trace.name}") as progress:
             yield progress
     except TraceFormatError:
-        _show(default_registry().problems, set())
+        show_problems(default_registry().problems, set())
         raise
 
 
-def show_problems(analyzer: TreePerfAnalyzer, told: set[str]) -> None:
+def show_problems(problems: Sequence[str], told: set[str]) -> None:
     """Say on standard error which plugins failed.
 
     Args:
-        analyzer: of the trace.
-        told: what has been said before, and is not said again; grows.
+        problems: as `TreePerfAnalyzer.problems` has them.
+        told: those that were shown before, and are not shown again; grows.
     """
-    _show(analyzer.problems, told)
-
-
-def _show(problems: Sequence[str], told: set[str]) -> None:
     for problem in problems:
         if problem not in told:
-            say(plugin_line(problem), error=True)
+            say(f"tracelens-ext: plugin {problem}", error=True)
             told.add(problem)
-
-
-def plugin_line(problem: str) -> str:
-    """How the problem of a plugin is told."""
-    return f"tracelens-ext: plugin {problem}"

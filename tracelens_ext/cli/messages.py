@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from tracelens_ext.report.formats import Document, Format
+    from tracelens_ext.report.formats import Format
+    from tracelens_ext.report.report import Report
 
 
 def say(text: str, *, error: bool = False) -> None:
@@ -22,14 +23,15 @@ def say(text: str, *, error: bool = False) -> None:
     typer.echo(safe_text(text), err=error)
 
 
-def print_document(document: Document, form: Format | None = None) -> None:
-    """Print a document to standard output, piece by piece.
+def print_report(report: Report, form: Format | None = None) -> None:
+    """Print a report to standard output, piece by piece.
 
     Args:
-        document: the document.
+        report: the report.
         form: JSON, unless told otherwise.
     """
-    from tracelens_ext.report.formats import Format, document_text
+    from tracelens_ext.report.formats import Format
+    from tracelens_ext.report.report import report_text
 
-    for piece in document_text(document, form or Format.json):
+    for piece in report_text(report, form or Format.json):
         typer.echo(piece, nl=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.inputs import check_files
-from tracelens_ext.cli.messages import print_document, say
+from tracelens_ext.cli.messages import print_report, say
 from tracelens_ext.cli.reading import reads_traces
 from tracelens_ext.errors import UsageError
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from tracelens_ext.class_statistics.class_map import Classifier
     from tracelens_ext.class_statistics.configuration import InputSpec
     from tracelens_ext.class_statistics.statistics import ClassStatistics
-    from tracelens_ext.cli.outputs import Outputs
+    from tracelens_ext.report.formats import Places
     from tracelens_ext.trace import Trace
 
 app = typer.Typer(
@@ -120,118 +119,91 @@ def stats(
 
     With NVTX ranges around the iterations, also estimate the time in them that no kernel fills.
     """
-    named = _Named(
-        trace=trace,
-        kernels=kernels,
-        nvtx=nvtx,
-        mem=mem,
-        mem_size=mem_size,
-        class_map=class_map,
-        iterations=iterations,
-        gpus=gpus,
-        iteration_range=iteration_range,
-        title=title,
-    )
-    specs, classifier = named.own() if config is None else named.configured(config)
+    from tracelens_ext.class_statistics.class_map import classifier_of
+    from tracelens_ext.class_statistics.configuration import InputSpec, load_class_map
+    from tracelens_ext.report.report import check_places
+
+    values = {
+        "a trace": trace,
+        "--kernels": kernels,
+        "--nvtx": nvtx,
+        "--mem": mem,
+        "--mem-size": mem_size,
+        "--class-map": class_map,
+        "--iterations": iterations,
+        "--gpus": gpus,
+        "--iteration-range": iteration_range,
+        "--title": title,
+    }
+    given = [name for name, value in values.items() if value is not None]
+    if config is not None:
+        if given:
+            raise UsageError(f"{given[0]} does not go with --config, whose file says all that")
+        specs, classifier = _configured(config)
+    else:
+        main_file = _main_file(given, trace, kernels)
+        spec = InputSpec(
+            title=main_file.stem if title is None else title,
+            kernels=kernels,
+            ranges=nvtx,
+            memory=mem,
+            sizes=mem_size,
+            trace=trace,
+            iterations=iterations,
+            gpus=gpus if trace is not None else gpus or 1,
+            tag=iteration_range,
+        )
+        mapping = load_class_map(class_map) if class_map is not None else None
+        specs, classifier = [spec], classifier_of(mapping, str(class_map))
     inputs = [path for spec in specs for path in spec.files]
-    outputs = _outputs(csv, xlsx)
-    outputs.check(inputs, force=force)
+    places = _places(csv, xlsx)
+    check_places(places, inputs, force=force)
     check_files(inputs)
     statistics = _computed(specs, classifier)
-    _show(statistics, outputs, inputs, json=json, quiet=quiet, force=force)
+    _show(statistics, places, inputs, json=json, quiet=quiet, force=force)
 
 
 app.command()(reads_traces(stats))
 
 
-@dataclass(frozen=True)
-class _Named:
-    """What the command line names; None for what it does not."""
+def _configured(config: Path) -> tuple[Sequence[InputSpec], Classifier]:
+    """The inputs and the classes of a configuration file.
 
-    trace: Path | None
-    kernels: Path | None
-    nvtx: Path | None
-    mem: Path | None
-    mem_size: Path | None
-    class_map: Path | None
-    iterations: int | None
-    gpus: int | None
-    iteration_range: str | None
-    title: str | None
+    Raises:
+        ConfigurationError, RuleError: the file is no good.
+    """
+    from tracelens_ext.class_statistics.class_map import classifier_of
+    from tracelens_ext.class_statistics.configuration import load_configuration
 
-    def configured(self, config: Path) -> tuple[Sequence[InputSpec], Classifier]:
-        """The inputs and the classes of a configuration file.
-
-        Raises:
-            UsageError: the command line says what that file does.
-            ConfigurationError, RuleError: the file is no good.
-        """
-        from tracelens_ext.class_statistics.class_map import BuiltinClasses, ClassMap
-        from tracelens_ext.class_statistics.configuration import load_configuration
-
-        for name, value in vars(self).items():
-            if value is not None:
-                what = "a trace" if name == "trace" else _option(name)
-                raise UsageError(f"{what} does not go with --config, whose file says all that")
-        loaded = load_configuration(config)
-        if loaded.class_map is None:
-            return loaded.inputs, BuiltinClasses()
-        return loaded.inputs, ClassMap(loaded.class_map, f"{config}: kernel_to_class_map")
-
-    def own(self) -> tuple[Sequence[InputSpec], Classifier]:
-        """The input and the classes that the options name.
-
-        Raises:
-            UsageError: they do not go together.
-            ConfigurationError, RuleError: the class map is no good.
-        """
-        from tracelens_ext.class_statistics.class_map import BuiltinClasses, ClassMap
-        from tracelens_ext.class_statistics.configuration import InputSpec, load_class_map
-
-        file = self._file()
-        tag = self.iteration_range
-        spec = InputSpec(
-            title=file.stem if self.title is None else self.title,
-            kernels=self.kernels,
-            ranges=self.nvtx,
-            memory=self.mem,
-            sizes=self.mem_size,
-            trace=self.trace,
-            iterations=self.iterations,
-            gpus=self.gpus if self.trace is not None else self.gpus or 1,
-            tag=tag,
-        )
-        if self.class_map is None:
-            return [spec], BuiltinClasses()
-        return [spec], ClassMap(load_class_map(self.class_map), str(self.class_map))
-
-    def _file(self) -> Path:
-        """The main file, after a look at whether all that is named goes together."""
-        names = ("kernels", "nvtx", "mem", "mem_size")
-        given = [_option(name) for name in names if getattr(self, name) is not None]
-        if self.trace is not None:
-            if given:
-                raise UsageError(f"{given[0]} names a table instead of a trace; give one of them")
-            if self.iterations is None and self.iteration_range is None:
-                raise UsageError("give --iterations, or --iteration-range for ranges to count")
-            return self.trace
-        if self.kernels is None:
-            raise UsageError("name a trace, --kernels with a table, or --config with a file")
-        if self.mem_size is not None and self.mem is None:
-            raise UsageError("--mem-size needs --mem, the times of the same operations")
-        if (self.nvtx is None) != (self.iteration_range is None):
-            raise UsageError("--nvtx and --iteration-range go together; give both or neither")
-        if self.iterations is None and self.nvtx is None:
-            raise UsageError("give --iterations, or --nvtx with --iteration-range to count them")
-        return self.kernels
+    loaded = load_configuration(config)
+    return loaded.inputs, classifier_of(loaded.class_map, f"{config}: kernel_to_class_map")
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _main_file(given: Sequence[str], trace: Path | None, kernels: Path | None) -> Path:
+    """The trace, or the table of kernels.
+
+    Raises:
+        UsageError: the options that are given do not go together.
+    """
+    tables = [name for name in given if name in ("--kernels", "--nvtx", "--mem", "--mem-size")]
+    if trace is not None:
+        if tables:
+            raise UsageError(f"{tables[0]} names a table instead of a trace; give one of them")
+        if "--iterations" not in given and "--iteration-range" not in given:
+            raise UsageError("give --iterations, or --iteration-range for ranges to count")
+        return trace
+    if kernels is None:
+        raise UsageError("name a trace, --kernels with a table, or --config with a file")
+    if "--mem-size" in given and "--mem" not in given:
+        raise UsageError("--mem-size needs --mem, the times of the same operations")
+    if ("--nvtx" in given) != ("--iteration-range" in given):
+        raise UsageError("--nvtx and --iteration-range go together; give both or neither")
+    if "--iterations" not in given and "--nvtx" not in given:
+        raise UsageError("give --iterations, or --nvtx with --iteration-range to count them")
+    return kernels
 
 
-def _outputs(csv: Path | None, xlsx: Path | None) -> Outputs:
-    from tracelens_ext.cli.outputs import Outputs
+def _places(csv: Path | None, xlsx: Path | None) -> Places:
     from tracelens_ext.report.formats import Format
 
     if csv is not None and csv.suffix.lower() == ".csv" and not csv.is_dir():
@@ -239,7 +211,7 @@ def _outputs(csv: Path | None, xlsx: Path | None) -> Outputs:
     if xlsx is not None and xlsx.suffix.lower() != ".xlsx":
         raise UsageError(f"{xlsx}: an Excel file is named .xlsx")
     asked = ((csv, Format.csv), (xlsx, Format.xlsx))
-    return Outputs({path: chosen for path, chosen in asked if path is not None})
+    return {path: chosen for path, chosen in asked if path is not None}
 
 
 def _computed(
@@ -260,23 +232,17 @@ def _computed(
 
 
 def _read(path: Path) -> Trace:
-    from tracelens_ext.categorize import default_registry
     from tracelens_ext.cli.load import reading
     from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.readers import read_trace
 
     with reading(path) as progress:
-        return read_trace(
-            path,
-            progress=progress,
-            other_formats=default_registry().read_trace,
-            cache=chosen_cache(),
-        )
+        return read_trace(path, progress=progress, cache=chosen_cache())
 
 
 def _show(
     statistics: Sequence[tuple[str, ClassStatistics]],
-    outputs: Outputs,
+    places: Places,
     inputs: Sequence[Path],
     *,
     json: bool,
@@ -286,11 +252,12 @@ def _show(
     """Write what was asked for, and print the text, or the tables as JSON."""
     from tracelens_ext.class_statistics.document import document
     from tracelens_ext.class_statistics.layout import text
+    from tracelens_ext.report.report import write_report
 
-    report = document(statistics) if json or outputs.files else None
-    written = outputs.write(report, inputs, force=force) if report is not None else []
+    report = document(statistics) if json or places else None
+    written = write_report(report, places, inputs, force=force) if report is not None else []
     if json and report is not None:
-        print_document(report)
+        print_report(report)
     elif not quiet:
         typer.echo("\n\n".join(text(found, title) for title, found in statistics), nl=False)
         for path in written:

@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-#: What a single trace may be.
-A_TRACE = "A trace of PyTorch (.json, .json.gz) or of Nsight Systems (.sqlite, .nsys-rep)."
+from tracelens_ext.sheets.options import ReportOptions
 
+
+def report_option(name: str) -> Any:  # noqa: ANN401  # typer's, which has no public type
+    """A field of `ReportOptions` as an option."""
+    field = ReportOptions.__dataclass_fields__[name]
+    said, flag = field.metadata, f"--{name.replace('_', '-')}"
+    shown = f"  [default: {said['shown_default']}]" if "shown_default" in said else ""
+    return typer.Option(
+        *([flag] if field.default is False else []),  # no --no-… for what is off by default
+        help=said["meaning"] + shown,
+        min=said.get("least"),
+        max=said.get("most"),
+        metavar=said.get("metavar"),
+        show_default=not shown,
+    )
+
+
+Trace = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACE",
+        help="A trace of PyTorch (.json, .json.gz) or of Nsight Systems (.sqlite, .nsys-rep).",
+        show_default=False,
+    ),
+]
 Traces = Annotated[
     list[str],
     typer.Argument(
@@ -40,10 +63,7 @@ UnlinkedKernels = Annotated[
         help="Whether GPU events whose launch is not in the trace count in the timeline.",
     ),
 ]
-MicroIdle = Annotated[
-    float | None,
-    typer.Option(help="Split idle time into holes up to this many µs and longer ones.", min=0),
-]
+MicroIdle = Annotated[float | None, report_option("micro_idle_thresh_us")]
 Total = Annotated[
     bool,
     typer.Option("--total", help="Compare whole traces, even where both have iterations."),

@@ -5,59 +5,20 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.report.formats import FORMAT_OF_SUFFIX, Format
+from tracelens_ext.report.formats import FORMAT_OF_SUFFIX, PAGE, Format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.report.formats import Document
+    from tracelens_ext.report.formats import Places
 
 _PAGE_SUFFIXES = (".html", ".htm")
+_Files = list[tuple[Path, Format | Literal["html"]]]
 #: What a folder of tables beside a trace is called, after the trace.
 _FOLDER_ENDINGS = {Format.csv: "_csvs", Format.parquet: "_parquet"}
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """Where one report goes.
-
-    Attributes:
-        files: the files and folders to write, and their formats; `html` for a page.
-    """
-
-    files: dict[Path, Format | None]
-
-    def check(self, inputs: Sequence[Path], *, force: bool) -> None:
-        """Refuse to write over a stranger's file or an input, before anything is read.
-
-        Raises:
-            OutputError: a file stands in the way.
-        """
-        from tracelens_ext.report.manifest import check_output
-
-        for path, chosen in self.files.items():
-            if chosen is None or not chosen.is_folder:
-                check_output(path, inputs, force=force)
-
-    def write(self, document: Document, inputs: Sequence[Path], *, force: bool) -> list[Path]:
-        """Write a report to each of the files; gives them back.
-
-        Raises:
-            OutputError: a file cannot be written, or would replace a stranger's.
-        """
-        for path, chosen in self.files.items():
-            if chosen is None:
-                _write_page(document, path)
-            elif chosen.is_folder:
-                _write_folder(document, chosen, path, inputs, force=force)
-            else:
-                from tracelens_ext.report.formats import write_document
-
-                write_document(document, chosen, path)
-        return list(self.files)
 
 
 @dataclass(frozen=True)
@@ -76,9 +37,9 @@ class Wanted:
     csv_dir: Path | None = None
     html: str | None = None
 
-    def for_one(self, trace: Path) -> Outputs:
-        """The outputs for a single trace."""
-        files: list[tuple[Path, Format | None]] = []
+    def for_one(self, trace: Path) -> Places:
+        """Where the report of a single trace goes."""
+        files: _Files = []
         if self.csv_dir is not None:
             files.append((self.csv_dir, Format.csv))
         if self._wants_document:
@@ -87,11 +48,11 @@ class Wanted:
             files.append((_target(self.output, trace.parent / name, chosen), chosen))
         if self.html is not None:
             page = Path(report_stem(trace) + ".html")
-            files.append((_page(self.html, page), None))
-        return _outputs(files)
+            files.append((_page(self.html, page), PAGE))
+        return _places(files)
 
-    def for_several(self, traces: Sequence[Path]) -> list[Outputs]:
-        """The outputs for several traces, no two alike: options name folders then.
+    def for_several(self, traces: Sequence[Path]) -> list[Places]:
+        """Where the reports of several traces go, no two alike: options name folders then.
 
         Raises:
             UsageError: an option names a file.
@@ -101,7 +62,7 @@ class Wanted:
         beside = report_stems(traces, one_folder=False)
         result = []
         for trace, stem, own_stem in zip(traces, shared, beside, strict=True):
-            files: list[tuple[Path, Format | None]] = []
+            files: _Files = []
             if self.csv_dir is not None:
                 files.append((self.csv_dir / stem, Format.csv))
             if self._wants_document and self.output is None:
@@ -109,33 +70,33 @@ class Wanted:
             elif self._wants_document:
                 files.append((Path(self.output or "") / _file_name(stem, chosen), chosen))
             if self.html is not None:
-                files.append((_page_folder(self.html) / f"{stem}.html", None))
-            result.append(_outputs(files))
+                files.append((_page_folder(self.html) / f"{stem}.html", PAGE))
+            result.append(_places(files))
         return result
 
-    def for_comparison(self, baseline: Path) -> Outputs:
-        """The outputs of the comparison that goes with reports of several traces."""
+    def for_comparison(self, baseline: Path) -> Places:
+        """Where the comparison goes that is written beside reports of several traces."""
         chosen = self._format(several=True)
-        files: list[tuple[Path, Format | None]] = []
+        files: _Files = []
         if self.csv_dir is not None:
             files.append((self.csv_dir / "comparison", Format.csv))
         if self._wants_document:
             folder = baseline.parent if self.output is None else Path(self.output)
             files.append((folder / _file_name("comparison", chosen), chosen))
         if self.html is not None:
-            files.append((_page_folder(self.html) / "comparison.html", None))
-        return _outputs(files)
+            files.append((_page_folder(self.html) / "comparison.html", PAGE))
+        return _places(files)
 
-    def of_comparison(self) -> Outputs:
-        """The outputs of the command `compare`: what was asked for, in this folder by default."""
-        files: list[tuple[Path, Format | None]] = []
+    def of_comparison(self) -> Places:
+        """Where the command `compare` writes: what was asked for, in this folder by default."""
+        files: _Files = []
         if self.output is not None or self.format is not None:
             chosen = self._format(several=False)
             name = Path(_file_name("comparison", chosen))
             files.append((_target(self.output, name, chosen), chosen))
         if self.html is not None:
-            files.append((_page(self.html, Path("comparison.html")), None))
-        return _outputs(files)
+            files.append((_page(self.html, Path("comparison.html")), PAGE))
+        return _places(files)
 
     def check_extras(self) -> None:
         """Check that what the formats need is installed, before a trace is read for nothing.
@@ -148,9 +109,7 @@ class Wanted:
         if self.format is not None:
             require_format(self.format)
         if self.html is not None:
-            from tracelens_ext.report.html import require_html_extra
-
-            require_html_extra()
+            require_format(PAGE)
 
     @property
     def _wants_document(self) -> bool:
@@ -190,7 +149,7 @@ class Wanted:
 
 def report_stem(trace: Path) -> str:
     """What the outputs of a trace are called, without suffix."""
-    from tracelens_ext.report.perf_report import default_report_path
+    from tracelens_ext.sheets.report import default_report_path
 
     return default_report_path(trace).stem
 
@@ -270,36 +229,9 @@ def _page_folder(html: str) -> Path:
     return Path(html)
 
 
-def _outputs(files: Sequence[tuple[Path, Format | None]]) -> Outputs:
+def _places(files: _Files) -> Places:
     resolved = [path.resolve() for path, _ in files]
     for at, path in enumerate(resolved):
         if path in resolved[:at]:
             raise UsageError(f"{files[at][0]}: is named for two outputs; name two")
-    return Outputs(dict(files))
-
-
-def _write_page(document: Document, path: Path) -> None:
-    from tracelens_ext.report.html import write_html
-
-    write_html(
-        path,
-        {**document.sheets, **document.page_sheets},
-        facts=document.facts,
-        charts=document.page_charts,
-        notes=document.notes,
-        descriptions=document.descriptions,
-        title=document.title,
-    )
-
-
-def _write_folder(
-    document: Document, chosen: Format, folder: Path, inputs: Sequence[Path], *, force: bool
-) -> None:
-    from tracelens_ext.report.formats import write_document
-    from tracelens_ext.report.manifest import check_folder, finish_folder
-    from tracelens_ext.report.table_files import unique_file_names
-
-    names = [f"{name}{chosen.suffix}" for name in unique_file_names(document.sheets)]
-    check_folder(folder, names, inputs, force=force)
-    write_document(document, chosen, folder)
-    finish_folder(folder, names)
+    return dict(files)

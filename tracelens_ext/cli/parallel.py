@@ -1,272 +1,257 @@
-"""Reports of several traces in processes of their own, with the same outcome as in this one.
+"""Work on several traces in processes of their own, with the same outcome as in this one.
 
-A process is told what the command was asked for and then, one at a time, which trace to report on;
-it answers with what this process would have said. What it cannot answer (an error that is not the
-trace's, an end by the system) is left to this process, which then meets the same error itself.
-The processes are plain interpreters, as in `readers/workers.py`, and talk in lines of JSON.
+Each worker is a `ProcessPoolExecutor` of one process: when it dies, the trace that it worked on is
+known, and the other traces go on. Workers are spawned, not forked: this process has threads
+(numerical libraries, progress bars), and a fork copies their locks in whatever state they are.
+A spawned process imports the libraries again, half a second; `WORTHWHILE_BYTES` allows for it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import io
 import os
-import re
-import selectors
-import subprocess
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+import signal
+import sys
+import threading
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
+from functools import partial
+from multiprocessing import get_context
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tracelens_ext.errors import OutputError
+from tracelens_ext.errors import OutputError, TraceError
+from tracelens_ext.processes import processes_starting
 from tracelens_ext.settings import read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from functools import partial
+    from collections.abc import Callable, Iterator, Sequence
+    from multiprocessing.connection import Connection
+    from pathlib import Path
 
-    from tracelens_ext.cli.report import Run
-    from tracelens_ext.report.perf_report import PerfReport
+T = TypeVar("T")
+#: Text of a worker on standard error; its result, or the message of the trace's error; or None
+#: when this process should do the work itself.
+Answer = tuple[str, T | None, str | None] | None
 
 #: Together the traces must have so many bytes of text to be worth the start of processes.
 WORTHWHILE_BYTES = 200 * 10**6
-_PROGRAM = (
-    "import sys;"
-    "sys.path[:] = sys.argv[1:];"
-    "from tracelens_ext.cli.parallel_worker import main;"
-    "main()"
-)
-_PATIENCE_S = 5.0
-_PIECE = 1 << 16
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one trace.
-
-    Attributes:
-        row: of the summary; None when there was an error.
-        written: the files written.
-        error: what to say when there was one.
-        said: the lines that went to standard error.
-        told: the problems of plugins among them.
-    """
-
-    row: dict[str, Any] | None
-    written: list[str]
-    error: str | None
-    said: list[str]
-    told: list[str]
+_LOOK_EVERY_S = 0.1
+_context = get_context("spawn")
 
 
 @contextlib.contextmanager
-def reports_elsewhere(run: Run, traces: Sequence[Path]) -> Iterator[_Reports]:
-    """Have traces reported on in other processes, if there are cores for them and it pays.
+def each_trace(
+    traces: Sequence[Path], tasks: Sequence[Callable[[], T]]
+) -> Iterator[Iterator[Callable[[], T]]]:
+    """Work on traces in several processes, if there are cores for them and it pays.
 
     The processes are gone when the block is left, however that comes about.
 
     Args:
-        run: what the command was asked for.
         traces: the traces.
-    """
-    from tracelens_ext.readers.kineto.workers import cores, traces_at_once
+        tasks: for each trace what to do; it and its result can be pickled.
 
-    sizes = [_text_bytes(trace) for trace in traces]
+    Yields:
+        An iterator over the traces in their order, which waits for each: a function that prints
+        what the task printed to standard error, and then returns its result or raises its error.
+    """
+    count, jobs = _worker_count(traces)
+    if count == 1:
+        yield iter(tasks)
+        return
+    workers = _Workers(traces, tasks, jobs)
+    try:
+        workers.start(count)
+        yield workers.results()
+    finally:
+        workers.stop()
+
+
+def _worker_count(traces: Sequence[Path]) -> tuple[int, int]:
+    """How many processes work on traces, and how many processes each of them may use."""
+    from tracelens_ext.readers.kineto.workers import cores, text_bytes, traces_at_once
+
+    sizes = []
+    for trace in traces:
+        with contextlib.suppress(OSError):
+            sizes.append(text_bytes(trace.stat().st_size, compressed=trace.suffix == ".gz"))
     asked = read_settings().jobs
     jobs = asked or cores()
+    if sum(sizes) < WORTHWHILE_BYTES or os.name != "posix":
+        return 1, jobs
     count = min(jobs, len(traces))
     if asked is None:
-        count = min(count, traces_at_once(max(sizes, default=0)))
-    reports = _Reports(traces)
-    worthwhile = sum(sizes) >= WORTHWHILE_BYTES
-    try:
-        if count > 1 and worthwhile and run.measure is None and os.name == "posix":
-            reports.start(count, _description(run, traces, max(1, jobs // count)))
-        yield reports
-    finally:
-        reports.stop()
+        count = min(count, traces_at_once(max(sizes)))
+    return count, max(1, jobs // count)
 
 
-def retold(outcome: Outcome, told: set[str]) -> tuple[dict[str, Any], list[Path]]:
-    """Say what another process would have said, and give its row and its files.
+class _Workers(Generic[T]):
+    """Worker processes, and what became of each trace."""
 
-    Args:
-        outcome: what it answered.
-        told: the problems of plugins that were shown, and are not shown again; grows.
+    def __init__(self, traces: Sequence[Path], tasks: Sequence[Callable[[], T]], jobs: int) -> None:
+        from tracelens_ext.cli.reading import cache_choice
 
-    Raises:
-        OutputError: there was an error; the message is that of the error.
-    """
-    from tracelens_ext.cli.load import plugin_line
-    from tracelens_ext.cli.messages import say
+        self._traces, self._tasks = traces, tasks
+        self._choices = (asdict(read_settings()) | {"jobs": jobs}, cache_choice())
+        self._waiting = deque(range(len(tasks)))
+        self._running: dict[Future[Answer[T]], tuple[int, ProcessPoolExecutor]] = {}
+        self._over: dict[int, Future[Answer[T]] | None] = {}
+        self._pools: list[ProcessPoolExecutor] = []
+        self._bytes_read = _context.RawArray("q", 2 * len(tasks))  # so far, and the file's size
+        self._their_end, self._this_end = _context.Pipe(duplex=False)
+        self._bars = contextlib.ExitStack()
+        self._advance: Callable[[int, int | None, int | None], None] | None = None
 
-    repeated = {plugin_line(problem) for problem in told.intersection(outcome.told)}
-    for line in outcome.said:
-        if line not in repeated:
-            say(line, error=True)
-    told.update(outcome.told)
-    if outcome.error is not None or outcome.row is None:
-        raise OutputError(outcome.error or "")
-    return outcome.row, [Path(path) for path in outcome.written]
-
-
-def _text_bytes(trace: Path) -> int:
-    """About how much text a trace has."""
-    from tracelens_ext.readers.kineto.workers import text_bytes
-
-    try:
-        return text_bytes(trace.stat().st_size, compressed=trace.suffix == ".gz")
-    except OSError:
-        return 0
-
-
-def _description(run: Run, traces: Sequence[Path], jobs: int) -> dict[str, Any]:
-    """What a process must know to do as this one would, as JSON."""
-    from tracelens_ext.cli.reading import cache_choice
-
-    return {
-        "traces": [str(trace) for trace in traces],
-        "wanted": asdict(run.wanted),
-        "options": asdict(run.options),
-        "build": cast("partial[PerfReport]", run.build).keywords,
-        "force": run.force,
-        "reading": asdict(read_settings()) | {"jobs": jobs},
-        "cache": cache_choice(),
-    }
-
-
-def _as_json(value: object) -> str:
-    """What JSON has no word for: paths and patterns."""
-    return value.pattern if isinstance(value, re.Pattern) else os.fspath(cast("Path", value))
-
-
-class _Process:
-    """One process, and the trace that it works on."""
-
-    def __init__(self, description: str) -> None:
-        from tracelens_ext.readers.kineto.workers import interpreter, quiet_environment
-
-        self._process = subprocess.Popen(  # noqa: S603  # this interpreter
-            interpreter(_PROGRAM),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=quiet_environment(),
-            bufsize=0,
-        )
-        self._requests = cast("IO[bytes]", self._process.stdin)
-        self.answers = cast("IO[bytes]", self._process.stdout)
-        self._text = b""
-        self.index: int | None = None
-        self._description = description + "\n"
-
-    def report(self, index: int) -> bool:
-        """Have it report on a trace; False if it has died."""
-        text, self._description = f"{self._description}{index}\n", ""
-        self.index = index
-        try:
-            self._requests.write(text.encode())
-        except OSError:
-            return False
-        return True
-
-    def lines(self) -> list[Any] | None:
-        """What it says, which has come; None at its end."""
-        piece = self.answers.read(_PIECE)
-        if not piece:
-            return None
-        *lines, self._text = (self._text + piece).split(b"\n")
-        return [json.loads(line) for line in lines]
-
-    def terminate(self) -> None:
-        """Ask it to stop: it removes what it has half written."""
-        for pipe in (self._requests, self.answers):
-            with contextlib.suppress(OSError):
-                pipe.close()
-        self._process.terminate()
-
-    def wait(self) -> None:
-        """Wait for its end, and end it if that takes long."""
-        try:
-            self._process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-
-class _Reports:
-    """What became of each trace, in the order in which it is asked for."""
-
-    def __init__(self, traces: Sequence[Path]) -> None:
-        self._traces = traces
-        self._next = 0
-        self._outcomes: dict[int, Outcome | None] = {}
-        self._processes: list[_Process] = []
-        self._ready = selectors.DefaultSelector()
-        self._undo = contextlib.ExitStack()
-        self._advance: Any = None
-
-    def start(self, count: int, description: dict[str, Any]) -> None:
-        """Start so many processes, or as many as the system gives."""
+    def start(self, count: int) -> None:
+        """Start so many processes, and show how far each is."""
         from tracelens_ext.cli.progress import several_progress
 
-        text = json.dumps(description, default=_as_json)
-        self._advance = self._undo.enter_context(several_progress([t.name for t in self._traces]))
-        with contextlib.suppress(OSError):
-            for _ in range(count):
-                process = _Process(text)
-                self._processes.append(process)
-                self._ready.register(process.answers, selectors.EVENT_READ, process)
-                self._give(process)
-
-    def _give(self, process: _Process) -> None:
-        """The next trace to a process that has none, until there are no more of either."""
-        process.index = None
-        if self._next < len(self._traces):
-            index, self._next = self._next, self._next + 1
-            if not process.report(index):
-                self._lose(process)
-
-    def _lose(self, process: _Process) -> None:
-        """A process has died; its trace is left to whoever asks."""
-        if process.index is not None:
-            self._outcomes[process.index] = None
-        self._ready.unregister(process.answers)
-        self._processes.remove(process)
-        process.terminate()
-        process.wait()
-
-    def take(self, index: int) -> Outcome | None:
-        """What became of a trace; None when this process must report on it itself."""
-        while index not in self._outcomes:
-            if not any(process.index is not None for process in self._processes):
-                return None
-            for key, _ in self._ready.select():
-                self._hear(key.data)
-        return self._outcomes.pop(index)
-
-    def _hear(self, process: _Process) -> None:
-        lines = process.lines()
-        if lines is None:
-            self._lose(process)
-            return
-        for line in lines:
-            if "done" in line:
-                if self._advance is not None:
-                    self._advance(process.index, line["done"], line["size"])
-                continue
-            if process.index is not None:
-                self._outcomes[process.index] = Outcome(**line) if line else None
-                if self._advance is not None:
-                    self._advance(process.index, None, None)
-            self._give(process)
+        for _ in range(count):
+            self._give(self._pool())
+        names = [trace.name for trace in self._traces]
+        self._advance = self._bars.enter_context(several_progress(names))
 
     def stop(self) -> None:
-        """End all processes."""
-        self._undo.close()
-        for process in self._processes:
-            process.terminate()
-        for process in self._processes:
-            process.wait()
-        self._processes.clear()
-        self._ready.close()
+        """End all processes; what they have half written they remove."""
+        self._bars.close()
+        self._this_end.close()
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
+        self._their_end.close()
+
+    def _pool(self) -> ProcessPoolExecutor:
+        start = (self._their_end, self._bytes_read)
+        with _worker_starting():
+            self._pools.append(ProcessPoolExecutor(1, _context, _begin, start))
+        return self._pools[-1]
+
+    def _give(self, pool: ProcessPoolExecutor) -> None:
+        """Hand the next trace to a worker that has none."""
+        if not self._waiting:
+            return
+        number = self._waiting.popleft()
+        try:
+            with _worker_starting():
+                future = pool.submit(_answer, self._tasks[number], number, self._choices)
+        except OSError:  # no process can be started
+            self._over[number] = None
+        else:
+            self._running[future] = number, pool
+
+    def results(self) -> Iterator[Callable[[], T]]:
+        """As `each_trace` yields them."""
+        for number in range(len(self._tasks)):
+            while number not in self._over and self._running:
+                patience = _LOOK_EVERY_S if self._advance is not None else None
+                over, _ = wait(self._running, patience, FIRST_COMPLETED)
+                for future in over:
+                    self._over[self._running[future][0]] = future
+                    self._show_progress(future)
+                    pool = self._running.pop(future)[1]
+                    died = isinstance(future.exception(), BrokenProcessPool)
+                    self._give(self._pool() if died else pool)
+                for future in self._running:
+                    self._show_progress(future)
+            yield partial(self._result, number, self._over.pop(number, None))
+
+    def _show_progress(self, future: Future[Answer[T]]) -> None:
+        if self._advance is not None:
+            number = self._running[future][0]
+            done, size = self._bytes_read[2 * number : 2 * number + 2]
+            self._advance(number, None if future.done() else done, size or None)
+
+    def _result(self, number: int, future: Future[Answer[T]] | None) -> T:
+        """Print what a worker printed, and return its result or raise the trace's error."""
+        from tracelens_ext.cli.messages import say
+
+        try:
+            answer = future.result() if future is not None else None
+        except BrokenProcessPool:
+            raise TraceError(
+                self._traces[number],
+                "the process that worked on it died (killed, or out of memory)",
+                "try it again with more free memory or a smaller --jobs",
+            ) from None
+        if answer is None:
+            return self._tasks[number]()
+        printed, result, error = answer
+        for line in printed.splitlines():
+            say(line, error=True)
+        if error is not None:
+            raise OutputError(error)
+        return result  # type: ignore[return-value]  # no error: it is there
+
+
+@contextlib.contextmanager
+def _worker_starting() -> Iterator[None]:
+    """Start a process in this block that does not import the main program.
+
+    That may be a script, which would do all its work again.
+    """
+    main = sys.modules["__main__"]
+    try:
+        with processes_starting(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"):
+            sys.modules["__main__"] = ModuleType("__main__")
+            yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+# In a worker.
+
+_bytes_read: Any = None
+
+
+def _begin(parent: Connection, bytes_read: object) -> None:
+    """Prepare this process: it ends, and removes what is half written, when its parent is gone."""
+    global _bytes_read
+    _bytes_read = bytes_read
+    signal.signal(signal.SIGTERM, _stop)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    threading.Thread(target=_stop_with, args=(parent,), daemon=True).start()
+
+
+def _stop_with(parent: Connection) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        parent.recv()  # nothing is ever sent
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _stop(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit
+
+
+def _answer(
+    task: Callable[[], T], number: int, choices: tuple[dict[str, Any], dict[str, bool]]
+) -> Answer[T]:
+    """Do a task; None when the process that asked should meet the error itself."""
+    from tracelens_ext.cli.progress import progress_goes_to
+    from tracelens_ext.cli.reading import choosing
+
+    printed = io.StringIO()
+    try:
+        with (
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+            choosing(*choices),
+            progress_goes_to(partial(_note_progress, number)),
+        ):
+            result = task()
+        return printed.getvalue(), result, None
+    except (TraceError, OutputError) as error:
+        return printed.getvalue(), None, str(error)
+    except SystemExit:  # an executor would go on with the next task
+        os._exit(1)
+    except Exception:  # noqa: BLE001  # whatever it is
+        return None
+
+
+def _note_progress(number: int, done: int, size: int | None) -> None:
+    _bytes_read[2 * number : 2 * number + 2] = done, size or 0

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+
+if TYPE_CHECKING:
+    from tracelens_ext.hooks import Plugin, PluginRegistry
+
+_PROBE: Final = (
+    ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", None),
+    ("Memset (Device)", "aten::zero_"),
+)
+"""Two kernels, with the operations that launched them, on which to try Python categorisers."""
 
 app = typer.Typer(help="Installed plugins: what each brings, and what is wrong with it.")
 
@@ -20,8 +30,7 @@ def show(context: typer.Context) -> None:
 @app.command("list")
 def list_plugins() -> None:
     """List the installed plugins, their hooks and rule packs, and their errors."""
-    from tracelens_ext.categorize.registry import NO_PLUGINS_VARIABLE, load_registry
-    from tracelens_ext.categorize.status import plugin_status
+    from tracelens_ext.hooks import NO_PLUGINS_VARIABLE, load_registry
 
     for status in plugin_status(load_registry()):
         plugin = status.plugin
@@ -50,3 +59,50 @@ def new(
     for path in write_plugin(name, folder):
         typer.echo(path)
     typer.echo(f"\nNext: cd {folder / name} && pip install -e '.[test]' && pytest")
+
+
+@dataclass(frozen=True, slots=True)
+class PluginStatus:
+    """A plugin and how it fares.
+
+    Attributes:
+        plugin: the plugin.
+        packs: the names of its rule packs, those to choose marked with `*`.
+        problems: what is wrong with it, a line each; empty when nothing is.
+    """
+
+    plugin: Plugin
+    packs: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
+    """Call every hook that can be called without a trace, and say how each plugin fares.
+
+    Python categorisers are tried on two kernels. Report sheets need a trace and are not tried.
+    """
+    from tracelens_ext.categorize.choice import python_stage
+    from tracelens_ext.categorize.offered import offered_packs, python_hooks
+    from tracelens_ext.readers.formats import offered_readers
+
+    offered = offered_packs(registry)
+    offered_readers(registry)
+    for hook in python_hooks(registry):
+        with registry.guard(hook.plugin.name):
+            python_stage(hook).decide(_PROBE)
+    return [
+        PluginStatus(
+            plugin,
+            tuple(
+                o.item.name + ("*" if o.item.selectable else "")
+                for o in offered
+                if o.plugin.name == plugin.name
+            ),
+            tuple(
+                problem.removeprefix(f"{plugin.name}: ")
+                for problem in registry.problems
+                if problem.startswith(f"{plugin.name}: ")
+            ),
+        )
+        for plugin in registry.plugins
+    ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn
 
 _PATIENCE_S = 1.0
 
@@ -23,7 +23,7 @@ _listener: ContextVar[_Advance | None] = ContextVar("progress", default=None)
 
 @contextmanager
 def progress_goes_to(listener: _Advance) -> Iterator[None]:
-    """For a while, have readers tell somebody else how far they are, whoever watches."""
+    """Have readers call a function of one's own in this block, not show a bar."""
     token = _listener.set(listener)
     try:
         yield
@@ -33,7 +33,7 @@ def progress_goes_to(listener: _Advance) -> Iterator[None]:
 
 @contextmanager
 def reading_progress(label: str) -> Iterator[_Advance | None]:
-    """What to hand to a reader as `progress`; None where nobody watches.
+    """What to hand to a reader as `progress`; None if standard error is no terminal.
 
     The bar appears after a second and is gone when the file is read.
     """
@@ -85,14 +85,34 @@ def several_progress(
         bars.stop()
 
 
-def _bars() -> Progress:
+@contextmanager
+def fleet_progress() -> Iterator[Callable[[int, int, int], None] | None]:
+    """What to hand to `run_fleet` as `progress`; None if standard error is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import MofNCompleteColumn
+
+    bar = _bars(MofNCompleteColumn())
+    task = bar.add_task("Analysing traces", total=None)
+
+    def advance(done: int, failed: int, total: int) -> None:
+        label = f"Analysing traces, {failed} failed" if failed else "Analysing traces"
+        bar.update(task, description=label, completed=done + failed, total=total)
+
+    with bar:
+        yield advance
+
+
+def _bars(amount: ProgressColumn | None = None) -> Progress:
+    """Bars on standard error; beside each the bytes that are read, or another amount."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        DownloadColumn(),
+        amount or DownloadColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,

@@ -11,22 +11,22 @@ import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import say
+from tracelens_ext.cli.report_options import with_report_options
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.report.formats import Format
+from tracelens_ext.sheets.options import ReportOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tracelens_ext.analysis.comparison import Measurement
-    from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cli.load import AnalysisOptions
-    from tracelens_ext.cli.outputs import Outputs, Wanted
-    from tracelens_ext.cli.parallel import Outcome
-    from tracelens_ext.report.formats import Document
-    from tracelens_ext.report.perf_report import PerfReport
+    from tracelens_ext.cli.outputs import Wanted
+    from tracelens_ext.report.formats import Places
+    from tracelens_ext.report.report import Report
 
 
+@with_report_options
 def report(
     traces: shared.Traces,
     output: Annotated[
@@ -75,57 +75,14 @@ def report(
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
     unlinked_kernels: shared.UnlinkedKernels = True,
-    micro_idle_thresh_us: shared.MicroIdle = None,
-    kernel_summary: Annotated[bool, typer.Option(help="Write the sheet kernel_summary.")] = True,
-    short_kernel_study: Annotated[
-        bool, typer.Option("--short-kernel-study", help="Write the sheets about short kernels.")
-    ] = False,
-    short_kernel_threshold_us: Annotated[
-        float, typer.Option(help="Kernels shorter than this are short, µs.", min=0)
-    ] = 10,
-    short_kernel_histogram_bins: Annotated[
-        int, typer.Option(help="Bins of the histogram of short kernels.", min=1, max=10_000)
-    ] = 100,
-    topk_short_kernels: Annotated[
-        int | None, typer.Option(help="Rows of the table of short kernels.", min=1)
-    ] = None,
-    topk_ops: Annotated[
-        int | None, typer.Option(help="Rows of each of the three ops_ tables.", min=1)
-    ] = None,
-    group_by_num_kernels: Annotated[
-        bool,
-        typer.Option(
-            "--group-by-num-kernels",
-            help="In ops_unique_args, a row for each number of GPU events launched.",
-        ),
-    ] = False,
-    collective_analysis: Annotated[
-        bool, typer.Option(help="Write the sheet coll_analysis, where there is communication.")
-    ] = True,
-    gaps: Annotated[
-        bool, typer.Option("--gaps", help="Write the sheets about idle time and its causes.")
-    ] = False,
-    iterations: Annotated[
-        bool,
-        typer.Option("--iterations", help="Write the sheets about iterations, if there are any."),
-    ] = False,
-    annotation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REGEX",
-            help="Take annotations whose name matches for iterations; implies --iterations."
-            "  [default: ProfilerStep#N]",
-            show_default=False,
-        ),
-    ] = None,
+    *,
+    report_options: ReportOptions,
     top: Annotated[int, typer.Option(help="Kernels to print.", min=0)] = 10,
     quiet: shared.Quiet = False,
 ) -> None:
     """Analyse traces: write an Excel report of each, print the timeline and the top kernels."""
-    from tracelens_ext.analysis.patterns import user_pattern
     from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted
-    from tracelens_ext.report.perf_report import build_perf_report
 
     if compare and not kernel_categories:
         raise UsageError("--compare needs kernel categories; leave out --no-kernel-categories")
@@ -136,23 +93,8 @@ def report(
         options=AnalysisOptions(
             kernel_categories, rules or (), categorizer, unlinked_kernels, maps or ()
         ),
-        build=partial(
-            build_perf_report,
-            kernel_summary=kernel_summary,
-            short_kernel_study=short_kernel_study,
-            short_kernel_threshold_us=short_kernel_threshold_us,
-            short_kernel_histogram_bins=short_kernel_histogram_bins,
-            topk_short_kernels=topk_short_kernels,
-            topk_ops=topk_ops,
-            group_by_num_kernels=group_by_num_kernels,
-            collective_analysis=collective_analysis,
-            gaps=gaps,
-            iterations=iterations,
-            annotation=user_pattern(annotation, "annotation"),
-            for_page=html is not None,
-            micro_idle_thresh_us=micro_idle_thresh_us,
-        ),
-        measure=_measuring(micro_idle_thresh_us) if compare else None,
+        report_options=report_options,
+        comparing=compare,
         total=total,
         force=force,
         top=top,
@@ -162,12 +104,6 @@ def report(
         raise typer.Exit(1)
 
 
-def _measuring(micro_idle_thresh_us: float | None) -> Callable[[GpuWork], Measurement]:
-    from tracelens_ext.analysis.comparison import measure
-
-    return partial(measure, micro_idle_thresh_us=micro_idle_thresh_us)
-
-
 @dataclass
 class Run:
     """One call of the command.
@@ -175,8 +111,8 @@ class Run:
     Attributes:
         wanted: what to write.
         options: how to analyse.
-        build: makes the tables of an analyzed trace.
-        measure: measures one for the comparison; None without `--compare`.
+        report_options: which tables, and what they hold.
+        comparing: whether the traces are also compared.
         total: whether whole traces are compared.
         force: whether strangers' files may be written over.
         top: kernels to print.
@@ -186,8 +122,8 @@ class Run:
 
     wanted: Wanted
     options: AnalysisOptions
-    build: Callable[[TreePerfAnalyzer], PerfReport]
-    measure: Callable[[GpuWork], Measurement] | None
+    report_options: ReportOptions
+    comparing: bool
     total: bool
     force: bool
     top: int
@@ -201,17 +137,20 @@ class Run:
         self.wanted.check_extras()
         found, problems = find_traces(arguments)
         traces = without_repetitions(found)
-        if len(traces) + len(problems) == 1 and self.measure is None:
+        if len(traces) + len(problems) == 1 and not self.comparing:
             if problems:
                 raise problems[0]
             self._single(traces[0])
             return 0
-        if self.measure is not None and len(traces) < 2:
+        if self.comparing and len(traces) < 2:
             raise UsageError("--compare needs two traces at least")
         return len(problems) + self._several(traces, problems)
 
     def _single(self, trace: Path) -> None:
-        result, written, _ = self.one(trace, self.wanted.for_one(trace), [trace])
+        from tracelens_ext.cli.load import show_problems
+
+        result, written, _, problems = self.one(trace, self.wanted.for_one(trace), [trace])
+        show_problems(problems, self.told)
         if self.quiet:
             return
         from rich.console import Console
@@ -223,22 +162,27 @@ class Run:
 
     def _several(self, traces: Sequence[Path], problems: Sequence[TraceError]) -> int:
         """Report on several traces, whatever becomes of each; how many could not be."""
-        from tracelens_ext.cli.parallel import reports_elsewhere
+        from tracelens_ext.cli.load import show_problems
+        from tracelens_ext.cli.parallel import each_trace
 
-        outputs = self.wanted.for_several(traces)
+        places = self.wanted.for_several(traces)
         for problem in problems:
             _tell_error(problem)
         rows: list[dict[str, Any]] = []
         measured: list[Measurement | None] = []
-        with reports_elsewhere(self, traces) as elsewhere:
-            for number, (trace, output) in enumerate(zip(traces, outputs, strict=True)):
+        tasks = [
+            partial(self.one_of_several, trace, its_places, traces)
+            for trace, its_places in zip(traces, places, strict=True)
+        ]
+        with each_trace(traces, tasks) as results:
+            for result in results:
                 try:
-                    outcome = elsewhere.take(number)
-                    row, written, measurement = self._row(outcome, trace, output, traces)
+                    row, written, measurement, of_plugins = result()
                 except (TraceError, OutputError) as error:
                     _tell_error(error)
                     measured.append(None)
                     continue
+                show_problems(of_plugins, self.told)
                 rows.append(row)
                 measured.append(measurement)
                 if not self.quiet:
@@ -250,40 +194,45 @@ class Run:
 
             show_summary(rows, Console())
         failures = len(traces) - len(rows)
-        if self.measure is not None:
+        if self.comparing:
             failures += self._compare(traces, measured)
         return failures
 
-    def _row(
-        self, outcome: Outcome | None, trace: Path, output: Outputs, inputs: Sequence[Path]
-    ) -> tuple[dict[str, Any], Sequence[Path], Measurement | None]:
-        """A trace's row of the summary and its files: what another process made, or this one."""
-        from tracelens_ext.cli.parallel import retold
+    def one_of_several(
+        self, trace: Path, places: Places, inputs: Sequence[Path]
+    ) -> tuple[dict[str, Any], list[Path], Measurement | None, list[str]]:
+        """As `one`, of the report no more than its row of the summary."""
         from tracelens_ext.cli.report_view import summary_row
 
-        if outcome is not None:
-            return (*retold(outcome, self.told), None)
-        result, written, measurement = self.one(trace, output, inputs)
-        return summary_row(trace, result), written, measurement
+        result, written, measurement, problems = self.one(trace, places, inputs)
+        return summary_row(trace, result), written, measurement, problems
 
     def one(
-        self, trace: Path, outputs: Outputs, inputs: Sequence[Path]
-    ) -> tuple[PerfReport, list[Path], Measurement | None]:
-        """Analyse a trace, and write its report."""
-        from tracelens_ext.cli.load import analyze, show_problems
+        self, trace: Path, places: Places, inputs: Sequence[Path]
+    ) -> tuple[Report, list[Path], Measurement | None, list[str]]:
+        """Analyse a trace, and write its report; the problems of plugins come last."""
+        from tracelens_ext.cli.load import analyze
+        from tracelens_ext.report.report import check_places, write_report
+        from tracelens_ext.sheets.report import build_perf_report
 
-        outputs.check(inputs, force=self.force)
+        check_places(places, inputs, force=self.force)
         analyzer = analyze(trace, self.options)
-        result = self.build(analyzer)
-        measurement = self.measure(analyzer.work) if self.measure is not None else None
-        written = outputs.write(_document(result), inputs, force=self.force)
-        show_problems(analyzer, self.told)
-        return result, written, measurement
+        options, for_page = self.report_options, self.wanted.html is not None
+        result = build_perf_report(analyzer, options, for_page=for_page)
+        measured = None
+        if self.comparing:
+            from tracelens_ext.analysis.comparison import measure
+
+            threshold = options.micro_idle_thresh_us
+            measured = measure(analyzer.work, micro_idle_thresh_us=threshold)
+        written = write_report(result, places, inputs, force=self.force)
+        return result, written, measured, list(analyzer.problems)
 
     def _compare(self, traces: Sequence[Path], measured: Sequence[Measurement | None]) -> int:
         """Write and show the comparison; 1 when there is none, else 0."""
         from tracelens_ext.analysis.comparison import compare
-        from tracelens_ext.report.comparison_report import comparison_document
+        from tracelens_ext.report.report import check_places, write_report
+        from tracelens_ext.sheets.comparison import comparison_report
 
         usable = [measurement for measurement in measured if measurement is not None]
         try:
@@ -292,9 +241,9 @@ class Run:
             if len(usable) < 2:
                 raise TracelensError("only one trace is left; nothing can be compared")
             comparison = compare(usable, per_iteration=False if self.total else None)
-            outputs = self.wanted.for_comparison(traces[0])
-            outputs.check(traces, force=self.force)
-            written = outputs.write(comparison_document(comparison), traces, force=self.force)
+            places = self.wanted.for_comparison(traces[0])
+            check_places(places, traces, force=self.force)
+            written = write_report(comparison_report(comparison), places, traces, force=self.force)
         except UsageError:
             raise
         except TracelensError as error:
@@ -309,22 +258,6 @@ class Run:
             show_comparison(comparison, Console(), top=self.top)
             _tell_written(written)
         return 0
-
-
-def _document(result: PerfReport) -> Document:
-    """A perf report, ready for any format."""
-    from tracelens_ext.report.formats import Document
-    from tracelens_ext.report.perf_report import DESCRIPTIONS
-
-    return Document(
-        title="GPU performance report",
-        sheets=result.sheets,
-        facts=result.facts,
-        notes=result.notes,
-        descriptions=DESCRIPTIONS,
-        charts=result.charts(),
-        page_sheets=result.page_sheets,
-    )
 
 
 def _tell_written(paths: Sequence[Path]) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tracelens_ext.analysis.comparison import Comparison
-    from tracelens_ext.report.perf_report import PerfReport
+    from tracelens_ext.report.report import Report
 
 #: Facts that are worth a line above the tables.
 _HEADLINES = ("Trace", "Duration (ms)", "Devices", "Rank", "Events dropped")
@@ -27,7 +27,7 @@ _TIMELINE = ("device", "type", "time ms", "percent")
 _KERNELS = ("% of GPU time", "total_time_ms", "count", "kernel_category", "cpu_op", "kernel_name")
 
 
-def show_report(report: PerfReport, console: Console, *, top: int) -> None:
+def show_report(report: Report, console: Console, *, top: int) -> None:
     """Print timeline, categories, top kernels and notes.
 
     Args:
@@ -52,7 +52,7 @@ def show_report(report: PerfReport, console: Console, *, top: int) -> None:
         console.print(safe_text(line), markup=False, highlight=False)
 
 
-def summary_row(trace: Path, report: PerfReport) -> dict[str, object]:
+def summary_row(trace: Path, report: Report) -> dict[str, object]:
     """What is shown of one report among several: total and busy time, what it went to."""
     row: dict[str, object] = {"trace": str(trace), "total_time_ms": None}
     timeline = report.sheets.get("gpu_timeline")
@@ -87,7 +87,7 @@ def show_comparison(comparison: Comparison, console: Console, *, top: int) -> No
         console: where to.
         top: rows of the tables of operations and kernels.
     """
-    from tracelens_ext.analysis.comparison_notes import time_basis
+    from tracelens_ext.analysis.comparison import time_basis
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     facts = dict(comparison.facts)
@@ -128,7 +128,7 @@ def _of_comparison(frame: pd.DataFrame) -> pd.DataFrame:
     return shown.drop(columns="kernel_category").assign(kernel_name=names)
 
 
-def _tables(report: PerfReport, top: int) -> list[tuple[str, pd.DataFrame, int]]:
+def _tables(report: Report, top: int) -> list[tuple[str, pd.DataFrame, int]]:
     sheets = report.sheets
     tables: list[tuple[str, pd.DataFrame, int]] = []
     if "gpu_timeline" in sheets:

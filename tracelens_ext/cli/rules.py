@@ -109,7 +109,7 @@ def suggest(
     if output is not None and output.exists():
         raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")
     analyzer = analyze(trace, AnalysisOptions(rules=rules or ()))
-    show_problems(analyzer, set())
+    show_problems(analyzer.problems, set())
     table = analyzer.get_df_kernel_summary()
     unknown = table[(table["kernel_category"] == UNCATEGORIZED) & (table["kind"] == "kernel")]
     if graphs := whole_graphs(analyzer.trace):
@@ -173,15 +173,16 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 def _installed_packs() -> tuple[list[BoundPack], list[str]]:
     """Every pack that is installed, chosen or not, and the plugins that fail."""
     from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.categorize.registry import load_registry
+    from tracelens_ext.categorize.offered import offered_packs
     from tracelens_ext.categorize.stages import BoundPack
+    from tracelens_ext.hooks import load_registry
 
     registry = load_registry()
     taking_part = KernelCategorizer.create(registry=registry).packs
     to_choose = [
-        BoundPack(offered.pack, "categorizer")
-        for offered in registry.rule_packs()
-        if offered.pack.selectable
+        BoundPack(offered.item, "categorizer")
+        for offered in offered_packs(registry)
+        if offered.item.selectable
     ]
     return [*taking_part, *to_choose], registry.problems
 

@@ -1,4 +1,4 @@
-"""Write a text where the user wants it, and nothing of the user's over."""
+"""Write a text file, but not over a file that this program did not write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOOK_BYTES = 200
 
 
 def check_texts(paths: Sequence[Path | None], trace: Path, *, force: bool) -> None:
-    """Refuse to write over a stranger's file or the trace, or two texts to one file.
+    """Check that texts replace no file of the user, not the trace, and not one another.
 
     Raises:
         OutputError: a file stands in the way.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracelens_ext.cli.messages import print_document
-from tracelens_ext.cli.options import A_TRACE
+from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.messages import print_report
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _MIN_PERCENT = 1.0
 
 
 def tree(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help=A_TRACE)],
+    trace: shared.Trace,
     op: Annotated[
         str | None,
         typer.Option(
@@ -89,16 +89,16 @@ def _print_lines(lines: Iterator[str], width: int | None) -> None:
 
 def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: float) -> None:
     from tracelens_ext.analysis.tree_table import tree_rows
-    from tracelens_ext.report.formats import Document
+    from tracelens_ext.report.report import Report
 
     left_out = _left_out(tree, depth, min_percent)
-    document = Document(
+    report = Report(
         title="Call tree",
         sheets={"call_tree": tree_rows(tree, tree.kept(depth, min_percent))},
         facts=[("Trace", str(trace)), ("GPU busy time", _busy(tree))],
         notes=[left_out] if left_out else [],
     )
-    print_document(document)
+    print_report(report)
 
 
 def _busy(tree: MergedTree) -> str:
@@ -106,7 +106,7 @@ def _busy(tree: MergedTree) -> str:
 
 
 def _screen_width() -> int | None:
-    """The width of the terminal; None where the output is no terminal."""
+    """The width of the terminal; None if the output is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

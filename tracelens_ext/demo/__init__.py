@@ -1,14 +1,15 @@
 """A trace made from nothing, so that everything can be tried with no GPU and no file.
 
 A simulated training job: a host thread and an autograd thread issue operations, streams run
-what they launch, and a profiler records it. The result has the structure of a real PyTorch
-trace, with NVIDIA's or AMD's kernel names, and is the same, byte for byte, on every run.
+what they launch, and a profiler records it. What the job does, the kernels and how fast the
+machines are stand in the JSON files beside this one. The result has the structure of a real
+PyTorch trace, with NVIDIA's or AMD's kernel names, and is the same, byte for byte, on every run.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tracelens_ext.errors import UsageError
 
@@ -19,35 +20,54 @@ VendorKey = Literal["nvidia", "amd"]
 
 DEFAULT_NAME = "demo_trace.json.gz"
 
+# How many times slower a GPU is, and by which share it may be faster from kernel to kernel. The
+# straggler takes the longest on everything, so that it comes last to every collective.
+_STRAGGLER, _OTHERS = (1.06, 0.0), (1.0, 0.04)
+
 
 def build_demo_trace(
-    vendor: VendorKey = "nvidia", seed: int = 0, steps: int = 3
-) -> dict[str, object]:
+    vendor: VendorKey = "nvidia", seed: int = 0, steps: int = 3, *, rank: int = 0, ranks: int = 1
+) -> dict[str, Any]:
     """The demo trace as a document ready for JSON.
 
     Args:
         vendor: whose machine and kernel names.
         seed: of the small variations in every duration.
         steps: how many training steps are profiled.
+        rank: which rank of the job.
+        ranks: how many ranks are simulated. Of several one has a slower GPU, and the others wait
+            for it in their collectives; one alone is rank 0 of a larger job.
 
     Returns:
         The trace; times (``ts``, ``dur``) are floats in microseconds with exact nanoseconds.
 
     Raises:
-        UsageError: there is no such vendor, or no step.
+        UsageError: there is no such vendor or rank, or no step.
     """
-    from tracelens_ext.demo.engine import Simulator
-    from tracelens_ext.demo.events import trace_document
-    from tracelens_ext.demo.training import TrainingScript
-    from tracelens_ext.demo.vendors import VENDORS
+    from tracelens_ext.demo.document import trace_document
+    from tracelens_ext.demo.engine import Engine
+    from tracelens_ext.demo.machine import VENDORS, Machine
+    from tracelens_ext.demo.schedule import Job
 
     if vendor not in VENDORS:
         raise UsageError(f"no vendor {vendor!r} in the demo; choose one of: {', '.join(VENDORS)}")
     if steps < 1:
         raise UsageError(f"{steps} steps cannot be profiled; choose at least 1")
-    machine = VENDORS[vendor]
-    recording = TrainingScript(Simulator(machine, seed)).run(steps)
-    return trace_document(recording, machine, seed=seed, steps=steps)
+    if not 0 <= rank < ranks:
+        raise UsageError(f"there is no rank {rank} among {ranks}; they count from 0")
+    machine = Machine(vendor)
+    settings: dict[str, object] = {"vendor": vendor, "seed": seed, "steps": steps}
+    engine = Engine(machine, seed)
+    if ranks > 1:
+        settings |= {"rank": rank, "ranks": ranks}
+        straggler = (seed + 1) % ranks
+        engine = Engine(machine, seed, straggler, _STRAGGLER)
+        if rank != straggler:
+            Job(engine, ranks).run(steps)
+            engine = Engine(machine, seed, rank, _OTHERS, engine.collective_ends)
+    job = Job(engine, ranks)
+    job.run(steps)
+    return trace_document(job, settings)
 
 
 def write_demo_trace(
@@ -55,14 +75,13 @@ def write_demo_trace(
     vendor: VendorKey = "nvidia",
     seed: int = 0,
     steps: int = 3,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
 ) -> Path:
     """Write the demo trace in Kineto's own text layout; a file of that name is replaced.
 
-    Args:
-        path: ends in ``.json`` or, compressed, ``.json.gz``.
-        vendor: as in `build_demo_trace`, like the rest.
-        seed: of the variations.
-        steps: how many training steps.
+    The path ends in ``.json`` or, compressed, ``.json.gz``; the rest is as in `build_demo_trace`.
 
     Returns:
         The path.
@@ -74,7 +93,7 @@ def write_demo_trace(
     from tracelens_ext.demo.write import write_trace
 
     target = Path(path)
-    write_trace(build_demo_trace(vendor, seed, steps), target)
+    write_trace(build_demo_trace(vendor, seed, steps, rank=rank, ranks=ranks), target)
     return target
 
 

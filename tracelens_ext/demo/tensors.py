@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-BF16 = "c10::BFloat16"
-FP8 = "c10::Float8_e4m3fn"
-FLOAT = "float"
-LONG = "long int"
-
-_ITEM_BYTES = {BF16: 2, FP8: 1, FLOAT: 4, LONG: 8, "c10::complex<float>": 8, "unsigned char": 1}
+#: How the data files spell a type, how the profiler does, its bytes, and PyTorch's number for it.
+_TYPES = {
+    "bf16": ("c10::BFloat16", 2, 15),
+    "f32": ("float", 4, 6),
+    "fp8": ("c10::Float8_e4m3fn", 1, 24),
+    "c64": ("c10::complex<float>", 8, 9),
+    "i64": ("long int", 8, 4),
+    "i32": ("int", 4, 3),
+    "u64": ("unsigned long", 8, 28),
+    "u8": ("unsigned char", 1, 0),
+    "bool": ("bool", 1, 11),
+}
+_TENSOR = re.compile(r"(\w+)\[(.*)\]")
+_SIZE = re.compile(r"[A-Z0-9*/]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +29,18 @@ class Tensor:
 
     Attributes:
         shape: its sizes.
-        dtype: its type as the profiler spells it.
-        strides: in elements; contiguous when empty.
+        dtype: its type as the data files spell it, such as ``bf16``.
+        strides: in elements; those of a contiguous tensor unless given.
     """
 
     shape: tuple[int, ...]
-    dtype: str = BF16
+    dtype: str = "bf16"
     strides: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.strides:
+            steps = tuple(math.prod(self.shape[at + 1 :]) for at in range(len(self.shape)))
+            object.__setattr__(self, "strides", steps)
 
     @property
     def elements(self) -> int:
@@ -36,67 +50,94 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """How many bytes its elements take."""
-        return self.elements * _ITEM_BYTES[self.dtype]
+        return self.elements * _TYPES[self.dtype][1]
 
     @property
-    def stride(self) -> tuple[int, ...]:
-        """Its strides, those of a contiguous tensor unless given."""
-        if self.strides:
-            return self.strides
-        steps: list[int] = []
-        step = 1
-        for size in reversed(self.shape):
-            steps.append(step)
-            step *= size
-        return tuple(reversed(steps))
-
-    def like(self, *shape: int, dtype: str = "") -> Tensor:
-        """A contiguous tensor of another shape (or, without one, type)."""
-        return Tensor(shape or self.shape, dtype or self.dtype)
+    def type_number(self) -> int:
+        """What PyTorch passes as ``dtype`` to an operation."""
+        return _TYPES[self.dtype][2]
 
     def flat(self) -> Tensor:
         """The same elements as a matrix: all but the last dimension folded."""
         return Tensor((self.elements // self.shape[-1], self.shape[-1]), self.dtype)
 
-    def transposed(self) -> Tensor:
-        """The same memory with the last two dimensions exchanged."""
-        *rest, rows, columns = self.shape
-        *steps, row_step, column_step = self.stride
-        return Tensor((*rest, columns, rows), self.dtype, (*steps, column_step, row_step))
+    def exchanged(self, one: int, other: int) -> Tensor:
+        """The same memory with two dimensions exchanged."""
+        shape, strides = list(self.shape), list(self.strides)
+        shape[one], shape[other] = shape[other], shape[one]
+        strides[one], strides[other] = strides[other], strides[one]
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
 
 
-Argument = Tensor | Sequence["Tensor"] | Sequence[int] | int | float | bool | None
+Argument = Tensor | Sequence["Argument"] | float | bool | str | None
+Inputs = Sequence[Argument]
+Names = Mapping[str, Argument]
 
 
-def input_arguments(inputs: Sequence[Argument]) -> dict[str, object]:
-    """An operation's arguments as ``record_shapes=True`` writes them.
+def number(text: str, names: Names) -> int:
+    """The product that a text such as ``3*W`` or ``PARAMETERS/8`` stands for."""
+    above, _, below = text.partition("/")
+    known = [names.get(word, word) for word in (*above.split("*"), below or "1")]
+    *factors, divisor = (int(size) for size in known if isinstance(size, int | str))
+    return math.prod(factors) // divisor
 
-    Returns:
-        ``Concrete Inputs``, ``Input type``, ``Input Strides`` and ``Input Dims``, each a list
-        with an entry for each argument; empty where nothing is recorded.
+
+def value(said: Argument, names: Names) -> Argument:
+    """An argument as a data file says it.
+
+    ``bf16[L,3*W]`` is a tensor, ``3*W`` a number, and ``x`` what `names` say. After a name,
+    ``.flat`` folds all dimensions but the last, ``.T`` exchanges the last two and ``.swap`` the
+    second and third; ``.shape`` gives the sizes. Anything that is not a text means itself.
+    """
+    if isinstance(said, list):
+        return [value(item, names) for item in said]
+    if not isinstance(said, str):
+        return said
+    if literal := _TENSOR.fullmatch(said):
+        sizes = [number(size, names) for size in literal[2].split(",") if size]
+        return Tensor(tuple(sizes), literal[1])
+    if _SIZE.fullmatch(said):
+        return number(said, names)
+    name, *changes = said.split(".")
+    found = names[name]
+    for change in changes:
+        (tensor,) = tensors_in(found)
+        if change == "shape":
+            found = list(tensor.shape)
+        elif change == "flat":
+            found = tensor.flat()
+        else:
+            found = tensor.exchanged(*{"T": (-1, -2), "swap": (1, 2)}[change])
+    return found
+
+
+def tensors_in(argument: Argument) -> list[Tensor]:
+    """All tensors of an argument, those in lists too."""
+    if isinstance(argument, Sequence) and not isinstance(argument, str):
+        return [tensor for item in argument for tensor in tensors_in(item)]
+    return [argument] if isinstance(argument, Tensor) else []
+
+
+def input_arguments(inputs: Inputs, fp8: str = "") -> dict[str, object]:
+    """An operation's arguments as ``record_shapes=True`` writes them, nothing if it has none.
+
+    `fp8` is what the machine calls 8-bit floating point, if not as usual.
     """
     if not inputs:
         return {}
-    rows = [_describe(argument) for argument in inputs]
-    concrete, types, strides, dims = (list(column) for column in zip(*rows, strict=True))
-    return {
-        "Concrete Inputs": concrete,
-        "Input type": types,
-        "Input Strides": strides,
-        "Input Dims": dims,
-    }
+    rows = [_describe(argument, fp8) for argument in inputs]
+    keys = ("Concrete Inputs", "Input type", "Input Strides", "Input Dims")
+    return {key: list(column) for key, column in zip(keys, zip(*rows, strict=True), strict=True)}
 
 
-def _describe(argument: Argument) -> tuple[str, str, list[object], list[object]]:
+def _describe(argument: Argument, fp8: str) -> tuple[str, str, list[object], list[object]]:
     """One argument: its concrete value, type, strides and dimensions."""
     if isinstance(argument, Tensor):
-        return "", argument.dtype, list(argument.stride), list(argument.shape)
+        dtype = fp8 if fp8 and argument.dtype == "fp8" else _TYPES[argument.dtype][0]
+        return "", dtype, list(argument.strides), list(argument.shape)
     if argument is None:
         return "", "", [], []
-    if isinstance(argument, Sequence):
-        tensors = [item for item in argument if isinstance(item, Tensor)]
-        if tensors:
-            strides: list[object] = [list(item.stride) for item in tensors]
-            return "", "TensorList", strides, [list(item.shape) for item in tensors]
-        return str(list(argument)), "ScalarList", [], []
-    return str(argument), "Scalar", [], []
+    if tensors := tensors_in(argument):
+        strides: list[object] = [list(item.strides) for item in tensors]
+        return "", "TensorList", strides, [list(item.shape) for item in tensors]
+    return str(argument), "ScalarList" if isinstance(argument, list) else "Scalar", [], []

@@ -1,4 +1,4 @@
-"""Jobs on Dask workers: of this process, of this machine, or of a cluster somewhere.
+"""Jobs on Dask workers: of this process, of this machine, or of a cluster.
 
 Dask runs a job again on its own when a worker is lost in a regular way. A worker that dies (killed
 by a signal, out of memory) is another matter: the job that it was doing may be the reason. So at
@@ -11,16 +11,15 @@ from __future__ import annotations
 import logging
 import os
 import queue
-import signal
 import tempfile
 import time
 from collections import deque
 from contextlib import ExitStack, contextmanager
-from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.fleet.job import Outcome, run_job
+from tracelens_ext.processes import processes_starting
 from tracelens_ext.readers.kineto.workers import cores, text_bytes, traces_at_once
 
 if TYPE_CHECKING:
@@ -101,33 +100,14 @@ def workers_of(scheduler: str | None, workers: int) -> Iterator[Any]:
             tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
             ExitStack() as open_,
         ):
-            with _interrupts_held():
+            with processes_starting():
                 cluster = open_.enter_context(_local_cluster(workers, folder))
                 client = open_.enter_context(Client(cluster, set_as_default=False))
             yield client
 
 
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Start threads that leave Ctrl-C to this one, and so do the processes that they start.
-
-    A terminal sends it to every process. Workers would each tell of it at length, and die before
-    they can be closed in order.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    # Starting this process of multiprocessing's would let Ctrl-C in again.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _local_cluster(workers: int, folder: str) -> Any:  # noqa: ANN401  # it has no type hints
-    """Workers of this machine, one job each, heard by nobody but this machine."""
+    """Workers of this machine, one job each; only this machine can connect to them."""
     import dask
     from distributed import LocalCluster
 
@@ -173,10 +153,10 @@ def run_jobs(
     waiting = deque((job, 1) for job in jobs)
     running: dict[Any, tuple[TraceJob, int]] = {}
     over: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    crew = _Crew(client, _MORE_THAN_THREADS if not in_order else 1)
+    threads = _Threads(client, _MORE_THAN_THREADS if not in_order else 1)
     try:
         while waiting or running:
-            while waiting and len(running) < crew.room():
+            while waiting and len(running) < threads.room():
                 job, attempt = waiting.popleft()
                 key = f"tracelens-ext-{job.source.stem}-{attempt}-{os.getpid()}"
                 future = client.submit(run_job, job, attempt, key=key, pure=False, retries=0)
@@ -185,11 +165,15 @@ def run_jobs(
             try:
                 future = over.get(timeout=_LOOK_EVERY_S)
             except queue.Empty:
-                crew.check()
+                threads.count()
                 continue
             job, attempt = running.pop(future)
             outcome = _outcome(future, job)
             future.release()
+            if (
+                outcome.stage == "worker"
+            ):  # two jobs on the one worker that is left: which kills it?
+                threads.count()
             if outcome.about is None and not outcome.final and attempt < attempts:
                 waiting.append((job, attempt + 1))
             else:
@@ -216,8 +200,8 @@ def _outcome(future: Any, job: TraceJob) -> Outcome:  # noqa: ANN401
     return Outcome(job.source.stem, stage="worker", message=message)
 
 
-class _Crew:
-    """How many jobs the workers can take.
+class _Threads:
+    """The threads of the workers, and how many jobs they can take.
 
     Args:
         client: of the workers.
@@ -232,11 +216,11 @@ class _Crew:
     def room(self) -> int:
         """Jobs that may be handed out at a time; one at least: some clusters grow when asked."""
         if time.monotonic() - self._looked > _LOOK_EVERY_S:
-            self.check()
+            self.count()
         return max(1, self._threads * self._a_thread)
 
-    def check(self) -> None:
-        """Count the threads.
+    def count(self) -> None:
+        """Count them.
 
         Raises:
             ClusterError: there have been none for minutes.

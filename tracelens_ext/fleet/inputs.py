@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace_files import (
-    SUFFIXES_TEXT,
-    TRACE_SUFFIXES,
     is_pattern,
     is_trace_name,
+    suffixes_text,
     trace_names,
+    trace_suffixes,
     traces_in,
     traces_matching,
 )
@@ -45,7 +45,7 @@ class FleetInput:
     Attributes:
         name: what the user calls it.
         url: where a worker finds it: an absolute path, or a URL.
-        identity: what tells its content from another, as JSON; None where nothing does.
+        identity: what tells its content from another, as JSON; None if it is not known.
     """
 
     name: str
@@ -54,7 +54,7 @@ class FleetInput:
 
     @property
     def size(self) -> int | None:
-        """Its bytes, where they are known."""
+        """Its bytes; None if that is not known."""
         said = (self.identity or {}).get("size", "")
         return int(said) if said.isascii() and said.isdigit() else None
 
@@ -67,7 +67,7 @@ class FleetInput:
     def stem(self) -> str:
         """What the files of its results are called; unlike that of any other URL."""
         name = base_name(self.url)
-        endings = [len(name) - len(s) for s in TRACE_SUFFIXES if name.lower().endswith(s)]
+        endings = [len(name) - len(s) for s in trace_suffixes() if name.lower().endswith(s)]
         plain = _NOT_IN_NAME.sub("_", name[: min(endings, default=None)]).strip("_")
         digest = hashlib.blake2b(self.url.encode("utf-8", "surrogatepass"), digest_size=6)
         return f"{plain[-_STEM_CHARACTERS:] or 'trace'}-{digest.hexdigest()}"
@@ -116,7 +116,7 @@ def find_inputs(arguments: Sequence[str]) -> tuple[list[FleetInput], list[NotFou
             problems.append(NotFound(argument, f"cannot be listed ({_reason(error)})"))
             continue
         if not traces:
-            problems.append(NotFound(argument, f"names no trace ({SUFFIXES_TEXT})"))
+            problems.append(NotFound(argument, f"names no trace ({suffixes_text()})"))
         for trace in traces:
             found.setdefault(trace.url, trace)
     return sorted(found.values(), key=lambda trace: _natural(trace.name)), problems
@@ -205,7 +205,7 @@ def identity_in(info: Mapping[str, Any]) -> dict[str, str] | None:
 def _identity(files: Any, path: str) -> dict[str, str] | None:  # noqa: ANN401
     try:
         return identity_in(files.info(path))
-    except Exception:  # noqa: BLE001  # whoever reads the file will say what is wrong with it
+    except Exception:  # noqa: BLE001  # reading the file tells what is wrong with it
         return None
 
 

@@ -60,7 +60,7 @@ class JobOptions:
     def key(self) -> str:
         """A hash of all that changes the result: what was done with another is done again."""
         from tracelens_ext import __version__
-        from tracelens_ext.categorize import default_registry
+        from tracelens_ext.hooks import default_registry
 
         plugins = sorted((p.name, p.distribution) for p in default_registry().plugins)
         reading = (self.settings.salvage, self.settings.max_bytes)
@@ -74,7 +74,7 @@ class TraceJob:
 
     Attributes:
         source: the trace.
-        place: its place among all traces by name, its rank where nothing else says it.
+        place: its place among all traces by name, its rank if neither it nor its name says one.
         store: where its parts go.
         options: how it is analysed.
         key: `options.key`, made where the fleet is started.
@@ -107,7 +107,7 @@ class Outcome:
         about: what is noted of the trace, as JSON; None when it failed.
         stage: where it failed: `open`, `read`, `analyse`, `write` or `worker`.
         message: why, one line.
-        final: whether another attempt would fail likewise.
+        final: whether another attempt would fail too.
         problems: what plugins did wrong.
     """
 

@@ -46,7 +46,7 @@ def rank_in_name(url: str) -> int | None:
 
 
 def world_size_of(metadata: Mapping[str, object]) -> int | None:
-    """How many ranks the job had, as a trace says; None where it does not."""
+    """How many ranks the job had, as a trace says; None if it does not."""
     size = _whole(_distributed(metadata).get("world_size"))
     return size or None
 

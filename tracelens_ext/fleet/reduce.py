@@ -66,7 +66,7 @@ def reductions(
         tables[name] = spread(
             _parts(store, done, folder, columns), keys, value, per_device=per_device
         )
-    found = find_stragglers(lambda: _parts(store, done, "collective_calls", COLUMNS))
+    found = find_stragglers(_parts(store, done, "collective_calls", COLUMNS))
     tables["stragglers"] = found.collectives
     tables["straggler_ranks"] = found.ranks_of_collectives
     columns = ["trace", "rank", "device", "type", "time ms"]

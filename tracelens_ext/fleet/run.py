@@ -332,7 +332,7 @@ def _missing(
 
     Args:
         done: what is noted of the traces.
-        failed: the ranks of those that failed, where their names tell; they have rows already.
+        failed: the ranks of those that failed, by their names; they have rows already.
     """
     sizes = Counter(about["world_size"] for about in done.values() if about["world_size"])
     if not sizes:

@@ -100,7 +100,7 @@ class ResultStore:
             ) from error
 
     def get(self, name: str) -> bytes | None:
-        """The content of a file; None where there is none."""
+        """The content of a file; None if there is no such file."""
         files = self._place[0]
         try:
             return bytes(files.cat_file(self.path_of(name)))
@@ -117,7 +117,7 @@ class ResultStore:
             raise OutputError(f"{self.shown(name)}: cannot be removed ({error})") from error
 
     def names(self, folder: str = "") -> list[str]:
-        """The names of what is directly in a folder of it; none where that does not exist."""
+        """The names of what is directly in a folder of it; none if that does not exist."""
         files = self._place[0]
         path = self.path_of(folder).rstrip("/") or "/"
         files.invalidate_cache(path)
@@ -135,7 +135,7 @@ class ResultStore:
 
         Args:
             names: what will be written directly in it, folders too.
-            force: whether strangers' files may be written over.
+            force: whether files that this program did not write may be replaced.
 
         Raises:
             OutputError: something stands in the way, or the mark cannot be written.

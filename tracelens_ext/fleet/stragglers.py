@@ -17,16 +17,20 @@ some ranks can leave early (broadcast, reduce, gather, scatter, send and receive
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     import pandas as pd
 
-#: Collectives that nobody leaves before everybody has come.
+#: The values of the columns `_SIGNATURE`.
+Signature = tuple[object, ...]
+
+#: Collectives that no rank leaves before all have come.
 _SYNCHRONOUS = re.compile(
     r"all_?reduce|reduce_?scatter|all_?gather|all_?to_?all|barrier", re.IGNORECASE
 )
@@ -48,10 +52,6 @@ _SHOWN = (
     "dtype",
     "In msg nelems",
 )
-_ROWS_AT_ONCE = 500_000
-
-#: Gives the parts one after the other, as often as it is called.
-Parts = Callable[[], Iterator["pd.DataFrame"]]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Stragglers:
 
     Attributes:
         collectives: a row a collective, process group, type and size; longest wait first.
-        ranks_of_collectives: likewise, a row each for every rank that came last in one.
+        ranks_of_collectives: a row a collective and rank that came last in it.
         ranks: a row a rank.
         ungrouped: whether a collective's process group was not in the traces, and all of one name
             were taken for those of one group.
@@ -72,159 +72,117 @@ class Stragglers:
     ungrouped: bool
 
 
-def find_stragglers(parts: Parts) -> Stragglers:
+def find_stragglers(parts: Iterable[pd.DataFrame]) -> Stragglers:
     """Compare the calls of all ranks.
 
+    Of each call on each rank eight numbers are held.
+
     Args:
-        parts: the tables `collective_calls` of some traces at a time, with a column `part` (a
-            number for each trace); gone through twice.
+        parts: the tables `collective_calls` of some traces each, with a column `part` (a number
+            for each trace).
     """
-    codes = _Codes()
-    calls, steps = _calls(parts, codes)
-    calls = _judged(calls, steps, codes)
-    waits = _waits(parts, codes, calls)
+    import pandas as pd
+
+    signatures: dict[Signature, int] = {}
+    steps: dict[str, int] = {}
+    found = pd.concat([_coded(part, signatures, steps) for part in parts], ignore_index=True)
+    calls = _judged(found, list(signatures))
     return Stragglers(
-        _by_collective(calls, codes),
-        _by_collective_and_rank(calls, codes),
-        _by_rank(calls, waits),
-        any(not any(signature[1:4]) for signature in codes.signatures),
+        _by_collective(calls, list(signatures)),
+        _by_collective_and_rank(calls, list(signatures)),
+        _by_rank(calls, _waits(found, calls)),
+        any(not any(signature[1:4]) for signature in signatures),
     )
 
 
-class _Codes:
-    """Small numbers for signatures and iterations, the same in every part."""
+def _coded(
+    part: pd.DataFrame, signatures: dict[Signature, int], steps: dict[str, int]
+) -> pd.DataFrame:
+    """The calls of a part that can be judged, with numbers for texts.
 
-    def __init__(self) -> None:
-        self.signatures: dict[tuple[object, ...], int] = {}
-        self._steps: dict[str, int] = {}
-        self._traces = 0
+    Args:
+        part: a part.
+        signatures: their numbers, the same in every part; grows.
+        steps: the numbers of iterations; grows too.
+    """
+    import pandas as pd
 
-    def coded(self, part: pd.DataFrame) -> pd.DataFrame:
-        """The calls of a part that can be judged, with numbers for texts."""
-        import pandas as pd
-
-        keys = part[list(_SIGNATURE)].astype(object).where(part[list(_SIGNATURE)].notna(), None)
-        local, distinct = pd.factorize(pd.MultiIndex.from_frame(keys))
-        wanted = [bool(_SYNCHRONOUS.search(str(key[0]))) for key in distinct]
-        of_local = [
-            self.signatures.setdefault(_without_nan(key), len(self.signatures)) if use else -1
-            for key, use in zip(distinct, wanted, strict=True)
-        ]
-        step, steps = pd.factorize(part["iteration"].fillna(""))
-        of_step = [self._steps.setdefault(str(text), len(self._steps)) for text in steps]
-        frame = pd.DataFrame(
-            {
-                "signature": np.array(of_local, dtype=np.int64)[local],
-                "step": np.array(of_step, dtype=np.int64)[step],
-                "sequence": part["sequence"].to_numpy(dtype=np.int64),
-                "us": part["duration_us"].to_numpy(dtype=np.float64),
-                "size": part["In msg nelems"].to_numpy(dtype=np.float64, na_value=np.nan),
-                "part": part["part"].to_numpy(dtype=np.int64),
-                "rank": part["rank"].to_numpy(dtype=np.int64),
-                "device": part["device"].to_numpy(dtype=np.int64),
-            }
-        )
-        return frame[frame["signature"] >= 0]
+    keys = part[list(_SIGNATURE)].astype(object).where(part[list(_SIGNATURE)].notna(), None)
+    local, distinct = pd.factorize(pd.MultiIndex.from_frame(keys))
+    of_local = [
+        signatures.setdefault(_without_nan(key), len(signatures))
+        if _SYNCHRONOUS.search(str(key[0]))
+        else -1
+        for key in distinct
+    ]
+    step, texts = pd.factorize(part["iteration"].fillna(""))
+    of_step = [steps.setdefault(str(text), len(steps)) for text in texts]
+    frame = pd.DataFrame(
+        {
+            "signature": np.array(of_local, dtype=np.int32)[local],
+            "step": np.array(of_step, dtype=np.int32)[step],
+            "sequence": part["sequence"].to_numpy(dtype=np.int64),
+            "us": part["duration_us"].to_numpy(dtype=np.float64),
+            "size": part["In msg nelems"].to_numpy(dtype=np.float64, na_value=np.nan),
+            "part": part["part"].to_numpy(dtype=np.int32),
+            "rank": part["rank"].to_numpy(dtype=np.int64),
+            "device": part["device"].to_numpy(dtype=np.int64),
+        }
+    )
+    return frame[frame["signature"] >= 0]
 
 
-def _without_nan(key: tuple[object, ...]) -> tuple[object, ...]:
+def _without_nan(key: tuple[object, ...]) -> Signature:
     return tuple(None if value != value else value for value in key)  # NaN
 
 
-def _calls(parts: Parts, codes: _Codes) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What all ranks together show of each call, and how many calls they count in an iteration."""
-    import pandas as pd
+def _judged(found: pd.DataFrame, signatures: Sequence[Signature]) -> pd.DataFrame:
+    """A row a call: what all ranks together show of it.
 
-    calls = steps = None
-    waiting: list[pd.DataFrame] = []
-    counts: list[pd.DataFrame] = []
-    rows = 0
-
-    def fold() -> tuple[pd.DataFrame, pd.DataFrame]:
-        new = pd.concat(waiting, ignore_index=True).assign(ranks=1, sum=lambda f: f["us"])
-        new = new.assign(longest=new["us"]).rename(columns={"us": "shortest"})
-        return _merged(calls, new), _counted(steps, pd.concat(counts, ignore_index=True))
-
-    for part in parts():
-        coded = codes.coded(part)
-        counted = coded.groupby(["signature", "step", "part", "device"], sort=False).size()
-        waiting.append(coded)
-        counts.append(counted.rename("fewest").reset_index())
-        rows += len(coded)
-        if rows > _ROWS_AT_ONCE:
-            calls, steps = fold()
-            waiting, counts, rows = [], [], 0
-    if waiting:
-        calls, steps = fold()
-    if calls is None or steps is None:
-        raise ValueError("there are no parts")
-    return calls, steps
-
-
-def _merged(calls: pd.DataFrame | None, new: pd.DataFrame) -> pd.DataFrame:
-    """A row a call: `ranks`, `sum`, `shortest`, `longest`, and `rank`, `device` of the shortest."""
-    import pandas as pd
-
-    frame = new if calls is None else pd.concat([calls, new], ignore_index=True)
+    Returns:
+        Columns `ranks` (how many show it), `sum`, `shortest`, `longest` (µs), `size`; `rank`,
+        `device` of the shortest; `judged`; `wait`, the µs that all ranks together waited in it;
+        and `spread`, the longest less the shortest.
+    """
     # Of equal durations the lower rank's is first, in whatever order the parts come.
-    frame = frame.sort_values(["shortest", "rank", "device"], kind="stable", ignore_index=True)
-    grouped = frame.groupby(_CALL, sort=False)
-    sums = grouped.agg(
-        ranks=("ranks", "sum"),
-        sum=("sum", "sum"),
-        shortest=("shortest", "first"),
-        longest=("longest", "max"),
+    ordered = found.sort_values(["us", "rank", "device"], kind="stable")
+    calls = ordered.groupby(_CALL, sort=False).agg(
+        ranks=("us", "size"),
+        sum=("us", "sum"),
+        shortest=("us", "first"),
+        longest=("us", "max"),
         size=("size", "max"),
         rank=("rank", "first"),
         device=("device", "first"),
     )
-    return sums.reset_index()
-
-
-def _counted(steps: pd.DataFrame | None, new: pd.DataFrame) -> pd.DataFrame:
-    """A row a signature and iteration: the fewest and the most calls that a rank counts."""
-    import pandas as pd
-
-    new = new.assign(most=new["fewest"])
-    frame = new if steps is None else pd.concat([steps, new], ignore_index=True)
-    grouped = frame.groupby(["signature", "step"], sort=False)
-    return grouped.agg(fewest=("fewest", "min"), most=("most", "max")).reset_index()
-
-
-def _judged(calls: pd.DataFrame, steps: pd.DataFrame, codes: _Codes) -> pd.DataFrame:
-    """The calls with `judged`, and `wait`, the µs that all ranks together waited in each."""
+    calls = calls.reset_index()
+    counted = found.groupby(["signature", "step", "part", "device"], sort=False).size()
+    of_step = counted.groupby(["signature", "step"]).agg(fewest="min", most="max")
+    calls = calls.join(of_step, on=["signature", "step"])
     at = _SIGNATURE.index("Group size")
-    sizes = [key[at] if isinstance(key[at], int | float) else np.inf for key in codes.signatures]
-    most = np.array(sizes or [np.inf], dtype=np.float64)
-    calls = calls.merge(steps, on=["signature", "step"], how="left")
-    shown = calls["ranks"].to_numpy()
-    agree = (calls["fewest"] == calls["most"]).to_numpy()
-    calls["judged"] = agree & (shown >= 2) & (shown <= most[calls["signature"].to_numpy()])
+    sizes = [key[at] if isinstance(key[at], int | float) else np.inf for key in signatures]
+    most = np.array(sizes or [np.inf], dtype=np.float64)[calls["signature"].to_numpy()]
+    agree = calls["fewest"] == calls["most"]
+    calls["judged"] = agree & (calls["ranks"] >= 2) & (calls["ranks"] <= most)
     calls["wait"] = calls["sum"] - calls["ranks"] * calls["shortest"]
     calls["spread"] = calls["longest"] - calls["shortest"]
     return calls
 
 
-def _waits(parts: Parts, codes: _Codes, calls: pd.DataFrame) -> pd.DataFrame:
+def _waits(found: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
     """A row a rank and device: calls that were judged, and the µs it waited in them."""
-    import pandas as pd
-
     judged = calls.loc[calls["judged"], [*_CALL, "shortest"]]
-    found = []
-    for part in parts():
-        of_part = codes.coded(part).merge(judged, on=_CALL, how="inner")
-        of_part["waited"] = of_part["us"] - of_part["shortest"]
-        grouped = of_part.groupby(["rank", "device"], sort=False)["waited"]
-        found.append(grouped.agg(["size", "sum"]).reset_index())
-    frame = pd.concat(found, ignore_index=True)
-    return frame.groupby(["rank", "device"], sort=True, as_index=False)[["size", "sum"]].sum()
+    shown = found.merge(judged, on=_CALL, how="inner")
+    shown["waited"] = shown["us"] - shown["shortest"]
+    grouped = shown.groupby(["rank", "device"])["waited"]
+    return grouped.agg(["size", "sum"]).reset_index()
 
 
-def _described(frame: pd.DataFrame, codes: _Codes) -> pd.DataFrame:
+def _described(frame: pd.DataFrame, signatures: Sequence[Signature]) -> pd.DataFrame:
     """The signatures in words; the columns `_SHOWN`."""
     import pandas as pd
 
-    columns = list(zip(*codes.signatures, strict=True)) or [()] * len(_SIGNATURE)
+    columns = list(zip(*signatures, strict=True)) or [()] * len(_SIGNATURE)
     result = pd.DataFrame(index=frame.index)
     for name in _SHOWN[:-1]:
         values = columns[_SIGNATURE.index(name)]
@@ -237,7 +195,7 @@ def _described(frame: pd.DataFrame, codes: _Codes) -> pd.DataFrame:
     return result
 
 
-def _by_collective(calls: pd.DataFrame, codes: _Codes) -> pd.DataFrame:
+def _by_collective(calls: pd.DataFrame, signatures: Sequence[Signature]) -> pd.DataFrame:
     """What the calls of each collective cost, and who came last most often."""
     keys = ["signature", "size"]
     every = calls.groupby(keys, sort=False, dropna=False)["judged"].agg(["size", "sum"])
@@ -255,7 +213,7 @@ def _by_collective(calls: pd.DataFrame, codes: _Codes) -> pd.DataFrame:
     first = last.groupby(keys, sort=False, dropna=False).first()
     frame = frame.join(first).reset_index()
     frame = frame.sort_values("wait", ascending=False, kind="stable", ignore_index=True)
-    result = _described(frame, codes)
+    result = _described(frame, signatures)
     result["ranks"] = frame["ranks"]
     result["calls"] = frame["calls"]
     result["calls not judged"] = frame["left_out"]
@@ -277,10 +235,10 @@ def _last(judged: pd.DataFrame) -> pd.DataFrame:
     return grouped.agg(times_last=("wait", "size"), caused=("wait", "sum")).reset_index()
 
 
-def _by_collective_and_rank(calls: pd.DataFrame, codes: _Codes) -> pd.DataFrame:
+def _by_collective_and_rank(calls: pd.DataFrame, signatures: Sequence[Signature]) -> pd.DataFrame:
     frame = _last(calls[calls["judged"]])
     frame = frame.sort_values("caused", ascending=False, kind="stable", ignore_index=True)
-    result = _described(frame, codes)
+    result = _described(frame, signatures)
     result["rank"], result["device"] = frame["rank"], frame["device"]
     result["times_last"] = frame["times_last"]
     result["wait_for_it_ms"] = frame["caused"] / 1e3

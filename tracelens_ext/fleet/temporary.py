@@ -1,12 +1,12 @@
-"""Where a worker puts what it needs for a while."""
+"""The folder for the temporary files of a worker."""
 
 from __future__ import annotations
 
 
 def worker_folder() -> str | None:
-    """The folder of this Dask worker, which goes with it, even when it is killed; None without.
+    """The folder of this Dask worker, which goes with it, even if it is killed; None without Dask.
 
-    What is in it need not be removed for the machine's sake: whoever started the worker does so.
+    Files in it need not be removed: the process that started the worker removes the folder.
     """
     from distributed import get_worker
 

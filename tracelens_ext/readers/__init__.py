@@ -1,21 +1,20 @@
-"""Readers: one file a format, each filling the same `Trace`."""
+"""Readers: one file a format, each filling the same `Trace`; `read_trace` finds the right one."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
 
-from tracelens_ext.cache.store import open_cache
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
-from tracelens_ext.readers import unsupported as foreign
-from tracelens_ext.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.hooks import PluginRegistry
     from tracelens_ext.readers.source import Readable
+    from tracelens_ext.trace import Trace
 
     #: Everything a trace can be given as.
     TraceSource = str | os.PathLike[str] | Readable | Mapping[str, object] | list[object] | Trace
@@ -27,8 +26,8 @@ def read_trace(
     source: TraceSource,
     *,
     progress: Callable[[int, int | None], None] | None = None,
-    other_formats: Callable[[Path, bytes], Mapping[str, object] | Trace | None] | None = None,
     cache: TraceCache | bool | None = None,
+    registry: PluginRegistry | None = None,
 ) -> Trace:
     """Read a trace.
 
@@ -36,10 +35,9 @@ def read_trace(
         source: a path, an open file (binary or text), a loaded JSON document (or its list of
             events), or a `Trace`, which is returned as it is.
         progress: called with (bytes of the file read so far, its size or None) now and then.
-        other_formats: asked about a file that no reader here understands, with its path and its
-            first bytes, unpacked; answers a document, a `Trace`, or None.
         cache: whether a file is looked for in the user's cache, and kept there when it is large;
             or a cache of your own.
+        registry: the plugins whose readers are asked, instead of the installed ones.
 
     Returns:
         The trace; times in ns since its first event.
@@ -49,44 +47,42 @@ def read_trace(
         TraceCutOffError: the file ends in the middle.
         TraceFormatError: it is no trace that can be analysed; the message says what it is.
     """
+    # The hook's module lies in this package, and `--help` imports it: so what is slow comes here.
+    from tracelens_ext.cache.store import open_cache
+    from tracelens_ext.trace import Trace
+
     if isinstance(source, Trace):
         return source
+    store = open_cache(cache)
+
+    def parse() -> Trace:
+        return _read(source, progress, store, registry)
+
+    if not isinstance(source, str | os.PathLike):
+        return parse()
     try:
-        trace = _cached(source, progress, open_cache(cache))
+        return store.read(source, parse) if store is not None else parse()
     except TraceCutOffError:
         raise
     except TraceFormatError:
-        if other_formats is None or not isinstance(source, str | os.PathLike):
+        from tracelens_ext.readers.formats import read_file
+
+        trace = read_file(source, registry=registry, own=False)
+        if trace is None:
             raise
-        from tracelens_ext.readers import formats
-
-        found = other_formats(Path(source), formats.head_of(source))
-        if found is None:
-            raise
-        return formats.from_plugin(found, os.fspath(source))
-    return trace
-
-
-def _cached(
-    source: TraceSource,
-    progress: Callable[[int, int | None], None] | None,
-    cache: TraceCache | None,
-) -> Trace:
-    def parse() -> Trace:
-        trace = _read(source, progress, cache)
-        foreign.refuse_trace(trace)
         return trace
-
-    if cache is not None and isinstance(source, str | os.PathLike):
-        return cache.read(source, parse)
-    return parse()
 
 
 def _read(
     source: TraceSource,
     progress: Callable[[int, int | None], None] | None,
-    cache: TraceCache | None,
+    store: TraceCache | None,
+    registry: PluginRegistry | None,
 ) -> Trace:
-    from tracelens_ext.readers import formats
+    from tracelens_ext.readers.formats import read_document, read_file
 
-    return formats.read(source, progress, cache)
+    if isinstance(source, Mapping | list):
+        return read_document(source)
+    if not isinstance(source, str | os.PathLike) and not hasattr(source, "read"):
+        raise TypeError(f"a trace is a path, an open file or a dict, not {type(source).__name__}")
+    return cast("Trace", read_file(source, progress, store, registry, own=True))

@@ -1,4 +1,4 @@
-"""The one door into a `Trace`: readers hand over columns, and what cannot be is counted out."""
+"""Builds a `Trace` from the columns of readers; impossible events are dropped and counted."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 K = TypeVar("K", bound=Hashable)
 
-#: Beyond these (the year 2116, 36 years before zero, 104 days; ns) a time is no time: within them
-#: differences and ends fit in 64 bits. `decimals.MISSING_NS` is beyond.
+#: Times beyond these (the year 2116, 36 years before zero, 104 days; ns) are dropped. Within them
+#: differences and ends fit in 64 bits. `decimals.MISSING_NS` is beyond them.
 _MOST_START, _MOST_BEFORE_ZERO, _MOST_DURATION = 2**62, 2**60, 2**53
 
 
@@ -52,7 +52,7 @@ class _Column:
         self._pieces.append(piece.astype(self._dtype, copy=False))
 
     def join(self) -> npt.NDArray[np.generic]:
-        """The whole column; the pieces are let go, so that memory is needed twice only once."""
+        """The whole column; its pieces are released, to have only one column in memory twice."""
         pieces, self._pieces = self._pieces, []
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=self._dtype)
 
@@ -150,15 +150,16 @@ class TraceBuilder:
     def finish(
         self,
         *,
-        devices: tuple[Device, ...],
-        metadata: Mapping[str, object],
-        labels: Labels,
         path: str,
         format_name: str,
-        bytes_read: int,
+        bytes_read: int = 0,
+        devices: tuple[Device, ...] = (),
+        metadata: Mapping[str, object] | None = None,
+        labels: Labels | None = None,
         notes: tuple[str, ...] = (),
     ) -> Trace:
         """The trace of all that was added; times become relative to the first event."""
+        labels = labels or Labels()
         columns = {name: column.join() for name, column in self._columns.items()}
         ts: Int64Array = columns["ts"]  # type: ignore[assignment]
         base = int(ts.min()) if len(ts) else 0
@@ -178,7 +179,7 @@ class TraceBuilder:
             args=args,
             base_ns=base,
             devices=devices,
-            metadata=metadata,
+            metadata=metadata or {},
             process_names=labels.processes,
             process_labels=labels.process_labels,
             thread_names=labels.threads,
@@ -196,7 +197,7 @@ class TraceBuilder:
 
 
 def _without_spelling(texts: Iterable[bytes]) -> tuple[list[str], Int64Array]:
-    """Texts without white space that means nothing, each once; and old code → new code."""
+    """The distinct texts without insignificant white space; and old code → new code."""
     distinct: Interner[str] = Interner()
     codes = [distinct[_compact(text)] for text in texts]
     return list(distinct), np.array(codes, dtype=np.int64)

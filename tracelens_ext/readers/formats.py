@@ -1,118 +1,161 @@
-"""What a source is, and the reader of that format.
+"""The readers that take part, and which of them reads a source.
+
+This distribution's own readers (`builtin.py`) and those of plugins come through the hook
+`tracelens_readers`. The first that recognises a file reads it. Plugins of others are asked only
+about files that none of our own can read, so that none of them can take PyTorch's traces over.
 
 Apart from `read_trace`, because a trace that the cache holds needs no reader.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens_ext.readers import unsupported as foreign
-from tracelens_ext.readers.kineto import reader as kineto
-from tracelens_ext.readers.nsys import csv_tables as nsys_csv
-from tracelens_ext.readers.nsys import csv_trace as nsys_csv_trace
-from tracelens_ext.readers.nsys import export as nsys_export
-from tracelens_ext.readers.nsys import sqlite as nsys_sqlite
-from tracelens_ext.readers.nsys.database import SQLITE_MAGIC
-from tracelens_ext.readers.source import ByteSource
+from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, Reader, default_registry
+from tracelens_ext.readers import unsupported
+from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
+from tracelens_ext.trace import Trace
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
     from tracelens_ext.cache.store import TraceCache
-    from tracelens_ext.readers import TraceSource
     from tracelens_ext.readers.source import Readable
-    from tracelens_ext.trace import Trace
 
-_HEAD_BYTES = 4096
-_PIECE_BYTES = 1 << 20
+#: How much of a file a reader sees before it says whether it recognises it.
+HEAD_BYTES = 4096
 
 
-def read(
-    source: TraceSource,
-    progress: Callable[[int, int | None], None] | None,
-    cache: TraceCache | None,
-) -> Trace:
-    """Read a trace of a format that is known here; the arguments are those of `read_trace`.
+def offered_readers(registry: PluginRegistry | None = None) -> list[Offered[Reader]]:
+    """All readers: our own, then those of other plugins, each in order of precedence.
 
-    Raises:
-        TraceError: it cannot be read; the message says what it is.
-        TypeError: no trace is given as such an object.
+    Args:
+        registry: the plugins to ask instead of the installed ones.
     """
-    if isinstance(source, Mapping):
-        return _from_document(source)
-    if isinstance(source, list):
-        return _from_document({"traceEvents": source})
-    if isinstance(source, str | os.PathLike) or hasattr(source, "read"):
-        return _from_file(source, progress, cache)
-    raise TypeError(f"a trace is a path, an open file or a dict, not {type(source).__name__}")
+    offered = (registry or default_registry()).offers("tracelens_readers", _check)
+    return sorted(offered, key=lambda each: not each.plugin.own)
 
 
-def head_of(path: str | os.PathLike[str]) -> bytes:
-    """A file's first bytes, unpacked."""
-    with ByteSource(path) as opened:
-        return opened.peek(_HEAD_BYTES)
+def suffixes_of(reader: Reader) -> tuple[str, ...]:
+    """The suffixes of a reader, which need not derive from `Reader`."""
+    return tuple(getattr(reader, "suffixes", ()))
 
 
-def from_plugin(found: Mapping[str, object] | Trace, path: str) -> Trace:
-    """What a plugin made of a file, under the file's own name.
+def read_document(document: Mapping[str, object] | list[object], path: str = "<dict>") -> Trace:
+    """The trace of a loaded JSON document, or of its list of events.
 
     Raises:
         TraceFormatError: it is no trace that can be analysed.
     """
-    if isinstance(found, Mapping):
-        trace = _from_document(found, path)
-        provenance = replace(trace.provenance, format="read by a plugin")
-    else:
-        trace = found
-        provenance = replace(found.provenance, path=path)
-    trace = replace(trace, provenance=provenance)
-    foreign.refuse_trace(trace)
+    from tracelens_ext.readers.kineto import reader
+
+    members = document if isinstance(document, Mapping) else {"traceEvents": document}
+    events = members.get("traceEvents")
+    if not isinstance(events, list):
+        raise unsupported.refuse_members(path, map(str, members))
+    others = {key: value for key, value in members.items() if key != "traceEvents"}
+    trace = reader.from_events(events, others, path)
+    unsupported.refuse_trace(trace)
     return trace
 
 
-def _from_document(document: Mapping[str, object], path: str = "<dict>") -> Trace:
-    events = document.get("traceEvents")
-    if not isinstance(events, list):
-        raise foreign.refuse_members(path, map(str, document))
-    members = {key: value for key, value in document.items() if key != "traceEvents"}
-    return kineto.from_events(events, members, path)
-
-
-def _from_file(
+def read_file(
     source: str | os.PathLike[str] | Readable,
-    progress: Callable[[int, int | None], None] | None,
-    cache: TraceCache | None,
-) -> Trace:
-    if isinstance(source, str | os.PathLike) and nsys_export.is_report(Path(source)):
-        with nsys_export.exported(os.fspath(source), cache) as database:
-            return nsys_sqlite.read(os.fspath(source), database, progress)
-    with ByteSource(source, progress) as opened:
-        head = opened.peek(64)
-        if head.startswith(SQLITE_MAGIC):
-            return _from_database(source, opened, progress)
-        if nsys_csv.report_in(opened.peek(_HEAD_BYTES)) is not None:
-            return nsys_csv_trace.read_gpu_trace(opened)
-        foreign.refuse_bytes(opened.path, head)
-        trace, members = kineto.read(opened)
-        if trace is None:
-            raise foreign.refuse_members(opened.path, members)
-        return trace
+    progress: Callable[[int, int | None], None] | None = None,
+    cache: TraceCache | None = None,
+    registry: PluginRegistry | None = None,
+    *,
+    own: bool,
+) -> Trace | None:
+    """Read a file with the first reader that recognises it.
+
+    Args:
+        source: a path or an open file.
+        progress: called as of `read_trace`.
+        cache: where a reader may keep what it converts.
+        registry: the plugins to ask instead of the installed ones.
+        own: whether this distribution's readers are asked, or those of other plugins. An error of
+            the latter becomes a problem of the registry.
+
+    Returns:
+        The trace; None if none of the other plugins can read the file.
+
+    Raises:
+        TraceError: the file cannot be read, or holds no trace that can be analysed; the message
+            says what it is.
+    """
+    registry = registry or default_registry()
+    readers = offered_readers(registry)
+    with ByteSource(source, progress, cache) as opened:
+        head = opened.peek(HEAD_BYTES)
+        for each in readers:
+            if each.plugin.own is not own:
+                continue
+            recognised, found = False, None
+            with nullcontext() if own else registry.guard(each.plugin.name):
+                recognised = each.item.recognises(Path(opened.path), head)
+                if recognised:
+                    found = _answer(each.item, opened)
+            if recognised:
+                return None if found is None else _as_trace(found, opened.path)
+        if own:
+            raise _unknown(opened, head, readers)
+    return None
 
 
-def _from_database(
-    source: str | os.PathLike[str] | Readable,
-    opened: ByteSource,
-    progress: Callable[[int, int | None], None] | None,
-) -> Trace:
-    """A database is read where it lies; one that is gzipped or an open file, from memory."""
-    if isinstance(source, str | os.PathLike) and not opened.compressed:
-        return nsys_sqlite.read(opened.path, Path(source), progress)
-    content = bytearray()
-    while piece := opened.read(_PIECE_BYTES):
-        content += piece
-    return nsys_sqlite.read(opened.path, bytes(content), progress)
+def is_recognised(path: Path, head: bytes) -> bool:
+    """Whether a reader that takes part recognises a file by its path and its first bytes."""
+    registry = default_registry()
+    for each in offered_readers(registry):
+        with registry.guard(each.plugin.name):
+            if each.item.recognises(path, head):
+                return True
+    return False
+
+
+def _answer(reader: Reader, source: ByteSource) -> Mapping[str, object] | Trace:
+    """What a reader makes of a file."""
+    read_source = getattr(reader, "read_source", None)
+    found = read_source(source) if read_source else Reader.read_source(reader, source)
+    if not isinstance(found, Mapping | Trace):
+        raise PluginAnswerError(f"{reader.name}: {type(found).__name__} is no trace")
+    return found
+
+
+def _as_trace(found: Mapping[str, object] | Trace, path: str) -> Trace:
+    """A reader's answer under the file's own name, refused if it cannot be analysed."""
+    if isinstance(found, Mapping):
+        trace = read_document(found, path)
+        return replace(trace, provenance=replace(trace.provenance, format="read by a plugin"))
+    trace = replace(found, provenance=replace(found.provenance, path=path))
+    unsupported.refuse_trace(trace)
+    return trace
+
+
+def _unknown(source: ByteSource, head: bytes, readers: list[Offered[Reader]]) -> TraceFormatError:
+    from tracelens_ext.readers.nsys import NsysDatabaseReader
+
+    if head.startswith(SQLITE_MAGIC):
+        NsysDatabaseReader().read_source(source)  # says which tables the database has
+    if not readers:
+        return TraceFormatError(source.path, "has no reader", "install tracelens-ext again")
+    formats = [
+        f"{each.item.name} ({', '.join(suffixes)})"
+        if (suffixes := suffixes_of(each.item))
+        else each.item.name
+        for each in readers
+    ]
+    return unsupported.refuse_bytes(source.path, head, formats)
+
+
+def _check(reader: object) -> None:
+    if not callable(getattr(reader, "recognises", None)):
+        raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method 'recognises'")
+    if not any(callable(getattr(reader, name, None)) for name in ("read", "read_source")):
+        raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method 'read'")

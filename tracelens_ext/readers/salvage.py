@@ -1,4 +1,4 @@
-"""What is said of a trace that could not be read to its end: what is there, and what is lost."""
+"""The note about a trace that could not be read to its end: what was read, and what is lost."""
 
 from __future__ import annotations
 

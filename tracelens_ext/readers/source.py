@@ -21,18 +21,17 @@ from tracelens_ext.settings import read_settings, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
 
+    from tracelens_ext.cache.store import TraceCache
+
+#: The first bytes of every SQLite database.
+SQLITE_MAGIC = b"SQLite format 3\x00"
 _FILE_BUFFER = 1 << 18
 #: Most text that a file may hold unless the user says so, bytes; gzipped, when it is beyond
 #: `_ALWAYS_BYTES`, also at most so many times the file. Profilers' traces shrink 10 to 30 times.
 _MOST_BYTES, _ALWAYS_BYTES, _MOST_TIMES = 64 * 10**9, 10**9, 200
-#: What the user can do to have the events before damage.
+#: What the user can do to get the events before the damage.
 SALVAGE = "analyse what comes before that with --salvage"
-
-
-class _Bytes(Protocol):
-    def read(self, size: int, /) -> bytes: ...
 
 
 class Readable(Protocol):
@@ -51,14 +50,17 @@ class ByteSource:
     Args:
         source: a path, or an open file (binary or text).
         progress: called with (bytes of the file read, its size or None) after every piece.
+        cache: where a reader may keep what it converted the file to.
 
     Attributes:
+        progress, cache: as given.
         path: the file as the user named it.
-        size: bytes of the file; None where that is unknown.
+        file: the same as a path; None if it was given as an open file.
+        size: bytes of the file; None if unknown.
         compressed: whether it is gzipped.
         bytes_read: bytes of text given so far, without those that were taken back.
         damage: what is wrong with a gzip stream whose bytes before that are salvaged.
-        cut_off: whether what is wrong is only that it ends too early.
+        cut_off: whether the only damage is that it ends too early.
 
     Raises:
         TraceNotFoundError: nothing readable is there.
@@ -70,25 +72,26 @@ class ByteSource:
         self,
         source: str | os.PathLike[str] | Readable,
         progress: Callable[[int, int | None], None] | None = None,
+        cache: TraceCache | None = None,
     ) -> None:
         settings = read_settings()
-        self._progress = progress
+        self.progress, self.cache = progress, cache
         self._salvage, self._max_bytes = settings.salvage, settings.max_bytes
         self.size: int | None = None
-        self._owned = isinstance(source, str | os.PathLike)
+        self.file: Path | None = None
         if isinstance(source, str | os.PathLike):
-            self.path = os.fspath(source)
-            file, self.size = _open(Path(source))
+            self.path, self.file = os.fspath(source), Path(source)
+            file, self.size = _open(self.file)
         else:
             self.path = str(getattr(source, "name", "<file>"))
             file = _binary(source)
-        self._file = file
+        self._opened = file
         self._ahead = b""
         self._error: TraceError | None = None
         self.damage: TraceCutOffError | None = None
         self.cut_off = False
         self.bytes_read = self._unpacked = 0
-        self._bytes: _Bytes = file
+        self._bytes: io.BufferedReader | gunzip.Gunzip = file
         self._gunzip_errors = gunzip.ERRORS  # of a file too that its owner unpacks
         try:
             with self._explained():
@@ -103,55 +106,73 @@ class ByteSource:
             raise
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, up to `size` of them, which `read` will give again."""
-        if len(self._ahead) < size:
-            self._ahead += self._more(size - len(self._ahead))
+        """The next bytes, up to `size` of them, which `read` will give again.
+
+        Raises:
+            TraceError: not one byte can be read.
+        """
+        self._ahead = self._filled(self._ahead, size)
         return self._ahead[:size]
 
     def read(self, size: int) -> bytes:
-        """Up to `size` decompressed bytes; fewer at the end alone, and none behind it."""
+        """Up to `size` decompressed bytes; fewer at the end or before damage, and none behind it.
+
+        Raises:
+            TraceError: the file cannot be read, or there is more text than may be.
+        """
         piece, self._ahead = self._ahead[:size], self._ahead[size:]
-        while len(piece) < size and (more := self._more(size - len(piece), keep=piece)):
-            piece += more
+        piece = self._filled(piece, size)
         try:
             self._check_size(self.bytes_read + len(piece))
         except TraceTooLargeError:
             self._ahead = piece + self._ahead
             raise
         self.bytes_read += len(piece)
-        if self._progress is not None:
-            self._progress(self._position(), self.size)
+        if self.progress is not None:
+            self.progress(self._position(), self.size)
         return piece
+
+    def read_all(self) -> bytes:
+        """All that is left, decompressed."""
+        return b"".join(iter(lambda: self.read(_FILE_BUFFER), b""))
 
     def unread(self, data: bytes) -> None:
         """Take back the last bytes that `read` gave; it will give them again."""
         self._ahead = data + self._ahead
         self.bytes_read -= len(data)
 
-    def _more(self, size: int, keep: bytes = b"") -> bytes:
-        """Up to `size` further bytes of the file; an error is raised again when asked again.
+    def _filled(self, piece: bytes, size: int) -> bytes:
+        """A piece made as long as `size` if the file has so much before its end or before damage.
 
-        Args:
-            size: how many bytes are wanted.
-            keep: read before, and not to be lost when there is an error.
+        An error is raised if the piece is empty, else when more is asked for.
         """
+        while len(piece) < size:
+            try:
+                more = self._more(size - len(piece))
+            except TraceError:
+                if not piece:
+                    raise
+                break
+            if not more:
+                break
+            piece += more
+        return piece
+
+    def _more(self, size: int) -> bytes:
+        """Up to `size` further bytes of the file; after an error, always that error."""
+        if self._error is not None:
+            raise self._error
         try:
-            if self._error is not None:
-                raise self._error
             with self._explained():
                 piece = self._bytes.read(size)
-            self._unpacked += len(piece)
-            return piece
-        except TraceCutOffError as error:
-            if self._salvage:
+        except TraceError as error:
+            if self._salvage and isinstance(error, TraceCutOffError):
                 self.damage = error
                 return b""
             self._error = error
-        except TraceError as error:
-            self._error = error
-        if keep:
-            return b""
-        raise self._error
+            raise
+        self._unpacked += len(piece)
+        return piece
 
     def _check_size(self, size: int) -> None:
         """Raise when there is more text than may be.
@@ -213,24 +234,19 @@ class ByteSource:
 
     def _position(self) -> int:
         try:
-            return self._file.tell()
+            return self._opened.tell()
         except (OSError, ValueError):
             return self.bytes_read
 
     def close(self) -> None:
         """Close the file if this object opened it."""
-        if self._owned:
-            self._file.close()
+        if self.file is not None:
+            self._opened.close()
 
     def __enter__(self) -> ByteSource:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -255,7 +271,7 @@ def _open(path: Path) -> tuple[io.BufferedReader, int]:
 
 
 class _AsOpened(io.FileIO):
-    """A file no longer than it was when it was opened: one that is being written to has an end."""
+    """A file that is read as far as it went when it was opened, even if it grows."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

@@ -1,4 +1,4 @@
-"""Files of other profilers and tools: recognised, so that the message can say what to do."""
+"""Errors for files of other tools: they are recognised, so that the message says what to do."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from tracelens_ext.trace import Trace
 
-#: First bytes of a file → what it is, and what to do.
+#: First bytes of a file → what it is, and what to do; nothing but to give another file if empty.
 _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "gzipped twice", "unpack it once with gunzip"),
     (b"PK\x03\x04", "a zip archive", "unpack it and give one trace of it"),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it with `zstd -d`"),
     (b"BZh", "compressed with bzip2", "unpack it with bunzip2"),
     (b"\xfd7zXZ", "compressed with xz", "unpack it with unxz"),
-    (b"\x89HDF", "an HDF5 file", "give a PyTorch profiler trace (.json or .json.gz)"),
-    (b"PAR1", "a Parquet file", "give a PyTorch profiler trace (.json or .json.gz)"),
-    (b"<", "HTML or XML", "give a PyTorch profiler trace (.json or .json.gz)"),
+    (b"\x89HDF", "an HDF5 file", ""),
+    (b"PAR1", "a Parquet file", ""),
+    (b"<", "HTML or XML", ""),
 )
 _LONGEST_NAME = 60
 _RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
@@ -44,18 +44,22 @@ def one_line(text: str) -> str:
     return line if len(line) <= _MOST_QUOTED else f"{line[:_MOST_QUOTED]}…"
 
 
-def refuse_bytes(path: str, head: bytes) -> None:
-    """Raise when a file's first bytes tell that it is no JSON.
+def refuse_bytes(path: str, head: bytes, formats: Sequence[str]) -> TraceFormatError:
+    """The error for a file that no reader recognises.
 
-    Raises:
-        TraceFormatError: the file is empty, or something else that is named.
+    Args:
+        path: the file.
+        head: its first bytes, unpacked.
+        formats: the formats that can be read, for the message.
     """
     text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
     if not text:
-        raise TraceFormatError(path, "is empty", "record the trace again")
+        return TraceFormatError(path, "is empty", "record the trace again")
+    expected = "expected " + ", or ".join(formats)
     for magic, what, remedy in _MAGIC:
         if text.startswith(magic):
-            raise TraceFormatError(path, f"is {what}, not a trace in JSON", remedy)
+            return TraceFormatError(path, f"is {what}, not a trace", remedy or expected)
+    return TraceFormatError(path, "is no trace of a known format", expected)
 
 
 def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
     import pandas as pd
@@ -31,28 +31,44 @@ class Chart:
         value_column: the column of numbers, summed by label (and series).
         kind: `bar`: a horizontal bar a label, the longest first. `stacked`: with a
             `series_column` a horizontal bar a label, made of a piece a series; without one a
-            single bar, made of a piece a label.
+            single bar, made of a piece a label. `timeline` and `iterations` are drawings of their
+            own, on pages alone.
         top: bars to show; the others are summed into one more, which says how many they are.
         series_column: the column whose texts name the pieces of stacked bars.
         only: labels to show, in this order, whatever else the table holds; with a
             `series_column` they are series. Empty: all, by value.
+        on: which of the outputs that have charts have this one.
+        unless: sheets whose charts say the same; a page with one of them goes without this chart.
+        prepare: makes the table that is drawn from the sheet's.
     """
 
     title: str
     sheet: str
     label_column: str
     value_column: str
-    kind: Literal["bar", "stacked"] = "bar"
+    kind: Literal["bar", "stacked", "timeline", "iterations"] = "bar"
     top: int = 25
     series_column: str | None = None
     only: tuple[str, ...] = ()
+    on: Literal["both", "workbook", "page"] = "both"
+    unless: tuple[str, ...] = ()
+    prepare: Callable[[pd.DataFrame], pd.DataFrame] | None = None
+
+    def prepared(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The table that is drawn, of the sheet's."""
+        return frame if self.prepare is None else self.prepare(frame)
+
+    def fits(self, frame: pd.DataFrame) -> bool:
+        """Whether the sheet's table has rows, and the columns that the chart needs."""
+        needed = {self.label_column, self.value_column, self.series_column} - {None}
+        return len(frame) > 0 and needed <= set(self.prepared(frame).columns)
 
 
 def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
     """Sum what a chart shows.
 
     Args:
-        frame: the table, with the chart's columns.
+        frame: the table of the chart's sheet.
         chart: the chart.
 
     Returns:
@@ -65,6 +81,7 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
     """
     import pandas as pd
 
+    frame = chart.prepared(frame)
     label_codes, labels = _coded_texts(frame, chart.label_column, chart)
     series_codes, series = np.zeros_like(label_codes), [chart.value_column]
     if chart.series_column is not None:

@@ -1,34 +1,40 @@
-"""Text that Excel and XML can hold: cells, sheet names, and what has to be replaced or cut.
+"""What an Excel cell can hold, and the names of sheets: what has to be replaced or cut.
 
 The replacements, all of them:
 
 * a character that XML forbids (most controls, U+FFFE, U+FFFF) and a lone surrogate: U+FFFD;
 * a text longer than a cell may be: its beginning and a mark that says how long it was;
+* a number that Excel does not hold digit by digit: a text;
 * a sheet name: forbidden characters become `_`, one too long or already taken is cut and numbered.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from html import escape  # that of xml.sax would bring what opens URLs along
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from tracelens_ext.report.units import fits_a_spreadsheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+CellValue = bool | int | float | str | None  # None is an empty cell
+
 CELL_CHARACTERS = 32_767
 SHEET_NAME_CHARACTERS = 31
+EXCEL_LARGEST = 1e308  # of a number; Excel's own limit is a little below
 
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-# Excel reads `_x0041_` in a text as the character A; the escape of the underscore prevents that.
-_EXCEL_ESCAPE = re.compile("_(?=x[0-9A-Fa-f]{4}_)")
 _NOT_IN_SHEET_NAME = re.compile(r"[\[\]:*?/\\\x00-\x1f\ufffd]")
 _RESERVED_SHEET_NAMES = frozenset({"history"})
 
 
 def cleaned(text: str) -> str:
     """Replace every character that a workbook cannot hold with U+FFFD, one for one."""
-    return _NOT_IN_XML.sub("\ufffd", text)
+    return text if text.isprintable() else _NOT_IN_XML.sub("\ufffd", text)
 
 
 def excel_length(text: str) -> int:
@@ -55,21 +61,28 @@ def cell_text(text: str) -> tuple[str, bool]:
     return _cut(shown, CELL_CHARACTERS - len(mark)) + mark, True
 
 
-def excel_escaped(text: str) -> str:
-    """Escape what Excel would read as an escaped character: `_x0041_` as `A`."""
-    return _EXCEL_ESCAPE.sub("_x005F_", text)
+def cell_value(value: object) -> CellValue:
+    """Bring a value of any type to what a cell can hold; None is an empty cell.
 
+    A whole number of more than 15 digits, a number beyond Excel's largest, and a value of any
+    type that a cell does not know become a text.
+    """
+    import pandas as pd
 
-def xml_escaped(text: str) -> str:
-    """Escape what XML would take for markup in the content of an element."""
-    return escape(text, quote=False)
-
-
-def xml_text(text: str) -> str:
-    """Write a cleaned text as the content of an XML element that Excel reads back unchanged."""
-    escaped = xml_escaped(excel_escaped(text))
-    # An XML parser turns a bare carriage return into a line feed, a reference it keeps.
-    return escaped.replace("\r", "&#13;") if "\r" in escaped else escaped
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value) if fits_a_spreadsheet(int(value)) else str(int(value))
+    if isinstance(value, float | np.floating):
+        number = float(value)
+        if math.isnan(number):
+            return None
+        return number if abs(number) < EXCEL_LARGEST else str(number)
+    if value is None or (pd.api.types.is_scalar(value) and pd.isna(cast("Any", value))):
+        return None
+    return str(value)
 
 
 def unique_sheet_names(wanted: Iterable[str], taken: Iterable[str] = ()) -> list[str]:

@@ -11,16 +11,15 @@ import base64
 import functools
 import hashlib
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.atomic import written_beside
-from tracelens_ext.report.excel_rows import plain_value
-from tracelens_ext.report.excel_text import cleaned
-from tracelens_ext.report.html_charts import chart_figure, page_figures
+from tracelens_ext.report.excel_text import cell_value, cleaned
+from tracelens_ext.report.html_charts import page_figures
 from tracelens_ext.report.html_figures import Palette
 from tracelens_ext.report.html_headline import headline
 from tracelens_ext.report.html_tables import FIRST_ROWS, TextPool, page_tables
@@ -75,12 +74,12 @@ def write_html(
     sheets: Mapping[str, pd.DataFrame],
     *,
     facts: Sequence[tuple[str, object]] = (),
-    charts: Sequence[Chart] | None = None,
+    charts: Sequence[Chart] = (),
     notes: Sequence[str] = (),
     descriptions: Mapping[str, str] | None = None,
     title: str = "GPU performance report",
 ) -> list[str]:
-    """Write tables, and the charts that they allow, as one self-contained HTML file.
+    """Write tables and charts as one self-contained HTML file.
 
     The headline comes first (how busy the GPU was, exposed communication, idle time, the top
     category and operation), then notes, charts, facts, and the tables in the order given. The
@@ -90,7 +89,7 @@ def write_html(
         path: the file; missing folders are created.
         sheets: the tables by name.
         facts: label and value; percentages are drawn as bars under `Coverage`.
-        charts: the charts to draw; by default those that the tables allow.
+        charts: the charts to draw; see `page_figures` for those that are left out.
         notes: remarks, shown below the headline.
         descriptions: what a table shows, by its name.
         title: the heading.
@@ -108,13 +107,7 @@ def write_html(
         pool = TextPool()
         tables, cut = page_tables(sheets, descriptions or {}, pool)
         palette = Palette()
-        if charts is None:
-            figures = page_figures(sheets, palette)
-        else:
-            drawn = [chart_figure(sheets, chart, palette) for chart in charts]
-            figures = [  # two charts may have one title
-                replace(figure, key=f"{figure.key}-{number}") for number, figure in enumerate(drawn)
-            ]
+        figures = page_figures(sheets, charts, palette)
         data = {
             "texts": pool.texts(),
             "first_rows": FIRST_ROWS,
@@ -187,7 +180,7 @@ def _content_hash(script: str) -> str:
 
 def _fact(label: str, value: object) -> Fact:
     """Show the value of a fact with the unit that its label tells."""
-    plain = plain_value(value)
+    plain = cell_value(value)
     label = cleaned(label)
     if not isinstance(plain, int | float) or isinstance(plain, bool):
         return Fact(label, "" if plain is None else cleaned(str(plain)))

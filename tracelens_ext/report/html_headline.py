@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens_ext.report.charts import Chart, chart_table
-from tracelens_ext.report.html_charts import has_columns
 from tracelens_ext.report.html_figures import TIMELINE_PIECES, Palette, is_name, ms_per_unit
 from tracelens_ext.report.html_text import duration_text, elided, percent_text
 
@@ -76,7 +75,7 @@ def headline(sheets: Mapping[str, pd.DataFrame], palette: Palette) -> list[Card]
 
 def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
     """Sum the timeline of all devices; a percentage is of the sum of their total times."""
-    if frame is None or not has_columns(frame, ("type", "time ms")):
+    if frame is None or not _has_columns(frame, ("type", "time ms")):
         return []
     times = {str(kind): float(ms) for kind, ms in frame.groupby("type")["time ms"].sum().items()}
     total = times.get("total_time", 0.0)
@@ -117,6 +116,11 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
     ]
 
 
+def _has_columns(frame: pd.DataFrame | None, names: Iterable[str]) -> bool:
+    """Whether a table is there, with these columns, and with rows."""
+    return frame is not None and len(frame) > 0 and set(names) <= set(frame.columns)
+
+
 def _largest(
     sheets: Mapping[str, pd.DataFrame], places: Iterable[tuple[str, str, str, str]]
 ) -> tuple[str, str] | None:
@@ -125,7 +129,7 @@ def _largest(
     What is not a name, as `(unlinked)`, is passed over, but its time counts in the whole.
     """
     for sheet, label, value, whole in places:
-        if not has_columns(sheets.get(sheet), (label, value)):
+        if not _has_columns(sheets.get(sheet), (label, value)):
             continue
         chart = Chart("", sheet, label, value, top=_ALL)
         table = chart_table(sheets[sheet], chart)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.iteration_table import CATEGORY_ENDING, is_category_time
 from tracelens_ext.report.charts import MOST_SERIES
 from tracelens_ext.report.html_figures import TIMELINE_PIECES, Figure, Palette, axis_of
 from tracelens_ext.report.html_text import (
@@ -51,7 +50,9 @@ _WALL = "Wall time"
 #: What stands for it in the legend, as CSS has it: a line in the colour of the page's text.
 _LINE = "linear-gradient(transparent 40%, currentColor 40% 60%, transparent 60%)"
 _TIMES = tuple((f"{kind}_ms", name, colour) for kind, name, colour in TIMELINE_PIECES)
-NEEDED = ("iteration", "wall_time_ms", "whole", "odd", *(column for column, _, _ in _TIMES))
+#: What the names of the columns of categories end in; so do those of other times.
+_CATEGORY_ENDING = "_time_ms"
+_NO_CATEGORIES = {"wall_time_ms", "busy_time_ms", *(column for column, _, _ in _TIMES)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,9 +126,9 @@ def _time_pieces(frame: pd.DataFrame) -> list[_Piece]:
 def _category_pieces(frame: pd.DataFrame, palette: Palette) -> list[_Piece]:
     """The summed durations by category, the longest first; those beyond a dozen are one piece."""
     found = {
-        str(column).removesuffix(CATEGORY_ENDING): _numbers(frame, str(column))
+        str(column).removesuffix(_CATEGORY_ENDING): _numbers(frame, str(column))
         for column in frame.columns
-        if is_category_time(str(column))
+        if _is_category_time(str(column))
     }
     order = sorted(found, key=lambda name: -float(found[name].sum()))
     order = [name for name in order if found[name].any()]
@@ -138,6 +139,10 @@ def _category_pieces(frame: pd.DataFrame, palette: Palette) -> list[_Piece]:
         values = np.sum([found[each] for each in rest], axis=0)
         pieces.append(_Piece(name, palette.colour(name), values))
     return pieces
+
+
+def _is_category_time(column: str) -> bool:
+    return column.endswith(_CATEGORY_ENDING) and column not in _NO_CATEGORIES
 
 
 def _split(order: list[str]) -> tuple[list[str], list[str]]:
@@ -206,7 +211,7 @@ def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
     found = {}
     for at, told in enumerate(frame["odd"].tolist()):
         columns = [column for column in str(told or "").split(", ") if column]
-        columns = [column for column in columns if is_category_time(column) == by_category]
+        columns = [column for column in columns if _is_category_time(column) == by_category]
         if columns:
             found[at] = ", ".join(columns)
     return found

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tracelens_ext.report.excel_rows import plain_value
-from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
+from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cell_value, cleaned
 from tracelens_ext.report.units import Quantity, header_text, unit_of
 
 if TYPE_CHECKING:
@@ -229,7 +228,7 @@ def _texts(series: pd.Series) -> list[str]:
 
     if isinstance(series.dtype, pd.StringDtype):
         return series.fillna("").tolist()
-    plain = (plain_value(value) for value in series.tolist())
+    plain = (cell_value(value) for value in series.tolist())
     return ["" if value is None else str(value) for value in plain]
 
 

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from tracelens_ext.report.formats import Document
+    from tracelens_ext.report.report import Report
 
 GENERATOR = "tracelens-ext"
 _ROWS_AT_ONCE = 8192
 
 
-def json_text(document: Document) -> Iterator[str]:
+def json_text(report: Report) -> Iterator[str]:
     """Write a report as JSON, in pieces; on a terminal too no name in it does anything."""
-    return map(json_safe, _pieces(document))
+    return map(json_safe, _pieces(report))
 
 
 def json_safe(text: str) -> str:
@@ -54,21 +54,21 @@ def _escape(found: re.Match[str]) -> str:
     )
 
 
-def _pieces(document: Document) -> Iterator[str]:
+def _pieces(report: Report) -> Iterator[str]:
     from tracelens_ext import __version__
 
-    facts = {encodable(label): plain_value(value) for label, value in document.facts}
+    facts = {encodable(label): plain_value(value) for label, value in report.facts}
     head = {
         "generator": GENERATOR,
         "version": __version__,
-        "title": encodable(document.title),
+        "title": encodable(report.title),
         "facts": facts,
-        "notes": [encodable(note) for note in document.notes],
+        "notes": [encodable(note) for note in report.notes],
     }
     yield json.dumps(head, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
     yield ',\n "tables": {'
     separator = "\n"
-    for name, frame in document.sheets.items():
+    for name, frame in report.sheets.items():
         yield f"{separator}  {json.dumps(encodable(name), ensure_ascii=False)}: ["
         yield from _rows(frame)
         yield "]"

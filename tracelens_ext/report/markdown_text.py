@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from tracelens_ext.report.formats import Document
+    from tracelens_ext.report.report import Report
 
 #: The first line, which tells whose file this is.
 MARK = f"<!-- written by {GENERATOR} -->"
@@ -38,19 +38,19 @@ _STARTS_A_BLOCK = re.compile(r"[-+=]|[0-9]+[.)]$")
 _BACKTICKS = re.compile("`+")
 
 
-def markdown_text(document: Document) -> Iterator[str]:
+def markdown_text(report: Report) -> Iterator[str]:
     """Write a report as Markdown, in pieces."""
-    yield f"{MARK}\n\n# {inline(document.title)}\n"
-    if document.notes:
-        yield "\n" + "".join(f"- {_sentence(note)}\n" for note in document.notes)
-    if document.facts:
+    yield f"{MARK}\n\n# {inline(report.title)}\n"
+    if report.notes:
+        yield "\n" + "".join(f"- {_sentence(note)}\n" for note in report.notes)
+    if report.facts:
         yield "\n|  |  |\n| :--- | :--- |\n"
         yield "".join(
-            f"| {cell(label)} | {cell(_fact(label, value))} |\n" for label, value in document.facts
+            f"| {cell(label)} | {cell(_fact(label, value))} |\n" for label, value in report.facts
         )
-    for name, frame in document.sheets.items():
+    for name, frame in report.sheets.items():
         yield f"\n## {inline(name)}\n"
-        description = document.descriptions.get(name)
+        description = report.descriptions.get(name)
         if description:
             yield f"\n{_sentence(description)}\n"
         yield from _table(frame)

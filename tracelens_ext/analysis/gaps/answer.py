@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.gaps.causes import CAUSES
+from tracelens_ext.analysis.grouping import maxima, minima, sums
 from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
-    from tracelens_ext.analysis.gaps.classified import JudgedGaps
+    from tracelens_ext.analysis.gaps.classified import ClassifiedGaps
 
 _WORTH_SAYING = 0.0005  # of the idle time: less would be shown as 0.0 %
 
 
-def answer(judged: JudgedGaps, selection: Selection | None = None) -> str:
+def answer(classified: ClassifiedGaps, selection: Selection | None = None) -> str:
     """How long the GPU was idle, of how long, and why.
 
     Args:
-        judged: the gaps of whole devices; or of streams, then the sentence is about those.
-        selection: what the gaps were judged with.
+        classified: the gaps of whole devices; or of streams, then the sentence is about those.
+        selection: what the gaps were found with.
     """
     chosen = selection or Selection()
-    if not len(judged.work):
+    if not len(classified.work):
         return "There is no GPU work in the trace."
-    if not judged.events.any():
+    if not classified.events.any():
         return f"No GPU event is selected: none is of {chosen.text}."
-    who, several = _who(judged, chosen)
+    who, several = _who(classified, chosen)
     subject = f"In ProfilerStep#{chosen.pstep} {who}" if chosen.pstep is not None else who
     subject = subject[0].upper() + subject[1:]
-    idle = np.zeros(len(CAUSES), dtype=np.int64)
-    np.add.at(idle, judged.causes.code, judged.gaps.duration)
+    idle = sums(classified.cause, classified.gaps.duration, len(CAUSES))
     total = int(idle.sum())
     before = f" before work of the category {chosen.category}" if chosen.category else ""
     if not total:
@@ -42,35 +42,33 @@ def answer(judged: JudgedGaps, selection: Selection | None = None) -> str:
     order = [int(i) for i in np.argsort(-idle, kind="stable") if idle[i]]
     shown = [i for i in order if idle[i] >= total * _WORTH_SAYING]
     shares = ", ".join(f"{CAUSES[i]} {100 * idle[i] / total:.1f} %" for i in shown)
-    span = watched_time(judged)
+    span = watched_time(classified)
     return (
         f"{subject} {was} idle{before} for {_in_words(total)} of {_in_words(span)}"
         f" ({_percent(total, span)}): {shares}."
     )
 
 
-def watched_time(judged: JudgedGaps) -> int:
+def watched_time(classified: ClassifiedGaps) -> int:
     """The time that idle time is a part of, ns, summed over the devices or streams.
 
     From the first start to the last end of the selected events, as `total_time` of the timeline;
     and where the first of them ends a gap, from the beginning of that.
     """
-    work, lanes, selected = judged.work, judged.gaps.lanes, judged.selected
+    work, lanes, selected = classified.work, classified.gaps.lanes, classified.selected
     lane = lanes.of_gpu[selected]
-    first = np.full(len(lanes), np.iinfo(np.int64).max)
-    last = np.full(len(lanes), np.iinfo(np.int64).min)
-    np.minimum.at(first, lane, work.start[selected])
-    np.minimum.at(first, judged.gaps.lane, judged.gaps.start)
-    np.maximum.at(last, lane, work.end[selected])
-    used = judged.events > 0
+    first = minima(lane, work.start[selected], len(lanes))
+    np.minimum.at(first, classified.gaps.lane, classified.gaps.start)
+    last = maxima(lane, work.end[selected], len(lanes))
+    used = classified.events > 0
     return int((last[used] - first[used]).sum())
 
 
-def _who(judged: JudgedGaps, selection: Selection) -> tuple[str, bool]:
+def _who(classified: ClassifiedGaps, selection: Selection) -> tuple[str, bool]:
     """Who was idle, and whether that is several."""
-    count = int(np.count_nonzero(judged.events))
+    count = int(np.count_nonzero(classified.events))
     device = f"device {selection.device}" if selection.device is not None else ""
-    if judged.gaps.lanes.scope == "device":
+    if classified.gaps.lanes.scope == "device":
         one, several = device or "the GPU", f"the {count} GPUs"
     else:
         of_device = f" of {device}" if device else ""

@@ -20,21 +20,19 @@ before E. In a trace without any launches nothing is known of the host.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.codes import last_before, running_maximum
 from tracelens_ext.analysis.gaps.find import find_gaps, find_lanes
+from tracelens_ext.analysis.group_search import by_group_and_time, last_before, running_maximum
 from tracelens_ext.analysis.memoize import once_for_each
-from tracelens_ext.ordering import stable_order
 from tracelens_ext.trace import LAUNCH_KINDS, NONE
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tracelens_ext.analysis.gaps.find import Gaps
+    from tracelens_ext.analysis.gaps.find import Gaps, Scope
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.trace import Int64Array, Trace
 
@@ -58,64 +56,41 @@ _LATENCY_UNKNOWN_NS = 20_000
 _LATENCY_BOUNDS_NS = (10_000, 100_000)
 
 
-@dataclass(frozen=True, eq=False)
-class GapCauses:
-    """The causes of some gaps, k of them.
+class Causes(NamedTuple):
+    """The causes of some gaps, k of them; see `ClassifiedGaps` for the columns."""
 
-    Attributes:
-        code: index into `CAUSES`, (k,).
-        launch: row of the launch of the event after, `NONE` without, (k,).
-        synchronising: row of the synchronising call that ran, `NONE` without, (k,).
-        launch_latency_ns: the usual launch latency.
-    """
-
-    code: Int64Array
+    cause: Int64Array
     launch: Int64Array
     synchronising: Int64Array
-    launch_latency_ns: int
 
-    def chosen(self, which: BoolArray) -> GapCauses:
+    def chosen(self, which: BoolArray) -> Causes:
         """Those of some of the gaps."""
-        return GapCauses(
-            self.code[which],
-            self.launch[which],
-            self.synchronising[which],
-            self.launch_latency_ns,
-        )
+        return Causes(*(column[which] for column in self))
 
 
-def find_causes(work: GpuWork, gaps: Gaps) -> GapCauses:
-    """Give each gap its cause; see the module for what they mean.
-
-    Args:
-        work: the GPU events.
-        gaps: of its streams or devices.
-    """
-    trace = work.trace
-    calls = _host_calls(work)
+@once_for_each
+def find_causes(work: GpuWork, scope: Scope) -> Causes:
+    """Give each gap of the streams, or of the devices, its cause; see the module."""
+    trace, gaps, calls = work.trace, find_gaps(work, scope), _host_calls(work)
     launch = work.tree.launch_of_gpu[gaps.after]
     linked = launch != NONE
     safe = np.where(linked, launch, 0)
     thread = np.where(linked, trace.thread[safe], NONE)
     begun = np.where(linked, trace.ts[safe], np.iinfo(np.int64).min)
-    latency = usual_launch_latency(work)
-    short = gaps.duration <= latency
+    short = gaps.duration <= usual_launch_latency(work)
 
     synchronising = calls.synchronising(thread, begun, gaps)
     late = linked & (begun >= gaps.start)
-    stuck = linked & ~short & (trace.end_of(safe) - gaps.start > gaps.duration // 2)
-    waits = calls.waits_before(thread, begun)
-    follows = gaps.end - _last_end_of_device(work, gaps) <= DEPENDENCY_LATENCY_NS
-    judged = np.full(len(gaps), bool(work.tree.linked.any() or calls.count))
-    holds = [
-        synchronising != NONE,
-        late | stuck,
-        waits | follows,
-        short & judged,
-        np.ones(len(gaps), dtype=bool),
-    ]
-    code = np.argmax(np.vstack(holds), axis=0).astype(np.int64)
-    return GapCauses(code, launch, synchronising, latency)
+    late |= linked & ~short & (trace.end_of(safe) - gaps.start > gaps.duration // 2)
+    cause = np.full(len(gaps), UNKNOWN, dtype=np.int64)
+    if work.tree.linked.any() or calls.count:
+        cause[short] = LAUNCH_OVERHEAD
+    rest = np.flatnonzero(~late & (synchronising == NONE))
+    follows = gaps.end[rest] - _last_end_of_device(work, gaps.chosen(rest)) <= DEPENDENCY_LATENCY_NS
+    cause[rest[follows | calls.waits_before(thread[rest], begun[rest])]] = DEPENDENCY
+    cause[late] = HOST
+    cause[synchronising != NONE] = SYNCHRONISATION
+    return Causes(cause, launch, synchronising)
 
 
 @once_for_each
@@ -126,7 +101,7 @@ def usual_launch_latency(work: GpuWork) -> int:
     stream idle: what waits for other work only makes the upper half longer. Within 10 and 100 µs;
     20 µs where fewer than five events tell.
     """
-    gaps = find_gaps(work)
+    gaps = find_gaps(work, "stream")
     launch = work.tree.launch_of_gpu[gaps.after]
     launched_at = work.trace.ts[np.maximum(launch, 0)] if len(launch) else launch
     on_idle = (launch != NONE) & (launched_at >= gaps.start)
@@ -163,10 +138,11 @@ class _HostCalls:
         self.blocking = self._in_order(np.union1d(_named(trace, calls, _SYNCHRONISING), of_copy))
 
     def _in_order(self, rows: Int64Array) -> Int64Array:
-        """By thread and start. Traces are nearly sorted by start already."""
-        trace = self._trace
-        rows = rows[np.argsort(trace.ts[rows], kind="stable")]
-        return rows[stable_order(trace.thread[rows])]
+        return rows[by_group_and_time(self._trace.thread[rows], self._trace.ts[rows])]
+
+    def _last_before(self, rows: Int64Array, thread: IntArray, time: Int64Array) -> Int64Array:
+        """The last of some calls that began on a thread before a time: an index, or `NONE`."""
+        return last_before(self._trace.thread[rows], self._trace.ts[rows], thread, time)
 
     def synchronising(self, thread: IntArray, begun: Int64Array, gaps: Gaps) -> Int64Array:
         """The synchronising call before a launch on its thread that kept it from coming sooner.
@@ -179,14 +155,13 @@ class _HostCalls:
         if not len(rows):
             return result
         called, returned = trace.ts[rows], trace.end_of(rows)
-        at = last_before(trace.thread[rows], called, thread, begun)
+        at = self._last_before(rows, thread, begun)
         _, longest = running_maximum(trace.thread[rows], returned)
-        found = at != NONE
-        call = longest[at[found]]
-        start, end = gaps.start[found], gaps.end[found]
+        call = longest[at]
+        found = np.flatnonzero((at != NONE) & (returned[call] > gaps.start))
+        call, start, end = call[found], gaps.start[found], gaps.end[found]
         inside = np.minimum(returned[call], end) - np.maximum(called[call], start)
-        runs = (called[call] <= start) & (inside > 0)
-        runs |= inside * 2 >= end - start
+        runs = (inside > 0) & ((called[call] <= start) | (inside * 2 >= end - start))
         result[found] = np.where(runs, rows[call], NONE)
         return result
 
@@ -195,17 +170,14 @@ class _HostCalls:
 
         A wait is about the stream that is launched on next; its target is not in the trace.
         """
-        trace, waits, launches = self._trace, self.waits, self.launches
-        if not len(waits):
-            return np.zeros(len(thread), dtype=bool)
-        wait = last_before(trace.thread[waits], trace.ts[waits], thread, begun)
-        launch = last_before(trace.thread[launches], trace.ts[launches], thread, begun)
-        found = wait != NONE
-        result: BoolArray = found.copy()
-        wait, launch = wait[found], launch[found]
-        earliest = np.iinfo(np.int64).min
-        launched = np.where(launch != NONE, trace.ts[launches[np.maximum(launch, 0)]], earliest)
-        result[found] = trace.ts[waits[wait]] > launched
+        trace = self._trace
+        wait = self._last_before(self.waits, thread, begun)
+        result: BoolArray = wait != NONE
+        asked = np.flatnonzero(result)
+        launch = self._last_before(self.launches, thread[asked], begun[asked])
+        before = launch != NONE
+        waited = trace.ts[self.waits[wait[asked[before]]]]
+        result[asked[before]] = waited > trace.ts[self.launches[launch[before]]]
         return result
 
 
@@ -216,10 +188,16 @@ def _host_calls(work: GpuWork) -> _HostCalls:
 
 def _named(trace: Trace, rows: Int64Array, pattern: re.Pattern[str]) -> Int64Array:
     """Those of some events whose name begins as a pattern says."""
-    names = trace.names
-    match = np.fromiter((bool(pattern.match(n)) for n in names), bool, len(names))
-    found: Int64Array = rows[match[trace.name[rows]]]
+    found: Int64Array = rows[trace.names_matching(pattern.match)[trace.name[rows]]]
     return found
+
+
+@once_for_each
+def _ends_by_device(work: GpuWork) -> tuple[Int64Array, Int64Array]:
+    """The device and the end of each GPU event, by device and end, both (g,)."""
+    device = find_lanes(work, "device").of_gpu
+    order = by_group_and_time(device, work.end)
+    return device[order], work.end[order]
 
 
 def _last_end_of_device(work: GpuWork, gaps: Gaps) -> Int64Array:
@@ -227,9 +205,9 @@ def _last_end_of_device(work: GpuWork, gaps: Gaps) -> Int64Array:
 
     What ends within a gap of a stream ran on another stream.
     """
-    device = find_lanes(work, "device").of_gpu
-    order = np.lexsort((work.end, device))
-    at = last_before(device[order], work.end[order], device[gaps.after], gaps.end + 1)
-    ended = work.end[order[np.maximum(at, 0)]] if len(order) else gaps.end
+    device, end = _ends_by_device(work)
+    of_gap = find_lanes(work, "device").of_gpu[gaps.after]
+    at = last_before(device, end, of_gap, gaps.end + 1)
+    ended = end[np.maximum(at, 0)] if len(end) else gaps.end
     far_back = np.iinfo(np.int64).min // 2
     return np.where((at != NONE) & (ended > gaps.start), ended, far_back)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.causes import GapCauses, find_causes
-from tracelens_ext.analysis.gaps.find import Gaps, Lanes, Scope, find_gaps, processes_of
-from tracelens_ext.analysis.memoize import once_for_each
+from tracelens_ext.analysis.gaps.causes import CAUSES, find_causes
+from tracelens_ext.analysis.gaps.find import Gaps, Scope, find_gaps
+from tracelens_ext.analysis.grouping import sums
 from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.errors import UsageError
 
@@ -17,41 +17,52 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.kept import Arrays
     from tracelens_ext.trace import Int64Array
-
-    BoolArray = npt.NDArray[np.bool_]
-
-_OF_LANES = ("first", "device", "stream", "of_gpu")
-_OF_GAPS = ("lane", "start", "end", "before", "after", "overlapped")
-_OF_CAUSES = ("code", "launch", "synchronising")
 
 
 @dataclass(frozen=True, eq=False)
-class JudgedGaps:
+class ClassifiedGaps:
     """Gaps with their causes, k of them.
 
     Attributes:
         work: the GPU events.
-        gaps: the gaps.
-        causes: of each.
+        gaps: the gaps: when each began and ended, and between which events.
+        cause: of each, an index into `CAUSES`, (k,).
+        launch: row of the launch of the event after, `NONE` without, (k,).
+        synchronising: row of the synchronising call that ran, `NONE` without, (k,).
         selected: which GPU events are selected, (g,).
         events: how many of those each lane has, (p,).
     """
 
     work: GpuWork
     gaps: Gaps
-    causes: GapCauses
-    selected: BoolArray
+    cause: Int64Array
+    launch: Int64Array
+    synchronising: Int64Array
+    selected: npt.NDArray[np.bool_]
     events: Int64Array
 
     def __len__(self) -> int:
         return len(self.gaps)
 
+    def main_cause(self, group: Int64Array, groups: int) -> Int64Array:
+        """The cause of most of the idle time of each group of gaps.
 
-def judge_gaps(
+        Args:
+            group: of each gap, 0 to `groups` - 1, (k,).
+            groups: how many groups there are.
+
+        Returns:
+            Indices into `CAUSES`, (groups,).
+        """
+        cells = sums(group * len(CAUSES) + self.cause, self.gaps.duration, groups * len(CAUSES))
+        main: Int64Array = cells.reshape(groups, len(CAUSES)).argmax(axis=1)
+        return main
+
+
+def classify_gaps(
     work: GpuWork, scope: Scope = "stream", selection: Selection | None = None
-) -> JudgedGaps:
+) -> ClassifiedGaps:
     """Find the gaps and their causes.
 
     Args:
@@ -68,31 +79,15 @@ def judge_gaps(
     asked = selection or Selection()
     selected = asked.of(work)
     if scope == "device" and asked.stream is not None:
-        selected = Selection(asked.pstep, None, asked.device, asked.category).of(work)
-    gaps, causes = _judged(work, scope)
+        selected = replace(asked, stream=None).of(work)
+    gaps, causes = find_gaps(work, scope), find_causes(work, scope)
     events = np.bincount(gaps.lanes.of_gpu[selected], minlength=len(gaps.lanes))
     if not selected.all():
         chosen = selected[gaps.after]
         gaps, causes = gaps.chosen(chosen), causes.chosen(chosen)
-    return JudgedGaps(work, gaps, causes, selected, events)
+    return ClassifiedGaps(work, gaps, *causes, selected=selected, events=events)
 
 
-@once_for_each
-def _judged(work: GpuWork, scope: Scope) -> tuple[Gaps, GapCauses]:
-    def find() -> Arrays:
-        gaps = find_gaps(work, scope)
-        causes = find_causes(work, gaps)
-        return {
-            "launch_latency_ns": np.array([causes.launch_latency_ns]),
-            **{name: getattr(gaps.lanes, name) for name in _OF_LANES},
-            **{name: getattr(gaps, name) for name in _OF_GAPS},
-            **{name: getattr(causes, name) for name in _OF_CAUSES},
-        }
-
-    kept = work.keep(f"gaps-{scope}", find)
-    process = processes_of(work, kept["first"])
-    lanes = Lanes(scope, process=process, **{name: kept[name] for name in _OF_LANES})
-    gaps = Gaps(lanes, **{name: kept[name] for name in _OF_GAPS})
-    latency = int(kept["launch_latency_ns"][0])
-    causes = GapCauses(**{name: kept[name] for name in _OF_CAUSES}, launch_latency_ns=latency)
-    return gaps, causes
+# Earlier names, for callers that are rewritten at the same time.
+JudgedGaps = ClassifiedGaps
+judge_gaps = classify_gaps

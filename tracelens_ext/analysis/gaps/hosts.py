@@ -7,16 +7,13 @@ innermost event that covers at least half of that time.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tracelens_ext.analysis.codes import dense_codes, spread
 from tracelens_ext.analysis.gaps.causes import CAUSES, SYNCHRONISATION
-from tracelens_ext.analysis.gaps.classified import judge_gaps
-from tracelens_ext.analysis.grouping import percent, texts
+from tracelens_ext.analysis.grouping import group_durations, number_groups, percent, texts
 from tracelens_ext.analysis.host_activity import innermost_during
-from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
 from tracelens_ext.tree import UNLINKED
 
@@ -24,25 +21,24 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
 
-    from tracelens_ext.analysis.gaps.classified import JudgedGaps
-    from tracelens_ext.analysis.gaps.find import Scope
-    from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.kept import Arrays
+    from tracelens_ext.analysis.gaps.classified import ClassifiedGaps
     from tracelens_ext.trace import Int64Array
 
     IntArray = npt.NDArray[np.integer]
 
+HostColumn = Literal["host_op", "host_call", "python_frame"]
+
 #: As in `<built-in method item of Tensor object at 0x7f3a91c04d60>`.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 #: What is told of the host, by column.
-_ASKED: dict[str, tuple[EventKind, ...]] = {
+HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
     "host_op": (EventKind.CPU_OP, EventKind.USER_ANNOTATION),
     "host_call": LAUNCH_KINDS,
     "python_frame": (EventKind.PYTHON_FUNCTION,),
 }
 
 
-def gap_hosts(judged: JudgedGaps) -> pd.DataFrame:
+def gap_hosts(classified: ClassifiedGaps) -> pd.DataFrame:
     """Idle time by what the host was in.
 
     Returns:
@@ -54,90 +50,67 @@ def gap_hosts(judged: JudgedGaps) -> pd.DataFrame:
     """
     import pandas as pd
 
-    duration, rows = judged.gaps.duration, host_rows(judged)
-    op, ops = _labels(judged, rows["host_op"])
-    frame, frames = _labels(judged, rows["python_frame"])
-    op[judged.causes.launch == NONE] = len(ops)
-    first, code = dense_codes([op, frame])
-    groups = spread(code, duration)
-    by_cause = np.zeros((len(first), len(CAUSES)), dtype=np.int64)
-    np.add.at(by_cause, (code, judged.causes.code), duration)
-    table = pd.DataFrame(
+    duration = classified.gaps.duration
+    op, ops = _labels(classified, host_rows(classified, "host_op"))
+    frame, frames = _labels(classified, host_rows(classified, "python_frame"))
+    op[classified.launch == NONE] = len(ops)
+    groups = group_durations([op, frame], duration)
+    cause = classified.main_cause(groups.number, len(groups))
+    return pd.DataFrame(
         {
-            "host_op": pd.array(texts(op[first], [*ops, UNLINKED]), dtype="str"),
-            "python_frame": pd.array(texts(frame[first], frames), dtype="str"),
-            "main_cause": pd.array(texts(by_cause.argmax(axis=1), CAUSES), dtype="str"),
+            "host_op": pd.array(texts(groups.keys[0], [*ops, UNLINKED]), dtype="str"),
+            "python_frame": pd.array(texts(groups.keys[1], frames), dtype="str"),
+            "main_cause": pd.array(texts(cause, CAUSES), dtype="str"),
             "count": groups.count,
             "idle_time_ms": groups.total / NS_PER_MS,
             "% of idle time": percent(groups.total, int(duration.sum())),
             "avg_gap_us": groups.mean / NS_PER_US,
-            "max_gap_us": groups.largest / NS_PER_US,
+            "max_gap_us": groups.longest / NS_PER_US,
         }
     )
-    order = np.lexsort((first, -groups.total))
-    return table.iloc[order].reset_index(drop=True)
 
 
-def _labels(judged: JudgedGaps, rows: IntArray) -> tuple[Int64Array, list[str]]:
+def _labels(classified: ClassifiedGaps, rows: IntArray) -> tuple[Int64Array, list[str]]:
     """The names of events, without addresses in memory; empty where there is no event.
 
     Returns:
         Codes, shape of `rows`, and what they stand for.
     """
-    trace = judged.work.trace
-    found = rows != NONE
-    name = np.where(found, trace.name[np.where(found, rows, 0)], NONE)
-    first, code = dense_codes([name])
+    trace = classified.work.trace
+    name = np.full(len(rows), NONE, dtype=np.int64)
+    name[rows != NONE] = trace.name[rows[rows != NONE]]
+    first, number = number_groups([name])
     labels: dict[str, int] = {}
     of_present = [
         labels.setdefault(_ADDRESS.sub("", trace.names[i]) if i != NONE else "", len(labels))
         for i in name[first].tolist()
     ]
-    return np.array(of_present, dtype=np.int64)[code], list(labels)
+    return np.array(of_present, dtype=np.int64)[number], list(labels)
 
 
-def host_rows(judged: JudgedGaps, chosen: IntArray | None = None) -> dict[str, IntArray]:
-    """Rows of the events that the host was in during each gap.
+def host_rows(
+    classified: ClassifiedGaps, column: HostColumn, chosen: IntArray | slice = slice(None)
+) -> Int64Array:
+    """Rows of the events that the host was in during each gap, `NONE` where there is none.
 
     Args:
-        judged: the gaps.
-        chosen: places of some of them, all by default, shape (k,).
+        classified: the gaps.
+        column: of which kinds; as `host_call` a synchronisation has the call that synchronised.
+        chosen: which of the gaps, all by default.
 
     Returns:
-        `host_op`, `host_call` (of a synchronisation the call that synchronised) and
-        `python_frame`, each shape (k,), `NONE` where there is none.
+        One a gap.
     """
-    work, scope = judged.work, judged.gaps.lanes.scope
-    found = _found(work, scope)
-    whole = judge_gaps(work, scope).gaps.after
-    at: IntArray = np.arange(len(whole)) if chosen is None else chosen
-    if len(judged) < len(whole):  # a selection
-        place = np.zeros(len(work), dtype=np.int64)  # an event ends one gap at most
-        place[whole] = np.arange(len(whole))
-        at = place[judged.gaps.after if chosen is None else judged.gaps.after[chosen]]
-    return {column: rows[at] for column, rows in found.items()}
-
-
-@once_for_each
-def _found(work: GpuWork, scope: Scope) -> Arrays:
-    """What `host_rows` gives, of all gaps."""
-
-    def find() -> Arrays:
-        judged = judge_gaps(work, scope)
-        trace, gaps, causes = work.trace, judged.gaps, judged.causes
-        linked = causes.launch != NONE
-        safe = np.where(linked, causes.launch, 0)
-        thread = np.where(linked, trace.thread[safe], NONE)
-        begun = trace.ts[safe]
-        until = np.where(linked & (begun > gaps.start) & (begun < gaps.end), begun, gaps.end)
-        rows = {
-            column: innermost_during(
-                trace, kinds, thread, gaps.start, until, ignored="ProfilerStep#"
-            )
-            for column, kinds in _ASKED.items()
-        }
-        is_cause = causes.code == SYNCHRONISATION
-        rows["host_call"] = np.where(is_cause, causes.synchronising, rows["host_call"])
-        return {column: found.astype(np.int32) for column, found in rows.items()}
-
-    return work.keep(f"gap-hosts-{scope}", find)
+    trace = classified.work.trace
+    start, end = classified.gaps.start[chosen], classified.gaps.end[chosen]
+    launch = classified.launch[chosen]
+    linked = launch != NONE
+    safe = np.where(linked, launch, 0)
+    begun, thread = trace.ts[safe], np.where(linked, trace.thread[safe], NONE)
+    until = np.where(linked & (begun > start) & (begun < end), begun, end)
+    tree, kinds = classified.work.tree, HOST_KINDS[column]
+    rows = innermost_during(tree, kinds, thread, start, until, "ProfilerStep#")
+    if column == "host_call":
+        is_cause = classified.cause[chosen] == SYNCHRONISATION
+        rows = np.where(is_cause, classified.synchronising[chosen], rows)
+    return rows

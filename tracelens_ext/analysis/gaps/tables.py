@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from tracelens_ext.analysis.codes import dense_codes, spread
 from tracelens_ext.analysis.gaps.causes import CAUSES
-from tracelens_ext.analysis.gaps.classified import judge_gaps
-from tracelens_ext.analysis.gaps.hosts import gap_hosts, host_rows
-from tracelens_ext.analysis.grouping import percent, texts
+from tracelens_ext.analysis.gaps.hosts import HOST_KINDS, host_rows
+from tracelens_ext.analysis.grouping import (
+    group_durations,
+    maxima,
+    number_groups,
+    percent,
+    sums,
+    texts,
+)
 from tracelens_ext.analysis.kernel_statistics import simple_codes
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
@@ -20,8 +25,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from tracelens_ext.analysis.gaps.classified import JudgedGaps
-    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.analysis.gaps.classified import ClassifiedGaps
+    from tracelens_ext.trace import Int64Array
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 
@@ -38,11 +43,11 @@ PAIR_SORTS: dict[str, tuple[str, str]] = {
 }
 
 
-def gap_summary(judged: Sequence[JudgedGaps]) -> pd.DataFrame:
+def gap_summary(classified: Sequence[ClassifiedGaps]) -> pd.DataFrame:
     """Idle time by cause.
 
     Args:
-        judged: the gaps of the devices, and those of the streams.
+        classified: the gaps of the devices, and those of the streams.
 
     Returns:
         A row a `scope` (`device`: all streams idle, the idle time of the timeline; `stream`: each
@@ -52,22 +57,11 @@ def gap_summary(judged: Sequence[JudgedGaps]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    return pd.concat([_by_cause(each) for each in judged], ignore_index=True)
-
-
-def _by_cause(judged: JudgedGaps) -> pd.DataFrame:
-    import pandas as pd
-
-    code, duration = judged.causes.code, judged.gaps.duration
-    size = len(CAUSES)
-    count = np.bincount(code, minlength=size)
-    idle, overlapped, longest = (np.zeros(size, dtype=np.int64) for _ in range(3))
-    np.add.at(idle, code, duration)
-    np.add.at(overlapped, code, judged.gaps.overlapped)
-    np.maximum.at(longest, code, duration)
-    return pd.DataFrame(
-        {
-            "scope": pd.array([judged.gaps.lanes.scope] * size, dtype="str"),
+    parts = []
+    for each in classified:
+        count, idle, overlapped, longest = _sums_by(each, each.cause, len(CAUSES))
+        columns = {
+            "scope": pd.array([each.gaps.lanes.scope] * len(CAUSES), dtype="str"),
             "cause": pd.array(list(CAUSES), dtype="str"),
             "count": count,
             "idle_time_ms": idle / NS_PER_MS,
@@ -76,10 +70,24 @@ def _by_cause(judged: JudgedGaps) -> pd.DataFrame:
             "max_gap_us": longest / NS_PER_US,
             "overlapped_time_ms": overlapped / NS_PER_MS,
         }
+        parts.append(pd.DataFrame(columns))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _sums_by(
+    classified: ClassifiedGaps, number: Int64Array, groups: int
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """Of each group of gaps how many, their time, how much of it overlapped, the longest; ns."""
+    gaps = classified.gaps
+    return (
+        np.bincount(number, minlength=groups),
+        sums(number, gaps.duration, groups),
+        sums(number, gaps.overlapped, groups),
+        np.maximum(maxima(number, gaps.duration, groups), 0),
     )
 
 
-def gap_streams(judged: JudgedGaps) -> pd.DataFrame:
+def gap_streams(classified: ClassifiedGaps) -> pd.DataFrame:
     """Idle time by stream, for gaps of streams; a stream without selected events is left out.
 
     Returns:
@@ -89,19 +97,14 @@ def gap_streams(judged: JudgedGaps) -> pd.DataFrame:
     """
     import pandas as pd
 
-    gaps, lanes = judged.gaps, judged.gaps.lanes
-    size = len(lanes)
-    count = np.bincount(gaps.lane, minlength=size)
-    idle, overlapped, longest = (np.zeros(size, dtype=np.int64) for _ in range(3))
-    np.add.at(idle, gaps.lane, gaps.duration)
-    np.add.at(overlapped, gaps.lane, gaps.overlapped)
-    np.maximum.at(longest, gaps.lane, gaps.duration)
+    lanes, events = classified.gaps.lanes, classified.events
+    count, idle, overlapped, longest = _sums_by(classified, classified.gaps.lane, len(lanes))
     frame = pd.DataFrame(
         {
             "process": pd.array([str(process) for process in lanes.process], dtype="str"),
             "device": lanes.device,
             "stream": lanes.stream,
-            "events": judged.events,
+            "events": events,
             "gap_count": count,
             "idle_time_us": idle / NS_PER_US,
             "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
@@ -110,16 +113,15 @@ def gap_streams(judged: JudgedGaps) -> pd.DataFrame:
             "device_idle_us": (idle - overlapped) / NS_PER_US,
         }
     )
-    order = np.lexsort((np.arange(size), -idle, -count))
-    order = order[judged.events[order] > 0]
-    return frame.iloc[order].reset_index(drop=True)
+    order = np.lexsort((-idle, -count))
+    return frame.iloc[order[events[order] > 0]].reset_index(drop=True)
 
 
-def gap_pairs(judged: JudgedGaps, *, sort: GapSort = "avg") -> pd.DataFrame:
+def gap_pairs(classified: ClassifiedGaps, *, sort: GapSort = "avg") -> pd.DataFrame:
     """Gaps by the kernels around them, by simplified name.
 
     Args:
-        judged: the gaps.
+        classified: the gaps.
         sort: `count`, `avg` (or `avggap`), `max` (or `maxgap`), `stdev`; largest first.
 
     Returns:
@@ -134,37 +136,34 @@ def gap_pairs(judged: JudgedGaps, *, sort: GapSort = "avg") -> pd.DataFrame:
 
     if sort not in get_args(GapSort):
         raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(get_args(GapSort))}")
-    work, gaps = judged.work, judged.gaps
+    work, gaps = classified.work, classified.gaps
     simple, names = simple_codes(work)
-    before, after = simple[gaps.before], simple[gaps.after]
-    first, code = dense_codes([before, after])
-    groups = spread(code, gaps.duration)
-    by_name, _ = dense_codes([code, work.name[gaps.before], work.name[gaps.after]])
-    by_cause = np.zeros((len(first), len(CAUSES)), dtype=np.int64)
-    np.add.at(by_cause, (code, judged.causes.code), gaps.duration)
+    groups = group_durations([simple[gaps.before], simple[gaps.after]], gaps.duration)
+    by_name, _ = number_groups([groups.number, work.name[gaps.before], work.name[gaps.after]])
+    cause = classified.main_cause(groups.number, len(groups))
     frame = pd.DataFrame(
         {
-            "kernel_before": pd.array(texts(before[first], names), dtype="str"),
-            "kernel_after": pd.array(texts(after[first], names), dtype="str"),
+            "kernel_before": pd.array(texts(groups.keys[0], names), dtype="str"),
+            "kernel_after": pd.array(texts(groups.keys[1], names), dtype="str"),
             "count": groups.count,
             "avg_gap_us": groups.mean / NS_PER_US,
-            "max_gap_us": groups.largest / NS_PER_US,
-            "min_gap_us": groups.smallest / NS_PER_US,
-            "std_gap_us": groups.deviation / NS_PER_US,
+            "max_gap_us": groups.longest / NS_PER_US,
+            "min_gap_us": groups.shortest / NS_PER_US,
+            "std_gap_us": groups.deviation(gaps.duration) / NS_PER_US,
             "total_gap_us": groups.total / NS_PER_US,
-            "main_cause": pd.array(texts(by_cause.argmax(axis=1), CAUSES), dtype="str"),
-            "full_names": np.bincount(code[by_name], minlength=len(first)),
+            "main_cause": pd.array(texts(cause, CAUSES), dtype="str"),
+            "full_names": np.bincount(groups.number[by_name], minlength=len(groups)),
         }
     )
     keys = [PAIR_SORTS[sort][0], "total_gap_us", "kernel_before", "kernel_after"]
     return frame.sort_values(keys, ascending=[False, False, True, True]).reset_index(drop=True)
 
 
-def gap_list(judged: JudgedGaps, *, longest: int | None = None) -> pd.DataFrame:
+def gap_list(classified: ClassifiedGaps, *, longest: int | None = None) -> pd.DataFrame:
     """A row a gap, by stream and time; or the longest, with what the host was in.
 
     Args:
-        judged: the gaps.
+        classified: the gaps.
         longest: only so many, the longest first, with three columns more.
 
     Returns:
@@ -179,13 +178,13 @@ def gap_list(judged: JudgedGaps, *, longest: int | None = None) -> pd.DataFrame:
     """
     import pandas as pd
 
-    order = np.arange(len(judged))
+    order = np.arange(len(classified))
     if longest is not None:
-        order = np.argsort(-judged.gaps.duration, kind="stable")[:longest]
-    work, gaps, lanes = judged.work, judged.gaps.chosen(order), judged.gaps.lanes
+        order = np.argsort(-classified.gaps.duration, kind="stable")[:longest]
+    work, gaps, lanes = classified.work, classified.gaps.chosen(order), classified.gaps.lanes
     trace = work.trace
     op, labels = work.tree.cpu_op_label_of_gpu
-    launch = judged.causes.launch[order]
+    launch = classified.launch[order]
     linked = launch != NONE
     begun = trace.ts[np.where(linked, launch, 0)]
     names = trace.names
@@ -198,7 +197,7 @@ def gap_list(judged: JudgedGaps, *, longest: int | None = None) -> pd.DataFrame:
             "start_us": gaps.start / NS_PER_US,
             "gap_us": gaps.duration / NS_PER_US,
             "overlapped_us": gaps.overlapped / NS_PER_US,
-            "cause": pd.array(texts(judged.causes.code[order], CAUSES), dtype="str"),
+            "cause": pd.array(texts(classified.cause[order], CAUSES), dtype="str"),
             "cpu_op": pd.array(texts(op[gaps.after], labels), dtype="str"),
             "kernel_before": pd.array(texts(work.name[gaps.before], names), dtype="str"),
             "kernel_after": pd.array(texts(work.name[gaps.after], names), dtype="str"),
@@ -206,19 +205,8 @@ def gap_list(judged: JudgedGaps, *, longest: int | None = None) -> pd.DataFrame:
         }
     )
     if longest is not None:
-        for column, rows in host_rows(judged, order).items():
-            shown = [names[trace.name[row]] if row != NONE else "" for row in rows.tolist()]
+        for column in HOST_KINDS:
+            rows = host_rows(classified, column, order).tolist()
+            shown = [names[trace.name[row]] if row != NONE else "" for row in rows]
             frame[column] = pd.array(shown, dtype="str")
     return frame
-
-
-def gap_sheets(work: GpuWork) -> dict[str, pd.DataFrame]:
-    """The tables of a report, by the names of their sheets."""
-    devices, streams = judge_gaps(work, "device"), judge_gaps(work, "stream")
-    return {
-        "gap_summary": gap_summary([devices, streams]),
-        "gap_hosts": gap_hosts(devices),
-        "gap_streams": gap_streams(streams),
-        "gap_pairs": gap_pairs(streams),
-        "gaps_longest": gap_list(devices, longest=LONGEST_LISTED),
-    }

@@ -1,17 +1,17 @@
 """Decoded Kineto events to columns, a slice at a time, in codes of interners.
 
 The slices of a large trace are turned into columns in several processes (`slice_worker.py`), each
-with interners of its own; whoever takes a slice over knows what its codes stand for.
+with interners of their own; each answer brings the values behind its codes.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -38,28 +38,24 @@ from tracelens_ext.text import encodable
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    import numpy.typing as npt
-
-    IntArray = npt.NDArray[np.integer]
-    #: Argument → (rows that have it, its values or their codes).
-    ArgPieces = Mapping[str, tuple[IntArray, IntArray]]
-
+IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.integer[Any]]]
+#: Argument → (rows that have it, its values or their codes).
+ArgPieces: TypeAlias = Mapping[str, tuple[IntArray, IntArray]]
 #: (phase, category, process, thread), as the trace spells them.
 Lane = tuple[str, str, int | str, int | str]
-#: What is not an event on a timeline: its kind, name, process and thread, and its arguments
-#: `name` and `labels`.
+#: An event that is not on a timeline: its kind, name, process and thread, and its arguments `name`
+#: and `labels`.
 Special = tuple[int, str, int | str, int | str, str, str]
 
 
-@dataclass(frozen=True)
-class SliceColumns:
-    """The events of a slice, m of them, and what else it holds.
+class SliceColumns(msgspec.Struct, frozen=True):
+    """The events of a slice, m of them on a timeline.
 
     Attributes:
-        count: how many it holds in all.
-        special: those that are none on a timeline.
+        count: how many events the slice holds in all.
+        special: those that are not on a timeline.
         lane: codes of (phase, category, process, thread), shape (m,).
         name: codes of names, shape (m,).
         kind: `EventKind`s, shape (m,).
@@ -134,7 +130,7 @@ class SliceReader:
 
     def _arguments(self, events: list[Event], kind: IntArray) -> tuple[ArgPieces, ArgPieces]:
         numbers: dict[str, tuple[list[IntArray], list[Raw]]] = {}
-        texts: dict[str, list[tuple[IntArray, IntArray]]] = {}
+        texts: dict[str, tuple[list[IntArray], list[IntArray]]] = {}
         for plan in PLAN:
             rows = np.flatnonzero(plan.wanted[kind])
             if not len(rows):
@@ -148,9 +144,15 @@ class SliceReader:
                 of_plans.append(rows)
                 tokens += map(attrgetter(field), args)
             for group in plan.texts:
-                for field, found in self._text_group(rows, args, group).items():
-                    texts.setdefault(NAME_IN_FILE[field], []).append(found)
-        return _parsed_in_row_order(numbers, len(events)), _in_row_order(texts, len(events))
+                for field, (having_text, codes) in self._text_group(rows, args, group).items():
+                    of_plans, of_texts = texts.setdefault(NAME_IN_FILE[field], ([], []))
+                    of_plans.append(having_text)
+                    of_texts.append(codes)
+        count = len(events)
+        return _parsed(numbers, count), {
+            name: _in_row_order(of_plans, np.concatenate(codes), count)
+            for name, (of_plans, codes) in texts.items()
+        }
 
     def _text_group(
         self, rows: IntArray, args: list[Args], fields: tuple[str, ...]
@@ -175,40 +177,32 @@ def _special(event: Event, kind: int) -> Special:
     return kind, event.name, event.pid, event.tid, name, labels
 
 
-def _parsed_in_row_order(
+def _parsed(
     tokens_of: Mapping[str, tuple[list[IntArray], list[Raw]]], count: int
-) -> ArgPieces:
+) -> dict[str, tuple[IntArray, IntArray]]:
     """The integers that several kinds of `count` events have; rows ascending."""
     result: dict[str, tuple[IntArray, IntArray]] = {}
     for name, (of_plans, tokens) in tokens_of.items():
-        values = _parse(tokens, parse_integers)
-        if len(of_plans) == 1:
-            rows, present = of_plans[0], values != MISSING
-            if not present.all():
-                rows, values = rows[present], values[present]
-        else:
-            by_row = np.full(count, MISSING)
-            by_row[np.concatenate(of_plans)] = values
-            rows = np.flatnonzero(by_row != MISSING)
-            values = by_row[rows]
+        rows, values = _in_row_order(of_plans, _parse(tokens, parse_integers), count)
+        present = values != MISSING
+        if not present.all():
+            rows, values = rows[present], values[present]
         if len(rows):
             result[name] = rows, values
     return result
 
 
 def _in_row_order(
-    pieces: Mapping[str, list[tuple[IntArray, IntArray]]], count: int
-) -> dict[str, tuple[IntArray, IntArray]]:
-    """Join what was found on several kinds of `count` events; rows ascending."""
-    result: dict[str, tuple[IntArray, IntArray]] = {}
-    for name, found in pieces.items():
-        result[name] = found[0]
-        if len(found) > 1:
-            values, has = np.empty(count, dtype=found[0][1].dtype), np.zeros(count, dtype=bool)
-            for rows, of_rows in found:
-                values[rows], has[rows] = of_rows, True
-            result[name] = np.flatnonzero(has), values[has]
-    return result
+    of_plans: list[IntArray], values: IntArray, count: int
+) -> tuple[IntArray, IntArray]:
+    """Join the rows, among `count`, that several plans found; rows ascending, values likewise."""
+    if len(of_plans) == 1:
+        return of_plans[0], values
+    rows = np.concatenate(of_plans)
+    by_row, has = np.empty(count, dtype=values.dtype), np.zeros(count, dtype=bool)
+    by_row[rows], has[rows] = values, True
+    rows = np.flatnonzero(has)
+    return rows, by_row[rows]
 
 
 def _parse(tokens: list[Raw], parse: Callable[[list[Raw]], IntArray]) -> IntArray:

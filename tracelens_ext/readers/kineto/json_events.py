@@ -5,8 +5,8 @@ The array is cut into slices of about a megabyte (larger ones leave the processo
 where an event starts, and each slice goes to a typed decoder. A cut is a place that matches
 ``}, {"key"``; inside a JSON string that cannot match, as a quote there is escaped, and a match
 inside a nested array leaves a slice with unbalanced brackets, which no decoder accepts. So a
-slice that decodes was cut rightly. One that does not is halved, and what remains is walked
-event by event: one odd event costs one event.
+slice that can be decoded was cut at the right place. Any other is halved, and the rest of it is
+decoded event by event: one odd event costs one event.
 
 Format: the "Trace Event Format" document of the Chromium project.
 """
@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 import msgspec
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.kineto.json_escapes import mend_bytes
 from tracelens_ext.readers.kineto.lenient_json import (
     IncompleteError,
-    LenientDecoder,
+    LenientText,
     WrongError,
-    end_of_gap,
+    mend_bytes,
 )
 from tracelens_ext.readers.source import SALVAGE
 from tracelens_ext.settings import read_settings
@@ -33,10 +32,21 @@ from tracelens_ext.settings import read_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens_ext.readers.kineto.slice_decoders import EventDecoder, SlicesAhead
+    from tracelens_ext.readers.kineto.workers import SliceWorkers
     from tracelens_ext.readers.source import ByteSource
 
 E = TypeVar("E")
+
+
+class EventDecoder(Protocol[E]):
+    """Turns JSON text into events."""
+
+    def decode(self, text: bytes) -> list[E]:
+        """Decode an array of events; raises `msgspec.DecodeError` if one is unusual."""
+
+    def repair(self, event: object) -> E | None:
+        """Make the best of one unusual event; None if it had to be dropped (and was counted)."""
+
 
 SLICE_BYTES = 1 << 20
 _MEMBER_BYTES = 1 << 16  # read at a time outside the array
@@ -59,7 +69,7 @@ class _Ahead(NamedTuple, Generic[E]):
     Attributes:
         rest: what was left before it.
         piece: what was read.
-        events: what it holds; None where somebody else has it.
+        events: what it holds; None if a worker decodes it.
     """
 
     rest: bytes
@@ -74,13 +84,13 @@ class EventStream(Generic[E]):
         source: the bytes.
         decoder: what makes events of them.
         slice_bytes: how much text to decode at a time.
-        ahead: decodes slices elsewhere; what it takes over is not given here.
+        ahead: worker processes; the events that they decode are not yielded here.
 
     Attributes:
         members: the document's other top-level members, complete once the events are read.
         found_events: whether there was an array of events.
         damage: why the document could not be read to its end, where `read_settings()` asks for
-            salvage and there were events before that.
+            salvage and events come before the damage.
 
     Raises:
         TraceCutOffError: the document ends in the middle.
@@ -92,7 +102,7 @@ class EventStream(Generic[E]):
         source: ByteSource,
         decoder: EventDecoder[E],
         slice_bytes: int = SLICE_BYTES,
-        ahead: SlicesAhead | None = None,
+        ahead: SliceWorkers | None = None,
     ) -> None:
         self._source = source
         self._decoder = decoder
@@ -101,8 +111,6 @@ class EventStream(Generic[E]):
         self._salvage = read_settings().salvage
         self._broken: TraceFormatError | None = None
         self.damage: TraceFormatError | None = None
-        self._exact_json = LenientDecoder(exact=True)
-        self._plain_json = LenientDecoder(exact=False)
         self._rest = b""  # read, but not used yet
         self._at_end = False
         self._cut = _ANY_CUT
@@ -174,8 +182,9 @@ class EventStream(Generic[E]):
             base = self._source.bytes_read - len(self._rest)
             last = self._at_end and len(part) == len(self._rest)
             text = part.decode("utf-8", "surrogateescape")
+            json = LenientText(text, exact=False, last=last)
             try:
-                value, end = self._decode_one(self._plain_json, text, base, last=last)
+                value = self._next_value(json, text, base)
             except IncompleteError:
                 if last:
                     self._cut_off()
@@ -183,8 +192,7 @@ class EventStream(Generic[E]):
                     self._fill(max(min(_MEMBER_BYTES, self._slice_bytes), len(part)))
                 window *= 2
                 continue
-            used = len(text[:end].encode("utf-8", "surrogateescape"))
-            self._rest = self._rest[used:]
+            self._rest = self._rest[_bytes_in(text[: json.used]) :]
             return value
 
     def _fill(self, size: int) -> bool:
@@ -206,7 +214,7 @@ class EventStream(Generic[E]):
             self._rest = self._rest[1:]
             return
         if key := _FIRST_KEY.match(self._rest):
-            # Metadata events come first in many files, and begin otherwise than most events do.
+            # Many files begin with metadata events, whose first key is another one.
             self._cut = re.compile(rb'\}\s*,\s*\{\s*"(?:ph|' + key[1] + rb')"\s*:')
         ended = False
         while not ended:
@@ -243,11 +251,11 @@ class EventStream(Generic[E]):
         self._size = self._slice_bytes if used else self._size * 2
         return events, ended
 
-    def _go_ahead(self, ahead: SlicesAhead) -> Iterator[list[E]]:
-        """Have slices decoded elsewhere, and here while nobody else has time, while all goes well.
+    def _go_ahead(self, ahead: SliceWorkers) -> Iterator[list[E]]:
+        """Have workers decode slices, and decode some here while all of them are busy.
 
-        Where it does not, what was read since is taken back: `_next_events` finds all as if
-        nothing had happened.
+        When a slice is refused or lost, what was read since then is taken back, and this returns:
+        `_next_events` reads it again as if there were no workers.
         """
         begun: deque[_Ahead[E]] = deque()
         own, more = 0, True
@@ -281,20 +289,20 @@ class EventStream(Generic[E]):
         if self._refusals > _MOST_REFUSALS:
             self._ahead = None
 
-    def _begin(self, begun: deque[_Ahead[E]], ahead: SlicesAhead | None) -> bool:
-        """Begin with the next slice, here or elsewhere; False, with nothing changed, if in vain."""
+    def _begin(self, begun: deque[_Ahead[E]], ahead: SliceWorkers | None) -> bool:
+        """Decode the next slice here, or give it to a worker; False, and no change, on failure."""
         try:
             piece = self._read(self._slice_bytes)
-        except TraceError:  # which comes again when it is its turn
+        except TraceError:  # it is raised again when this slice's turn comes
             return False
-        cut = self._last_cut(piece, len(piece))
-        if cut is None:
-            done = False
-        elif ahead is not None:
-            done, events = ahead.put((self._rest, memoryview(piece)[:cut])), None
-        else:
-            events = self._decoded((b"[", self._rest, memoryview(piece)[:cut], b"]"))
-            done = events is not None
+        done, events = False, None
+        if (cut := self._last_cut(piece, len(piece))) is not None:
+            text = b"".join((b"[", self._rest, memoryview(piece)[:cut], b"]"))
+            if ahead is not None:
+                done = ahead.put(text)
+            else:
+                events = self._decoded(text)
+                done = events is not None
         if not done:
             self._source.unread(piece)
             self._at_end = False
@@ -303,9 +311,9 @@ class EventStream(Generic[E]):
         self._rest = piece[cut:].lstrip(_GAP_BYTES)
         return True
 
-    def _decoded(self, parts: tuple[bytes | memoryview, ...]) -> list[E] | None:
+    def _decoded(self, text: bytes) -> list[E] | None:
         try:
-            return self._decoder.decode(b"".join(parts))
+            return self._decoder.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._refused()
             return None
@@ -357,17 +365,12 @@ class EventStream(Generic[E]):
     def _walk(self, body: bytes, base: int) -> tuple[list[E], int, bool]:
         """As `_slice`, one event at a time, with a lenient decoder."""
         text = body.decode("utf-8", "surrogateescape")
+        json = LenientText(text, exact=True, last=self._at_end)
         events: list[E] = []
-        position, ended = 0, False
-        while not ended:
-            start = end_of_gap(text, position)
-            if text.startswith("]", start):
-                position, ended = start + 1, True
-                continue
+        ended = False
+        while not (ended := json.ends_array()):
             try:
-                value, position = self._decode_one(
-                    self._exact_json, text, base, start, last=self._at_end
-                )
+                event = self._decoder.repair(self._next_value(json, text, base))
             except IncompleteError:
                 break
             except TraceFormatError as error:
@@ -375,22 +378,18 @@ class EventStream(Generic[E]):
                     raise
                 self._broken, ended = error, True
                 break
-            event = self._decoder.repair(value)
             if event is not None:
                 events.append(event)
-        return events, len(text[:position].encode("utf-8", "surrogateescape")), ended
+        return events, _bytes_in(text[: json.used]), ended
 
-    def _decode_one(
-        self, decoder: LenientDecoder, text: str, base: int, start: int = 0, *, last: bool
-    ) -> tuple[object, int]:
-        """Decode one value out of text that begins at the byte `base` of the document."""
+    def _next_value(self, json: LenientText, text: str, base: int) -> object:
+        """Decode a value out of text that begins at the byte `base` of the document."""
         try:
-            return decoder.decode(text, start, last=last)
+            return json.value()
         except WrongError as error:
             place = ""
             if error.position is not None:
-                before = text[: error.position].encode("utf-8", "surrogateescape")
-                place = f" at byte {base + len(before):,}"
+                place = f" at byte {base + _bytes_in(text[: error.position]):,}"
             self._refuse(error.problem.replace("{place}", place), _REMEDY_DAMAGED)
 
     def _refuse(self, problem: str, remedy: str) -> NoReturn:
@@ -408,3 +407,7 @@ class EventStream(Generic[E]):
             f"the JSON ends in the middle, after {self._count:,} events",
             f"{remedy}, or {SALVAGE}" if self.found_events else remedy,
         ) from None
+
+
+def _bytes_in(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))

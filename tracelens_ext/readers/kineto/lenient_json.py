@@ -1,7 +1,10 @@
-"""One JSON value at a time out of text that need not be complete, nor quite right.
+r"""Decode one JSON value at a time out of text that need not be complete, nor quite right.
 
-Control characters within strings, `NaN` and `Infinity` pass, as in Python's own decoder; and
-backslashes that begin no escape (`json_escapes`).
+Control characters within strings, `NaN` and `Infinity` are accepted, as by Python's own decoder.
+So are backslashes that were not escaped, as old profilers wrote them in names:
+``"C:\kernels\q.cu"``. Such a backslash begins none of the escapes of JSON, so it stands for itself.
+One that happens to begin an escape (``\new``) cannot be told from it, and one before the closing
+quote hides that quote.
 """
 
 from __future__ import annotations
@@ -9,20 +12,17 @@ from __future__ import annotations
 import json
 import re
 
-from tracelens_ext.readers.kineto.json_escapes import length_before, mend_text
-
 #: An error of the standard decoder this near the end of the text may be due to the end itself.
 _END_MARGIN = 16
 #: What a document that is cut off may end with, where the decoder stumbles over it.
 _UNFINISHED = re.compile(
     r"(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|N|Na|-?I[nfity]*|-|\.|\.?[eE][+-]?|,)?\s*\Z"
+    r"|u[0-9a-fA-F]{4}\Z"
 )
-_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,4})?\Z")
-_WRONG_ESCAPE = "Invalid \\"
-_WINDOW = 1 << 13  # how much text is mended at first: few values are longer
+_ESCAPE = r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?'
+_ESCAPE_IN_TEXT, _ESCAPE_IN_BYTES = re.compile(_ESCAPE), re.compile(_ESCAPE.encode())
 _NUMBER = "0123456789.eE+-"
 _GAP = re.compile(r"[\s,]*")
-_TOO_DEEP, _TOO_LONG = "is nested too deeply to be a trace", "holds a number that is too long"
 
 
 class Number(str):
@@ -36,10 +36,10 @@ class IncompleteError(Exception):
 
 
 class WrongError(Exception):
-    """The text is no JSON, however it goes on.
+    """The text is no JSON, whatever follows.
 
     Args:
-        problem: what is wrong, a clause; with `{place}` for the place, where that is known.
+        problem: what is wrong, a clause; with `{place}` for the place if that is known.
         position: where in the text.
     """
 
@@ -48,85 +48,89 @@ class WrongError(Exception):
         super().__init__(problem)
 
 
-class LenientDecoder:
-    """Decodes values.
+class LenientText:
+    """A text, of which values are decoded.
 
     Args:
+        text: the text.
         exact: whether numbers are kept as `Number`s.
+        last: whether nothing comes after `text`.
     """
 
-    def __init__(self, *, exact: bool) -> None:
+    def __init__(self, text: str, *, exact: bool, last: bool) -> None:
+        self._given, self._text, self._last = text, mend_text(text), last
         kind = Number if exact else None
         self._json = json.JSONDecoder(strict=False, parse_float=kind, parse_int=kind)
+        self._end = 0
 
-    def decode(self, text: str, start: int, *, last: bool) -> tuple[object, int]:
-        """Decode one value.
+    @property
+    def used(self) -> int:
+        """How much of the text was decoded so far, in characters."""
+        return length_before(self._given, self._end)
 
-        Args:
-            text: what is there.
-            start: where in `text` the value begins, after white space and commas.
-            last: whether nothing comes after `text`.
+    def ends_array(self) -> bool:
+        """Whether the next character closes an array; it is consumed then."""
+        start = self._after_gap()
+        if not self._text.startswith("]", start):
+            return False
+        self._end = start + 1
+        return True
 
-        Returns:
-            The value, and where in `text` it ends.
+    def value(self) -> object:
+        """Decode the next value, after white space and commas.
 
         Raises:
             IncompleteError: further text may complete it.
             WrongError: no text will.
         """
         try:
-            value, end = self._json.raw_decode(text, end_of_gap(text, start))
+            value, end = self._json.raw_decode(self._text, self._after_gap())
         except json.JSONDecodeError as error:
-            if _may_go_on(text, error, last=last):
+            if self._may_go_on(error):
                 raise IncompleteError from None
-            if error.msg.startswith(_WRONG_ESCAPE):
-                return self._decode_mended(text, end_of_gap(text, start), last=last)
-            raise _wrong(error, error.pos) from None
+            position = length_before(self._given, error.pos)
+            raise WrongError(f"is not valid JSON{{place}} ({error.msg})", position) from None
         except RecursionError:
-            raise WrongError(_TOO_DEEP) from None
+            raise WrongError("is nested too deeply to be a trace") from None
         except ValueError:  # Python refuses integers of thousands of digits
-            raise WrongError(_TOO_LONG) from None
-        in_number = text[end - 1] in _NUMBER and not text[end:].strip(_NUMBER)
-        if in_number and (end < len(text) or not last):
+            raise WrongError("holds a number that is too long") from None
+        in_number = self._text[end - 1] in _NUMBER and not self._text[end:].strip(_NUMBER)
+        if in_number and (end < len(self._text) or not self._last):
             raise IncompleteError  # its other digits follow, or are cut off
-        return value, end
+        self._end = end
+        return value
 
-    def _decode_mended(self, text: str, start: int, *, last: bool) -> tuple[object, int]:
-        """As `decode`, of a value in which a backslash is no escape and stands for itself."""
-        window = _WINDOW
-        while True:
-            part = text[start : start + window]
-            mended = mend_text(part)
-            try:
-                value, end = self._json.raw_decode(mended)
-            except json.JSONDecodeError as error:
-                if start + window < len(text):
-                    window *= 2
-                    continue
-                if _may_go_on(mended, error, last=last):
-                    raise IncompleteError from None
-                raise _wrong(error, start + length_before(part, error.pos)) from None
-            except RecursionError:
-                raise WrongError(_TOO_DEEP) from None
-            except ValueError:
-                raise WrongError(_TOO_LONG) from None
-            return value, start + length_before(part, end)
+    def _after_gap(self) -> int:
+        gap = _GAP.match(self._text, self._end)
+        return gap.end() if gap else self._end
+
+    def _may_go_on(self, error: json.JSONDecodeError) -> bool:
+        """Whether more text might mend an error: it is at the end, or as good as there."""
+        if error.msg.startswith("Unterminated string"):
+            return True
+        if self._last:
+            return bool(_UNFINISHED.match(self._text, error.pos))
+        return error.pos >= len(self._text) - _END_MARGIN
 
 
-def _wrong(error: json.JSONDecodeError, position: int) -> WrongError:
-    return WrongError(f"is not valid JSON{{place}} ({error.msg})", position)
+def mend_bytes(text: bytes) -> bytes:
+    """JSON in which every backslash is an escape; the same object if it was so already."""
+    if b"\\" not in text:
+        return text
+    mended = _ESCAPE_IN_BYTES.sub(lambda found: found[0] if found[1] else rb"\\", text)
+    return text if len(mended) == len(text) else mended
 
 
-def _may_go_on(text: str, error: json.JSONDecodeError, *, last: bool) -> bool:
-    """Whether more text might mend an error: it is at the end, or as good as there."""
-    if error.msg.startswith("Unterminated string"):
-        return True
-    if last:
-        return bool(_UNFINISHED.match(text, error.pos) or _ESCAPE.search(text))
-    return error.pos >= len(text) - _END_MARGIN
+def mend_text(text: str) -> str:
+    """As `mend_bytes`, of decoded text."""
+    return _ESCAPE_IN_TEXT.sub(lambda found: found[0] if found[1] else r"\\", text)
 
 
-def end_of_gap(text: str, position: int) -> int:
-    """Past the white space and commas at `position`."""
-    gap = _GAP.match(text, position)
-    return gap.end() if gap else position
+def length_before(text: str, mended_length: int) -> int:
+    """How much of a text became the first `mended_length` characters of what `mend_text` made."""
+    added = 0
+    for found in _ESCAPE_IN_TEXT.finditer(text):
+        if found.start() + added >= mended_length:
+            break
+        added += found[1] is None
+    return mended_length - added

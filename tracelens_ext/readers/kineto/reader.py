@@ -21,10 +21,9 @@ from msgspec import Raw
 
 from tracelens_ext.readers.builder import Labels, TraceBuilder
 from tracelens_ext.readers.kineto.columns import SliceReader
-from tracelens_ext.readers.kineto.decimals import MISSING_TOKEN
 from tracelens_ext.readers.kineto.json_events import SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto.lenient_json import Number
-from tracelens_ext.readers.kineto.schema import NAME_IN_FILE, NO_DURATION, NO_PHASE, Args, Event
+from tracelens_ext.readers.kineto.schema import NAME_IN_FILE, NO_PHASE, Event
 from tracelens_ext.readers.kineto.workers import slices_ahead
 from tracelens_ext.readers.salvage import salvage_note
 from tracelens_ext.text import encodable
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
 
 _EVENTS_AT_ONCE = 4096
-_ABSENT = {field: getattr(Args(), field) for field in NAME_IN_FILE}
 
 FORMAT = "PyTorch profiler (Kineto) JSON"
 
@@ -70,24 +68,13 @@ class KinetoColumns:
 
     def _repaired(self, event: dict[str, object]) -> Event:
         args = event.get("args")
-        given = args if isinstance(args, dict) else {}
-        return Event(
-            ph=_text(event.get("ph")),
-            cat=_text(event.get("cat")),
-            name=_text(event.get("name")),
-            pid=_label(event.get("pid")),
-            tid=_label(event.get("tid")),
-            ts=_raw(event, "ts", MISSING_TOKEN),
-            dur=_raw(event, "dur", NO_DURATION),
-            id=_raw(event, "id", MISSING_TOKEN),
-            args=Args(
-                **{
-                    field: _raw(given, name, _ABSENT[field])
-                    for field, name in NAME_IN_FILE.items()
-                    if name in given
-                }
-            ),
-        )
+        fields: dict[str, object] = {key: _text(event.get(key)) for key in ("ph", "cat", "name")}
+        fields |= _present(event, ("ts", "dur", "id"))
+        fields["args"] = _present(args, NAME_IN_FILE.values()) if isinstance(args, dict) else {}
+        (repaired,) = self.decode(msgspec.json.encode([fields], enc_hook=_python_value))
+        # Apart, because numbers beyond 64 bits cannot be encoded.
+        repaired.pid, repaired.tid = _label(event.get("pid")), _label(event.get("tid"))
+        return repaired
 
     def add_objects(self, events: list[object]) -> None:
         """Take over events that are Python objects already."""
@@ -157,14 +144,9 @@ def _label(value: object) -> int | str:
         return _text(value)
 
 
-def _raw(holder: Mapping[str, object], name: str, absent: Raw) -> Raw:
-    """A member as raw JSON text, `absent` where it is missing or null."""
-    value = holder.get(name)
-    if value is None:
-        return absent
-    if isinstance(value, Number):
-        return Raw(value.encode())
-    return Raw(msgspec.json.encode(_plain(value), enc_hook=_python_value))
+def _present(holder: Mapping[str, object], names: Iterable[str]) -> dict[str, object]:
+    """Those of the members that are neither missing nor null, fit for being encoded."""
+    return {name: _plain(holder[name]) for name in names if holder.get(name) is not None}
 
 
 def _python_value(value: object) -> object:

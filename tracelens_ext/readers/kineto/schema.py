@@ -88,7 +88,7 @@ class Plan:
     Args:
         kinds: the kinds of events.
         numbers: fields of `Args` that hold integers.
-        texts: groups of text fields; an event that lacks a group's first lacks the others.
+        texts: groups of text fields; an event without a group's first has none of the group.
         flow_id: whether the event's own id is wanted.
     """
 

@@ -20,7 +20,6 @@ Cell = object
 
 _NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d*)?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _PLAIN_DIGITS = 18  # more may not fit in 64 bits
-#: Beyond, a number of ns does not fit in 64 bits.
 _MOST = 2**63 - 1
 #: How units are written → how many ns, or bytes, they are.
 _TIMES = {
@@ -41,39 +40,26 @@ _SIZES = {
 
 
 class UnknownUnitError(ValueError):
-    """A title tells a unit that the column's numbers cannot have."""
+    """The title of a column names a unit that its numbers cannot have."""
 
 
 def nanoseconds(cells: Sequence[Cell], unit: str | None) -> list[int | None]:
-    """Times in ns, digits finer than that rounded; None for an empty cell.
+    """Times in ns, finer digits rounded; None for an empty cell.
 
     Args:
         cells: the numbers.
-        unit: the unit that the title of the column tells; ns without.
+        unit: the unit in the title of the column; ns without one.
 
     Raises:
         UnknownUnitError: the unit is unknown.
         ValueError: a cell is no number, or does not fit in 64 bits.
     """
-    factor = _TIMES.get((unit or "ns").casefold())
-    if factor is None:
-        raise UnknownUnitError(unit)
-    if factor == 1 and (plain := _plain(cells)) is not None:
-        return plain
-    return [_rounded(_exact(cell), factor) for cell in cells]
+    return _scaled(cells, _TIMES, unit or "ns")
 
 
 def sizes(cells: Sequence[Cell], unit: str | None) -> list[int | None]:
-    """Sizes in bytes, as far as their digits tell; as `nanoseconds`.
-
-    Args:
-        cells: the numbers.
-        unit: the unit that the title of the column tells; bytes without.
-    """
-    factor = _SIZES.get((unit or "bytes").casefold())
-    if factor is None:
-        raise UnknownUnitError(unit)
-    return [_rounded(_exact(cell), factor) for cell in cells]
+    """Sizes in bytes, as exact as their digits; bytes without a unit; else as `nanoseconds`."""
+    return _scaled(cells, _SIZES, unit or "bytes")
 
 
 def whole(cells: Sequence[Cell]) -> list[int | None]:
@@ -82,49 +68,57 @@ def whole(cells: Sequence[Cell]) -> list[int | None]:
     Raises:
         ValueError: a cell is no whole number, or does not fit in 64 bits.
     """
-    if (plain := _plain(cells)) is not None:
-        return plain
-    numbers = [_exact(cell) for cell in cells]
-    if any(number is not None and number != number.to_integral_value() for number in numbers):
-        raise ValueError("a fraction")
-    return [_rounded(number, 1) for number in numbers]
+    numbers = _plain(cells)
+    if numbers is None:
+        exact = [_exact(cell) for cell in cells]
+        if any(number is not None and number != number.to_integral_value() for number in exact):
+            raise ValueError("a fraction")
+        numbers = [_rounded(number) for number in exact]
+    return numbers
+
+
+def _scaled(cells: Sequence[Cell], factors: dict[str, int], unit: str) -> list[int | None]:
+    factor = factors.get(unit.casefold())
+    if factor is None:
+        raise UnknownUnitError(unit)
+    plain = _plain(cells) if factor == 1 else None
+    return [_rounded(_exact(cell), factor) for cell in cells] if plain is None else plain
 
 
 def _plain(cells: Sequence[Cell]) -> list[int | None] | None:
-    """The numbers, if all are texts of few digits and nothing else: nearly always, and fast."""
+    """The numbers if all are texts of few digits and nothing else, as nearly always; fast."""
     texts = cast("Sequence[str]", cells)
     try:
         joined = "".join(texts)
-    except TypeError:  # they are not
-        return None
-    if not (joined.isascii() and joined.isdigit()):
+    except TypeError:  # some are no texts
         return None
     lengths = set(map(len, texts))
-    if not 0 < min(lengths) <= max(lengths) <= _PLAIN_DIGITS:
+    if not (joined.isascii() and joined.isdigit()) or not min(lengths) > 0:
         return None
-    return [int(text) for text in texts]
+    return [int(text) for text in texts] if max(lengths) <= _PLAIN_DIGITS else None
 
 
 def _exact(cell: Cell) -> Decimal | None:
     if isinstance(cell, str):
         text = cell.strip()
-        if not text or text == "-":
+        if text in ("", "-"):
             return None
-        if not _NUMBER.fullmatch(text):
-            raise ValueError("no number")
-        return Decimal(text.replace(",", ""))
-    if cell is None or (isinstance(cell, Real) and math.isnan(cell)):
-        return None
-    if isinstance(cell, Integral) and not isinstance(cell, bool):
-        return Decimal(int(cell))
-    if isinstance(cell, Decimal):
+        if _NUMBER.fullmatch(text):
+            return Decimal(text.replace(",", ""))
+    elif isinstance(cell, bool):
+        pass
+    elif isinstance(cell, Decimal):
         return cell if cell.is_finite() else None
-    if isinstance(cell, Real) and math.isfinite(cell) and not isinstance(cell, bool):
+    elif isinstance(cell, Integral):
+        return Decimal(int(cell))
+    elif cell is None or (isinstance(cell, Real) and math.isnan(cell)):
+        return None
+    elif isinstance(cell, Real) and math.isfinite(cell):
         return Decimal(repr(float(cell)))
     raise ValueError("no number")
 
 
-def _rounded(number: Decimal | None, factor: int) -> int | None:
+def _rounded(number: Decimal | None, factor: int = 1) -> int | None:
     if number is None:
         return None
     if number.adjusted() > 20:

@@ -107,7 +107,7 @@ class Piece:
     units: Mapping[str, str | None]
 
     def nanoseconds(self, column: str) -> list[int | None]:
-        """The times of a column in ns; None where there is none.
+        """The times of a column in ns; None for an empty cell.
 
         Raises:
             TraceFormatError: the unit is unknown, or a cell is no number.
@@ -121,7 +121,7 @@ class Piece:
         return self._numbers(column, lambda cells: sizes(cells, unit))
 
     def whole(self, column: str) -> list[int | None]:
-        """The whole numbers of a column; None where there is none.
+        """The whole numbers of a column; None for an empty cell.
 
         Raises:
             TraceFormatError: a cell is no whole number.
@@ -247,17 +247,15 @@ def _find(rows: Rows, report: Report, source: str) -> Table:
 def _table(rows: Iterator[tuple[int, Row]], titles: Row, report: Report, source: str) -> Table:
     known = (*_COLUMNS[report], *_OPTIONAL.get(report, ()))
     places = {column: at for column, at in _places(titles).items() if column in known}
-    return Table(source, _pieces(_body(rows, len(titles), source), places, source))
-
-
-def _pieces(
-    rows: Iterator[tuple[int, Row]], places: Mapping[str, tuple[int, str | None]], source: str
-) -> Iterator[Piece]:
     units = {column: unit for column, (_, unit) in places.items()}
-    while some := list(islice(rows, _ROWS_AT_ONCE)):
-        lines = [line for line, _ in some]
-        columns = {column: [row[place] for _, row in some] for column, (place, _) in places.items()}
-        yield Piece(source, lines, columns, units)
+    body = _body(rows, len(titles), source)
+
+    def pieces() -> Iterator[Piece]:
+        while some := list(islice(body, _ROWS_AT_ONCE)):
+            columns = {name: [row[place] for _, row in some] for name, (place, _) in places.items()}
+            yield Piece(source, [line for line, _ in some], columns, units)
+
+    return Table(source, pieces())
 
 
 def _body(rows: Iterator[tuple[int, Row]], width: int, source: str) -> Iterator[tuple[int, Row]]:

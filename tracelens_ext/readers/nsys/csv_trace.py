@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
+from tracelens_ext.readers.builder import Interner, TraceBuilder
 from tracelens_ext.readers.kineto.decimals import MISSING_NS
 from tracelens_ext.readers.nsys.csv_tables import Piece, Report, open_report
 from tracelens_ext.readers.nsys.database import distinct_rows
@@ -58,8 +58,6 @@ def read_gpu_trace(source: TableSource | ByteSource) -> Trace:
         _add(piece, builder, devices)
     trace = builder.finish(
         devices=devices.described(),
-        metadata={},
-        labels=Labels(),
         path=table.source,
         format_name=FORMAT,
         bytes_read=source.bytes_read if isinstance(source, ByteSource) else 0,

@@ -16,9 +16,10 @@ from urllib.parse import quote
 
 import numpy as np
 
+from tracelens_ext.cache.identity import journal_beside
 from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError
+from tracelens_ext.readers.source import SQLITE_MAGIC
 from tracelens_ext.readers.unsupported import one_line
-from tracelens_ext.trace_files import journal_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     from tracelens_ext.trace import Int64Array
 
-#: The first bytes of every SQLite database.
-SQLITE_MAGIC = b"SQLite format 3\x00"
 #: What a column holds where a row has no whole number; as a time it is beyond all limits.
 MISSING = -(2**62)
 
@@ -204,9 +203,9 @@ class NsysDatabase:
                 yield dict(zip(columns, pieces, strict=True))
 
     def texts(self, table: str, column: str, where: str = "") -> Iterator[bytes | None]:
-        """The texts of a column in the table's order; None where a row has none.
+        """The texts of a column in the table's order; None for a row without one.
 
-        A column that is not there has None in every row.
+        For a column that is not there every row is None.
         """
         if table not in self.tables:
             return

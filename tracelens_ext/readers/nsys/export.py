@@ -11,31 +11,13 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.nsys.database import SQLITE_MAGIC
 from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.settings import read_settings
-from tracelens_ext.trace_files import REPORT_SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens_ext.cache.store import TraceCache
-
-_MAGIC = b"NVIDIA Tegra Profiler Report"
-_NOT_REPORTS = (b"{", b"[", b"\x1f\x8b", SQLITE_MAGIC)  # traces under a misleading name
-
-
-def is_report(path: Path) -> bool:
-    """Whether a file is a report: by its content, or by its name where the content may be one."""
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            head = file.read(64).lstrip()
-    except (OSError, ValueError):
-        return False  # whoever reads it will say why
-    named = path.name.lower().endswith(REPORT_SUFFIXES)
-    return head.startswith(_MAGIC) or (named and bool(head) and not head.startswith(_NOT_REPORTS))
 
 
 @contextmanager
@@ -68,7 +50,7 @@ def _temporary_folder(cache: TraceCache | None) -> Iterator[Path]:
             cache.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             where = cache.folder
         except OSError:
-            pass  # whoever keeps the export will say so
+            pass  # the cache says so when it keeps the export
     try:
         folder = tempfile.TemporaryDirectory(prefix=".nsys-", suffix=TEMPORARY_SUFFIX, dir=where)
     except OSError:

@@ -1,0 +1,97 @@
+"""Checking packs: each fault is found and named."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracelens_ext.categorize import (
+    Example,
+    Finding,
+    Rule,
+    RulePack,
+    builtin_categorizer,
+    check_pack,
+)
+from tracelens_ext.categorize.check import check_packs
+from tracelens_ext.categorize.stages import BoundPack
+
+
+def findings(*rules: Rule) -> list[tuple[str, str]]:
+    numbered = [
+        Rule(**{field: getattr(rule, field) for field in Rule.__slots__} | {"number": number})
+        for number, rule in enumerate(rules, start=1)
+    ]
+    return [(f.place, f.problem) for f in check_pack(RulePack("x", tuple(numbered)))]
+
+
+def names(*texts: str) -> tuple[Example, ...]:
+    return tuple(Example(text) for text in texts)
+
+
+def test_a_sound_pack_has_no_findings() -> None:
+    assert findings(
+        Rule("A", "foo_", examples=names("foo_1"), not_examples=names("bar")),
+        Rule("B", "bar", cpu_op="mm", examples=(Example("bar", "aten::mm"),)),
+        Rule("C", "bar", examples=names("bar"), not_examples=(Example("foo"),)),
+        Rule("misc", ".*"),
+    ) == []  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rules", "problem"),
+    [
+        ([Rule("A", "foo")], "rule 1: has no examples, so nothing proves that it works"),
+        ([Rule("A", "foo", examples=names("bar"))], "rule 1: does not find its example 'bar'"),
+        (
+            [Rule("A", "foo", examples=names("foo"), not_examples=names("xfoo"))],
+            "rule 1: finds its not_example 'xfoo'",
+        ),
+        (
+            [Rule("A", "f", examples=names("f")), Rule("B", "foo|o", examples=names("foo", "o"))],
+            "rule 2: its example 'foo' goes to x:1 (A), which comes first",
+        ),
+        (
+            [Rule("A", "f", examples=names("f")), Rule("A", "foo", examples=names("foo"))],
+            "rule 2: can never win: x:1 has all of its examples",
+        ),
+        (
+            [Rule("A", "f", cpu_op="mm", examples=names("f"))],
+            "rule 1: its example 'f' needs the operation that launched it",
+        ),
+        (
+            [Rule("A", "f", cpu_op="mm", examples=(Example("f", "aten::add"),))],
+            "rule 1: its condition cpu_op does not find 'aten::add' of its example 'f'",
+        ),
+        (
+            [Rule("A", "(a|a|aa)+$", examples=names("aa"))],
+            "rule 1: pattern takes over 0.6 s on a name of 2000 characters",
+        ),
+    ],
+)
+def test_each_fault_is_found(rules: list[Rule], problem: str) -> None:
+    found = [f"{place.split(': ', 1)[1]}: {text}" for place, text in findings(*rules)]
+    assert len(found) == 1
+    assert found[0].startswith(problem)
+
+
+def test_rules_of_other_packs_can_take_the_examples() -> None:
+    first = RulePack("first", (Rule("A", "foo", examples=names("foo")),))
+    second = RulePack("second", (Rule("B", "foo_", examples=names("foo_")),))
+    for_choice = RulePack("third", (Rule("C", "foo", examples=names("foo")),), selectable=True)
+    of_ops = RulePack("fourth", (Rule("D", "foo", examples=names("foo")),), kind="op")
+    packs = [BoundPack(pack, "rules") for pack in (first, second, for_choice, of_ops)]
+    assert [(f.severity, f.place) for f in check_packs(packs)] == [
+        ("error", "pack 'second': rule 1"),
+        ("warning", "pack 'second': rule 1"),
+    ]
+
+
+def test_the_built_in_packs_load_and_every_example_holds() -> None:
+    built_in = builtin_categorizer()
+    assert built_in.problems == []
+    assert len(built_in.packs) > 10
+    assert [f for f in check_packs(built_in.packs) if f.severity == "error"] == []
+
+
+def test_a_finding_is_a_plain_value() -> None:
+    assert Finding("error", "x: rule 1", "p") == Finding("error", "x: rule 1", "p")

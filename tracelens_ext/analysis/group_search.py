@@ -1,0 +1,92 @@
+"""Look-ups among events that are sorted by group (a thread, a stream) and time.
+
+Groups are few, so a loop over them costs nothing; within one of them numpy does the work.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.ordering import stable_order
+from tracelens_ext.trace import NONE
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tracelens_ext.trace import Int64Array
+
+    IntArray = npt.NDArray[np.integer]
+
+
+def by_group_and_time(group: IntArray, time: Int64Array) -> Int64Array:
+    """The order by group, then by time. Traces are nearly sorted by time already.
+
+    Args:
+        group: small numbers, shape (m,).
+        time: shape (m,).
+    """
+    order = np.argsort(time, kind="stable")
+    return order[stable_order(group[order])]
+
+
+def items_before(
+    group: IntArray, time: Int64Array, asked_group: IntArray, asked_time: Int64Array
+) -> Int64Array:
+    """How many items come before a group and time.
+
+    Args:
+        group: of the items, sorted by group and time, shape (m,).
+        time: of the items, shape (m,).
+        asked_group: small numbers, shape (k,).
+        asked_time: shape (k,).
+
+    Returns:
+        The index of the first item of the group that is not earlier, or of what would follow it;
+        shape (k,).
+    """
+    result = np.empty(len(asked_group), dtype=np.int64)
+    least = int(asked_group.min(initial=0))
+    count = np.bincount(asked_group - least)
+    present = np.flatnonzero(count)
+    wanted = (present + least).astype(group.dtype)  # of another type, all groups were converted
+    begins, ends = (np.searchsorted(group, wanted, side).tolist() for side in ("left", "right"))
+    bounds = np.cumsum(count[present])
+    places = np.split(stable_order(asked_group - least), bounds)  # and what is left: nothing
+    for begin, end, asked in zip(begins, ends, places, strict=False):
+        result[asked] = begin + np.searchsorted(time[begin:end], asked_time[asked])
+    return result
+
+
+def last_before(
+    group: IntArray, time: Int64Array, asked_group: IntArray, asked_time: Int64Array
+) -> Int64Array:
+    """The last item of a group that is earlier than a time; arguments as for `items_before`.
+
+    Returns:
+        An index into the items, `NONE` where none is earlier, shape (k,).
+    """
+    at = items_before(group, time, asked_group, asked_time) - 1
+    found = at >= 0
+    found[found] = group[at[found]] == asked_group[found]
+    return np.where(found, at, NONE)
+
+
+def running_maximum(group: IntArray, values: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The largest value so far within each group.
+
+    Args:
+        group: ascending, shape (m,).
+        values: shape (m,).
+
+    Returns:
+        The maxima, and the places that hold them (the last of equals), both shape (m,).
+    """
+    place = np.arange(len(values))
+    bounds = np.flatnonzero(np.diff(group)) + 1
+    for begin, end in zip([0, *bounds], [*bounds, len(values)], strict=True):
+        highest = np.maximum.accumulate(values[begin:end])
+        place[begin:end][values[begin:end] < highest] = begin
+        np.maximum.accumulate(place[begin:end], out=place[begin:end])
+    return values[place], place

@@ -1,0 +1,235 @@
+# mypy: disable-error-code="empty-body"
+"""The hooks: everything a plugin can add, each with an example.
+
+A plugin is a module (or any object) named by an entry point of the group `tracelens_ext`:
+
+    [project.entry-points.tracelens_ext]
+    my-company = "my_company_tracelens"
+
+It implements the hooks it needs, as functions of these names marked with `hookimpl`, and takes
+only the arguments it uses. A hook is called once a run, never once a kernel. A plugin that
+fails is reported by name, and the run goes on without it.
+
+The order does not depend on the order of installation: `hookimpl(priority=…)`, or `priority` in a
+rule pack, decides, then the name of the plugin.
+
+What comes with this distribution uses the same hooks. All plugins are imported at the start of a
+run, so a plugin should import what is slow (pandas) inside its functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+
+import pluggy
+
+from tracelens_ext.errors import TraceFormatError
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    import pandas as pd
+
+    from tracelens_ext.categorize.rules import RulePack
+    from tracelens_ext.readers.source import ByteSource
+    from tracelens_ext.trace import Trace
+
+PROJECT: Final = "tracelens_ext"
+"""The project name for pluggy and the entry point group."""
+
+_OPTIONS: Final = "tracelens_ext_options"
+_hookspec: Final = pluggy.HookspecMarker(PROJECT)
+_marker: Final = pluggy.HookimplMarker(PROJECT)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class HookOptions:
+    """What a plugin says about one of its hooks.
+
+    Attributes:
+        priority: among plugins, higher first.
+        selectable: when True, the hook takes part only when a user chooses the plugin by name.
+    """
+
+    priority: int = 0
+    selectable: bool = False
+
+
+@overload
+def hookimpl(function: _Function) -> _Function: ...
+@overload
+def hookimpl(
+    *, priority: int = 0, selectable: bool = False
+) -> Callable[[_Function], _Function]: ...
+def hookimpl(
+    function: _Function | None = None, *, priority: int = 0, selectable: bool = False
+) -> _Function | Callable[[_Function], _Function]:
+    """Mark a function of a plugin as the implementation of the hook it is named after.
+
+    Args:
+        function: the function, when used without brackets.
+        priority: among plugins, higher first. Rule packs carry their own.
+        selectable: take part only when chosen with `--categorizer PLUGIN` (for
+            `tracelens_categorize_kernels`; rule packs carry their own).
+
+    Example:
+        >>> @hookimpl(priority=10)
+        ... def tracelens_categorize_kernels(table):
+        ...     return ["Mine" if n.startswith("mine_") else None for n in table["kernel_name"]]
+    """
+
+    def mark(target: _Function) -> _Function:
+        setattr(target, _OPTIONS, HookOptions(priority, selectable))
+        return _marker(target)
+
+    return mark if function is None else mark(function)
+
+
+def options_of(function: Callable[..., Any]) -> HookOptions:
+    """What `hookimpl` was told about a function; the defaults for pluggy's own marker."""
+    options = getattr(function, _OPTIONS, None)
+    return options if isinstance(options, HookOptions) else HookOptions()
+
+
+@_hookspec
+def tracelens_rule_packs() -> Iterable[str | os.PathLike[str] | Mapping[str, Any] | RulePack]:
+    """Rule packs to add.
+
+    Returns:
+        Any mix of paths of TOML rule packs, paths of JSON engine/model maps, the same tables as
+        dicts, and `RulePack` objects.
+
+    Example:
+        >>> from pathlib import Path
+        >>> @hookimpl
+        ... def tracelens_rule_packs():
+        ...     return [Path(__file__).with_name("my_rules.toml")]
+    """
+
+
+@_hookspec
+def tracelens_categorize_kernels(
+    table: pd.DataFrame,
+) -> Sequence[str | None] | pd.Series[Any]:
+    """Categorise kernels in Python: one call a run, with every distinct kernel at once.
+
+    Args:
+        table: one row for each distinct pair, columns `kernel_name` (text) and `cpu_op` (the
+            operation that launched it, None where the trace does not say). It is a copy.
+
+    Returns:
+        One category a row, in the same order; None (or NaN) where the plugin has no opinion,
+        and the next plugin or rule is asked.
+
+    Example:
+        >>> @hookimpl
+        ... def tracelens_categorize_kernels(table):
+        ...     mine = table["kernel_name"].str.contains("my_company::")
+        ...     return mine.map({True: "My Company", False: None})
+    """
+
+
+@_hookspec
+def tracelens_sheets() -> Iterable[Any]:
+    """Sheets of the report that say what they hold.
+
+    Returns:
+        `tracelens_ext.sheets.sheet.Sheet` objects.
+
+    Example:
+        >>> @hookimpl
+        ... def tracelens_sheets():
+        ...     return [LONGEST_KERNELS]
+    """
+
+
+@_hookspec
+def tracelens_report_sheets(
+    analyzer: object,
+) -> Mapping[str, pd.DataFrame]:
+    """Tables to add to the report as sheets, the short way.
+
+    Args:
+        analyzer: the `TreePerfAnalyzer` of the trace that is being reported.
+
+    Returns:
+        Sheet name (at most 31 characters) → table. A name that the report already has is
+        refused.
+
+    Example:
+        >>> @hookimpl
+        ... def tracelens_report_sheets(analyzer):
+        ...     kernels = analyzer.get_df_kernel_summary()
+        ...     return {"longest_kernels": kernels.nlargest(10, "total_time_ms")}
+    """
+
+
+class Reader:
+    """Reads one trace format.
+
+    Derive from this class, or write one that has `name`, `recognises` and `read` alone.
+
+    Attributes:
+        name: what messages call the format.
+        suffixes: how the names of such files end. Folders and patterns take files with these names
+            for traces. None for a suffix that other files have too, such as `.csv`.
+        how_to_record: how such a file is made, in a line.
+    """
+
+    name: str = ""
+    suffixes: tuple[str, ...] = ()
+    how_to_record: str = ""
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """Whether a file is of this format.
+
+        Args:
+            path: the file; of an open file, what it is called.
+            head: its first bytes, unpacked when the file is gzipped; at least 4,096 unless the
+                file is shorter. Go by these: file names deceive.
+        """
+        raise NotImplementedError
+
+    def read(self, path: Path) -> Mapping[str, Any] | Trace:
+        """Read a file.
+
+        Returns:
+            A document as PyTorch's profiler writes it, `{"traceEvents": [...]}`, with times in
+            µs; or a `Trace`.
+        """
+        raise NotImplementedError
+
+    def read_source(self, source: ByteSource) -> Mapping[str, Any] | Trace:
+        """Read a file, or an open file; as `read`, which this method calls unless it is overridden.
+
+        Args:
+            source: the unpacked bytes, of which none are read yet; it also has the `path`, the
+                `progress` to report and the `cache` for what is converted.
+
+        Raises:
+            TraceFormatError: the file cannot be read; other readers may be asked.
+        """
+        if source.file is None:
+            raise TraceFormatError(
+                source.path, f"is an open file of the format {self.name}", "give its path"
+            )
+        return self.read(source.file)
+
+
+@_hookspec
+def tracelens_readers() -> Iterable[Reader]:
+    """Readers of trace formats.
+
+    Returns:
+        Readers. The first that recognises a file reads it. This distribution's own are asked
+        before those of other plugins.
+
+    Example:
+        >>> @hookimpl
+        ... def tracelens_readers():
+        ...     return [MyFormatReader()]
+    """

@@ -1,0 +1,294 @@
+"""The plugins: found, loaded one by one, and asked; whatever fails is reported by name.
+
+Nothing a plugin does can stop a run: each is imported, registered and called under a guard that
+turns its errors into a line in `PluginRegistry.problems`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+import pluggy
+
+from tracelens_ext.errors import TracelensError
+from tracelens_ext.hooks import hookspecs
+from tracelens_ext.hooks.guard import call_within, guarded, time_limit
+from tracelens_ext.hooks.hookspecs import PROJECT, HookOptions, options_of
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from importlib.metadata import Distribution
+
+NO_PLUGINS_VARIABLE: Final = "TRACELENS_EXT_NO_PLUGINS"
+"""Set to 1 to use only what this distribution itself brings."""
+_OWN_DISTRIBUTION: Final = "tracelens-ext"
+
+T = TypeVar("T")
+
+
+class EntryPointLike(Protocol):
+    """What the registry asks of an entry point."""
+
+    @property
+    def name(self) -> str:
+        """What the plugin is called."""
+
+    @property
+    def value(self) -> str:
+        """What it names, `module` or `module:object`."""
+
+    @property
+    def dist(self) -> Distribution | None:
+        """The installed distribution it belongs to."""
+
+    def load(self) -> Any:  # noqa: ANN401
+        """Import it."""
+
+
+class PluginAnswerError(TracelensError):
+    """A plugin's answer has the wrong shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """An installed plugin, loaded or not.
+
+    Attributes:
+        name: the name of its entry point.
+        module: what the entry point names.
+        distribution: the installed project it belongs to, with its version.
+        own: True for what this distribution brings.
+        hooks: the hooks it implements; empty when it could not be loaded.
+    """
+
+    name: str
+    module: str
+    distribution: str
+    own: bool
+    hooks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Offered(Generic[T]):
+    """One thing that a plugin offers, such as a rule pack, and the plugin."""
+
+    item: T
+    plugin: Plugin
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One plugin's implementation of a hook, ready to be called."""
+
+    name: str
+    plugin: Plugin
+    function: Callable[..., Any]
+    argument_names: tuple[str, ...]
+    options: HookOptions
+
+    def call(self, **arguments: object) -> Any:  # noqa: ANN401
+        """Call it with those of the arguments it takes; other people's under a time limit."""
+        return self._within_limit(lambda: self._call(arguments))
+
+    def items(self, **arguments: object) -> list[Any]:
+        """Call it and list what it answers, generators too, within the time limit.
+
+        Raises:
+            PluginAnswerError: the answer is no list.
+        """
+        return list(self._within_limit(lambda: self._listed(self._call(arguments))))
+
+    def _call(self, arguments: Mapping[str, object]) -> Any:  # noqa: ANN401
+        return self.function(*(arguments[name] for name in self.argument_names))
+
+    def _listed(self, answer: object) -> list[Any]:
+        # A lone text would otherwise be taken letter by letter.
+        if isinstance(answer, (str, bytes, Mapping)) or not isinstance(answer, Iterable):
+            raise PluginAnswerError(f"{self.name}: expected a list, got {type(answer).__name__}")
+        return list(answer)
+
+    def _within_limit(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401
+        return function() if self.plugin.own else call_within(time_limit(), function)
+
+
+class PluginRegistry:
+    """The plugins that take part in a run.
+
+    Args:
+        found: entry points and the distributions they come from, this distribution's first.
+
+    Attributes:
+        plugins: every plugin found, loaded or not.
+        problems: what failed, each `NAME: error` in one line; grows while hooks are called.
+    """
+
+    def __init__(self, found: Iterable[EntryPointLike]) -> None:
+        self.problems: list[str] = []
+        self.plugins: list[Plugin] = []
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        for entry_point in found:
+            self._load(entry_point)
+
+    def guard(self, name: str) -> AbstractContextManager[None]:
+        """A context in which whatever the plugin of that name raises becomes a problem."""
+        return guarded(name, self.problems)
+
+    def hooks(self, name: str) -> list[Hook]:
+        """The implementations of one hook: higher priority first, then by plugin name."""
+        plugins = {plugin.name: plugin for plugin in self.plugins}
+        found = [
+            Hook(
+                name,
+                plugins[implementation.plugin_name],
+                implementation.function,
+                tuple(implementation.argnames),
+                options_of(implementation.function),
+            )
+            for implementation in getattr(self._manager.hook, name).get_hookimpls()
+        ]
+        return sorted(found, key=lambda hook: (-hook.options.priority, hook.plugin.name))
+
+    def offers(
+        self, hook_name: str, check: Callable[[Any], object], **arguments: object
+    ) -> list[Offered[Any]]:
+        """Call a hook of every plugin and collect what they offer.
+
+        Args:
+            hook_name: a hook that answers an iterable, such as `tracelens_readers`.
+            check: called with each item; raises `PluginAnswerError` (or anything else) for one
+                that has the wrong shape. That becomes a problem, and the other items stay.
+            arguments: what the hook may take.
+
+        Returns:
+            The items: higher priority first, then by plugin name, then as the plugin lists them.
+        """
+        offered: list[Offered[Any]] = []
+        for hook in self.hooks(hook_name):
+            with self.guard(hook.plugin.name):
+                for item in hook.items(**arguments):
+                    with self.guard(hook.plugin.name):
+                        check(item)
+                        offered.append(Offered(item, hook.plugin))
+        return offered
+
+    def _load(self, entry_point: EntryPointLike) -> None:
+        plugin = _describe(entry_point)
+        if self._manager.has_plugin(plugin.name):
+            # Two of one name stay apart in listings and messages; the second is not loaded.
+            plugin = replace(plugin, name=f"{plugin.name} ({plugin.distribution})")
+            self.plugins.append(plugin)
+            self.problems.append(
+                f"{plugin.name}: another plugin has this name already; rename the entry point"
+            )
+            return
+        with self.guard(plugin.name):
+            try:
+                hooks = self._register(plugin.name, entry_point.load())
+                plugin = replace(plugin, hooks=hooks)
+            finally:
+                self.plugins.append(plugin)
+
+    def _register(self, name: str, module: object) -> tuple[str, ...]:
+        """Register a loaded plugin and name its hooks; leave nothing behind when that fails."""
+        if self._manager.is_registered(module):
+            other = self._manager.get_name(module)
+            raise PluginAnswerError(f"names the same object as the plugin {other!r}")
+        try:
+            self._manager.register(module, name)
+            self._manager.check_pending()
+            return self._hooks_of(module)
+        except (pluggy.PluginValidationError, PluginAnswerError) as error:
+            # A failed registration leaves the hooks that came before the bad one live.
+            if self._manager.is_registered(module):
+                self._manager.unregister(module)
+            if isinstance(error, PluginAnswerError):
+                raise
+            raise PluginAnswerError(_explain_validation(error)) from None
+
+    def _hooks_of(self, module: object) -> tuple[str, ...]:
+        callers = self._manager.get_hookcallers(module) or []
+        if not callers:
+            raise PluginAnswerError("has no hook; mark its functions with @hookimpl")
+        for caller in callers:
+            for implementation in caller.get_hookimpls():
+                wraps = implementation.wrapper or implementation.hookwrapper
+                if implementation.plugin is module and wraps:
+                    raise PluginAnswerError(f"{caller.name}: hook wrappers are not supported")
+        return tuple(sorted(caller.name for caller in callers))
+
+
+def load_registry(*, plugins: bool = True) -> PluginRegistry:
+    """Find and load the installed plugins now.
+
+    Args:
+        plugins: False to use only this distribution's own. The environment variable
+            `TRACELENS_EXT_NO_PLUGINS=1` does the same for a whole run.
+    """
+    only_own = _only_own(plugins=plugins)
+    return PluginRegistry(e for e in _entry_points() if _is_own(e) or not only_own)
+
+
+def default_registry(*, plugins: bool = True) -> PluginRegistry:
+    """The registry of this process, loaded on first use; see `load_registry`."""
+    # With and without other people's plugins is one registry where there are none.
+    return _loaded(_only_own(plugins=plugins) or all(map(_is_own, _installed())))
+
+
+@lru_cache(maxsize=2)
+def _loaded(only_own: bool) -> PluginRegistry:
+    return PluginRegistry(e for e in _installed() if _is_own(e) or not only_own)
+
+
+@lru_cache(maxsize=1)
+def _installed() -> list[EntryPointLike]:
+    """The entry points of this process: looking for them takes milliseconds."""
+    return _entry_points()
+
+
+def _entry_points() -> list[EntryPointLike]:
+    """Those installed, this distribution's first: nobody else can take their names."""
+    return sorted(entry_points(group=PROJECT), key=lambda e: (not _is_own(e), e.name, e.value))
+
+
+def _only_own(*, plugins: bool) -> bool:
+    """Whether a caller or the user has switched other people's plugins off."""
+    return not plugins or os.environ.get(NO_PLUGINS_VARIABLE, "") not in ("", "0")
+
+
+def _is_own(entry_point: EntryPointLike) -> bool:
+    if entry_point.dist is None:
+        return False
+    name, _ = _name_and_version(entry_point.dist)
+    return name.lower().replace("_", "-") == _OWN_DISTRIBUTION
+
+
+def _describe(entry_point: EntryPointLike) -> Plugin:
+    distribution = entry_point.dist
+    known = "unknown" if distribution is None else " ".join(_name_and_version(distribution))
+    return Plugin(entry_point.name, entry_point.value, known, _is_own(entry_point))
+
+
+@lru_cache(maxsize=256)
+def _name_and_version(distribution: Distribution) -> tuple[str, str]:
+    """What a distribution calls itself; each look at its metadata parses the whole of it."""
+    return distribution.name, distribution.version
+
+
+def _explain_validation(error: pluggy.PluginValidationError) -> str:
+    """Pluggy's message in one line, with the nearest hook when the name is not one."""
+    import difflib
+
+    text = " ".join(str(error).split())
+    if "unknown hook" not in text:
+        return text
+    wrong = text.split("unknown hook ", 1)[1].split("'")[1]
+    known = [name for name in dir(hookspecs) if name.startswith("tracelens_")]
+    near = difflib.get_close_matches(wrong, known, n=1, cutoff=0.3)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return f"unknown hook {wrong!r}; {hint}"

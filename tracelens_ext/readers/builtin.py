@@ -1,0 +1,21 @@
+"""The formats that are read without a plugin: one line each.
+
+They come through the same hook as a plugin's readers. A reader that recognises a format by more
+than its first bytes comes before those that take whatever looks like theirs.
+"""
+
+from tracelens_ext.hooks import Reader, hookimpl
+
+
+@hookimpl
+def tracelens_readers() -> list[Reader]:
+    """The readers, in the order in which they are asked."""
+    from tracelens_ext.readers.kineto import KinetoReader
+    from tracelens_ext.readers.nsys import NsysDatabaseReader, NsysReportReader, NsysTableReader
+
+    return [
+        NsysReportReader(),
+        NsysDatabaseReader(),
+        NsysTableReader(),
+        KinetoReader(),
+    ]

@@ -1,0 +1,268 @@
+"""Write tables as one Excel workbook: a first sheet with an index, a sheet a table, and charts."""
+
+from __future__ import annotations
+
+import io
+import math
+import tempfile
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from xlsxwriter.exceptions import FileCreateError
+
+from tracelens_ext.report import excel_text
+from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.charts import chart_table
+from tracelens_ext.report.excel_cells import Book, checked, print_one_page_wide, put, put_text
+from tracelens_ext.report.excel_charts import CHARTS, write_charts
+from tracelens_ext.report.excel_columns import column_of
+from tracelens_ext.report.units import unit_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+    from xlsxwriter.worksheet import Worksheet
+
+    from tracelens_ext.report.charts import Chart
+    from tracelens_ext.report.excel_columns import Column
+
+MOST_ROWS = 1_048_576  # of a sheet, with the header
+MOST_COLUMNS = 16_384
+#: A table of more cells takes seconds to write here and to open in Excel.
+MANY_CELLS = 200_000
+
+_SUMMARY = "summary"
+_ROWS_AT_ONCE = 8192  # bounds the memory: a million rows are never all Python objects
+# Other than Excel's 15, which XlsxWriter would leave out; of a row without a height Excel makes
+# one as high as its text has lines.
+_ROW_HEIGHT = 15.75
+_INK, _LINK, _GREY = "#1F3B64", "#0563C1", "#666666"
+_HEADER = {
+    "bold": True, "text_wrap": True, "valign": "vcenter", "bg_color": "#DCE6F1",
+    "bottom": 1, "bottom_color": _INK,
+}  # fmt: skip
+_LINES = {"border": 1, "border_color": "#DDDDDD"}
+
+
+def write_workbook(
+    path: str | os.PathLike[str],
+    sheets: Mapping[str, pd.DataFrame],
+    *,
+    facts: Sequence[tuple[str, object]] = (),
+    charts: Sequence[Chart] = (),
+    notes: Sequence[str] = (),
+    descriptions: Mapping[str, str] | None = None,
+    title: str = "GPU performance report",
+) -> list[str]:
+    """Write tables to an Excel file, replacing it only when all is written.
+
+    The first sheet, `summary`, shows the facts, a linked index of the sheets, and the notes; then
+    comes a sheet a table, in the order given; then `charts`, when there are any. The index of a
+    DataFrame is not written. Numbers are shown with the unit that the column's name tells;
+    percentages (0 to 100) get bars. Texts stay texts. An empty cell stands for None, NaN and NaT;
+    infinities and whole numbers of more than 15 digits are written as texts, and so is a value
+    of any other type, as `str` shows it.
+
+    Args:
+        path: the file; missing folders are created.
+        sheets: the tables by name.
+        facts: label and value of the lines of the first sheet; a label may carry a unit, as the
+            names of columns do.
+        charts: the charts; one whose numbers are all zero is left out.
+        notes: remarks for the first sheet.
+        descriptions: what a sheet shows, by its name, for the index.
+        title: the heading of the first sheet.
+
+    Returns:
+        All notes of the first sheet: those given, then what had to be cut or renamed to fit
+        Excel's limits.
+
+    Raises:
+        OutputError: the file cannot be written; whatever was there is untouched.
+        ValueError: a chart names a sheet or a column that does not exist.
+    """
+    all_notes = list(notes)
+    names = excel_text.unique_sheet_names(sheets, taken=(_SUMMARY, CHARTS))
+    shown = {
+        name: _fitting(wanted, name, frame, all_notes)
+        for name, (wanted, frame) in zip(names, sheets.items(), strict=True)
+    }
+    drawn = _charts_with_tables(charts, sheets, all_notes)
+    about = descriptions or {}
+    index = [
+        (name, f"{len(frame):,} row{'' if len(frame) == 1 else 's'}", about.get(wanted, ""))
+        for wanted, (name, frame) in zip(sheets, shown.items(), strict=True)
+    ]
+    if drawn:
+        index.append((CHARTS, "", "; ".join(chart.title for chart, _ in drawn)))
+    many = sum(frame.size for frame in shown.values()) > MANY_CELLS
+    stored = io.BytesIO()  # compressed; so a full disk meets no half-written archive
+    with (
+        written_beside(path) as beside,
+        tempfile.TemporaryDirectory(prefix="tracelens-ext-") if many else nullcontext() as scratch,
+    ):
+        book = Book(stored, excel_text.cleaned(title), scratch)
+        summary = book.xlsx.add_worksheet(_SUMMARY)
+        for name, frame in shown.items():
+            _write_table(book, book.xlsx.add_worksheet(name), frame, all_notes)
+        if drawn:
+            write_charts(book, book.xlsx.add_worksheet(CHARTS), drawn)
+        _write_summary(book, summary, title, facts, index, all_notes)
+        try:
+            book.xlsx.close()
+        except FileCreateError as error:  # around the error of the system
+            raise error.args[0] from error
+        with beside.open("wb") as stream:
+            stream.write(stored.getbuffer())
+    return all_notes
+
+
+def slow_tables(sheets: Mapping[str, pd.DataFrame]) -> list[str]:
+    """Say which tables take seconds to write as a workbook and to open in Excel.
+
+    Args:
+        sheets: the tables by name.
+
+    Returns:
+        A sentence a table, for the terminal.
+    """
+    return [
+        f"{name} has {frame.size:,} cells, which Excel opens slowly; --format csv or parquet "
+        "writes such tables faster"
+        for name, frame in sheets.items()
+        if frame.size > MANY_CELLS
+    ]
+
+
+def _fitting(wanted: str, name: str, frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Give the part of a table that fits a sheet; note what does not."""
+    if wanted != name:
+        notes.append(
+            f"The table “{wanted}” is on the sheet “{name}”: not every name can be a sheet's."
+        )
+    rows, width = frame.shape
+    for most, there, what in ((MOST_ROWS - 1, rows, "rows"), (MOST_COLUMNS, width, "columns")):
+        if there > most:
+            notes.append(
+                f"{name}: the first {most:,} of {there:,} {what} are here, as many as a sheet "
+                "holds; the CSV files have all."
+            )
+    return frame.iloc[: MOST_ROWS - 1, :MOST_COLUMNS]
+
+
+def _charts_with_tables(
+    charts: Sequence[Chart], sheets: Mapping[str, pd.DataFrame], notes: list[str]
+) -> list[tuple[Chart, pd.DataFrame]]:
+    """Sum what each chart shows, from the whole tables; leave out those with nothing to show."""
+    drawn = []
+    for chart in charts:
+        if chart.sheet not in sheets:
+            message = f"the chart {chart.title!r} needs the sheet {chart.sheet!r}"
+            raise ValueError(message)
+        table = chart_table(sheets[chart.sheet], chart)
+        if table.empty:
+            notes.append(f"No chart “{chart.title}”: {chart.sheet} has nothing to draw.")
+        else:
+            drawn.append((chart, table))
+    return drawn
+
+
+def _write_table(book: Book, sheet: Worksheet, frame: pd.DataFrame, notes: list[str]) -> None:
+    """Write the sheet of a table: frozen header, rows, widths, filter, bars; note what is cut."""
+    columns = [column_of(series) for _, series in frame.items()]
+    notes.extend(
+        f"{sheet.name}: texts longer than a cell may be ({excel_text.CELL_CHARACTERS:,} "
+        f"characters) are cut, which “[cut here” marks: {column.cut:,} in the column "
+        f"“{column.header}”; the CSV files have all."
+        for column in columns
+        if column.cut
+    )
+    sheet.freeze_panes(1, 0)
+    sheet.repeat_rows(0)
+    print_one_page_wide(sheet)
+    if not columns:
+        return
+    sheet.set_default_row(_ROW_HEIGHT)
+    checked(sheet.set_row(0, 15 * max(column.header_lines for column in columns) + 3))
+    for place, column in enumerate(columns):
+        checked(sheet.set_column(place, place, column.width))
+        side = "left" if column.is_text else "center"
+        put(sheet, 0, place, column.header, book.format(**_HEADER, align=side))
+    _write_rows(book, sheet, columns, len(frame))
+    checked(sheet.autofilter(0, 0, len(frame), len(columns) - 1))
+    for place, column in enumerate(columns):
+        if column.bars:
+            checked(sheet.conditional_format(1, place, len(frame), place, column.bars))
+
+
+def _write_rows(book: Book, sheet: Worksheet, columns: Sequence[Column], rows: int) -> None:
+    """Write the rows below the header."""
+    # A text wider than its column is clipped at the column's edge, whatever is beside it. (A
+    # short one would be repeated to fill the width, so it has no such alignment.)
+    long_text = book.format(**_LINES, align="fill")
+    # Of several lines the first is seen: rows have a fixed height.
+    many_lines = book.format(**_LINES, text_wrap=True, valign="top")
+    plain = [
+        (place, column.width, book.format(**_LINES, num_format=column.number_format))
+        for place, column in enumerate(columns)
+    ]
+    for start in range(0, rows, _ROWS_AT_ONCE):
+        part = [column.cells(start, start + _ROWS_AT_ONCE) for column in columns]
+        for row, values in enumerate(zip(*part, strict=True), start + 1):
+            for value, (place, width, style) in zip(values, plain, strict=True):
+                chosen = style
+                if isinstance(value, str):
+                    chosen = style if len(value) <= width else long_text
+                    chosen = many_lines if "\n" in value else chosen
+                put(sheet, row, place, value, chosen)
+
+
+def _write_summary(
+    book: Book,
+    sheet: Worksheet,
+    title: str,
+    facts: Sequence[tuple[str, object]],
+    index: Sequence[tuple[str, str, str]],
+    notes: Sequence[str],
+) -> None:
+    """Write the first sheet.
+
+    Args:
+        book: the workbook.
+        sheet: its first sheet.
+        title: the heading.
+        facts: label and value a line; a number is shown with the unit that its label tells.
+        index: a line for each other sheet: its name, how many rows it has, what it shows.
+        notes: remarks, a line each.
+    """
+    plain_text = book.format()
+    heading = book.format(font_size=13, bold=True, font_color=_INK)
+    put_text(sheet, 0, 0, title, book.format(font_size=16, bold=True, font_color=_INK))
+    for row, (label, value) in enumerate(facts, 2):
+        put_text(sheet, row, 0, label, book.format(bold=True))
+        plain = excel_text.cell_value(value)
+        if isinstance(plain, int | float) and not isinstance(plain, bool):
+            unit = unit_of(label)
+            shown = unit.excel_format(fractions=plain != math.trunc(plain), largest=abs(plain))
+            put(sheet, row, 1, plain, book.format(num_format=shown, align="left"))
+        elif plain is not None:
+            put_text(sheet, row, 1, str(plain), plain_text)
+    sheets_at = len(facts) + 3
+    put(sheet, sheets_at, 0, "Sheets", heading)
+    for row, (name, rows, what) in enumerate(index, sheets_at + 1):
+        target = "internal:'{}'!A1".format(name.replace("'", "''"))
+        link = book.format(underline=1, font_color=_LINK)
+        checked(sheet.write_url(row, 0, target, link, string=name))
+        put(sheet, row, 1, rows, book.format(font_color=_GREY))
+        put_text(sheet, row, 2, what, plain_text)
+    if notes:
+        notes_at = sheets_at + len(index) + 2
+        put(sheet, notes_at, 0, "Notes", heading)
+        for row, note in enumerate(notes, notes_at + 1):
+            put_text(sheet, row, 0, note, plain_text)
+    for column, width in enumerate((34, 14, 90)):
+        checked(sheet.set_column(column, column, width))
+    sheet.hide_gridlines(2)
+    print_one_page_wide(sheet)

@@ -1,0 +1,168 @@
+"""A report, whatever it is of, and how it is written: in any formats, to any places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.fast_pandas import fast_pandas
+from tracelens_ext.report.formats import Format, require_format
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import pandas as pd
+
+    from tracelens_ext.report.charts import Chart
+    from tracelens_ext.report.formats import Places
+
+
+@dataclass(frozen=True)
+class Report:
+    """Tables and what goes with them.
+
+    Attributes:
+        title: the heading.
+        sheets: the tables by name, in order.
+        facts: label and value of what was analysed.
+        notes: what the reader should know first, a sentence each.
+        descriptions: what a table shows, by its name.
+        charts: what to draw in a workbook and on a page.
+        page_sheets: tables that only a page has, after the others, by name.
+    """
+
+    title: str
+    sheets: Mapping[str, pd.DataFrame]
+    facts: Sequence[tuple[str, object]] = ()
+    notes: Sequence[str] = ()
+    descriptions: Mapping[str, str] = field(default_factory=dict)
+    charts: Sequence[Chart] = ()
+    page_sheets: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+
+
+def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> None:
+    """Refuse to write over a file that this program did not make, before anything is read.
+
+    Args:
+        places: files and folders to write, and their formats. What is in a folder is checked when
+            it is written.
+        inputs: files that are never written over.
+        force: whether a file of someone else may be replaced.
+
+    Raises:
+        OutputError: a file stands in the way.
+    """
+    from tracelens_ext.report.manifest import check_output
+
+    for path, chosen in places.items():
+        if not isinstance(chosen, Format) or not chosen.is_folder:
+            check_output(path, inputs, force=force)
+
+
+@fast_pandas()
+def write_report(
+    report: Report,
+    places: Places,
+    inputs: Sequence[str | Path] = (),
+    *,
+    force: bool = False,
+) -> list[Path]:
+    """Write a report.
+
+    Each file is written beside its target and renamed, and no file of a folder takes its place
+    before all are written.
+
+    Args:
+        report: the report.
+        places: the files and folders to write, and their formats.
+        inputs: files that are never written over.
+        force: whether files in a folder may be replaced that this program did not make.
+
+    Returns:
+        The places.
+
+    Raises:
+        UsageError: a package that a format needs is missing.
+        OutputError: a file cannot be written, or would replace someone else's; whatever was there
+            is untouched.
+    """
+    for path, chosen in places.items():
+        require_format(chosen)
+        if not isinstance(chosen, Format):
+            _write_page(report, path)
+        elif chosen.is_folder:
+            _write_folder(report, chosen, path, inputs, force=force)
+        elif chosen is Format.xlsx:
+            _write_workbook(report, path)
+        else:
+            _write_text(path, report_text(report, chosen))
+    return list(places)
+
+
+def report_text(report: Report, chosen: Format) -> Iterator[str]:
+    """A report as JSON or Markdown, in pieces.
+
+    Raises:
+        ValueError: the format is no text.
+    """
+    if chosen is Format.json:
+        from tracelens_ext.report.json_text import json_text
+
+        return json_text(report)
+    if chosen is Format.markdown:
+        from tracelens_ext.report.markdown_text import markdown_text
+
+        return markdown_text(report)
+    raise ValueError(f"{chosen} is no text")
+
+
+def _write_folder(
+    report: Report, chosen: Format, folder: Path, inputs: Sequence[str | Path], *, force: bool
+) -> None:
+    from tracelens_ext.report.csv_files import write_csvs
+    from tracelens_ext.report.manifest import check_folder, finish_folder
+    from tracelens_ext.report.parquet_files import write_parquets
+    from tracelens_ext.report.table_files import unique_file_names
+
+    names = [f"{name}{chosen.suffix}" for name in unique_file_names(report.sheets)]
+    check_folder(folder, names, inputs, force=force)
+    (write_csvs if chosen is Format.csv else write_parquets)(folder, report.sheets)
+    finish_folder(folder, names)
+
+
+def _write_workbook(report: Report, path: Path) -> None:
+    from tracelens_ext.report.excel import write_workbook
+
+    write_workbook(
+        path,
+        report.sheets,
+        facts=report.facts,
+        charts=[c for c in report.charts if c.on != "page" and c.sheet in report.sheets],
+        notes=report.notes,
+        descriptions=report.descriptions,
+        title=report.title,
+    )
+
+
+def _write_page(report: Report, path: Path) -> None:
+    from tracelens_ext.report.html import write_html
+
+    write_html(
+        path,
+        {**report.sheets, **report.page_sheets},
+        facts=report.facts,
+        charts=report.charts,
+        notes=report.notes,
+        descriptions=report.descriptions,
+        title=report.title,
+    )
+
+
+def _write_text(path: Path, pieces: Iterable[str]) -> None:
+    with (
+        written_beside(path) as beside,
+        beside.open("w", encoding="utf-8", newline="\n") as stream,
+    ):
+        stream.writelines(pieces)

@@ -1,0 +1,41 @@
+"""The sheet `coll_analysis`: collectives by size."""
+
+from __future__ import annotations
+
+from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
+
+COLL_ANALYSIS = Sheet(
+    name="coll_analysis",
+    shows="Collectives by size: duration and bandwidth",
+    columns="""
+        Collective name: of the metadata, else of the annotation `nccl:…` around it
+        Process Group Name, Process Group Description: of the metadata
+        Group size [ranks]: of the process group
+        dtype: of an element
+        In msg nelems [elements]: what this rank puts in
+        Out msg nelems [elements]: what this rank gets out
+        kernel_name: as the trace has it
+        In msg bytes [bytes]: what this rank puts in
+        Out msg bytes [bytes]: what this rank gets out
+        count [kernels]: how many
+        total_time_ms: summed duration
+        avg_time_us, std_time_us, min_time_us, max_time_us: of a kernel; `std` is that of a sample
+        % of communication time: of the summed durations of all communication
+        algorithm bandwidth (GB/s) [10⁹ bytes/s]: size of the whole array, that is the larger side,
+            divided by the mean duration
+        bus bandwidth (GB/s) [10⁹ bytes/s]: algorithm bandwidth times a factor of the collective
+        best bus bandwidth (GB/s) [10⁹ bytes/s]: the same at the shortest duration
+        """,
+    table=lambda analyzer, _: analyzer.get_df_collectives(),
+    when=[
+        GPU_EVENTS,
+        Condition(
+            "there is communication",
+            lambda analyzer, _: bool(analyzer.work.is_communication.any()),
+        ),
+    ],
+    asked_by="collective_analysis",
+    method="get_df_collectives()",
+)
+
+SHEETS = [COLL_ANALYSIS]

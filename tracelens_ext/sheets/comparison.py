@@ -1,0 +1,47 @@
+"""The comparison of traces as a report: its tables, charts and descriptions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens_ext.report.charts import Chart
+from tracelens_ext.report.report import Report
+
+if TYPE_CHECKING:
+    from tracelens_ext.analysis.comparison import Comparison
+
+TITLE = "GPU performance comparison"
+
+_DESCRIPTIONS = {
+    "timeline": "How the GPU spent its time; overlaps counted once",
+    "categories": "GPU time by category, the largest change first",
+    "ops": "GPU time by CPU operation, the largest change first",
+    "kernels": "GPU time by kernel, the largest change first",
+}
+
+
+def comparison_report(comparison: Comparison) -> Report:
+    """A comparison, ready for any format."""
+    letters = comparison.letters
+    differences = (
+        {letters[1]: "difference_ms"}
+        if len(letters) == 2
+        else {letter: f"{letter}_difference_ms" for letter in letters[1:]}
+    )
+    charts = [
+        Chart(
+            title=f"Change of GPU time by category, {letter} against {letters[0]}",
+            sheet="categories",
+            label_column="kernel_category",
+            value_column=column,
+        )
+        for letter, column in differences.items()
+    ]
+    return Report(
+        title=TITLE,
+        sheets=comparison.tables,
+        facts=comparison.facts,
+        notes=comparison.notes,
+        descriptions=_DESCRIPTIONS,
+        charts=charts,
+    )

@@ -1,0 +1,39 @@
+"""The sheet `cpu_ops`, for a trace without GPU events."""
+
+from __future__ import annotations
+
+from tracelens_ext.report.charts import Chart
+from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
+
+CPU_OPS = Sheet(
+    name="cpu_ops",
+    shows="Host time by CPU operation",
+    columns="""
+        cpu_op: the operation
+        count [operations]: how many
+        total_time_ms: on the host; an operation within itself counts each time
+        self_time_ms: without the CPU ops directly below
+        avg_time_us: of one, with those
+        % of CPU op time: of the sum of self times
+        """,
+    table=lambda analyzer, _: analyzer.get_df_cpu_ops(),
+    when=[
+        Condition(
+            "the trace has no GPU events",
+            lambda analyzer, options: not GPU_EVENTS.holds(analyzer, options),
+        )
+    ],
+    method="get_df_cpu_ops()",
+    charts=[
+        Chart(
+            "CPU time by operation",
+            "cpu_ops",
+            "cpu_op",
+            "self_time_ms",
+            top=15,
+            on="page",
+        )
+    ],
+)
+
+SHEETS = [CPU_OPS]

@@ -1,0 +1,101 @@
+"""The sheets `iterations` and `iteration_statistics`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens_ext.report.charts import Chart
+from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pandas as pd
+
+    from tracelens_ext.analysis.iteration_table import IterationTable
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.sheets.options import ReportOptions
+
+
+def _found(analyzer: TreePerfAnalyzer, options: ReportOptions) -> IterationTable:
+    from tracelens_ext.analysis.iteration_table import iteration_table
+
+    return iteration_table(analyzer.work, options.annotation)
+
+
+def _notes(
+    analyzer: TreePerfAnalyzer, options: ReportOptions, _: Mapping[str, pd.DataFrame]
+) -> Iterable[str]:
+    if not options.iterations or not len(analyzer.work):
+        return []
+    if not len(found := _found(analyzer, options)):
+        asked = options.annotation
+        wanted = "ProfilerStep#N" if asked is None else f"annotation like {asked!r}"
+        return [f"The trace has no {wanted}, so there are no tables of iterations."]
+    return found.notes
+
+
+_HAS_ITERATIONS = Condition(
+    "the trace has iterations", lambda analyzer, options: len(_found(analyzer, options)) > 0
+)
+
+SHEETS = [
+    Sheet(
+        name="iterations",
+        shows="Time of each iteration, and which are odd",
+        columns="""
+            iteration: the annotation's name
+            process, device: where there are several
+            start_ms: since the trace's first event
+            wall_time_ms: of the annotation, on the host
+            busy_time_ms: busy time of what was launched in it: the sum of the three that follow
+            computation_time_ms: kernels that neither communicate nor copy, and memsets
+            exposed_comm_time_ms: communication (by the built-in rules) that none of those hid
+            exposed_memcpy_time_ms: copies that neither hid
+            idle_time_ms: of the wall time, while the device ran nothing at all
+            kernels [kernels]: launched in it
+            whole: it ended before the recording did, and launched GPU work
+            odd: the columns in which it is odd
+            CATEGORY_time_ms: when categories are on: summed durations
+            """,
+        table=lambda analyzer, options: _found(analyzer, options).frame,
+        when=[GPU_EVENTS, _HAS_ITERATIONS],
+        asked_by="iterations",
+        options=["annotation"],
+        method="get_df_iterations()",
+        charts=[
+            Chart(
+                "Iterations",
+                "iterations",
+                "iteration",
+                "wall_time_ms",
+                kind="iterations",
+                on="page",
+            )
+        ],
+        notes=_notes,
+        on_every_page=True,
+    ),
+    Sheet(
+        name="iteration_statistics",
+        shows="Mean and spread over whole iterations",
+        columns="""
+            column: what was measured; the other columns are in its unit
+            device: where there are several
+            iterations [iterations]: that are whole
+            mean [as `column`]: over them
+            std [as `column`]: standard deviation of a sample, 0 for a single iteration
+            median [as `column`]: over them
+            mad [as `column`]: median absolute deviation
+            min [as `column`]: the least
+            max [as `column`]: the largest
+            odd [iterations]: beyond three of `mad` from the median
+            """,
+        table=lambda analyzer, options: _found(analyzer, options).statistics,
+        when=[GPU_EVENTS, _HAS_ITERATIONS],
+        asked_by="iterations",
+        options=["annotation"],
+        method="get_df_iteration_statistics()",
+        on_every_page=True,
+    ),
+]

@@ -1,0 +1,61 @@
+"""The sheet `nn_modules`: GPU time by `nn.Module`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tracelens_ext.analysis.modules import has_modules
+from tracelens_ext.report.charts import Chart
+from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_INSTANCE = re.compile(r"_\d+$")  # PyTorch numbers the modules of a class
+
+
+def _classes(table: pd.DataFrame) -> pd.DataFrame:
+    """The class of each module: 24 layers of a kind are one bar, not 24."""
+    paths = table["path"].astype(str).tolist()
+    return table.assign(module=[_INSTANCE.sub("", path.rpartition("/")[2]) for path in paths])
+
+
+NN_MODULES = Sheet(
+    name="nn_modules",
+    shows="GPU time by nn.Module",
+    columns="""
+        path: outermost module first, joined by `/`
+        calls [calls]: how many
+        kernels [GPU events]: launched within
+        gpu_time_total_ms: busy time of those, summed over the calls
+        gpu_time_self_ms: of those that no module within launched
+        % of GPU busy time: of `gpu_time_total_ms` in the busy time of all GPU events
+        top_category: when categories are on: that with the longest summed duration within
+        top_category (% of kernel time): its share
+        backward_time_ms: in training: busy time of what autograd launched for the operations of the
+            module. It runs on another thread, outside of the module, and is in no other column.
+        """,
+    table=lambda analyzer, _: analyzer.get_df_nn_modules(),
+    when=[
+        GPU_EVENTS,
+        Condition(
+            "the trace has Python frames of `nn.Module`s",
+            lambda analyzer, _: has_modules(analyzer.trace),
+        ),
+    ],
+    method="get_df_nn_modules()",
+    charts=[
+        Chart(
+            "GPU time by module class, without the modules within",
+            "nn_modules",
+            "module",
+            "gpu_time_self_ms",
+            top=15,
+            prepare=_classes,
+            on="page",
+        )
+    ],
+)
+
+SHEETS = [NN_MODULES]

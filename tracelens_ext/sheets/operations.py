@@ -1,0 +1,138 @@
+"""The three `ops_` sheets: GPU time by the operations that launched it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens_ext.report.charts import Chart
+from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pandas as pd
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.sheets.options import ReportOptions
+
+_CPU_OPS = Condition(
+    "the trace has CPU ops",
+    lambda analyzer, _: analyzer.trace.count_of(*analyzer.trace.operation_kinds) > 0,
+)
+
+
+def _notes(
+    analyzer: TreePerfAnalyzer, _: ReportOptions, tables: Mapping[str, pd.DataFrame]
+) -> Iterator[str]:
+    if "ops_summary" not in tables:
+        return
+    work = analyzer.work
+    if communicating := int(work.is_communication.sum()):
+        time = int(work.duration[work.is_communication].sum())
+        share = 100.0 * time / max(int(work.duration.sum()), 1)
+        where = "; coll_analysis has it" if "coll_analysis" in tables else ""
+        yield (
+            f"Communication ({communicating:,} kernels, {share:.1f} % of GPU time) is left out of"
+            f" the ops_ sheets{where}."
+        )
+    if work.categories is not None:
+        yield (
+            "An op category says what an operation is for, by its name; a kernel category says what"
+            " a kernel does: an operation of the category GEMM may launch copies and fills as well."
+        )
+
+
+SHEETS = [
+    Sheet(
+        name="ops_summary_by_category",
+        shows="GPU time by category of operation, without communication",
+        columns="""
+            op category: what the operation is for, by its name
+            Count [operations]: how many
+            total_direct_kernel_time_ms: busy time of what it is the launcher of
+            Percentage (%), Cumulative Percentage (%): of the direct times of all operations
+            """,
+        table=lambda analyzer, options: analyzer.get_df_kernel_launchers_summary_by_category().iloc[
+            : options.topk_ops
+        ],
+        when=[_CPU_OPS, GPU_EVENTS],
+        options=["topk_ops"],
+        method="get_df_kernel_launchers_summary_by_category()",
+        charts=[
+            Chart(
+                "GPU time by operation category",
+                "ops_summary_by_category",
+                "op category",
+                "total_direct_kernel_time_ms",
+                on="page",
+                unless=("kernel_categories",),
+            )
+        ],
+    ),
+    Sheet(
+        name="ops_summary",
+        shows="GPU time by operation, without communication",
+        columns="""
+            name: the *launcher*: the nearest CPU op above the launch that is not called `execute`;
+                else the launch
+            total_direct_kernel_time_sum: busy time of what it is the launcher of
+            total_subtree_kernel_time_sum: busy time of all below it
+            Count [operations]: how many
+            total_direct_kernel_time_ms, total_subtree_kernel_time_ms: the same as `…_sum`
+            Categories: the op categories, a list as text
+            Percentage (%), Cumulative Percentage (%): of the direct times of all operations
+            """,
+        table=lambda analyzer, options: analyzer.get_df_kernel_launchers_summary().iloc[
+            : options.topk_ops
+        ],
+        when=[_CPU_OPS, GPU_EVENTS],
+        options=["topk_ops"],
+        method="get_df_kernel_launchers_summary()",
+        notes=_notes,
+        charts=[
+            Chart(
+                "GPU time by operation",
+                "ops_summary",
+                "name",
+                "total_direct_kernel_time_ms",
+                top=15,
+                on="page",
+                unless=("kernel_categories", "kernel_summary"),
+            )
+        ],
+    ),
+    Sheet(
+        name="ops_unique_args",
+        shows="GPU time by operation and its arguments, without communication",
+        columns="""
+            name: the *launcher*: the nearest CPU op above the launch that is not called `execute`;
+                else the launch
+            op category: what the operation is for, by its name
+            process_name, process_label, thread_name: as the trace names them, else `Unknown`
+            Input Dims, Input type, Input Strides, Concrete Inputs: tuples as text; empty when the
+                trace was recorded without shapes
+            direct_kernel_count [GPU events]: with `group_by_num_kernels=True`: operations that
+                launched different numbers are rows of their own
+            operation_count [operations]: how many
+            total_direct_kernel_time_mean, total_direct_kernel_time_median,
+                total_direct_kernel_time_std, total_direct_kernel_time_min,
+                total_direct_kernel_time_max, total_direct_kernel_time_sum: over the operations;
+                `std` is that of a sample, empty for one operation
+            total_subtree_kernel_time_mean, total_subtree_kernel_time_median,
+                total_subtree_kernel_time_std, total_subtree_kernel_time_min,
+                total_subtree_kernel_time_max, total_subtree_kernel_time_sum: over the operations;
+                `std` is that of a sample, empty for one operation
+            ex_UID: row in the trace of the first such operation, for `tree.print_subtree(…)`
+            kernel_details_summary [µs]: the GPU events by name and stream, a list of dictionaries
+                as a Python literal
+            trunc_kernel_details [µs]: the same with short names
+            Percentage (%), Cumulative Percentage (%): of the direct times of all operations
+            """,
+        table=lambda analyzer, options: analyzer.get_df_kernel_launchers_unique_args(
+            group_by_num_kernels=options.group_by_num_kernels
+        ).iloc[: options.topk_ops],
+        when=[_CPU_OPS, GPU_EVENTS],
+        options=["topk_ops", "group_by_num_kernels"],
+        method="get_df_kernel_launchers_unique_args()",
+    ),
+]

@@ -1,0 +1,189 @@
+"""The report of a trace: the tables of all sheets that it has."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tracelens_ext.analysis import overview
+from tracelens_ext.hooks import PluginAnswerError, default_registry
+from tracelens_ext.hooks.guard import call_within, time_limit
+from tracelens_ext.report.fast_pandas import fast_pandas
+from tracelens_ext.report.formats import Format
+from tracelens_ext.report.report import Report, check_places, write_report
+from tracelens_ext.sheets.options import ReportOptions, takes_report_options
+from tracelens_ext.sheets.plugin_tables import plugin_tables
+from tracelens_ext.sheets.sheet import offered_sheets
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pandas as pd
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.categorize import CategorizerLike
+    from tracelens_ext.hooks import Offered, PluginRegistry
+    from tracelens_ext.report.charts import Chart
+    from tracelens_ext.sheets.sheet import Sheet
+
+T = TypeVar("T")
+_TITLE = "GPU performance report"
+
+
+@takes_report_options
+@fast_pandas()
+def build_perf_report(
+    analyzer: TreePerfAnalyzer,
+    report_options: ReportOptions | None = None,
+    *,
+    for_page: bool = False,
+    **options: Any,  # noqa: ANN401
+) -> Report:
+    """The tables of an analyzed trace.
+
+    A trace without GPU events gives the table of its CPU ops instead of those of the GPU.
+
+    Args:
+        analyzer: of the trace.
+        report_options: all options at once.
+        for_page: whether a page for browsers will be written, which has the iterations of a trace
+            even if nobody asked for their tables.
+        options: fields of `ReportOptions`.
+
+    Raises:
+        UsageError: an option makes no sense.
+    """
+    chosen = report_options or ReportOptions(**options)
+    facts = overview.overview(analyzer.work, analyzer.coverage)
+    notes = overview.advice(analyzer.work, analyzer.coverage)
+    registry = default_registry()
+    sheets = offered_sheets(registry)
+    tables: dict[str, pd.DataFrame] = {}
+    page_tables: dict[str, pd.DataFrame] = {}
+    charts: list[Chart] = []
+    for offered in sheets:
+        asked = offered.item.is_asked_for(chosen)
+        if asked or (for_page and offered.item.on_every_page):
+            made = _within_limits(registry, offered, partial(_made, analyzer, chosen))
+            if made is not None:
+                (tables if asked else page_tables)[offered.item.name] = made[0]
+                charts += made[1]
+    if len(analyzer.work):
+        tables |= plugin_tables(analyzer, tables, registry)
+    for offered in sheets:
+        notes += _within_limits(registry, offered, partial(_notes, analyzer, chosen, tables)) or ()
+    notes += [f"Plugin {problem}" for problem in analyzer.problems]
+    descriptions = {offered.item.name: offered.item.shows for offered in sheets}
+    return Report(_TITLE, tables, facts, notes, descriptions, charts, page_tables)
+
+
+def _within_limits(
+    registry: PluginRegistry, offered: Offered[Sheet], ask: Callable[[Sheet], T]
+) -> T | None:
+    """What a sheet answers; None if it is a plugin's and fails, which is then a problem."""
+    if offered.plugin.own:
+        return ask(offered.item)
+    with registry.guard(offered.plugin.name):
+        answer: T = call_within(time_limit(), partial(ask, offered.item))
+        return answer
+    return None
+
+
+def _made(
+    analyzer: TreePerfAnalyzer, options: ReportOptions, sheet: Sheet
+) -> tuple[pd.DataFrame, list[Chart]] | None:
+    """The table of a sheet and what can be drawn of it; None if the report has no such sheet."""
+    import pandas as pd
+
+    if sheet.why_absent(analyzer, options):
+        return None
+    table = sheet.table(analyzer, options)
+    if table is None:
+        return None
+    if not isinstance(table, pd.DataFrame):
+        kind = type(table).__name__
+        raise PluginAnswerError(f"sheet {sheet.name!r}: expected a DataFrame, got {kind}")
+    return table, [chart for chart in sheet.charts if chart.fits(table)]
+
+
+def _notes(
+    analyzer: TreePerfAnalyzer,
+    options: ReportOptions,
+    tables: Mapping[str, pd.DataFrame],
+    sheet: Sheet,
+) -> list[str]:
+    return list(sheet.notes(analyzer, options, tables))
+
+
+@takes_report_options
+@fast_pandas()
+def generate_perf_report_pytorch(
+    profile_json_path: str | os.PathLike[str],
+    output_xlsx_path: str | os.PathLike[str] | None = None,
+    output_csvs_dir: str | os.PathLike[str] | None = None,
+    *,
+    use_kernel_name_categories: bool = False,
+    include_unlinked_kernels: bool = True,
+    rules: Sequence[str | os.PathLike[str]] = (),
+    categorizer: CategorizerLike | None = None,
+    maps: Sequence[str | os.PathLike[str]] = (),
+    salvage: bool = False,
+    **options: Any,  # noqa: ANN401
+) -> dict[str, pd.DataFrame]:
+    """Analyse a PyTorch profiler trace and write the report.
+
+    Args:
+        profile_json_path: the trace, `.json` or `.json.gz`.
+        output_xlsx_path: the Excel file to write.
+        output_csvs_dir: the folder to write a CSV file a sheet to. With neither output given,
+            `NAME_perf_report.xlsx` is written beside the trace.
+        use_kernel_name_categories: adds the column `kernel_category` and the sheets
+            `kernels_by_category` and `kernel_categories`.
+        include_unlinked_kernels: whether GPU events without a launch count in the timeline.
+        rules: TOML files of categorisation rules; switches categories on.
+        categorizer: who is asked before the built-in rules; switches categories on.
+        maps: folders of engine/model maps that `categorizer` may name.
+        salvage: whether the events before the place where a file is cut off or damaged are
+            analysed; the notes of the report say what is lost.
+        options: fields of `ReportOptions`.
+
+    Returns:
+        Sheet name → table.
+
+    Raises:
+        TraceError: the trace cannot be analysed.
+        UsageError: an option makes no sense.
+        OutputError: the report cannot be written, or would take the place of the trace; what was
+            there is untouched.
+    """
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+
+    chosen = ReportOptions(**options)
+    places: dict[Path, Format] = {}
+    if output_csvs_dir is not None:
+        places[Path(output_csvs_dir)] = Format.csv
+    if output_xlsx_path is not None or output_csvs_dir is None:
+        places[Path(output_xlsx_path or default_report_path(profile_json_path))] = Format.xlsx
+    inputs = [Path(profile_json_path)]
+    check_places(places, inputs, force=True)
+    analyzer = TreePerfAnalyzer(
+        profile_json_path,
+        use_kernel_name_categories=use_kernel_name_categories,
+        include_unlinked_kernels=include_unlinked_kernels,
+        rules=rules,
+        categorizer=categorizer,
+        maps=maps,
+        salvage=salvage,
+    )
+    report = build_perf_report(analyzer, chosen)
+    write_report(report, places, inputs, force=True)
+    return dict(report.sheets)
+
+
+def default_report_path(trace_path: str | os.PathLike[str]) -> Path:
+    """`NAME_perf_report.xlsx` beside the trace."""
+    path = Path(trace_path)
+    name = path.name.removesuffix(".gz").removesuffix(".json")
+    return path.with_name(f"{name}_perf_report.xlsx")
