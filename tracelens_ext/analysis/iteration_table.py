@@ -100,7 +100,7 @@ def iteration_table(
     """
     import pandas as pd
 
-    iterations, labels, nested = _found(work.tree, annotation)
+    iterations, labels, nested = named_iterations(work.tree, annotation)
     device = work.trace.device
     devices = np.unique(device[work.counted])
     blocks = [
@@ -145,7 +145,7 @@ def is_category_time(column: str) -> bool:
     return column.endswith(CATEGORY_ENDING) and column not in _TIMES
 
 
-def _found(
+def named_iterations(
     tree: CallTree, annotation: str | re.Pattern[str] | None
 ) -> tuple[Iterations, list[str], int]:
     """The iterations, what each is called, and how many were left out because they are nested."""

@@ -92,9 +92,10 @@ def attention(op: Operation) -> Cost:
             "H_Q": q.dims[heads],
             "N_KV": nkv,
             "H_KV": k.dims[heads],
-            "d_qk": q.dims[3],
-            "d_v": v.dims[3],
+            "d_h_qk": q.dims[3],
+            "d_h_v": v.dims[3],
             "causal": bool(causal),
+            "dtype_A_B": (q.kind, k.kind),
         },
     )
 

@@ -34,3 +34,6 @@ def inductor(op: Operation) -> Cost:
         parameters={"fused": " ".join(words), "shape": largest.dims},
         bound_only=True,
     )
+
+
+MODELS = {"triton_*": inductor}

@@ -44,13 +44,19 @@ _FORWARD = {
 
 
 class _Shape(NamedTuple):
-    """Operations without a bias, and the shape of the result."""
+    """Operations without a bias, the shape of the result, and the settings."""
 
     flops: int
     result: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    groups: int
+    transposed: bool
 
 
-def _shape(op: Operation, x: Tensor, weight: Tensor, at: _Places) -> tuple[_Shape, int, bool]:
+def _shape(op: Operation, x: Tensor, weight: Tensor, at: _Places) -> _Shape:
     n = len(weight.dims) - 2
     if n < 1 or len(x.dims) != n + 2:
         raise NoModelError("the recorded shapes are not those of a convolution with a batch")
@@ -61,6 +67,11 @@ def _shape(op: Operation, x: Tensor, weight: Tensor, at: _Places) -> tuple[_Shap
     groups = op.whole(at.groups, 1) or 1
     transposed = at.transposed if isinstance(at.transposed, bool) else bool(op.value(at.transposed))
     sizes, kernel = x.dims[2:], weight.dims[2:]
+
+    def shaped(flops: int, result: tuple[int, ...]) -> _Shape:
+        lists = tuple(stride), tuple(padding), tuple(dilation), tuple(extra)
+        return _Shape(flops, result, *lists, groups, transposed)
+
     if transposed:  # each element of the input meets all elements of its filters
         spatial = tuple(
             (sizes[i] - 1) * stride[i]
@@ -71,14 +82,14 @@ def _shape(op: Operation, x: Tensor, weight: Tensor, at: _Places) -> tuple[_Shap
             for i in range(n)
         )
         result = (x.dims[0], weight.dims[1] * groups, *spatial)
-        return _Shape(2 * x.elements * math.prod(weight.dims[1:]), result), groups, True
+        return shaped(2 * x.elements * math.prod(weight.dims[1:]), result)
     spatial = tuple(
         (sizes[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // max(stride[i], 1) + 1
         for i in range(n)
     )
     result = (x.dims[0], weight.dims[0], *spatial)
     flops = 2 * math.prod(result) * (x.dims[1] // groups) * math.prod(kernel)
-    return _Shape(flops, result), groups, False
+    return shaped(flops, result)
 
 
 def _each(op: Operation, i: int | None, n: int, default: int) -> list[int]:
@@ -97,7 +108,7 @@ def forward(op: Operation) -> Cost:
     at = _FORWARD[op.plain_name]
     x, weight = op.need(0), op.need(1)
     bias = op.tensor(at.bias) if at.bias is not None else None
-    shape, groups, transposed = _shape(op, x, weight, at)
+    shape = _shape(op, x, weight, at)
     elements = math.prod(shape.result)
     return Cost(
         family="CONV_fwd",
@@ -105,7 +116,7 @@ def forward(op: Operation) -> Cost:
         bytes=bytes_read(x, weight, bias) + elements * x.item,
         data_type=short_type(x.kind),
         engine="matrix",
-        parameters=_parameters(x, weight, shape, groups, transposed) | {"bias": bias is not None},
+        parameters=_parameters(x, weight, shape) | {"bias": bias is not None},
     )
 
 
@@ -115,7 +126,7 @@ def backward(op: Operation) -> Cost:
     mask = op.value(10)
     if not isinstance(mask, list | tuple) or len(mask) != 3:
         raise NoModelError("which gradients are wanted is not recorded")
-    shape, groups, transposed = _shape(op, x, weight, _Places(None, 4, 5, 6, 7, 8, 9))
+    shape = _shape(op, x, weight, _Places(None, 4, 5, 6, 7, 8, 9))
     of_input, of_weight, of_bias = map(bool, mask)
     read = grad.read + (x.read if of_weight else 0) + (weight.read if of_input else 0)
     written = (x.written if of_input else 0) + (weight.written if of_weight else 0)
@@ -127,23 +138,25 @@ def backward(op: Operation) -> Cost:
         bytes=read + written,
         data_type=short_type(x.kind),
         engine="matrix",
-        parameters=_parameters(x, weight, shape, groups, transposed)
-        | {"dgrad": of_input, "wgrad": of_weight},
+        parameters=_parameters(x, weight, shape) | {"dgrad": of_input, "wgrad": of_weight},
     )
 
 
-def _parameters(
-    x: Tensor, weight: Tensor, shape: _Shape, groups: int, transposed: bool
-) -> dict[str, object]:
+def _parameters(x: Tensor, weight: Tensor, shape: _Shape) -> dict[str, object]:
     return {
-        "N": x.dims[0],
-        "C_in": x.dims[1],
-        "C_out": shape.result[1],
-        "input": x.dims[2:],
-        "kernel": weight.dims[2:],
-        "output": shape.result[2:],
-        "groups": groups,
-        "transposed": transposed,
+        "convNd": f"conv{len(x.dims) - 2}d",
+        "input_shape": x.dims,
+        "filter_shape": weight.dims,
+        "output_shape": shape.result,
+        "dtype_input_weight": (x.kind, weight.kind),
+        "input_stride": x.strides,
+        "weight_stride": weight.strides,
+        "stride": shape.stride,
+        "padding": shape.padding,
+        "dilation": shape.dilation,
+        "transposed_conv": shape.transposed,
+        "output_padding": shape.output_padding,
+        "groups": shape.groups,
     }
 
 

@@ -85,8 +85,23 @@ def elementwise(
         flops=elements * FLOPS_PER_ELEMENT.get(op.plain_name.rstrip("_"), 1),
         bytes=bytes_read(*inputs) + elements * ELEMENT_BYTES[kind],
         data_type=short_type(inputs[0].kind),
-        parameters={"shape": shape},
+        parameters=_parameters(shape, inputs, kind),
     )
+
+
+def _parameters(shape: tuple[int, ...], inputs: list[Tensor], kind: str) -> dict[str, object]:
+    """What experts read; of operations with several inputs each of the first two."""
+    if len(inputs) < 2:
+        kinds, strides = (inputs[0].kind, kind), inputs[0].strides
+        return {"op_shape": shape, "dtype_in_out": kinds, "stride_input": strides}
+    a, b = inputs[:2]
+    return {
+        "shape_in1": a.dims,
+        "shape_in2": b.dims,
+        "dtype_in1_in2_out": (a.kind, b.kind, kind),
+        "stride_input1": a.strides,
+        "stride_input2": b.strides,
+    }
 
 
 def floating(op: Operation) -> Cost:
@@ -157,7 +172,8 @@ def copy(op: Operation) -> Cost:
         flops=0,
         bytes=target.written + source.read,
         data_type=short_type(source.kind),
-        parameters={"shape": target.dims, "to": short_type(target.kind)},
+        parameters=_parameters(target.dims, [source], target.kind)
+        | {"stride_output": target.strides},
     )
 
 
@@ -178,7 +194,7 @@ def _moved(op: Operation, source: Tensor, kind: str) -> Cost:
         flops=0,
         bytes=source.read + source.elements * ELEMENT_BYTES[kind],
         data_type=short_type(source.kind),
-        parameters={"shape": source.dims, "to": short_type(kind)},
+        parameters=_parameters(source.dims, [source], kind),
     )
 
 

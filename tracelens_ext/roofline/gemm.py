@@ -23,21 +23,43 @@ def matrix_product(
         raise NoModelError("the recorded shapes are not those of a matrix product")
     batch = math.prod(a.dims[:-2])
     (m, k), n = a.dims[-2:], b.dims[-1]
-    return _product(batch, m, n, k, bytes_read(a, b, added), a.kind, result, added is not None)
+    return _product(batch, m, n, k, a, b, added, result)
 
 
 def _product(
-    batch: int, m: int, n: int, k: int, read: int, kind: str, result: str | None, bias: bool
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+    a: Tensor,
+    b: Tensor,
+    added: Tensor | None = None,
+    result: str | None = None,
 ) -> Cost:
-    elements = batch * m * n
+    elements, bias = batch * m * n, added is not None
     return Cost(
         family="GEMM",
         flops=2 * elements * k + (elements if bias else 0),
-        bytes=read + elements * ELEMENT_BYTES[result or kind],
-        data_type=short_type(kind),
+        bytes=bytes_read(a, b, added) + elements * ELEMENT_BYTES[result or a.kind],
+        data_type=short_type(a.kind),
         engine="matrix",
-        parameters={"B": batch, "M": m, "N": n, "K": k, "bias": bias},
+        parameters={
+            "B": batch,
+            "M": m,
+            "N": n,
+            "K": k,
+            "bias": bias,
+            "stride_A": a.strides,
+            "stride_B": b.strides,
+            "dtype_A_B": (a.kind, b.kind),
+            "transpose": (_by_columns(b), _by_columns(a)),
+        },
     )
+
+
+def _by_columns(tensor: Tensor) -> bool:
+    """Whether a matrix lies in memory column by column: what BLAS, which swaps A and B, calls T."""
+    return len(tensor.strides) > 1 and tensor.strides[-1] != 1 and tensor.strides[-2] == 1
 
 
 def mm(op: Operation) -> Cost:
@@ -63,7 +85,7 @@ def linear(op: Operation) -> Cost:
     if not x.dims or len(weight.dims) != 2 or x.dims[-1] != weight.dims[1]:
         raise NoModelError("the recorded shapes are not those of a linear layer")
     rows, (n, k) = math.prod(x.dims[:-1]), weight.dims
-    return _product(1, rows, n, k, bytes_read(x, weight, bias), x.kind, None, bias is not None)
+    return _product(1, rows, n, k, x, weight, bias)
 
 
 def matmul(op: Operation) -> Cost:
@@ -75,13 +97,13 @@ def matmul(op: Operation) -> Cost:
         raise NoModelError("the recorded shapes are not those of a matrix product")
     batch = max(math.prod(a.dims[:-2]), math.prod(b.dims[:-2]))
     (m, k), n = a.dims[-2:], b.dims[-1]
-    return _product(batch, m, n, k, bytes_read(a, b), a.kind, None, False)
+    return _product(batch, m, n, k, a, b)
 
 
 def _vector_times(a: Tensor, b: Tensor) -> Cost:
     if not a.dims or len(b.dims) != 2 or a.dims[-1] != b.dims[0]:
         raise NoModelError("the recorded shapes are not those of a matrix product")
-    return _product(1, 1, b.dims[1], b.dims[0], bytes_read(a, b), a.kind, None, False)
+    return _product(1, 1, b.dims[1], b.dims[0], a, b)
 
 
 def mv(op: Operation) -> Cost:
@@ -92,15 +114,14 @@ def mv(op: Operation) -> Cost:
         raise NoModelError("the recorded shapes are not those of a product with a vector")
     rows = a.dims[0] if len(a.dims) == 2 else 1
     added = op.need(0) if adds and op.value(3) != 0 else None
-    read = bytes_read(a, v, added)
-    return _product(1, rows, 1, v.dims[0], read, a.kind, None, added is not None)
+    return _product(1, rows, 1, v.dims[0], a, v, added)
 
 
 def grouped_mm(op: Operation) -> Cost:
     """`_grouped_mm`: rows of A [M, K] meet one of G matrices [G, K, N], by offsets; or 3-D both."""
     a, b = op.need(0), op.need(1)
     if len(a.dims) == 2 and len(b.dims) == 3 and a.dims[1] == b.dims[1]:
-        return _product(1, a.dims[0], b.dims[2], a.dims[1], bytes_read(a, b), a.kind, None, False)
+        return _product(1, a.dims[0], b.dims[2], a.dims[1], a, b)
     if len(a.dims) == 3 == len(b.dims):
         return matrix_product(a, b)
     raise NoModelError("the sizes of the groups are not recorded")

@@ -69,7 +69,8 @@ def norm(op: Operation) -> Cost:
     x = op.need(0)
     scale, shift = op.tensor(weight), op.tensor(bias) if bias is not None else None
     moved = bytes_read(x, scale, shift) + x.written
-    return _cost("Normalization", _NORM_FLOPS, moved, x, affine=scale is not None)
+    more = {"has_bias": shift is not None, "is_affine": scale is not None}
+    return _cost("Normalization", _NORM_FLOPS, moved, x, **more)
 
 
 def norm_backward(op: Operation) -> Cost:
@@ -83,12 +84,11 @@ def norm_backward(op: Operation) -> Cost:
     if weight is not None:
         written += (bool(wanted[1]) + bool(wanted[2])) * weight.written
     moved = bytes_read(a, b, weight) + written
-    affine = weight is not None
-    return _cost("Normalization", _NORM_BACKWARD_FLOPS, moved, b, affine=affine)
+    return _cost("Normalization", _NORM_BACKWARD_FLOPS, moved, b, is_affine=weight is not None)
 
 
 def _cost(family: str, flops: int, moved: int, x: Tensor, **parameters: object) -> Cost:
-    shown = {"shape": x.dims, **parameters}
+    shown = {"op_shape": x.dims, "dtype_in": x.kind, "stride_input": x.strides, **parameters}
     return Cost(family, flops * x.elements, moved, short_type(x.kind), parameters=shown)
 
 

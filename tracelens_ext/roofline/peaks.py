@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
+    from tracelens_ext.trace import Trace
+
 #: Memory of a device that a trace describes may differ this much from the listed one.
 _MEMORY_TOLERANCE = 0.06
 #: What a user's file may say of a device, and what it has to.
@@ -139,19 +141,51 @@ def find_peaks(
     return None
 
 
+def peaks_of_devices(trace: Trace, own: DevicePeaks | None = None) -> dict[int, DevicePeaks | None]:
+    """What each device that did the work could do, by its number; None for an unknown one.
+
+    Args:
+        trace: describes its devices, or does not.
+        own: what to take for all of them.
+    """
+    told = {device.ordinal: device for device in trace.devices}
+    found: dict[int, DevicePeaks | None] = {}
+    for number in set(trace.device.tolist()):
+        device = told.get(number) or (trace.devices[0] if len(told) == 1 else None)
+        if own is not None or device is None:
+            found[number] = own
+        else:
+            found[number] = find_peaks(
+                device.name,
+                units=device.units,
+                warp=device.warp,
+                memory_bytes=device.memory_bytes,
+            )
+    return dict(sorted(found.items()))
+
+
 def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
-    """The peaks in a user's file: TOML as `device_peaks.toml`, or TraceLens's JSON.
+    """The peaks in a user's file, or those of a known device.
+
+    Args:
+        path: TOML as `device_peaks.toml`, or TraceLens's JSON; or the name of a device that is
+            known here, such as `H100 SXM`.
 
     Raises:
         UsageError: it cannot be read, or something in it is missing or wrong.
     """
     path = Path(path)
+    if not path.exists() and (known := _by_product(str(path))):
+        return known
     try:
         text = path.read_text("utf-8")
         is_json = text.lstrip().startswith("{")
         entry = json.loads(text) if is_json else tomllib.loads(text)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from error
+        products = ", ".join(device.name for device in builtin_peaks())
+        raise UsageError(
+            f"{path}: cannot be read ({error.strerror or error}), nor is it one of {products}"
+        ) from error
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"{path}: is neither TOML nor JSON ({reason})") from error
@@ -163,6 +197,12 @@ def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
             raise UsageError(f"{path}: holds {len(devices)} devices; give one")
         devices = devices[0]
     return _device(devices, str(path))
+
+
+def _by_product(name: str) -> DevicePeaks | None:
+    """The known device of that name, ours or that of a trace."""
+    names = {device.name.casefold(): device for device in builtin_peaks()}
+    return names.get(name.casefold()) or find_peaks(name)
 
 
 def _device(entry: object, where: str) -> DevicePeaks:

@@ -17,6 +17,10 @@ _LAUNCH_NS: Final = 4_000
 _ALIGNED_BYTES: Final = 16
 #: The last wave of tiles leaves units idle when there are fewer waves than this.
 _MANY_WAVES: Final = 4
+#: Products that leave tensor cores idle: many in a batch, none of whose sizes fills a tile.
+_MANY_SMALL, _SMALL = 256, 64
+#: Batch, heads, queries, keys.
+_DIMS_OF_SCORES: Final = 4
 _ITEM: Final = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "tf32": 4, "fp32": 4}
 _TILE: Final = re.compile(r"(?<![\dx])(\d{2,3})x(\d{2,3})(?:x\d{1,3})?(?![\dx])|MT(\d+)x(\d+)x\d+")
 _OLD_KERNELS: Final = (
@@ -54,6 +58,8 @@ def why_slow(
         found += _of_matrix_work(op, cost, peaks)
     elif cost.engine == "vector":
         found += _of_strides(op)
+        if cost.family == "Softmax" and len(op.tensors[0].dims) >= _DIMS_OF_SCORES:
+            found.append("scores of attention that is not fused")
     if gpu_ns < _LAUNCH_NS * count:
         found.append("too small to fill the GPU")
     return "; ".join(found)
@@ -73,6 +79,10 @@ def _of_matrix_work(op: Operation, cost: Cost, peaks: DevicePeaks | None) -> lis
         ]
         if odd and cost.family == "GEMM":
             found.append(f"{', '.join(odd)} not a multiple of {step}")
+    sizes = [cost.parameters.get(name) for name in ("M", "N", "K", "B")]
+    m, n, k, batch = (size if isinstance(size, int) else 0 for size in sizes)
+    if batch >= _MANY_SMALL and 0 < max(m, n, k) <= _SMALL:
+        found.append(f"{batch:,} small products of {m}x{n}x{k}")
     if any(_MISALIGNED.search(kernel) for kernel in op.kernels):
         found.append("kernel for unaligned data")
     found += _of_old_kernels(op, peaks)

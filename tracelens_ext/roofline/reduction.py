@@ -53,7 +53,14 @@ def reduction(op: Operation) -> Cost:
         flops=x.elements * (2 if "norm" in name or name.startswith(("std", "var")) else 1),
         bytes=x.read + written,
         data_type=short_type(x.kind),
-        parameters={"shape": x.dims, "dims": tuple(sorted(over)), "results": results},
+        parameters={
+            "num_input_elems": x.elements,
+            "num_output_elems": results,
+            "dtype_in_out": (x.kind, kind),
+            "reduce_type": name.removeprefix("_"),
+            "op_shape": x.dims,
+            "dims": tuple(sorted(over)),
+        },
     )
 
 
@@ -90,7 +97,7 @@ def with_indices(op: Operation) -> Cost:
     cost = reduction(op)
     if type(op.value(1)) is not int or op.types[1:2] != ("Scalar",):
         return cost
-    indices = _INDEX_BYTES * cost.parameters["results"]  # type: ignore[operator]  # a number here
+    indices = _INDEX_BYTES * cost.parameters["num_output_elems"]  # type: ignore[operator]  # a number here
     return replace(cost, bytes=cost.bytes + indices)
 
 

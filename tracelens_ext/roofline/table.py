@@ -8,120 +8,48 @@ ratios are ratios of sums.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.analysis.codes import dense_codes
 from tracelens_ext.analysis.launchers import ARGUMENTS
-from tracelens_ext.analysis.op_arguments import as_tuples
-from tracelens_ext.roofline.models import model_of
+from tracelens_ext.hooks import PluginRegistry, default_registry
+from tracelens_ext.hooks.guard import call_within, one_line, time_limit
+from tracelens_ext.roofline.groups import OperationGroups, group_operations
+from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import Cost, NoModelError, Operation
+from tracelens_ext.roofline.peaks import peaks_of_devices
 from tracelens_ext.roofline.reasons import why_slow
-from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.analysis.launchers import Launchers
+    from tracelens_ext.hooks import Offered
     from tracelens_ext.roofline.models import Model
     from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.trace import Int64Array
 
-#: Copies that cross the link between host and device.
-_HOST_COPY: Final = re.compile(r"memcpy.*(HtoD|DtoH|HtoH|Host)", re.IGNORECASE)
+    Modelled = tuple[Cost | None, str]
+
 #: Kernels that compute single-precision products with the TF32 units; Hopper's `nvjet` and
 #: CUTLASS' `s1688` kernels for single precision have no other.
 _TF32: Final = re.compile(r"tf32|xf32|s1688|nvjet_s", re.IGNORECASE)
+#: FLOPs and bytes of a call from here on are no numbers of this world.
+_MOST: Final = 2**62
 
 COLUMNS: Final = (
     *("op_name", "family", *ARGUMENTS, "count", "gpu_time_ms", "flops", "bytes", "engine"),
     *("data_type", "model", "why_no_model", "tflops_per_s", "tb_per_s", "roofline_time_ms"),
     *("bound", "% of roofline", "time_lost_ms", "why_slow"),
 )
-
-
-@dataclass(frozen=True, eq=False)
-class OperationGroups:
-    """The operations that launched GPU work, by name and arguments; k groups.
-
-    Attributes:
-        operations: name, arguments and kernels of each.
-        texts: each argument of `ARGUMENTS` as the tables show it, k texts each.
-        count: calls, (k,).
-        gpu_ns: busy time of what they launched, (k,).
-        host_copy_ns: of it, copies between host and device, (k,).
-        of_launcher: the group of each launcher.
-    """
-
-    operations: list[Operation]
-    texts: dict[str, list[str]]
-    count: Int64Array
-    gpu_ns: Int64Array
-    host_copy_ns: Int64Array
-    of_launcher: Int64Array
-
-
-def group_operations(work: GpuWork, launchers: Launchers) -> OperationGroups:
-    """Group the launchers of a trace by their names and arguments, the longest time first."""
-    trace, rows = work.trace, launchers.rows
-    columns = [trace.arg(argument) for argument in ARGUMENTS]
-    codes = [column.at(rows) for column in columns]
-    first, group = dense_codes([trace.name[rows], *codes])
-    count = np.bincount(group, minlength=len(first))
-    gpu_ns = _sums(group, launchers.direct_ns, len(first))
-    kernels, host_ns = _kernels(work, launchers, group, len(first))
-    order = np.lexsort((first, -gpu_ns))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    raw = [
-        [column.texts[i] if i != NONE and column.texts else "" for i in code[first[order]].tolist()]
-        for column, code in zip(columns, codes, strict=True)
-    ]
-    names = [trace.names[i] for i in trace.name[rows[first[order]]].tolist()]
-    operations = [
-        Operation.from_json(name, dims, types, strides, concrete, tuple(kernels[i]))
-        for i, (name, dims, types, strides, concrete) in zip(
-            order.tolist(), zip(names, *raw, strict=True), strict=True
-        )
-    ]
-    return OperationGroups(
-        operations,
-        {a: list(map(as_tuples, texts)) for a, texts in zip(ARGUMENTS, raw, strict=True)},
-        count[order],
-        gpu_ns[order],
-        host_ns[order],
-        place[group],
-    )
-
-
-def _sums(group: Int64Array, values: Int64Array, size: int) -> Int64Array:
-    result = np.zeros(size, dtype=np.int64)
-    np.add.at(result, group, values)
-    return result
-
-
-def _kernels(
-    work: GpuWork, launchers: Launchers, group: Int64Array, size: int
-) -> tuple[list[list[str]], Int64Array]:
-    """The distinct GPU events of each group, and the time of its copies from and to the host."""
-    launched = np.flatnonzero(launchers.of_gpu != NONE)
-    of_gpu = group[launchers.of_gpu[launched]]
-    names = work.trace.names
-    first, pair = dense_codes([of_gpu, work.name[launched]])
-    del pair
-    kernels: list[list[str]] = [[] for _ in range(size)]
-    owners, codes = of_gpu[first].tolist(), work.name[launched[first]].tolist()
-    for owner, code in zip(owners, codes, strict=True):
-        kernels[owner].append(names[code])
-    is_host_copy = np.fromiter((bool(_HOST_COPY.search(n)) for n in names), bool, len(names))
-    copies = is_host_copy[work.name[launched]]
-    host_ns = _sums(of_gpu[copies], work.duration[launched[copies]], size)
-    return kernels, host_ns
 
 
 @dataclass(frozen=True)
@@ -137,156 +65,236 @@ class Judged:
         why_no_model: why there is none.
         roofline_ns: the best case of all calls; None without a model or a known device.
         bound: `compute`, `memory` or `link`: what limits the best case.
+        peak: 10^12 operations a second of its engine and type; None where it is not known.
         why_slow: what shows of the reason for the time lost.
+        is_host_copy: whether it copies between host and device for the most part.
     """
 
     operation: Operation
     count: int
     gpu_ns: int
-    cost: Cost | None
-    model: str | None
-    why_no_model: str | None
-    roofline_ns: float | None
-    bound: str | None
-    why_slow: str
+    cost: Cost | None = None
+    model: str | None = None
+    why_no_model: str | None = None
+    roofline_ns: float | None = None
+    bound: str | None = None
+    peak: float | None = None
+    why_slow: str = ""
+    is_host_copy: bool = False
+
+    @property
+    def lost_ns(self) -> float | None:
+        """GPU time beyond the best case."""
+        return None if self.roofline_ns is None else max(0.0, self.gpu_ns - self.roofline_ns)
 
 
-def judge(
-    groups: OperationGroups, models: Mapping[str, Model], peaks: DevicePeaks | None
-) -> list[Judged]:
-    """Apply the models, and the peaks of the device, to the operations of a trace."""
-    rows = zip(
-        groups.operations,
-        groups.count.tolist(),
-        groups.gpu_ns.tolist(),
-        groups.host_copy_ns.tolist(),
-        strict=True,
-    )
-    return [_judged(op, n, ns, host, models, peaks) for op, n, ns, host in rows]
+@dataclass(frozen=True, eq=False)
+class Roofline:
+    """The operations of a trace, judged.
+
+    Attributes:
+        groups: the operations, the longest GPU time first.
+        rows: the same, judged.
+        peaks: what each device that did the work could do; None for an unknown one.
+    """
+
+    groups: OperationGroups
+    rows: Sequence[Judged]
+    peaks: Mapping[int, DevicePeaks | None]
+
+    @property
+    def has_shapes(self) -> bool:
+        """Whether arguments of operations were recorded."""
+        return any(row.operation.types for row in self.rows)
 
 
-def _judged(
-    op: Operation,
-    count: int,
-    gpu_ns: int,
-    host_ns: int,
-    models: Mapping[str, Model],
-    peaks: DevicePeaks | None,
-) -> Judged:
-    model = model_of(op.name, models)
-    cost, reason = None, None
-    if not op.types:
-        reason = "no shapes were recorded"
-    elif 2 * host_ns > gpu_ns:
-        cost, reason = _host_copy(op)
-    elif model is None:
-        reason = f"no performance model for {op.name}"
-    else:
-        try:
-            cost = model(op)
-        except NoModelError as error:
-            reason = str(error)
-    if cost is None:
-        return Judged(op, count, gpu_ns, None, None, reason, None, None, "")
-    cost = _with_used_type(cost, op)
-    name = "host_copy" if cost.engine == "link" else _name_of(model)
-    best, bound = _best_case(cost, peaks)
-    total = None if best is None else best * count
-    why = why_slow(op, cost, peaks, gpu_ns, total, count)
-    return Judged(op, count, gpu_ns, cost, name, None, total, bound, why)
+def judge_operations(
+    work: GpuWork,
+    launchers: Launchers,
+    own_peaks: DevicePeaks | None = None,
+    selected: npt.NDArray[np.bool_] | None = None,
+    registry: PluginRegistry | None = None,
+) -> Roofline:
+    """Apply the models, and the peaks of the devices, to the operations of a trace.
+
+    Args:
+        work: the GPU events.
+        launchers: the operations that launched them.
+        own_peaks: peaks to use for all devices.
+        selected: which GPU events are asked about, all by default; see `group_operations`.
+        registry: the plugins to ask instead of the installed ones.
+    """
+    registry = registry or default_registry()
+    groups = group_operations(work, launchers, selected)
+    peaks = peaks_of_devices(work.trace, own_peaks)
+    offered = offered_models(registry)
+    by_name = {name: model_of(name, offered) for name in {op.name for op in groups.operations}}
+    host = (2 * groups.host_copy_ns > groups.gpu_ns).tolist()
+    costs = _costs(groups.operations, by_name, host, registry)
+    rows = [
+        _judged(Judged(op, count, ns, is_host_copy=is_host), by_name[op.name], its, peaks[device])
+        for op, count, ns, is_host, its, device in zip(
+            groups.operations,
+            groups.count.tolist(),
+            groups.gpu_ns.tolist(),
+            host,
+            costs,
+            groups.device.tolist(),
+            strict=True,
+        )
+    ]
+    return Roofline(groups, rows, peaks)
 
 
-def _host_copy(op: Operation) -> tuple[Cost | None, str | None]:
+def _costs(
+    operations: Sequence[Operation],
+    models: Mapping[str, Offered[Model] | None],
+    host: Sequence[bool],
+    registry: PluginRegistry,
+) -> list[Modelled]:
+    """The cost of each operation, or why it has none; a plugin's models have a time limit."""
+    result: list[Modelled] = [(None, "")] * len(operations)
+    of_plugins: dict[str, list[int]] = defaultdict(list)
+    for i, op in enumerate(operations):
+        offered = models[op.name]
+        if not op.types:
+            result[i] = None, "no shapes were recorded"
+        elif host[i]:
+            result[i] = _modelled(_host_copy, op)
+        elif offered is None:
+            result[i] = None, f"no performance model for {op.name}"
+        elif offered.plugin.own:
+            result[i] = _modelled(offered.item, op)
+        else:
+            result[i] = None, f"the plugin {offered.plugin.name} failed"
+            of_plugins[offered.plugin.name].append(i)
+    for plugin, places in of_plugins.items():
+        asked = [(models[operations[i].name], operations[i]) for i in places]
+        with registry.guard(plugin):
+            found = call_within(time_limit(), partial(_of_plugin, asked))
+            for i, each in zip(places, found, strict=True):
+                result[i] = each
+    return result
+
+
+def _of_plugin(asked: Sequence[tuple[Offered[Model] | None, Operation]]) -> list[Modelled]:
+    return [_modelled(offered.item, op) for offered, op in asked if offered is not None]
+
+
+def _modelled(model: Callable[[Operation], Cost], op: Operation) -> Modelled:
+    """What a model says; whatever it raises costs this operation alone."""
+    try:
+        cost = model(op)
+        if not 0 <= int(cost.flops) < _MOST or not 0 <= int(cost.bytes) < _MOST:
+            raise NoModelError("the recorded sizes cannot be right")
+    except NoModelError as error:
+        return None, str(error)
+    except Exception as error:  # noqa: BLE001  # arguments of traces, and plugins, can be anything
+        return None, f"its model failed ({one_line(error)[:200]})"
+    return cost, ""
+
+
+def _host_copy(op: Operation) -> Cost:
     """What crosses the link: the tensor that is copied, or a single number."""
     tensors = op.tensors
     if not tensors:
-        return None, "what is copied is not recorded"
+        raise NoModelError("what is copied is not recorded")
     moved = min(tensors[:2], key=lambda t: t.written) if op.plain_name == "copy_" else tensors[0]
-    return Cost("HostCopy", 0, moved.written, "bytes", "link"), None
+    return Cost("HostCopy", 0, moved.written, "bytes", "link")
 
 
-def _with_used_type(cost: Cost, op: Operation) -> Cost:
-    """Single-precision products whose kernels use TF32 are judged by it."""
-    if cost.engine != "matrix" or cost.data_type != "fp32":
-        return cost
-    if any(_TF32.search(kernel) for kernel in op.kernels):
-        return replace(cost, data_type="tf32")
-    return cost
+def _judged(
+    row: Judged, offered: Offered[Model] | None, modelled: Modelled, peaks: DevicePeaks | None
+) -> Judged:
+    op, (cost, reason) = row.operation, modelled
+    if cost is None:
+        return replace(row, why_no_model=reason)
+    tf32 = cost.engine == "matrix" and cost.data_type == "fp32"
+    if tf32 and any(map(_TF32.search, op.kernels)):
+        cost = replace(cost, data_type="tf32")
+    best, bound, peak = _best_case(cost, peaks)
+    row = replace(
+        row,
+        cost=cost,
+        model="host_copy" if cost.engine == "link" else _name_of(offered),
+        roofline_ns=None if best is None else best * row.count,
+        bound=bound,
+        peak=peak,
+    )
+    return replace(row, why_slow=why_slow(op, cost, peaks, row.gpu_ns, row.roofline_ns, row.count))
 
 
-def _name_of(model: Model | None) -> str:
-    home = getattr(model, "__module__", "").rpartition(".")[2]
-    return f"{home}.{getattr(model, '__name__', 'model')}"
+def _name_of(offered: Offered[Model] | None) -> str | None:
+    if offered is None:
+        return None
+    own = getattr(offered.item, "__module__", "").rpartition(".")[2]
+    home = own if offered.plugin.own else offered.plugin.name
+    return f"{home}.{getattr(offered.item, '__name__', 'model')}"
 
 
-def _best_case(cost: Cost, peaks: DevicePeaks | None) -> tuple[float | None, str | None]:
-    """The roofline time of a call in ns, and what limits it."""
+def _best_case(
+    cost: Cost, peaks: DevicePeaks | None
+) -> tuple[float | None, str | None, float | None]:
+    """The roofline time of a call in ns, what limits it, and the peak of its engine and type."""
     if peaks is None:
-        return None, None
+        return None, None, None
     if cost.engine == "link":
-        return (None, None) if peaks.link is None else (cost.bytes / peaks.link, "link")
+        best = None if peaks.link is None else cost.bytes / peaks.link
+        return best, None if best is None else "link", None
     memory_ns = cost.bytes / peaks.memory  # 10^9 bytes a second are bytes a ns
-    peak = peaks.peak(cost.engine, cost.data_type)
-    if peak is None:
-        return memory_ns, "memory"
-    compute_ns = cost.flops / (peak[0] * 1e3)
-    return (compute_ns, "compute") if compute_ns > memory_ns else (memory_ns, "memory")
+    found = peaks.peak(cost.engine, cost.data_type)
+    if found is None:
+        # Without the peak of its type, compute-bound work has no best case.
+        return (None, None, None) if cost.engine == "matrix" else (memory_ns, "memory", None)
+    compute_ns = cost.flops / (found[0] * 1e3)
+    bound = "compute" if compute_ns > memory_ns else "memory"
+    return max(compute_ns, memory_ns), bound, found[0]
 
 
-def roofline_table(groups: OperationGroups, judged: Sequence[Judged]) -> pd.DataFrame:
+def roofline_table(roofline: Roofline) -> pd.DataFrame:
     """A row for each operation and its arguments, the longest GPU time first.
 
     Returns:
         The columns of `COLUMNS`: `flops` and `bytes` are whole numbers of one call, `gpu_time_ms`,
-        `roofline_time_ms` and `time_lost_ms` sums over `count` calls; None where there is no model.
+        `roofline_time_ms` and `time_lost_ms` sums over `count` calls; empty without a model.
     """
     import pandas as pd
 
-    gpu_ms = groups.gpu_ns / NS_PER_MS
+    rows = roofline.rows
+    costs = [row.cost for row in rows]
+    texts = ["family", "engine", "data_type"]
     columns: dict[str, object] = {
-        "op_name": [j.operation.name for j in judged],
-        "family": [j.cost.family if j.cost else None for j in judged],
-        **groups.texts,
-        "count": groups.count,
-        "gpu_time_ms": gpu_ms,
-        "flops": pd.array([j.cost.flops if j.cost else None for j in judged], dtype="object"),
-        "bytes": pd.array([j.cost.bytes if j.cost else None for j in judged], dtype="object"),
-        "engine": [j.cost.engine if j.cost else None for j in judged],
-        "data_type": [j.cost.data_type if j.cost else None for j in judged],
-        "model": [j.model for j in judged],
-        "why_no_model": [j.why_no_model for j in judged],
-        **_rates(judged),
-        "bound": [j.bound for j in judged],
-        "% of roofline": _percents(judged),
-        "time_lost_ms": [
-            None if j.roofline_ns is None else max(0.0, j.gpu_ns - j.roofline_ns) / NS_PER_MS
-            for j in judged
-        ],
-        "why_slow": [j.why_slow for j in judged],
+        "op_name": [row.operation.name for row in rows],
+        **roofline.groups.texts,
+        "count": roofline.groups.count,
+        "gpu_time_ms": roofline.groups.gpu_ns / NS_PER_MS,
+        **{name: [getattr(cost, name, None) for cost in costs] for name in texts},
+        **{
+            name: pd.array([getattr(cost, name, None) for cost in costs], dtype="Int64")
+            for name in ("flops", "bytes")
+        },
+        **{name: [getattr(row, name) for row in rows] for name in ("model", "why_no_model")},
+        "tflops_per_s": _numbers(_rate(row, "flops") for row in rows),
+        "tb_per_s": _numbers(_rate(row, "bytes") for row in rows),
+        "roofline_time_ms": _numbers(row.roofline_ns for row in rows) / NS_PER_MS,
+        "bound": [row.bound for row in rows],
+        "% of roofline": _numbers(
+            None if row.roofline_ns is None or not row.gpu_ns else row.roofline_ns / row.gpu_ns
+            for row in rows
+        )
+        * 100,
+        "time_lost_ms": _numbers(row.lost_ns for row in rows) / NS_PER_MS,
+        "why_slow": [row.why_slow for row in rows],
     }
-    frame = pd.DataFrame(columns)
-    numbers = ["tflops_per_s", "tb_per_s", "roofline_time_ms", "% of roofline", "time_lost_ms"]
-    return frame.astype(dict.fromkeys(numbers, "float64"))[list(COLUMNS)]
+    return pd.DataFrame(columns)[list(COLUMNS)]
 
 
-def _rates(judged: Sequence[Judged]) -> dict[str, list[float | None]]:
-    """Operations and bytes of all calls over their time; 1,000 bytes a ns are a TB/s."""
-    some = [j if j.cost and j.gpu_ns else None for j in judged]
-    return {
-        "tflops_per_s": [
-            j.cost.flops * j.count / j.gpu_ns / 1e3 if j and j.cost else None for j in some
-        ],
-        "tb_per_s": [
-            j.cost.bytes * j.count / j.gpu_ns / 1e3 if j and j.cost else None for j in some
-        ],
-        "roofline_time_ms": [
-            None if j.roofline_ns is None else j.roofline_ns / NS_PER_MS for j in judged
-        ],
-    }
+def _numbers(values: Iterable[float | None]) -> npt.NDArray[np.float64]:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def _percents(judged: Sequence[Judged]) -> list[float | None]:
-    return [
-        None if j.roofline_ns is None or not j.gpu_ns else 100.0 * j.roofline_ns / j.gpu_ns
-        for j in judged
-    ]
+def _rate(row: Judged, what: str) -> float | None:
+    """Operations or bytes of all calls over their time: 1,000 a ns are 10^12 a second."""
+    if row.cost is None or not row.gpu_ns:
+        return None
+    return float(getattr(row.cost, what) * row.count / row.gpu_ns / 1e3)
