@@ -31,8 +31,8 @@ class Chart:
         value_column: the column of numbers, summed by label (and series).
         kind: `bar`: a horizontal bar a label, the longest first. `stacked`: with a
             `series_column` a horizontal bar a label, made of a piece a series; without one a
-            single bar, made of a piece a label. `timeline` and `iterations` are drawings of their
-            own, on pages alone.
+            single bar, made of a piece a label. `timeline`, `iterations` and `roofline` are
+            drawings of their own, on pages alone.
         top: bars to show; the others are summed into one more, which says how many they are.
         series_column: the column whose texts name the pieces of stacked bars.
         only: labels to show, in this order, whatever else the table holds; with a
@@ -46,7 +46,7 @@ class Chart:
     sheet: str
     label_column: str
     value_column: str
-    kind: Literal["bar", "stacked", "timeline", "iterations"] = "bar"
+    kind: Literal["bar", "stacked", "timeline", "iterations", "roofline"] = "bar"
     top: int = 25
     series_column: str | None = None
     only: tuple[str, ...] = ()
