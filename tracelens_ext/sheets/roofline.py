@@ -57,8 +57,8 @@ _FAMILY_COLUMNS = f"""
             name: the operation
             param: CATEGORY: a parameter of the performance model, such as `param: M`
             GFLOPS_first [10^9]: floating point operations of a call
-            Data Moved (MB)_first [10^6 bytes]: of a call: inputs once, results once
-            FLOPS/Byte_first [FLOP/byte]: one by the other
+            Data Moved (MB)_first [MB]: 10^6 bytes, of a call: inputs once, results once
+            FLOPS/Byte_first: one by the other
             TB/s, TFLOPS/s: of all calls, by their GPU time
             Compute Spec: engine and data type, such as `matrix_bf16`
             Input Dims_first, Input type_first, Input Strides_first, Concrete Inputs_first: tuples
@@ -77,12 +77,13 @@ SHEETS = [
             Input Dims, Input type, Input Strides, Concrete Inputs: tuples as text
             count [operations]: calls
             gpu_time_ms: busy time of what all calls launched
-            flops [FLOP], bytes [bytes]: of a call; what crosses the device's memory at the least
+            flops [FLOP]: floating point operations of a call
+            bytes [bytes]: of a call: what crosses the device's memory at the least
             engine: `matrix`, `vector`, or `link` for copies between host and device
             data_type: whose peak it is judged by
             model: the performance model
             why_no_model: why there is none
-            tflops_per_s [10^12/s], tb_per_s [TB/s]: of all calls, by their GPU time
+            tflops_per_s, tb_per_s: of all calls, by their GPU time
             roofline_time_ms: the best case of all calls
             {_LAST_COLUMNS}""",
         table=lambda analyzer, options: analyzer.get_df_roofline(options.device_peaks),
