@@ -20,7 +20,7 @@ from tracelens_ext.cli.app import app
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DOCS = Path(__file__).resolve().parents[1] / "docs" / "cache.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "reading.md"
 
 
 @pytest.fixture(autouse=True)
@@ -215,7 +215,7 @@ def test_json_says_nothing_of_the_cache(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def blocks(language: str) -> list[str]:
-    text = DOCS.read_text(encoding="utf-8")
+    text = DOCS.read_text(encoding="utf-8").partition("\n## The cache of parsed traces\n")[2]
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 

@@ -18,7 +18,8 @@ from tracelens_ext.cli import run
 from tracelens_ext.report.manifest import MANIFEST, made_here
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "nsight-statistics.md").read_text(encoding="utf-8")
+PAGES = (ROOT / "docs" / "nsight-systems.md").read_text(encoding="utf-8")
+PAGE = PAGES.partition("\n## GPU time by class of kernel\n")[2]
 TABLES = ["--kernels", "run_cuda_gpu_kern_sum.csv", "--class-map", "classes.json"]
 ALL = [
     *TABLES,

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="no worker processes on this system")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(os.name != "posix", reason="no worker processes on this system"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +77,6 @@ def outcome(
     return code, out, err, written
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     "options",
     [
@@ -110,7 +112,6 @@ def test_the_same_to_the_byte(
     assert not children()
 
 
-@pytest.mark.process
 def test_rules_that_are_no_good_are_the_same_error(capsys: pytest.CaptureFixture[str]) -> None:
     Path("rules.toml").write_text("[[rule]]\npattern = '('\n")
     options = ["-o", "out", "--rules", "rules.toml"]
@@ -118,7 +119,6 @@ def test_rules_that_are_no_good_are_the_same_error(capsys: pytest.CaptureFixture
     assert not children()
 
 
-@pytest.mark.process
 def test_own_rules_count(capsys: pytest.CaptureFixture[str], asked: list[bool]) -> None:
     Path("rules.toml").write_text(
         '[[rule]]\ncategory = "Mine"\npattern = "gemm"\nexamples = ["my_gemm"]\n'

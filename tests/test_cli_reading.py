@@ -328,7 +328,7 @@ def test_the_options_are_the_last_of_the_help() -> None:
 
 
 def blocks(language: str) -> list[str]:
-    text = DOCS.read_text(encoding="utf-8")
+    text = DOCS.read_text(encoding="utf-8").partition("\n## The cache of parsed traces\n")[0]
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 

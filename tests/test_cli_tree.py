@@ -22,7 +22,7 @@ from tracelens_ext.trace import NONE, EventKind
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "traces"
-DOCS = ROOT / "docs" / "tree-and-iterations.md"
+DOCS = ROOT / "docs" / "commands.md"
 PathOfNames = tuple[str, ...]
 
 
@@ -428,13 +428,14 @@ def test_names_cannot_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) ->
 
 
 def blocks(language: str) -> list[str]:
-    text = DOCS.read_text(encoding="utf-8")
+    text = DOCS.read_text(encoding="utf-8").partition("\n## The call tree\n")[2]
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.usefixtures("here")
 def test_the_page_is_true(capsys: pytest.CaptureFixture[str]) -> None:
-    printed = ""
+    assert run(["demo", "trace.json.gz"]) == 0
+    printed = capsys.readouterr().out
     for block in blocks("console"):
         for line in block.splitlines():
             command, _, file = line.removeprefix("$ tracelens-ext ").partition(" > ")

@@ -14,7 +14,7 @@ from tracelens_ext.readers.nsys import ranges as nsys_ranges
 from tracelens_ext.readers.nsys import sqlite as nsys_sqlite
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "nsight-systems.md"
-_TEXT = DOCS.read_text(encoding="utf-8")
+_TEXT = DOCS.read_text(encoding="utf-8").partition("\n## GPU time by class of kernel\n")[0]
 _COMMANDS = re.findall(r"^\$ tracelens-ext (.*)$", _TEXT, re.MULTILINE)
 _PYTHON = re.findall(r"```python\n(.*?)```", _TEXT, re.DOTALL)
 

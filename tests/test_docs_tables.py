@@ -29,7 +29,7 @@ def sheets() -> list[Sheet]:
 
 
 def column_table(sheet: Sheet) -> str:
-    """The columns as a table of Markdown; neighbours with one meaning together."""
+    """The columns as a table of Markdown; neighbours with one meaning are one row."""
     rows: list[tuple[list[str], str, str]] = []
     for column in sheet.described_columns():
         if rows and rows[-1][1:] == (column.unit, column.meaning):

@@ -7,6 +7,7 @@ import json
 import os
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
@@ -15,20 +16,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens_ext.errors import OutputError
+from tracelens_ext.report.folder import write_folder
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.manifest import (
     MANIFEST,
     check_folder,
     check_output,
-    finish_folder,
     made_here,
     manifest_files,
     may_replace,
+    unfinished_note,
 )
 from tracelens_ext.report.report import Report, write_report
 
 REPORT = Report("A report", {"table": pd.DataFrame({"a": [1]})}, notes=["A note."])
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 FILES = [chosen for chosen in Format if not chosen.is_folder]
+
+
+def written(*names: str, text: str = "ours") -> dict[str, Callable[[Path], object]]:
+    """Files to write, all with the same text."""
+    return dict.fromkeys(names, lambda path: path.write_text(text))
 
 
 @pytest.mark.parametrize("chosen", FILES)
@@ -126,10 +136,7 @@ def test_an_input_is_never_written_over(tmp_path: Path) -> None:
 def test_a_folder_knows_its_files(tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     check_folder(folder, ["a.csv"])  # not there yet
-    folder.mkdir()
-    for name in ("a.csv", "b.csv"):
-        (folder / name).write_text("ours")
-    finish_folder(folder, ["a.csv", "b.csv"])
+    write_folder(folder, written("a.csv", "b.csv"))
     assert manifest_files(folder) == ["a.csv", "b.csv"]
     (folder / "mine.csv").write_text("theirs")
     check_folder(folder, ["a.csv", "b.csv", "new.csv"])
@@ -139,16 +146,20 @@ def test_a_folder_knows_its_files(tmp_path: Path) -> None:
 
 
 def test_tables_of_an_earlier_report_go(tmp_path: Path) -> None:
-    for name in ("a.csv", "old.csv", "mine.csv", "old.parquet"):
-        (tmp_path / name).write_text("x")
-    finish_folder(tmp_path, ["a.csv", "old.csv"])
-    finish_folder(tmp_path, ["old.parquet"])
-    assert manifest_files(tmp_path) == ["old.parquet", "a.csv", "old.csv"]
-    finish_folder(tmp_path, ["a.csv", "b.csv"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        [MANIFEST, "a.csv", "mine.csv", "old.parquet"]
-    )
-    assert manifest_files(tmp_path) == ["a.csv", "b.csv", "old.parquet"]
+    """In a folder of our own, which is exchanged, and in one that is not."""
+    for theirs in ([], ["mine.csv"]):
+        for name in theirs:
+            (tmp_path / name).write_text("theirs")
+        write_folder(tmp_path, written("a.csv", "old.csv"))
+        write_folder(tmp_path, written("old.parquet"))
+        assert manifest_files(tmp_path) == ["old.parquet", "a.csv", "old.csv"]
+        write_folder(tmp_path, written("a.csv", "b.csv"))
+        ours = ["a.csv", "b.csv", "old.parquet"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            MANIFEST,
+            *sorted(ours + theirs),
+        ]
+        assert manifest_files(tmp_path) == ours
 
 
 def test_a_manifest_from_elsewhere_reaches_no_other_folder(tmp_path: Path) -> None:
@@ -160,7 +171,7 @@ def test_a_manifest_from_elsewhere_reaches_no_other_folder(tmp_path: Path) -> No
     manifest = {"generator": "tracelens-ext", "files": [*hostile, "a.csv"]}
     (folder / MANIFEST).write_text(json.dumps(manifest))
     assert manifest_files(folder) == ["a.csv"]
-    finish_folder(folder, ["b.csv"])
+    write_folder(folder, written("b.csv"))
     assert outside.read_text() == "theirs"
 
 

@@ -30,7 +30,10 @@ from tracelens_ext.settings import reading_with
 if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="no worker processes on this system")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(os.name != "posix", reason="no worker processes on this system"),
+]
 
 DEMO = short_demo() | {"traceEvents": short_demo()["traceEvents"][:4000]}
 
@@ -90,7 +93,6 @@ def test_the_same_to_the_byte(
     assert None not in taken
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("odd", [False, True])
 @pytest.mark.parametrize("busy", [False, True])
 def test_who_decodes(
@@ -123,7 +125,6 @@ def odd_demo() -> str:
     return kineto_layout(DEMO | {"traceEvents": events}).replace('"HERE"', "NaN")
 
 
-@pytest.mark.process
 def test_odd_events_are_the_same_too(tmp_path: Path, taken: list[int | None]) -> None:
     path = tmp_path / "trace.json"
     text = odd_demo().encode()
@@ -134,7 +135,6 @@ def test_odd_events_are_the_same_too(tmp_path: Path, taken: list[int | None]) ->
     assert any(taken), "and others not"
 
 
-@pytest.mark.process
 def test_a_file_that_is_odd_throughout_is_read_by_one(
     tmp_path: Path, taken: list[int | None]
 ) -> None:
@@ -146,7 +146,6 @@ def test_a_file_that_is_odd_throughout_is_read_by_one(
     assert len(taken) <= 17
 
 
-@pytest.mark.process
 def test_an_event_that_is_larger_than_any_slot(tmp_path: Path, taken: list[int | None]) -> None:
     events = list(DEMO["traceEvents"])
     half = len(events) // 2
@@ -158,7 +157,6 @@ def test_an_event_that_is_larger_than_any_slot(tmp_path: Path, taken: list[int |
     assert None not in taken
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("salvage", [False, True])
 @pytest.mark.parametrize(
     ("damage", "zipped"),
@@ -198,7 +196,6 @@ def test_damage_is_the_same_too(damage: str, zipped: bool, salvage: bool, tmp_pa
     assert "--salvage" in messages[0]
 
 
-@pytest.mark.process
 def test_workers_that_never_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "trace.json"
     path.write_text(kineto_layout(DEMO))
@@ -208,7 +205,6 @@ def test_workers_that_never_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     both(path)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(("victims", "after"), [(1, 1), (2, 0), (2, 20)])
 def test_workers_that_die(
     after: int, victims: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -230,7 +226,6 @@ def test_workers_that_die(
     assert count > after
 
 
-@pytest.mark.process
 def test_a_worker_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "trace.json"
     path.write_text(kineto_layout(DEMO))
@@ -250,7 +245,6 @@ def test_a_worker_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not set(stopped) & set(children())
 
 
-@pytest.mark.process
 def test_no_worker_is_left_behind(tmp_path: Path) -> None:
     before = set(children())
     path = tmp_path / "trace.json"
@@ -272,7 +266,6 @@ def test_no_worker_is_left_behind(tmp_path: Path) -> None:
         assert set(children()) <= before
 
 
-@pytest.mark.process
 def test_a_program_without_a_main_guard(tmp_path: Path) -> None:
     """It is run once; the workers import nothing from its folder."""
     (tmp_path / "trace.json").write_text(json.dumps(DEMO))
@@ -308,7 +301,6 @@ def test_a_program_without_a_main_guard(tmp_path: Path) -> None:
     assert not done.stderr
 
 
-@pytest.mark.process
 def test_workers_end_with_their_parent() -> None:
     """Even when that is killed and can do nothing about it."""
     program = (

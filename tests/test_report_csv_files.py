@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tracelens_ext.errors import OutputError
 from tracelens_ext.report import csv_files
 from tracelens_ext.report.csv_files import write_csvs
+from tracelens_ext.report.manifest import MANIFEST
 from tracelens_ext.report.table_files import unique_file_names
 
 if TYPE_CHECKING:
@@ -111,19 +112,19 @@ def test_file_names_are_always_valid(wanted: list[str]) -> None:
 def test_a_failure_leaves_every_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = pd.DataFrame({"a": [1]})
     first, second = write_csvs(tmp_path, {"one": frame, "two": frame})
-    real = csv_files._write
+    real = csv_files.write_csv
 
-    def full_after_the_first(path: Path, table: pd.DataFrame) -> None:
+    def full_after_the_first(path: Path, frame: pd.DataFrame) -> None:
         if "two" in path.name:
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(path, table)
+        real(path, frame)
 
-    monkeypatch.setattr(csv_files, "_write", full_after_the_first)
+    monkeypatch.setattr(csv_files, "write_csv", full_after_the_first)
     other = pd.DataFrame({"a": [2]})
     with pytest.raises(OutputError, match=r"two\.csv: cannot be written: no space left"):
         write_csvs(tmp_path, {"one": other, "two": other})
     assert first.read_text() == second.read_text() == "a\n1\n"
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["one.csv", "two.csv"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [MANIFEST, "one.csv", "two.csv"]
 
 
 def test_other_files_are_left_alone(tmp_path: Path) -> None:

@@ -118,8 +118,15 @@ def test_every_rule_has_an_example(packs: list[RulePack]) -> None:
         ("void splitKreduce_kernel<32, 16, int, float>(cublasSplitKParams<float>)", "GEMM"),
         ("_reduce_scatter_kernel", "Communication"),
         # "transpose", "copy"
-        ("transpose_NCHW2CNHW_V2_2D_WG_off64", "Convolution"),
-        ("batched_transpose_64x16_pack_4x1_ediv_2x1_half", "Convolution"),
+        # layout copies around a convolution, on both vendors; im2col is the convolution itself
+        ("transpose_NCHW2CNHW_V2_2D_WG_off64", "Memory Ops"),
+        ("batched_transpose_64x16_pack_4x1_ediv_2x1_half", "Memory Ops"),
+        ("SubTensorOpWithScalar1d", "Memory Ops"),
+        ("_ZN5cudnn3ops16nchwToNhwcKernelIfffLb0ELb1EL21cudnnKernelDataType_t2EEEvv", "Memory Ops"),
+        ("void cudnn::engines_precompiled::nhwcToNchwKernel<float>(float)", "Memory Ops"),
+        ("void cutlass::nhwc_to_nchw_kernel<float>(float*)", "Memory Ops"),
+        ("Im2d2Col_v2", "Convolution"),
+        ("void at::native::col2im_kernel<float, float>(long, float const*)", "Convolution"),
         # "moe", "topk"
         ("fused_moe_kernel", "GEMM"),
         ("moe_align_block_size_kernel", "MoE Routing"),
@@ -187,6 +194,11 @@ def test_an_operation_decides_only_what_the_name_leaves_open(
     names = [name for name, _ in examples]
     assert categories(builtin, names, ["aten::mm"] * len(names)) == [c for _, c in examples]
     assert categories(builtin, ["kernel", "kernel"], ["aten::mm", None]) == ["GEMM", UNCATEGORIZED]
+
+
+def test_layout_copies_stay_memory_ops_whatever_launches_them(builtin: KernelCategorizer) -> None:
+    ops = ["aten::convolution_backward", "aten::miopen_convolution", "aten::cudnn_convolution"]
+    assert categories(builtin, ["batched_transpose_16x32_half"] * 3, ops) == ["Memory Ops"] * 3
 
 
 @pytest.mark.real_data

@@ -461,10 +461,6 @@ class TreePerfAnalyzer:
     ) -> pd.DataFrame:
         """Idle time by what the host was in, longest first, as the sheet `gap_hosts`.
 
-        Args:
-            scope: as for `get_df_gaps`.
-            selection: likewise.
-
         Raises:
             UsageError: there is no such scope, or nothing is selected.
         """

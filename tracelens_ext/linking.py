@@ -29,9 +29,6 @@ def is_graph_launch(name: str) -> bool:
 def link(trace: Trace) -> Int64Array:
     """Link GPU events to their launches.
 
-    Args:
-        trace: the events.
-
     Returns:
         Row of each GPU event's launch, `NONE` without one, shape (g,).
 

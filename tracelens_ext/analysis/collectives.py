@@ -70,15 +70,8 @@ def collectives(work: GpuWork) -> pd.DataFrame:
     """Communication kernels by collective, process group, size and type.
 
     Returns:
-        Columns `Collective name` (of the metadata, else of the annotation around the launch, else
-        empty), `Process Group Name`, `Process Group Description`, `Group size` (ranks), `dtype`,
-        `In msg nelems`, `Out msg nelems` (elements a rank puts in and gets out), `kernel_name`;
-        `In msg bytes`, `Out msg bytes`, `count` (kernels), `total_time_ms`, `avg_time_us`,
-        `std_time_us` (of a sample), `min_time_us`, `max_time_us`,
-        `% of communication time` (of the summed durations), `algorithm bandwidth (GB/s)`,
-        `bus bandwidth (GB/s)` (at the mean duration), `best bus bandwidth (GB/s)` (at the shortest;
-        GB = 10⁹ bytes). What the metadata does not tell is empty or missing. Longest total first;
-        no rows without communication.
+        Columns as the sheet `coll_analysis`. What the metadata does not tell is empty or missing.
+        Longest total first; no rows without communication.
     """
     table = _described(work, np.flatnonzero(work.is_communication))
     grouped = table.groupby(list(KEYS), sort=False, dropna=False)["time"]

@@ -21,9 +21,7 @@ def cpu_ops(tree: CallTree) -> pd.DataFrame:
     """Host time by CPU op.
 
     Returns:
-        Columns `cpu_op`, `count`, `total_time_ms` (an op within itself counts each time),
-        `self_time_ms` (without the CPU ops directly below), `avg_time_us`, `% of CPU op time` (of
-        the sum of self times); longest self time first.
+        Columns as the sheet `cpu_ops`; longest self time first.
     """
     import pandas as pd
 

@@ -32,13 +32,8 @@ def graph_launches(work: GpuWork) -> pd.DataFrame:
     The sequence is that of the names, in order of start within a stream.
 
     Returns:
-        Columns `launch` (the runtime call), `path` (the CPU ops around it, outermost first;
-        annotations left out, or every iteration were a site), `launches`, `kernels_per_launch`
-        (GPU events), `busy_time_ms` (of all launches), `avg_busy_time_us`, `min_busy_time_us`,
-        `max_busy_time_us` (a launch), `avg_span_time_us` (first start to last end of a launch: what
-        exceeds the busy time is gaps within the graph), `% of GPU busy time`; when there are
-        categories a column `CATEGORY (% of kernel time)` for each that occurs, of the summed
-        durations of the site. Longest busy time first. No rows without graph launches.
+        Columns as the sheet `graph_launches`. Longest busy time first. No rows without graph
+        launches.
     """
     import pandas as pd
 

@@ -33,10 +33,6 @@ def likely_iterations(tree: CallTree, most: int) -> list[str]:
     nothing is launched, do not count. CPU ops, which annotations become in some traces, count where
     they are likelier than all annotations: several without another around them, that launch more
     than an operation does.
-
-    Args:
-        tree: the call tree.
-        most: how many to give.
     """
     trace = tree.trace
     rows = tree.rows[np.isin(trace.kind[tree.rows], (EventKind.USER_ANNOTATION, EventKind.CPU_OP))]

@@ -106,11 +106,6 @@ def full_names(
 ) -> pd.DataFrame:
     """A row a full name of the kernels in a table.
 
-    Args:
-        work: the GPU events.
-        statistics: rows of `kernel_statistics`.
-        selection: what that was made with.
-
     Returns:
         Columns `rank` (as in the table, and in its order), `kernel_name`, `full_name`, `count`,
         `total_time_us`; of each rank the most frequent name first.

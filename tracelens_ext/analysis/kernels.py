@@ -22,10 +22,7 @@ def kernel_summary(work: GpuWork) -> pd.DataFrame:
     """GPU time by operation and kernel; every GPU event is in it.
 
     Returns:
-        Columns `cpu_op` (`graph` for a graph launch, else the innermost CPU op, else the launch,
-        else `(unlinked)`), `kernel_category` when there are categories, `kernel_name`, `count`,
-        `total_time_ms`, `avg_time_us`, `min_time_us`, `max_time_us`, `% of GPU time` (the sum of
-        all durations being 100), `kind` (kernel, memcpy, memset). Longest total first.
+        Columns as the sheet `kernels_by_category`. Longest total first.
     """
     import pandas as pd
 
@@ -49,9 +46,8 @@ def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
     """GPU time by operation and category; every GPU event is in it.
 
     Returns:
-        Columns `cpu_op`, `kernel_category`, `count`, `total_time_ms`, `% of cpu_op time` (of the
-        summed durations of that operation), `% of GPU time`, `kind`. Operations with the longest
-        total first, within an operation the same.
+        Columns as the sheet `kernel_categories`. Operations with the longest total first, within
+        an operation the same.
 
     Raises:
         ValueError: there are no categories.
@@ -135,16 +131,8 @@ def kernels(
 def reference_kernel_summary(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
     """The sheet `kernel_summary`, with the columns TraceLens gives it; kernels only.
 
-    Args:
-        work: the GPU events.
-        total_time_ns: what `Percent of total time (%)` is a percentage of.
-
     Returns:
-        A row for each CPU op, kernel and stream: `Parent op category`, `Parent cpu_op` (missing
-        when no CPU op is in the trace), `Kernel name`, `Kernel stream`, `Kernel duration (µs)_sum`,
-        `…_count`, `…_mean`, `…_min`, `…_max`, `Percent of kernels time (%)`,
-        `Percent of total time (%)`; `kernel_category` after the name when there are categories.
-        Longest total first.
+        Columns as the sheet `kernel_summary`. Longest total first.
     """
     import pandas as pd
 

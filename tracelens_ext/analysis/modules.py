@@ -57,13 +57,7 @@ def nn_modules(work: GpuWork) -> pd.DataFrame:
     """GPU time by path of modules.
 
     Returns:
-        Columns `path` (outermost module first), `calls`, `kernels` (GPU events launched within),
-        `gpu_time_total_ms` (busy time of those), `gpu_time_self_ms` (of those launched by no
-        module within), `% of GPU busy time` (of the total), `top_category` and
-        `top_category (% of kernel time)` when there are categories, and `backward_time_ms` (busy
-        time of the GPU events that autograd launched for operations of the module; they run outside
-        of it and are in no other column) when the trace has any. A call's busy times are unions;
-        they are summed over calls. Longest total first. No rows without modules.
+        Columns as the sheet `nn_modules`. Longest total first. No rows without modules.
     """
     import pandas as pd
 

@@ -35,13 +35,8 @@ _SHORT_NAME = 64
 def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
     """GPU time by category of operation.
 
-    Args:
-        launchers: as `launchers.launcher_table` makes it.
-
     Returns:
-        Columns `op category`, `Count` (operations), `total_direct_kernel_time_ms`,
-        `Percentage (%)` (of the direct times of all operations), `Cumulative Percentage (%)`;
-        longest first.
+        Columns as the sheet `ops_summary_by_category`; longest first.
     """
     groups = _Groups(launchers, ["op category"])
     return _longest_first(
@@ -57,15 +52,8 @@ def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
 def summary(launchers: pd.DataFrame) -> pd.DataFrame:
     """GPU time by operation.
 
-    Args:
-        launchers: as `launchers.launcher_table` makes it.
-
     Returns:
-        Columns `name`, `total_direct_kernel_time_sum`, `total_subtree_kernel_time_sum` (µs; an
-        operation within an operation of the same name counts in both),
-        `total_direct_kernel_time_ms`, `total_subtree_kernel_time_ms`, `Count`, `Categories` (a
-        list as text), `Percentage (%)` (of the direct times of all operations),
-        `Cumulative Percentage (%)`; longest direct time first.
+        Columns as the sheet `ops_summary`; longest direct time first.
     """
     groups = _Groups(launchers, ["name"])
     sums = {column: groups.statistic(column, "sum") for column in (_DIRECT, _SUBTREE)}
@@ -103,13 +91,7 @@ def unique_args(
             rows of their own, with the number in a column `direct_kernel_count`.
 
     Returns:
-        Columns `name`, `op category`, `process_name`, `process_label`, `thread_name`,
-        `Input Dims`, `Input type`, `Input Strides`, `Concrete Inputs`, `operation_count`; in µs
-        `total_direct_kernel_time_…` and `total_subtree_kernel_time_…` for each metric and `sum`
-        (`std` is that of a sample; missing for a single operation); `ex_UID` (the `UID` of the
-        first), `kernel_details_summary` and `trunc_kernel_details` (the GPU events, as text),
-        `Percentage (%)` (of the direct times of all operations), `Cumulative Percentage (%)`.
-        Longest direct time first.
+        Columns as the sheet `ops_unique_args`; longest direct time first.
 
     Raises:
         UsageError: there is no such metric.
@@ -133,10 +115,6 @@ def unique_args(
 
 class _Groups:
     """Rows of a launcher table that are equal in some columns, k groups by first occurrence.
-
-    Args:
-        table: the rows, n of them.
-        by: the columns that make a group.
 
     Attributes:
         of_row: the group of each row, shape (n,).
@@ -198,12 +176,7 @@ def _factorized(column: pd.Series[Any]) -> tuple[npt.NDArray[np.integer], list[A
 
 
 class LaunchedKernels:
-    """Which GPU events each launcher launched, to be described group by group.
-
-    Args:
-        work: the GPU events.
-        launchers: their launchers.
-    """
+    """Which GPU events each launcher launched, to be described group by group."""
 
     def __init__(self, work: GpuWork, launchers: Launchers) -> None:
         chosen = np.flatnonzero(launchers.of_gpu >= 0)

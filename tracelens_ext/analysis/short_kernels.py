@@ -24,12 +24,7 @@ _ARGUMENTS = {
 
 
 def short_kernel_histogram(work: GpuWork, threshold_us: float, bins: int) -> pd.DataFrame:
-    """How the durations of short kernels are spread.
-
-    Args:
-        work: the GPU events.
-        threshold_us: kernels shorter than this are short.
-        bins: number of bins of one width between the shortest and the longest short kernel.
+    """How the durations of kernels shorter than the threshold are spread, in bins of one width.
 
     Returns:
         Columns `bin_start`, `bin_end` (µs), `count`. No rows without short kernels.
@@ -48,16 +43,8 @@ def short_kernels_summary(
 ) -> pd.DataFrame:
     """Short kernels by the CPU op that launched them, its arguments, and their name.
 
-    Args:
-        work: the GPU events.
-        threshold_us: kernels shorter than this are short.
-        total_time_ns: what the percentage is a percentage of.
-        topk: keep only so many rows, those with the longest total.
-
     Returns:
-        Columns `Parent cpu_op`, `Input dims`, `Input strides`, `Concrete Inputs` (empty where the
-        trace has none), `Kernel name`, `Short Kernel duration (µs) sum`, `Short Kernel count`,
-        `Short Kernel duration (µs) mean`, `Short Kernel duration (µs) percent of total time`.
+        Columns as the sheet `short_kernels_summary`.
     """
     import pandas as pd
 

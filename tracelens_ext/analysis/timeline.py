@@ -26,11 +26,7 @@ def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd
             (`micro_idle_time`) and longer ones (`macro_idle_time`).
 
     Returns:
-        A row a `type`: `computation_time`, `exposed_comm_time` (communication that no computation
-        hides), `exposed_memcpy_time` (copies that neither hides), `busy_time` (the union of all),
-        `idle_time`, `total_time` (first start to last end), `total_comm_time`,
-        `total_memcpy_time`. Columns: `type`, `time ms`, `percent` of the total time; with several
-        devices a block each, told apart by a leading column `device`. No rows without GPU events.
+        Columns as the sheet `gpu_timeline`. No rows without GPU events.
 
     Raises:
         UsageError: the threshold is negative, or no number.

@@ -24,12 +24,8 @@ def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
     """GPU events without a launch in the trace, by name.
 
     Returns:
-        Columns `kernel_name`, `kernel_category` when there are categories, `kind` (kernel, memcpy,
-        memset), `reason` (`launch not in the trace`, as when the profiler started between launch
-        and kernel, or `no correlation id`), `count`, `total_time_ms`, `avg_time_us`, `min_time_us`,
-        `max_time_us`, `% of unlinked time`, `% of GPU time` (both of summed durations),
-        `first_start_ms`, `last_end_ms` (since the trace's first event: all early means that the
-        profiler started late). Longest total first. No rows when every event is linked.
+        Columns as the sheet `unlinked_kernels`. Longest total first. No rows when every event is
+        linked.
     """
     import pandas as pd
 

@@ -63,11 +63,6 @@ def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
 def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str) -> Trace:
     """The trace that was kept.
 
-    Args:
-        about: what was kept as JSON.
-        columns: the columns.
-        path: the file, as the user names it now.
-
     Raises:
         KeyError, TypeError, ValueError: it does not hold together.
     """

@@ -69,14 +69,9 @@ def remove(folder: Path, stem: str) -> int:
 
 
 def make_room(folder: Path, limit: int, spared: str) -> None:
-    """Remove the least recently used traces until the folder holds no more than its limit.
+    """Remove the least recently used traces until the folder holds `limit` bytes or less.
 
-    Also removes what a process that was killed left half written.
-
-    Args:
-        folder: the folder.
-        limit: bytes.
-        spared: the stem of the trace that stays.
+    The trace with the stem `spared` stays. What killed processes left half written goes too.
 
     Raises:
         OSError: the folder cannot be read, or a file cannot be removed.

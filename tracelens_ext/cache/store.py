@@ -110,12 +110,7 @@ class TraceCache:
         return cls(cache_folder(), cache_limit(), WORTH_KEEPING, verify, tell)
 
     def read(self, source: str | os.PathLike[str], parse: Callable[[], Trace]) -> Trace:
-        """A trace from the cache, else parsed and kept.
-
-        Args:
-            source: its file.
-            parse: reads it.
-        """
+        """A trace from the cache, else parsed and kept."""
         try:
             path = Path(source)
             identity = None if journal_beside(path) else identity_of(path)

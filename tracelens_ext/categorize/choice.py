@@ -41,12 +41,6 @@ def choose(
 ) -> list[Source]:
     """What the user's choice stands for.
 
-    Args:
-        choice: see `KernelCategorizer.create`.
-        registry: the plugins.
-        offered: their rule packs.
-        selectable: the packs that take part only when chosen, by name.
-
     Raises:
         RuleError: a map is invalid.
         UsageError: nothing has this name.

@@ -63,11 +63,6 @@ def explain(
 ) -> Explanation:
     """Say which rule gives a kernel its category, and what else would have matched.
 
-    Args:
-        categorizer: whose rules to ask.
-        kernel_name: the kernel as the trace spells it.
-        cpu_op: the operation that launched it, when known.
-
     Raises:
         RuleError: a rule of the user takes too long on the name.
     """

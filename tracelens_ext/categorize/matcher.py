@@ -38,13 +38,7 @@ LONG_NAME: Final = 2_000
 
 
 class RuleTimeoutError(RuleError):
-    """A pattern backtracks without end.
-
-    Args:
-        bound: the rule whose pattern it is.
-        field: `pattern` or `cpu_op`.
-        text: what it was searched in.
-    """
+    """A pattern backtracks without end."""
 
     def __init__(self, bound: BoundRule, field: str, text: str) -> None:
         self.bound = bound
@@ -146,11 +140,7 @@ def _compiled(bound: BoundRule, field: str, pattern: str) -> regex.Pattern[str]:
 
 
 class Matcher:
-    """Rules in order of precedence, with the prefilter that makes asking them fast.
-
-    Args:
-        rules: the rules, the first to be asked first.
-    """
+    """Rules in order of precedence, with the prefilter that makes asking them fast."""
 
     def __init__(self, rules: Iterable[BoundRule]) -> None:
         self.rules = tuple(rules)

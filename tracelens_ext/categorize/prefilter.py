@@ -136,9 +136,6 @@ class Prefilter:
 
     Every needed text is filed under the rarest of its three-letter pieces. A name is cut into its
     pieces, and only the texts filed under one of those are looked for.
-
-    Args:
-        patterns: the patterns.
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:

@@ -52,12 +52,7 @@ def group_unknown(kernels: Iterable[tuple[str, str, float]]) -> list[Unknown]:
 
 
 def draft_rules(groups: list[Unknown], title: str) -> str:
-    """Write a rule for each group, as a TOML file to edit and pass to `--rules`.
-
-    Args:
-        groups: what `group_unknown` found.
-        title: what the first line says the rules are for.
-    """
+    """Write a rule for each group, as a TOML file to edit and pass to `--rules`."""
     total = sum(group.time_ms for group in groups) or 1.0
     lines = [
         f"# Kernels without a category in {_one_line(title)}.",

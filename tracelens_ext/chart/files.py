@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ CSV: Final = f"{_STEM}.csv"
 
 def check_results(
     folder: str | os.PathLike[str], inputs: Sequence[Path], *, force: bool = False
-) -> None:
+) -> list[str]:
     """Check that a chart may be written to a folder, before anything is read.
 
     Args:
@@ -26,27 +27,26 @@ def check_results(
         inputs: files that are never written over, whatever `force` says.
         force: whether files that this program did not write may be replaced.
 
+    Returns:
+        A line if a run left the folder unfinished.
+
     Raises:
         OutputError: a file stands in the way.
         UsageError: what the page is made with is not installed.
     """
     from tracelens_ext.report.html import require_html_extra
-    from tracelens_ext.report.manifest import check_folder, check_output
+    from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note
 
     require_html_extra()
     check_output(Path(folder) / PAGE, inputs, force=force)
     check_folder(folder, [CSV], inputs, force=force)
+    return unfinished_note(folder)
 
 
 def write_results(
     folder: str | os.PathLike[str], runs: Sequence[Run], *, title: str = ""
 ) -> list[Path]:
     """Write the chart and its numbers into a folder, which is created when missing.
-
-    Args:
-        folder: the folder.
-        runs: what to draw, a bar each.
-        title: the heading of the page.
 
     Returns:
         The page and the CSV file.
@@ -56,12 +56,12 @@ def write_results(
     """
     from tracelens_ext.chart.page import write_page
     from tracelens_ext.chart.tables import kernel_table
-    from tracelens_ext.report.csv_files import write_csvs
-    from tracelens_ext.report.manifest import finish_folder, manifest_files
+    from tracelens_ext.report.csv_files import write_csv
+    from tracelens_ext.report.folder import write_folder
 
-    target = Path(folder)
-    write_page(target / PAGE, runs, title=title)
-    write_csvs(target, {_STEM: kernel_table(runs)})
+    writers = {
+        PAGE: partial(write_page, runs=runs, title=title),
+        CSV: partial(write_csv, frame=kernel_table(runs)),
+    }
     # A folder of a report's tables may be the same one: its files stay, and stay known.
-    finish_folder(target, list(dict.fromkeys([*manifest_files(target), CSV])))
-    return [target / PAGE, target / CSV]
+    return write_folder(folder, writers, keep=True)

@@ -66,11 +66,6 @@ _FIRST_COLOURS: Final = 13
 def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str = "") -> list[str]:
     """Write `result.html`: self-contained, to be opened in any browser.
 
-    Args:
-        path: the file; missing folders are created.
-        runs: the runs, in the order of their bars.
-        title: the heading.
-
     Returns:
         The notes of the page.
 

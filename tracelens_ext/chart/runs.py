@@ -76,11 +76,6 @@ class Run:
 def measure_run(work: GpuWork, given: ChartInput, position: int) -> Run:
     """Measure an input, all its GPUs together.
 
-    Args:
-        work: its GPU events, with categories.
-        given: the input.
-        position: among the inputs, from 0.
-
     Raises:
         TraceError: there is no GPU event.
         UsageError: `work` has no categories.
@@ -114,9 +109,6 @@ def measure_devices(work: GpuWork, given: ChartInput, position: int) -> list[Run
 
 def grouped(notes: Iterable[tuple[str, Iterable[str]]]) -> list[tuple[str, str]]:
     """Each distinct note once, with all names that it is about.
-
-    Args:
-        notes: names, each with its notes.
 
     Returns:
         Notes in the order in which they first came, and the names, separated by commas.

@@ -88,10 +88,5 @@ class BuiltinClasses:
 
 
 def classifier_of(mapping: Mapping[str, str] | None, name: str) -> Classifier:
-    """The classes of a map; without one, the built-in categories.
-
-    Args:
-        mapping: as `ClassMap` takes it.
-        name: what messages call it.
-    """
+    """The classes of a map; without one, the built-in categories."""
     return BuiltinClasses() if mapping is None else ClassMap(mapping, name)

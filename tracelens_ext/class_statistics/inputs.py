@@ -23,11 +23,6 @@ def statistics_of(
 ) -> ClassStatistics:
     """Compute the statistics of an input.
 
-    Args:
-        spec: the input.
-        classifier: gives kernels their classes.
-        read: reads a trace.
-
     Raises:
         TraceError: a file is not there, or not what it should be.
         UsageError: no NVTX range has the tag, or it is not said how many iterations there are.

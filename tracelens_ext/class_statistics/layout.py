@@ -28,12 +28,7 @@ _ESTIMATED = "Estimated non-hidden NCCL, mem ops and bubble"
 
 
 def text(statistics: ClassStatistics, title: str) -> str:
-    """The statistics of one input, lines that end with a line feed.
-
-    Args:
-        statistics: what to show.
-        title: the heading.
-    """
+    """The statistics of one input, lines that end with a line feed."""
     blocks = [
         [f"===== {safe_text(title)} =====", *_kernels(statistics)],
         _nccl(statistics),

@@ -109,13 +109,7 @@ def idle_range(source: str, tag: str) -> UsageError:
 
 
 def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
-    """The error for a tag that no range has.
-
-    Args:
-        source: what was searched.
-        tag: the tag.
-        names: those of all ranges.
-    """
+    """The error for a tag that no range has."""
     if not names:
         return UsageError(
             f"{source}: no NVTX range {tag!r}: there are no ranges that started GPU work;"

@@ -110,7 +110,8 @@ def chart(
     if categorizer is None:
         check_models(wanted, known_models(maps or ()))
     files = [given.path for given in wanted]
-    check_results(out_dir, files, force=force)
+    for note in check_results(out_dir, files, force=force):
+        say(f"tracelens-ext: {note}", error=True)
     check_files(files)
     options = [_options(given, categorizer, maps or (), rules or ()) for given in wanted]
     runs = _measured(wanted, options, per_device=per_device, nsys=nsys_cmd)

@@ -22,12 +22,7 @@ _SIDE_BY_SIDE = 3  # runs whose shares stand beside their times
 
 
 def show_runs(runs: Sequence[Run], console: Console) -> None:
-    """Print a line a run, the table, and the notes.
-
-    Args:
-        runs: what was measured.
-        console: the terminal.
-    """
+    """Print a line a run, the table, and the notes."""
     from tracelens_ext.report.html_text import duration_text
     from tracelens_ext.report.terminal import frame_table, safe_text
 

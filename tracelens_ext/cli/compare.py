@@ -71,8 +71,8 @@ def compare(
     from tracelens_ext.analysis.comparison import compare as compare_measurements
     from tracelens_ext.cli.inputs import find_traces
     from tracelens_ext.cli.load import AnalysisOptions
-    from tracelens_ext.cli.outputs import Wanted
-    from tracelens_ext.report.report import check_places, write_report
+    from tracelens_ext.cli.outputs import Wanted, write_outputs
+    from tracelens_ext.report.report import check_places
     from tracelens_ext.sheets.comparison import comparison_report
 
     budgets = [parse_budget(text) for text in fail_if or ()]
@@ -85,14 +85,15 @@ def compare(
         raise problems[0]
     if len(paths) < 2:
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
-    check_places(places, paths, force=force)
+    for note in check_places(places, paths, force=force):
+        say(f"tracelens-ext: {note}", error=True)
     options = AnalysisOptions(True, rules or (), categorizer, unlinked_kernels, maps or ())
     told: set[str] = set()
     measured = [_measured(path, options, micro_idle_thresh_us, told) for path in paths]
     comparison = compare_measurements(measured, per_iteration=False if total else None)
     verdicts = check_budgets(budgets, comparison)
     report = comparison_report(comparison)
-    written = write_report(report, places, paths, force=force)
+    written = write_outputs(report, places, paths, force=force)
     if to_stdout and output_format is not None:
         print_report(report, output_format)
     elif not quiet:

@@ -18,13 +18,7 @@ _RANKS_LISTED = 10
 
 
 def show_fleet(result: FleetResult, console: Console, *, top: int) -> None:
-    """Print what was done, the spread over ranks, the slowest ranks, the stragglers, the notes.
-
-    Args:
-        result: of the fleet.
-        console: the terminal.
-        top: rows of the longer tables.
-    """
+    """Print what was done, the spread over ranks, the slowest ranks, the stragglers, the notes."""
     from tracelens_ext.cli.kernel_view import show_lines
     from tracelens_ext.report.terminal import frame_table, safe_text
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from tracelens_ext.analysis.gaps.classified import JudgedGaps
+    from tracelens_ext.analysis.gaps.classified import ClassifiedGaps
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.cli.gap_options import GapOptions
@@ -42,7 +42,7 @@ class GapReport:
         options: what was asked for.
     """
 
-    judged: JudgedGaps
+    judged: ClassifiedGaps
     answer: str
     sheets: dict[str, pd.DataFrame]
     selected: str
@@ -57,11 +57,11 @@ class GapReport:
         """
         from tracelens_ext.analysis.gaps import tables
         from tracelens_ext.analysis.gaps.answer import answer
-        from tracelens_ext.analysis.gaps.classified import judge_gaps
+        from tracelens_ext.analysis.gaps.classified import classify_gaps
         from tracelens_ext.analysis.gaps.hosts import gap_hosts
 
-        streams = judge_gaps(work, "stream", selection)
-        devices = judge_gaps(work, "device", selection)
+        streams = classify_gaps(work, "stream", selection)
+        devices = classify_gaps(work, "device", selection)
         one_stream = selection.stream is not None
         judged = streams if one_stream else devices
         sheets = {
@@ -153,12 +153,7 @@ class GapReport:
 
 
 def show_gaps(report: GapReport, console: Console) -> None:
-    """Print totals, causes, what the host was in, the histogram, pairs and the longest gaps.
-
-    Args:
-        report: what is known.
-        console: the terminal.
-    """
+    """Print totals, causes, what the host was in, the histogram, pairs and the longest gaps."""
     from tracelens_ext.report.terminal import frame_table
 
     lines = ["=== GPU IDLE TIME GAP ANALYSIS ===", "", report.answer, "", *report.headline()]

@@ -19,9 +19,6 @@ def find_traces(arguments: Sequence[str]) -> tuple[list[Path], list[TraceError]]
     any depth) for the files that match it; both without what this program wrote itself. An
     argument that is a file's name is that file, whatever characters it has.
 
-    Args:
-        arguments: as the user gave them.
-
     Returns:
         The files (one that does not exist too: its reader will say so), and what is wrong with
         the arguments that name nothing.

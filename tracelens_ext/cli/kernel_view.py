@@ -105,13 +105,7 @@ def show_kernels(
 
 
 def show_full_names(names: pd.DataFrame, console: Console, *, top: int) -> None:
-    """Print the full names behind the first ranks, the most frequent of each.
-
-    Args:
-        names: as `kernel_statistics.full_names` gives them.
-        console: the terminal.
-        top: ranks.
-    """
+    """Print the full names behind the first ranks, the most frequent of each."""
     from tracelens_ext.report.terminal import name_text
 
     lines = ["", "FULL KERNEL NAMES:"]

@@ -24,12 +24,7 @@ def say(text: str, *, error: bool = False) -> None:
 
 
 def print_report(report: Report, form: Format | None = None) -> None:
-    """Print a report to standard output, piece by piece.
-
-    Args:
-        report: the report.
-        form: JSON, unless told otherwise.
-    """
+    """Print a report to standard output, piece by piece."""
     from tracelens_ext.report.formats import Format
     from tracelens_ext.report.report import report_text
 

@@ -157,7 +157,8 @@ def stats(
         specs, classifier = [spec], classifier_of(mapping, str(class_map))
     inputs = [path for spec in specs for path in spec.files]
     places = _places(csv, xlsx)
-    check_places(places, inputs, force=force)
+    for note in check_places(places, inputs, force=force):
+        say(f"tracelens-ext: {note}", error=True)
     check_files(inputs)
     statistics = _computed(specs, classifier)
     _show(statistics, places, inputs, json=json, quiet=quiet, force=force)
@@ -252,10 +253,10 @@ def _show(
     """Write what was asked for, and print the text, or the tables as JSON."""
     from tracelens_ext.class_statistics.document import document
     from tracelens_ext.class_statistics.layout import text
-    from tracelens_ext.report.report import write_report
+    from tracelens_ext.cli.outputs import write_outputs
 
     report = document(statistics) if json or places else None
-    written = write_report(report, places, inputs, force=force) if report is not None else []
+    written = write_outputs(report, places, inputs, force=force) if report is not None else []
     if json and report is not None:
         print_report(report)
     elif not quiet:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.report.formats import Places
+    from tracelens_ext.report.report import Report
 
 _PAGE_SUFFIXES = (".html", ".htm")
 _Files = list[tuple[Path, Format | Literal["html"]]]
@@ -145,6 +146,24 @@ class Wanted:
         if self.format is Format.xlsx and told is None:
             raise UsageError(f"{self.output}: an Excel file is named .xlsx")
         return self.format or told or Format.xlsx
+
+
+def write_outputs(
+    report: Report, places: Places, inputs: Sequence[Path], *, force: bool
+) -> list[Path]:
+    """Write a report, and say on standard error which tables are large for a workbook.
+
+    Raises:
+        OutputError: a file cannot be written, or would replace someone else's.
+    """
+    from tracelens_ext.cli.messages import say
+    from tracelens_ext.report.excel import slow_tables
+    from tracelens_ext.report.report import write_report
+
+    written = write_report(report, places, inputs, force=force)
+    for line in slow_tables(report.sheets) if Format.xlsx in places.values() else ():
+        say(line, error=True)
+    return written
 
 
 def report_stem(trace: Path) -> str:

@@ -117,12 +117,7 @@ def _run(
 
 @contextmanager
 def choosing(settings: Mapping[str, object], cache: Mapping[str, bool]) -> Iterator[None]:
-    """Put choices in force.
-
-    Args:
-        settings: fields of `settings.ReadSettings`.
-        cache: as `cache_choice` gives it.
-    """
+    """Put choices in force."""
     from tracelens_ext.settings import reading_with
 
     token = _cache.set(_Cache(**cache))

@@ -212,10 +212,12 @@ class Run:
     ) -> tuple[Report, list[Path], Measurement | None, list[str]]:
         """Analyse a trace, and write its report; the problems of plugins come last."""
         from tracelens_ext.cli.load import analyze
-        from tracelens_ext.report.report import check_places, write_report
+        from tracelens_ext.cli.outputs import write_outputs
+        from tracelens_ext.report.report import check_places
         from tracelens_ext.sheets.report import build_perf_report
 
-        check_places(places, inputs, force=self.force)
+        for note in check_places(places, inputs, force=self.force):
+            say(f"tracelens-ext: {note}", error=True)
         analyzer = analyze(trace, self.options)
         options, for_page = self.report_options, self.wanted.html is not None
         result = build_perf_report(analyzer, options, for_page=for_page)
@@ -225,13 +227,14 @@ class Run:
 
             threshold = options.micro_idle_thresh_us
             measured = measure(analyzer.work, micro_idle_thresh_us=threshold)
-        written = write_report(result, places, inputs, force=self.force)
+        written = write_outputs(result, places, inputs, force=self.force)
         return result, written, measured, list(analyzer.problems)
 
     def _compare(self, traces: Sequence[Path], measured: Sequence[Measurement | None]) -> int:
         """Write and show the comparison; 1 when there is none, else 0."""
         from tracelens_ext.analysis.comparison import compare
-        from tracelens_ext.report.report import check_places, write_report
+        from tracelens_ext.cli.outputs import write_outputs
+        from tracelens_ext.report.report import check_places
         from tracelens_ext.sheets.comparison import comparison_report
 
         usable = [measurement for measurement in measured if measurement is not None]
@@ -243,7 +246,7 @@ class Run:
             comparison = compare(usable, per_iteration=False if self.total else None)
             places = self.wanted.for_comparison(traces[0])
             check_places(places, traces, force=self.force)
-            written = write_report(comparison_report(comparison), places, traces, force=self.force)
+            written = write_outputs(comparison_report(comparison), places, traces, force=self.force)
         except UsageError:
             raise
         except TracelensError as error:

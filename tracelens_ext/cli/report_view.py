@@ -28,13 +28,7 @@ _KERNELS = ("% of GPU time", "total_time_ms", "count", "kernel_category", "cpu_o
 
 
 def show_report(report: Report, console: Console, *, top: int) -> None:
-    """Print timeline, categories, top kernels and notes.
-
-    Args:
-        report: the tables.
-        console: where to.
-        top: rows of the longer tables.
-    """
+    """Print timeline, categories, top kernels and notes."""
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     facts = dict(report.facts)
@@ -80,13 +74,7 @@ def show_summary(rows: Sequence[dict[str, object]], console: Console) -> None:
 
 
 def show_comparison(comparison: Comparison, console: Console, *, top: int) -> None:
-    """Print what was compared, the tables with the largest changes first, and the notes.
-
-    Args:
-        comparison: the comparison.
-        console: where to.
-        top: rows of the tables of operations and kernels.
-    """
+    """Print what was compared, the tables with the largest changes first, and the notes."""
     from tracelens_ext.analysis.comparison import time_basis
     from tracelens_ext.report.terminal import frame_table, safe_text
 

@@ -25,12 +25,7 @@ _LEAD_NS = 152_400
 
 
 def trace_document(job: Job, settings: dict[str, object]) -> dict[str, Any]:
-    """The whole trace, its keys in Kineto's order.
-
-    Args:
-        job: after it has run.
-        settings: what the demo was made with, as the trace says of itself.
-    """
+    """The whole trace, its keys in Kineto's order."""
     engine, groups = job.engine, list(job.groups.values())
     data, vendor = engine.machine.data, settings["vendor"]
     digest = hashlib.sha256(f"{MARKER} {settings}".encode()).hexdigest()

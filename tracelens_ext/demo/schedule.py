@@ -44,12 +44,7 @@ class Node:
 
 
 class Job:
-    """The job on one engine.
-
-    Args:
-        engine: the process and its device.
-        ranks: how many ranks are simulated.
-    """
+    """The job on one engine."""
 
     def __init__(self, engine: Engine, ranks: int = 1) -> None:
         self.engine = engine

@@ -201,12 +201,7 @@ def _outcome(future: Any, job: TraceJob) -> Outcome:  # noqa: ANN401
 
 
 class _Threads:
-    """The threads of the workers, and how many jobs they can take.
-
-    Args:
-        client: of the workers.
-        a_thread: jobs for each of their threads.
-    """
+    """The threads of the workers, and how many jobs they can take."""
 
     def __init__(self, client: Any, a_thread: int) -> None:  # noqa: ANN401
         self._client, self._a_thread = client, a_thread

@@ -128,12 +128,7 @@ class _StageError(Exception):
 
 
 def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
-    """Do a job.
-
-    Args:
-        job: what to do.
-        attempt: 1 for the first.
-    """
+    """Do a job."""
     stem = job.source.stem
     if attempt > 1 and job.source.is_remote:
         time.sleep(job.options.pause_s * 2 ** (attempt - 2))

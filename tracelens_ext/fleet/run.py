@@ -328,12 +328,7 @@ def _traces(jobs: Sequence[TraceJob], tally: _Tally) -> pd.DataFrame:
 def _missing(
     done: Mapping[str, Mapping[str, Any]], failed: Sequence[int | None]
 ) -> tuple[list[int], list[str]]:
-    """The ranks that no trace is of, and what is odd about the size of the world.
-
-    Args:
-        done: what is noted of the traces.
-        failed: the ranks of those that failed, by their names; they have rows already.
-    """
+    """The ranks that no trace is of, and what is odd about the size of the world."""
     sizes = Counter(about["world_size"] for about in done.values() if about["world_size"])
     if not sizes:
         return [], []

@@ -98,13 +98,7 @@ def find_stragglers(parts: Iterable[pd.DataFrame]) -> Stragglers:
 def _coded(
     part: pd.DataFrame, signatures: dict[Signature, int], steps: dict[str, int]
 ) -> pd.DataFrame:
-    """The calls of a part that can be judged, with numbers for texts.
-
-    Args:
-        part: a part.
-        signatures: their numbers, the same in every part; grows.
-        steps: the numbers of iterations; grows too.
-    """
+    """The calls of a part that can be judged, with numbers for texts."""
     import pandas as pd
 
     keys = part[list(_SIGNATURE)].astype(object).where(part[list(_SIGNATURE)].notna(), None)

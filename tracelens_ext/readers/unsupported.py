@@ -45,13 +45,7 @@ def one_line(text: str) -> str:
 
 
 def refuse_bytes(path: str, head: bytes, formats: Sequence[str]) -> TraceFormatError:
-    """The error for a file that no reader recognises.
-
-    Args:
-        path: the file.
-        head: its first bytes, unpacked.
-        formats: the formats that can be read, for the message.
-    """
+    """The error for a file that no reader recognises."""
     text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
     if not text:
         return TraceFormatError(path, "is empty", "record the trace again")

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import stat
 import time
 from pathlib import Path
@@ -51,9 +52,6 @@ def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
     it leads to is replaced. An existing file keeps its permission bits. When the body raises
     anything, the new file is removed and the target stays as it was.
 
-    Args:
-        target: the file to write.
-
     Yields:
         The path to write to, an existing empty file beside the target.
 
@@ -64,12 +62,12 @@ def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
     shown = os.fspath(target)
     try:
         final = _checked_target(shown)
-        _prepare_folder(final)
+        prepare_folder(final)
     except OSError as error:
         raise output_error(shown, error) from error
     except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links
         raise OutputError(f"{shown!r}: cannot be written: {error}; choose another name") from error
-    beside = final.with_name(_temporary_name(final))
+    beside = final.with_name(temporary_name(final))
     try:
         # Within the `try`: an interrupt between making the file and coming here would leave it.
         os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
@@ -114,7 +112,7 @@ def _checked_target(shown: str) -> Path:
     return final
 
 
-def _prepare_folder(final: Path) -> None:
+def prepare_folder(final: Path) -> None:
     """Make the target's folder, and clear away what a run that was killed left half written."""
     final.parent.mkdir(parents=True, exist_ok=True)
     # A target's name that is itself too long must fail now, not at the rename after minutes.
@@ -126,17 +124,18 @@ def _prepare_folder(final: Path) -> None:
             if left.fullmatch(entry.name):
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    if (
-                        stat.S_ISREG(status.st_mode)
-                        and time.time() - status.st_mtime > _ABANDONED_S
-                    ):
+                    if time.time() - status.st_mtime <= _ABANDONED_S:
+                        continue
+                    if stat.S_ISREG(status.st_mode):
                         Path(entry.path).unlink()
+                    elif stat.S_ISDIR(status.st_mode):
+                        shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _temporary_stem(final: Path) -> str:
     return f".{final.name[:_KEPT_NAME_CHARACTERS]}."
 
 
-def _temporary_name(final: Path) -> str:
+def temporary_name(final: Path) -> str:
     """A hidden name that nobody has; what it is to be can be read from it."""
     return f"{_temporary_stem(final)}{os.urandom(6).hex()}.tmp"

@@ -67,10 +67,6 @@ class Chart:
 def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
     """Sum what a chart shows.
 
-    Args:
-        frame: the table of the chart's sheet.
-        chart: the chart.
-
     Returns:
         A row a bar and a column a series, labels in the index, sorted by sum, the largest first;
         empty when there is no number other than zero. What is too much for the chart is summed

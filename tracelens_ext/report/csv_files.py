@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import codecs
 import csv
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from tracelens_ext.report.table_files import write_tables
+from tracelens_ext.report.folder import write_folder
+from tracelens_ext.report.table_files import unique_file_names
 
 if TYPE_CHECKING:
     import os
@@ -21,9 +23,8 @@ _REPLACE_SURROGATES = "tracelens_ext.replace"
 def write_csvs(folder: str | os.PathLike[str], sheets: Mapping[str, pd.DataFrame]) -> list[Path]:
     """Write each table to a file of its own, `NAME.csv`.
 
-    All files are written before the first takes its place, so that a full disk leaves the files
-    of an earlier report as they were. Files of other names are left alone. The index of a
-    DataFrame is not written; None, NaN and NaT become empty fields, lone surrogates U+FFFD.
+    The files take their places as `write_folder` says. The index of a DataFrame is not written;
+    None, NaN and NaT become empty fields, lone surrogates U+FFFD.
     Numbers have all their digits, and lines end with a line feed.
 
     Args:
@@ -36,11 +37,13 @@ def write_csvs(folder: str | os.PathLike[str], sheets: Mapping[str, pd.DataFrame
     Raises:
         OutputError: a file cannot be written.
     """
-    return write_tables(folder, sheets, ".csv", _write)
+    names = [f"{name}.csv" for name in unique_file_names(sheets)]
+    tables = zip(names, sheets.values(), strict=True)
+    return write_folder(folder, {name: partial(write_csv, frame=frame) for name, frame in tables})
 
 
-def _write(path: Path, frame: pd.DataFrame) -> None:
-    """Write one table."""
+def write_csv(path: Path, frame: pd.DataFrame) -> None:
+    """Write one table to a file, as `write_csvs` says."""
     codecs.register_error(_REPLACE_SURROGATES, _replace_surrogates)
     # The csv module does not quote a bare carriage return, which readers take for a line's end.
     quoting: Literal[0, 2] = (

@@ -122,9 +122,6 @@ def write_workbook(
 def slow_tables(sheets: Mapping[str, pd.DataFrame]) -> list[str]:
     """Say which tables take seconds to write as a workbook and to open in Excel.
 
-    Args:
-        sheets: the tables by name.
-
     Returns:
         A sentence a table, for the terminal.
     """
@@ -227,16 +224,7 @@ def _write_summary(
     index: Sequence[tuple[str, str, str]],
     notes: Sequence[str],
 ) -> None:
-    """Write the first sheet.
-
-    Args:
-        book: the workbook.
-        sheet: its first sheet.
-        title: the heading.
-        facts: label and value a line; a number is shown with the unit that its label tells.
-        index: a line for each other sheet: its name, how many rows it has, what it shows.
-        notes: remarks, a line each.
-    """
+    """Write the first sheet."""
     plain_text = book.format()
     heading = book.format(font_size=13, bold=True, font_color=_INK)
     put_text(sheet, 0, 0, title, book.format(font_size=16, bold=True, font_color=_INK))

@@ -41,13 +41,7 @@ _AXIS = {
 
 
 def write_charts(book: Book, sheet: Worksheet, charts: list[tuple[Chart, pd.DataFrame]]) -> None:
-    """Draw charts below one another, each with its table at its right.
-
-    Args:
-        book: the workbook.
-        sheet: its empty sheet `CHARTS`.
-        charts: the charts with their tables, as `chart_table` gives them.
-    """
+    """Draw charts below one another, each with its table at its right."""
     row = page_start = 0
     breaks = []
     for chart, table in charts:

@@ -68,11 +68,7 @@ class Column:
 
 
 def column_of(series: pd.Series) -> Column:
-    """Look at a column once.
-
-    Args:
-        series: a column of any type; its name is the header.
-    """
+    """Look at a column once."""
     header = cell_text(header_text(series.name))[0]
     values: npt.NDArray[np.generic] | list[CellValue] | None = _plain_numbers(series)
     content, cut = 0.0, 0

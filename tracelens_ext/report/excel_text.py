@@ -47,9 +47,6 @@ def excel_length(text: str) -> int:
 def cell_text(text: str) -> tuple[str, bool]:
     """Give what a cell shows of a text.
 
-    Args:
-        text: any text.
-
     Returns:
         The cleaned text, cut with a mark when it is longer than a cell may be; and whether it
         was cut.
@@ -87,10 +84,6 @@ def cell_value(value: object) -> CellValue:
 
 def unique_sheet_names(wanted: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
     """Turn names of tables into names that Excel accepts for sheets.
-
-    Args:
-        wanted: the names, in the order of the sheets.
-        taken: names that other sheets of the workbook already have.
 
     Returns:
         A name for each: at most 31 characters, none forbidden, no two equal when the case of

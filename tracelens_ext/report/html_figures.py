@@ -107,13 +107,7 @@ def is_name(label: str) -> bool:
 
 
 def bar_figure(chart: Chart, table: pd.DataFrame, palette: Palette) -> Figure:
-    """Draw the sums of a chart.
-
-    Args:
-        chart: the chart.
-        table: what `chart_table` made of it: a bar a row, a piece a column.
-        palette: the colours of the pieces, and of bars that are categories.
-    """
+    """Draw the sums of a chart."""
     stacked = chart.kind == "stacked" and list(table.columns) != [""]  # pieces have names
     labels = [label if label.strip() else "(all)" if stacked else "(none)" for label in table.index]
     of_kernels = "kernel" in chart.label_column.lower() and "name" in chart.label_column.lower()

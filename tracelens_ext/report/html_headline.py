@@ -55,12 +55,7 @@ class Card:
 
 
 def headline(sheets: Mapping[str, pd.DataFrame], palette: Palette) -> list[Card]:
-    """Give the numbers that the tables allow, the most telling first.
-
-    Args:
-        sheets: the tables by name.
-        palette: the colours of the categories.
-    """
+    """Give the numbers that the tables allow, the most telling first."""
     cards = _timeline_cards(sheets.get("gpu_timeline"))
     category = _largest(sheets, _CATEGORY_TIMES)
     if category:

@@ -150,11 +150,6 @@ def page_tables(
 ) -> tuple[list[Table], list[str]]:
     """Prepare tables for a page.
 
-    Args:
-        sheets: the tables by name.
-        descriptions: what a table shows, by its name.
-        pool: receives the texts.
-
     Returns:
         The tables, and a note for all that had to be cut.
     """

@@ -22,14 +22,7 @@ _SHOWN_IN_US = 0.1
 def kernel_text(
     statistics: pd.DataFrame, names: pd.DataFrame, *, sorted_by: str, selected: str = ""
 ) -> str:
-    """Every row of `kernel_statistics` as a block of lines.
-
-    Args:
-        statistics: the table.
-        names: every `full_name` behind its rows and its `count`, by `rank`.
-        sorted_by: what it is sorted by, in words.
-        selected: which events it is about, in words; empty for all.
-    """
+    """Every row of `kernel_statistics` as a block of lines."""
     lines = [KERNEL_TITLE, _RULE, f"Results sorted by: {sorted_by}"]
     if selected:
         lines.append(f"Selected: {selected}")
@@ -77,15 +70,7 @@ def gap_text(
     histogram: Sequence[str],
     sorted_by: str,
 ) -> str:
-    """The overview of the gaps, their histogram, and every row of two tables as a block.
-
-    Args:
-        pairs: as `gap_pairs`.
-        hosts: as `gap_hosts`.
-        headline: totals and streams, a line each.
-        histogram: a line a bin.
-        sorted_by: what the pairs are sorted by, in words.
-    """
+    """The overview of the gaps, their histogram, and every row of two tables as a block."""
     lines = [GAP_TITLE, _RULE, "", *headline, "", "Gap Duration Histogram:", "-" * 30, *histogram]
     lines += ["", "Idle Time by What the Host Was In:", _BLOCK, *_host_lines(hosts)]
     lines += ["", f"Kernel Pairs Ranked by {sorted_by}:", _BLOCK]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report.atomic import output_error, written_beside
+from tracelens_ext.report.atomic import written_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -90,51 +90,55 @@ def check_folder(
             )
 
 
-def finish_folder(folder: str | os.PathLike[str], names: Sequence[str]) -> None:
-    """Write the manifest of a folder whose files are written.
-
-    Files of the same suffixes that the manifest named before, and that were not written now, are
-    removed: they are of another report.
+def write_manifest(folder: Path, names: Sequence[str], *, unfinished: bool = False) -> None:
+    """Write the manifest of a folder.
 
     Args:
         folder: the folder.
-        names: the files that were written.
+        names: the files of this program in it.
+        unfinished: whether some of them are of another report than the others.
 
     Raises:
-        OutputError: the manifest cannot be written, or a file cannot be removed.
+        OutputError: it cannot be written.
     """
-    target = Path(folder)
-    suffixes = {Path(name).suffix for name in names}
-    others = []
-    for name in manifest_files(target):
-        if name in names:
-            continue
-        if Path(name).suffix not in suffixes:
-            others.append(name)
-            continue
-        try:
-            (target / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise output_error(str(target / name), error) from error
     from tracelens_ext import __version__
 
-    manifest = {"generator": _GENERATOR, "version": __version__, "files": [*names, *others]}
-    with written_beside(target / MANIFEST) as beside:
+    manifest = {"generator": _GENERATOR, "version": __version__, "files": list(names)}
+    if unfinished:
+        manifest["unfinished"] = True
+    with written_beside(folder / MANIFEST) as beside:
         beside.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
 def manifest_files(folder: str | os.PathLike[str]) -> list[str]:
     """The files of a folder that this program made, by its manifest; none without one."""
-    try:
-        with (Path(folder) / MANIFEST).open("rb") as stream:
-            manifest = json.loads(stream.read(_MANIFEST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return []
-    if not isinstance(manifest, dict) or manifest.get("generator") != _GENERATOR:
-        return []
-    files = manifest.get("files")
+    files = _manifest(folder).get("files")
     names = files if isinstance(files, list) else []
     return [name for name in names if isinstance(name, str) and _is_plain(name)]
+
+
+def unfinished_note(folder: str | os.PathLike[str]) -> list[str]:
+    """A line about a folder to which a run wrote that was killed; nothing of any other."""
+    if not _manifest(folder).get("unfinished"):
+        return []
+    return [
+        f"{os.fspath(folder)}: a run was killed while it put its files in place here; until this"
+        " run has ended, they may be of two reports"
+    ]
+
+
+def _manifest(folder: str | os.PathLike[str]) -> dict[str, object]:
+    """What the manifest of a folder says; nothing if there is none, or it is not ours."""
+    path = Path(folder) / MANIFEST
+    try:
+        if not path.is_file():  # a pipe would never answer
+            return {}
+        with path.open("rb") as stream:
+            manifest = json.loads(stream.read(_MANIFEST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    ours = isinstance(manifest, dict) and manifest.get("generator") == _GENERATOR
+    return manifest if ours else {}
 
 
 def may_replace(path: str | os.PathLike[str]) -> bool:

@@ -6,11 +6,13 @@ Needs pyarrow, which the extra `parquet` installs.
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tracelens_ext.report.folder import write_folder
 from tracelens_ext.report.json_text import GENERATOR
 from tracelens_ext.report.plain_tables import plain_column, plain_headers
-from tracelens_ext.report.table_files import write_tables
+from tracelens_ext.report.table_files import unique_file_names
 
 if TYPE_CHECKING:
     import os
@@ -25,13 +27,8 @@ def write_parquets(
 ) -> list[Path]:
     """Write each table to a file of its own, `NAME.parquet`.
 
-    All files are written before the first takes its place. Files of other names are left alone.
-    The index of a DataFrame is not written; what is missing, not a number or infinite is null; a
-    column of several types is one of texts.
-
-    Args:
-        folder: the folder, created when missing.
-        sheets: the tables by name.
+    The files take their places as `write_folder` says. The index of a DataFrame is not written;
+    what is missing, not a number or infinite is null; a column of several types is one of texts.
 
     Returns:
         The files, in the order of the tables.
@@ -45,7 +42,9 @@ def write_parquets(
     def write_one(path: Path, frame: pd.DataFrame) -> None:
         parquet.write_table(arrow_table(frame), path)
 
-    return write_tables(folder, sheets, ".parquet", write_one)
+    names = [f"{name}.parquet" for name in unique_file_names(sheets)]
+    tables = zip(names, sheets.values(), strict=True)
+    return write_folder(folder, {name: partial(write_one, frame=frame) for name, frame in tables})
 
 
 def _pyarrow(module: str = "pyarrow") -> Any:  # noqa: ANN401  # it has no type hints

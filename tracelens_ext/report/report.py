@@ -42,7 +42,7 @@ class Report:
     page_sheets: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
 
-def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> None:
+def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> list[str]:
     """Refuse to write over a file that this program did not make, before anything is read.
 
     Args:
@@ -51,14 +51,21 @@ def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -
         inputs: files that are never written over.
         force: whether a file of someone else may be replaced.
 
+    Returns:
+        A line for each folder that a run left unfinished.
+
     Raises:
         OutputError: a file stands in the way.
     """
-    from tracelens_ext.report.manifest import check_output
+    from tracelens_ext.report.manifest import check_output, unfinished_note
 
+    notes: list[str] = []
     for path, chosen in places.items():
-        if not isinstance(chosen, Format) or not chosen.is_folder:
+        if isinstance(chosen, Format) and chosen.is_folder:
+            notes += unfinished_note(path)
+        else:
             check_output(path, inputs, force=force)
+    return notes
 
 
 @fast_pandas()
@@ -71,14 +78,8 @@ def write_report(
 ) -> list[Path]:
     """Write a report.
 
-    Each file is written beside its target and renamed, and no file of a folder takes its place
-    before all are written.
-
-    Args:
-        report: the report.
-        places: the files and folders to write, and their formats.
-        inputs: files that are never written over.
-        force: whether files in a folder may be replaced that this program did not make.
+    Each file is written beside its target and renamed; the files of a folder take their places
+    as one.
 
     Returns:
         The places.
@@ -122,14 +123,13 @@ def _write_folder(
     report: Report, chosen: Format, folder: Path, inputs: Sequence[str | Path], *, force: bool
 ) -> None:
     from tracelens_ext.report.csv_files import write_csvs
-    from tracelens_ext.report.manifest import check_folder, finish_folder
+    from tracelens_ext.report.manifest import check_folder
     from tracelens_ext.report.parquet_files import write_parquets
     from tracelens_ext.report.table_files import unique_file_names
 
     names = [f"{name}{chosen.suffix}" for name in unique_file_names(report.sheets)]
     check_folder(folder, names, inputs, force=force)
     (write_csvs if chosen is Format.csv else write_parquets)(folder, report.sheets)
-    finish_folder(folder, names)
 
 
 def _write_workbook(report: Report, path: Path) -> None:

@@ -86,8 +86,3 @@ def classify_gaps(
         chosen = selected[gaps.after]
         gaps, causes = gaps.chosen(chosen), causes.chosen(chosen)
     return ClassifiedGaps(work, gaps, *causes, selected=selected, events=events)
-
-
-# Earlier names, for callers that are rewritten at the same time.
-JudgedGaps = ClassifiedGaps
-judge_gaps = classify_gaps

@@ -42,11 +42,7 @@ def gap_hosts(classified: ClassifiedGaps) -> pd.DataFrame:
     """Idle time by what the host was in.
 
     Returns:
-        A row an operation and Python frame, the longest idle time first; all gaps count. Columns
-        `host_op` (the innermost operation or annotation; empty for none, `(unlinked)` where the
-        launch of the event after the gap is not in the trace), `python_frame` (likewise; empty for
-        none), both without addresses in memory, `main_cause` (of most of that time), `count`,
-        `idle_time_ms`, `% of idle time`, `avg_gap_us`, `max_gap_us`.
+        Columns as the sheet `gap_hosts`, the longest idle time first; all gaps count.
     """
     import pandas as pd
 

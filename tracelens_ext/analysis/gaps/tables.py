@@ -50,10 +50,7 @@ def gap_summary(classified: Sequence[ClassifiedGaps]) -> pd.DataFrame:
         classified: the gaps of the devices, and those of the streams.
 
     Returns:
-        A row a `scope` (`device`: all streams idle, the idle time of the timeline; `stream`: each
-        stream by itself) and `cause`, in the order in which causes are looked for; `count`,
-        `idle_time_ms`, `% of idle time` (of the scope), `avg_gap_us`, `max_gap_us`,
-        `overlapped_time_ms` (other streams of the device were busy).
+        Columns as the sheet `gap_summary`, in the order in which causes are looked for.
     """
     import pandas as pd
 
@@ -91,9 +88,7 @@ def gap_streams(classified: ClassifiedGaps) -> pd.DataFrame:
     """Idle time by stream, for gaps of streams; a stream without selected events is left out.
 
     Returns:
-        Columns `process`, `device`, `stream` (-1 where the trace does not say), `events`,
-        `gap_count`, `idle_time_us`, `avg_gap_us`, `max_gap_us`, `overlapped_us` (other streams of
-        the device were busy), `device_idle_us` (none was). The stream with most gaps first.
+        Columns as the sheet `gap_streams`. The stream with most gaps first.
     """
     import pandas as pd
 
@@ -125,9 +120,7 @@ def gap_pairs(classified: ClassifiedGaps, *, sort: GapSort = "avg") -> pd.DataFr
         sort: `count`, `avg` (or `avggap`), `max` (or `maxgap`), `stdev`; largest first.
 
     Returns:
-        Columns `kernel_before`, `kernel_after`, `count`, `avg_gap_us`, `max_gap_us`,
-        `min_gap_us`, `std_gap_us` (of a sample; 0 for a single gap), `total_gap_us`, `main_cause`
-        (of most of that time), `full_names` (how many pairs of names share the simplified ones).
+        Columns as the sheet `gap_pairs`.
 
     Raises:
         UsageError: there is no such sort.
@@ -167,14 +160,7 @@ def gap_list(classified: ClassifiedGaps, *, longest: int | None = None) -> pd.Da
         longest: only so many, the longest first, with three columns more.
 
     Returns:
-        Columns `process`, `device`, `stream` (-1 for a gap of a whole device), `start_us` (since
-        the trace's first event), `gap_us`, `overlapped_us` (other streams of the device were
-        busy), `cause`, `cpu_op` (of the event after, as in `kernel_summary`), `kernel_before`,
-        `kernel_after`, `launch_delay_us` (from the launch of the event after to its start; empty
-        without a launch). With `longest` also `host_op`, `host_call`, `python_frame`: the
-        innermost operation or annotation, runtime call and Python frame that the launching thread
-        was in for at least half of the time until it launched (`host_call` of a synchronisation is
-        the call that synchronised); empty where there is none.
+        Columns as the sheet `gaps_longest`; those about the host with `longest` alone.
     """
     import pandas as pd
 

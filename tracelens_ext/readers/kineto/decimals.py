@@ -41,9 +41,6 @@ class UnusualNumberError(ValueError):
 def parse_integers(tokens: list[Raw]) -> Int64Array:
     """Parse integer tokens.
 
-    Args:
-        tokens: JSON values as raw text, n of them.
-
     Returns:
         Their values, shape (n,).
 

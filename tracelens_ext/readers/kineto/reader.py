@@ -171,9 +171,6 @@ def _plain(value: object) -> object:
 def read(source: ByteSource) -> tuple[Trace | None, Mapping[str, object]]:
     """Read a Kineto document.
 
-    Args:
-        source: the document's bytes.
-
     Returns:
         The trace, None when the document is JSON but has no `traceEvents`; and the document's
         other top-level members.

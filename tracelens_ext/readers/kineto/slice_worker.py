@@ -44,11 +44,7 @@ class Answer(msgspec.Struct, array_like=True):
 
 
 def main(memory_file: int) -> None:
-    """Serve until standard input ends.
-
-    Args:
-        memory_file: the descriptor of the memory.
-    """
+    """Serve until standard input ends."""
     memory = memoryview(mmap.mmap(memory_file, SLOTS * SLOT_ROOM))
     requests, replies = sys.stdin.buffer, sys.stdout.fileno()
     os.write(replies, READY)

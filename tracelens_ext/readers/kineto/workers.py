@@ -106,10 +106,6 @@ def slices_ahead(source: ByteSource, columns: KinetoColumns) -> Iterator[SliceWo
 
     This process decodes too while all workers are busy, so there is one less of them than jobs.
     They end with the block, also after an error.
-
-    Args:
-        source: the trace.
-        columns: takes its slices over.
     """
     jobs = read_settings().jobs
     count = min((cores() if jobs is None else jobs) - 1, _MOST_WORKERS)
@@ -210,11 +206,7 @@ class _Worker:
 
 
 class SliceWorkers:
-    """Worker processes that decode slices, several at a time; answers come in the file's order.
-
-    Args:
-        columns: takes the slices over.
-    """
+    """Worker processes that decode slices, several at a time; answers come in the file's order."""
 
     def __init__(self, columns: KinetoColumns) -> None:
         self._columns = columns

@@ -41,9 +41,6 @@ _MOST_ID = 2**62
 def read_gpu_trace(source: TableSource | ByteSource) -> Trace:
     """Read a `cuda_gpu_trace` table.
 
-    Args:
-        source: the CSV file (its path, or opened), a DataFrame or rows.
-
     Returns:
         A trace of GPU events; `threads` are (device, stream).
 

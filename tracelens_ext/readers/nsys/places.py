@@ -28,12 +28,7 @@ UNKNOWN = "?"
 
 
 class Places:
-    """Gives the events of an export their threads, and says what processes and devices are called.
-
-    Args:
-        database: the export.
-        builder: whose `threads` are numbered.
-    """
+    """Gives the events of an export their threads; says what processes and devices are called."""
 
     def __init__(self, database: NsysDatabase, builder: TraceBuilder) -> None:
         self._database = database

@@ -43,11 +43,6 @@ class NvtxRanges:
     A range is a `USER_ANNOTATION` called by its text; one that PyTorch's `emit_nvtx` wrote is the
     `CPU_OP` that it tells of. Domain and category are arguments, where they are not the default.
 
-    Args:
-        database: the export.
-        builder: takes the events.
-        places: numbers their threads.
-
     Attributes:
         open_ranges: ranges that had not ended when recording did; they are given no length.
     """
