@@ -78,14 +78,15 @@ def elementwise(
     elif len(op.tensors) > len(inputs):
         kind = op.tensors[-1].kind
     kind = kind or promoted_type(op, inputs)
-    with_sizes = sum(1 for t in inputs if t.dims)
+    with_sizes = [t for t in inputs if t.dims]
+    family = family or ("UnaryElementwise" if len(with_sizes) <= 1 else "BinaryElementwise")
     elements = math.prod(shape)
     return Cost(
-        family=family or ("UnaryElementwise" if with_sizes <= 1 else "BinaryElementwise"),
+        family=family,
         flops=elements * FLOPS_PER_ELEMENT.get(op.plain_name.rstrip("_"), 1),
         bytes=bytes_read(*inputs) + elements * ELEMENT_BYTES[kind],
         data_type=short_type(inputs[0].kind),
-        parameters=_parameters(shape, inputs, kind),
+        parameters=_parameters(shape, with_sizes or inputs, kind),
     )
 
 

@@ -54,8 +54,9 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
     table = roofline_table(roofline)
     table = table[(table["family"] == family).to_numpy()].reset_index(drop=True)
     costs = [row.cost for row in rows if row.cost]
-    named = dict.fromkeys(FAMILIES.get(family, "").split())
-    named |= dict.fromkeys(key for cost in costs for key in cost.parameters)
+    named = dict.fromkeys(FAMILIES.get(family, "").split()) or dict.fromkeys(
+        key for cost in costs for key in cost.parameters
+    )
     gpu_us = table["gpu_time_ms"] * 1e3
     columns: dict[str, object] = {"name": table["op_name"]}
     for key in named:

@@ -55,8 +55,8 @@ _LAST_COLUMNS = """bound: `compute`, `memory` or `link`: what limits the best ca
             """
 _FAMILY_COLUMNS = f"""
             name: the operation
-            param: CATEGORY: a parameter of the performance model, such as `param: M`
-            GFLOPS_first [10^9]: floating point operations of a call
+            PARAMETERS: as the performance model has them; strides in elements
+            GFLOPS_first: 10⁹ floating point operations of a call
             Data Moved (MB)_first [MB]: 10^6 bytes, of a call: inputs once, results once
             FLOPS/Byte_first: one by the other
             TB/s, TFLOPS/s: of all calls, by their GPU time
@@ -106,12 +106,14 @@ SHEETS = [
         Sheet(
             name=family,
             shows=f"Operations of the family {family}, with their parameters",
-            columns=_FAMILY_COLUMNS,
+            columns=_FAMILY_COLUMNS.replace(
+                "PARAMETERS", ", ".join(f"param: {key}" for key in parameters.split())
+            ),
             table=partial(_family, family),
             when=[GPU_EVENTS, _has(family)],
             options=["device_peaks"],
             method=f'get_df_performance_model("{family}")',
         )
-        for family in FAMILIES
+        for family, parameters in FAMILIES.items()
     ),
 ]

@@ -96,7 +96,7 @@ class Sheet:
         """
         described = []
         for line in re.sub(r"\n +", " ", inspect.cleandoc(self.columns)).splitlines():
-            found = re.fullmatch(r"((?:param: )?.+?)(?: \[(.+?)\])?: (.+)", line)
+            found = re.fullmatch(r"((?:.*param: )?.+?)(?: \[(.+?)\])?: (.+)", line)
             if found is None:
                 raise PluginAnswerError(f"sheet {self.name!r}: {line!r} describes no column")
             names, unit, meaning = found.groups()
