@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.selection import PStepBy, Selection
+    from tracelens_ext.analysis.selection import Selection
 
 
 class GapSort(Enum):
@@ -142,8 +142,13 @@ def selection_of(
 
     if pstep_by is not None and pstep is None:
         raise UsageError("--pstep-by needs --pstep N")
-    by: PStepBy = "time" if pstep_by is StepBy.time else "launch"
-    return Selection(pstep=pstep, pstep_by=by, stream=stream, device=device, category=category)
+    return Selection(
+        pstep=pstep,
+        pstep_by="time" if pstep_by is StepBy.time else "launch",
+        stream=stream,
+        device=device,
+        category=category,
+    )
 
 
 def selected_text(selection: Selection, work: GpuWork) -> str:

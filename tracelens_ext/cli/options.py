@@ -72,6 +72,7 @@ UnlinkedKernels = Annotated[
         help="Whether GPU events whose launch is not in the trace count in the timeline.",
     ),
 ]
+DevicePeaks = Annotated[str | None, report_option("device_peaks")]
 MicroIdle = Annotated[float | None, report_option("micro_idle_thresh_us")]
 Total = Annotated[
     bool,

@@ -235,9 +235,7 @@ def _layout(
     return [], [], False
 
 
-def _needed(
-    columns: Sequence[_Column], width: int, name_width: int, *, folded: bool
-) -> list[int]:
+def _needed(columns: Sequence[_Column], width: int, name_width: int, *, folded: bool) -> list[int]:
     """The least that each column is to have: numbers, and texts below unfolded headers, all."""
     from rich.cells import cell_len
 
