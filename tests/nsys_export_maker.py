@@ -51,7 +51,8 @@ TABLES = {
     "OSRT_API": "start INTEGER, end INTEGER, globalTid INTEGER, nameId INTEGER",
     "PROCESSES": "globalPid INTEGER, pid INTEGER, name TEXT",
     "ThreadNames": "nameId INTEGER NOT NULL, priority INTEGER, globalTid INTEGER",
-    "TARGET_INFO_GPU": "vmId INTEGER, id INTEGER, name TEXT",
+    "TARGET_INFO_GPU": "vmId INTEGER, id INTEGER, name TEXT, smCount INTEGER,"
+    " threadsPerWarp INTEGER, totalMemory INTEGER",
     "ENUM_CUDA_MEMCPY_OPER": "id INTEGER NOT NULL PRIMARY KEY, name TEXT, label TEXT",
 }
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.categorize import CategorizerLike
     from tracelens_ext.readers import TraceSource
+    from tracelens_ext.roofline.table import Roofline
     from tracelens_ext.trace import Trace
 
 
@@ -305,6 +306,63 @@ class TreePerfAnalyzer:
             group_by_num_kernels=group_by_num_kernels,
         )
         return frame if include_pct else frame.drop(columns=list(PERCENTAGES))
+
+    # How good operations are. `device_peaks` is a file of peaks or the name of a known device, the
+    # device that the trace names by default.
+
+    def get_df_roofline(
+        self,
+        device_peaks: str | os.PathLike[str] | None = None,
+        *,
+        selection: Selection | None = None,
+    ) -> pd.DataFrame:
+        """What each operation had to compute and to move, and the time lost, as the sheet.
+
+        Args:
+            device_peaks: see `roofline.peaks.read_peaks`.
+            selection: which GPU events are asked about, all by default.
+
+        Raises:
+            UsageError: the peaks cannot be read, or nothing is selected.
+        """
+        from tracelens_ext.roofline.table import roofline_table
+
+        return roofline_table(self.roofline(device_peaks, selection))
+
+    def get_df_performance_model(
+        self, family: str, device_peaks: str | os.PathLike[str] | None = None
+    ) -> pd.DataFrame:
+        """The operations of a family, such as `GEMM`, with their parameters, as its sheet.
+
+        Raises:
+            UsageError: there is no such family, or the peaks cannot be read.
+        """
+        from tracelens_ext.roofline.families import family_table
+
+        return family_table(self.roofline(device_peaks), family)
+
+    def roofline(
+        self,
+        device_peaks: str | os.PathLike[str] | None = None,
+        selection: Selection | None = None,
+    ) -> Roofline:
+        """The operations judged, found once for each choice; see `get_df_roofline`."""
+        from tracelens_ext.roofline.peaks import read_peaks
+        from tracelens_ext.roofline.table import judge_operations
+
+        key = (None if device_peaks is None else str(device_peaks), selection)
+        if key not in self._rooflines:
+            self._rooflines[key] = judge_operations(
+                self.work,
+                self._launchers,
+                None if device_peaks is None else read_peaks(device_peaks),
+                None if selection is None else selection.of(self.work),
+            )
+        return self._rooflines[key]
+
+    @cached_property
+    def _rooflines(self) -> dict[tuple[str | None, Selection | None], Roofline]:
+        return {}
 
     def get_df_collectives(self) -> pd.DataFrame:
         """Communication by collective, group, size and type, as the sheet `coll_analysis`."""

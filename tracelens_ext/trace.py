@@ -95,10 +95,21 @@ def no_arg(texts: bool = False) -> ArgColumn:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU that the trace describes: its ordinal and its name as the profiler gives it."""
+    """A GPU that the trace describes.
+
+    Attributes:
+        ordinal: its number.
+        name: as the profiler gives it; empty, or of no use, for some.
+        units: compute units (multiprocessors); 0 if the trace does not say, as for the others.
+        warp: threads of a warp or wave.
+        memory_bytes: size of its memory.
+    """
 
     ordinal: int
     name: str
+    units: int = 0
+    warp: int = 0
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True)

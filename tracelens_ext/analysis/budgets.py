@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.categorize import CATEGORIES
-from tracelens_ext.errors import UsageError
+from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
@@ -127,14 +127,23 @@ def check_budgets(budgets: Iterable[Budget], comparison: Comparison) -> list[Ver
 
     Raises:
         UsageError: a name is neither a row of the timeline nor a category.
+        TracelensError: it is none of the timeline, and a report holds no categories.
     """
     timeline = _rows_by_name(comparison.aligned["timeline"], "type")
-    categories = _rows_by_name(comparison.aligned["categories"], "kernel_category")
-    allowed = {name for m in comparison.measurements for name in m.categories}
+    held = comparison.aligned.get("categories")
+    categories = _rows_by_name(held, str(held.keys.columns[0])) if held else {}
     # What the trace has comes first: its spelling wins over that of a rule.
-    known = [*timeline, *categories, *CATEGORIES, *sorted(allowed)]
+    known = [*timeline, *categories]
+    if held and "kernel_category" in held.keys:
+        allowed = {name for m in comparison.measurements for name in m.categories}
+        known += [*CATEGORIES, *sorted(allowed)]
     verdicts = []
     for budget in budgets:
+        if held is None and budget.name.casefold() not in timeline:
+            raise TracelensError(
+                f"the budget {budget} cannot be checked: a report holds no categories;"
+                " name a row of the timeline, or compare traces"
+            )
         name = _known_name(budget.name, known, list(timeline))
         if name in timeline:
             aligned, rows = comparison.aligned["timeline"], timeline[name]

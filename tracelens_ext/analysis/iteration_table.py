@@ -100,7 +100,7 @@ def iteration_table(work: GpuWork, annotation: Expression | None = None) -> Iter
     """
     import pandas as pd
 
-    iterations, labels, nested = _found(work.tree, annotation)
+    iterations, labels, nested = named_iterations(work.tree, annotation)
     device = work.trace.device
     devices = np.unique(device[work.counted])
     blocks = [
@@ -145,7 +145,9 @@ def is_category_time(column: str) -> bool:
     return column.endswith(CATEGORY_ENDING) and column not in _TIMES
 
 
-def _found(tree: CallTree, annotation: Expression | None) -> tuple[Iterations, list[str], int]:
+def named_iterations(
+    tree: CallTree, annotation: Expression | None
+) -> tuple[Iterations, list[str], int]:
     """The iterations, what each is called, and how many were left out because they are nested."""
     pattern = user_pattern(annotation, "annotation")
     if pattern is None:

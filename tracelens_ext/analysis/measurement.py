@@ -1,9 +1,12 @@
-"""Measuring a trace for a comparison: small tables, after which the trace itself can be let go."""
+"""What a comparison knows of a trace or of a report, and how a trace is measured for it.
+
+That is small tables, after which the trace itself can be let go.
+"""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -16,7 +19,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
     import pandas as pd
@@ -36,6 +39,13 @@ KEYS: Mapping[TableName, tuple[str, ...]] = {
     "ops": ("cpu_op",),
     "kernels": ("kernel_category", "kernel_name"),
 }
+#: The same for tables that hold what TraceLens's sheets do, which is less: categories of operations
+#: and not of kernels; operations as launchers, by busy time; kernels without copies and fills.
+REFERENCE_KEYS: Mapping[TableName, tuple[str, ...]] = {
+    "categories": ("op category",),
+    "ops": ("launcher",),
+    "kernels": ("kernel_name",),
+}
 #: Timeline rows that hold the idle time between iterations.
 _OF_THE_SPAN = ("idle_time", "total_time")
 
@@ -45,39 +55,49 @@ class Figures:
     """Where the GPU time of a trace, or of its whole iterations, went.
 
     Attributes:
-        tables: each with its key columns, `ns` and `count` (0 in the timeline).
-        gpu_ns: sum of the durations of all GPU events.
+        tables: each with its key columns, `ns` and `count` (0 in the timeline). Those of a report
+            may lack some.
+        gpu_ns: sum of the durations of all GPU events; 0 if a report does not tell.
+        reference: the tables that `REFERENCE_KEYS` describes, where they are known.
     """
 
     tables: Mapping[TableName, pd.DataFrame]
     gpu_ns: int
+    reference: Mapping[TableName, pd.DataFrame] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a comparison needs to know of one trace.
+    """What a comparison needs to know of one trace, or of one report.
 
     Attributes:
         path: the file as the user named it.
         devices: its GPUs.
-        events: how many GPU events it holds.
+        events: how many GPU events it holds; None if a report does not tell.
         total: figures of the whole trace.
         whole_iterations: figures of its whole iterations together; None when there are none.
         iterations: how many those are, 0 for none.
         iteration_label: which ones, such as `ProfilerStep#5 to #7`.
         left_out: the iterations that are not whole, as text; empty for none.
-        categories: every category that the rules could have given.
+        categories: every category that the rules could have given; of a report, those it names.
+        report: the program whose report was measured; empty for a trace.
+        notes: what the reader of a comparison should know of it, clauses.
+        spelled: gives a name as a report spells it, which may be other than the trace did; None
+            for a trace.
     """
 
     path: str
     devices: str
-    events: int
+    events: int | None
     total: Figures
     whole_iterations: Figures | None
     iterations: int
     iteration_label: str
     left_out: str
     categories: frozenset[str]
+    report: str = ""
+    notes: tuple[str, ...] = ()
+    spelled: Callable[[str], str] | None = None
 
 
 def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Measurement:

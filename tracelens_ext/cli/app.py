@@ -17,6 +17,7 @@ from tracelens_ext.cli.command import Command
 _NAMES = (
     "report",
     "compare",
+    "roofline",
     "iterations",
     "tree",
     "kernels",

@@ -134,8 +134,13 @@ def selection_of(
 
     if pstep_by is not None and pstep is None:
         raise UsageError("--pstep-by needs --pstep N")
-    by = (pstep_by or StepBy.launch).value
-    return Selection(pstep=pstep, pstep_by=by, stream=stream, device=device, category=category)
+    return Selection(
+        pstep=pstep,
+        pstep_by="time" if pstep_by is StepBy.time else "launch",
+        stream=stream,
+        device=device,
+        category=category,
+    )
 
 
 def selected_text(selection: Selection, work: GpuWork) -> str:

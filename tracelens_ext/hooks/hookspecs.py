@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.categorize.rules import RulePack
     from tracelens_ext.readers.source import ByteSource
+    from tracelens_ext.roofline.operation import Cost, Operation
     from tracelens_ext.trace import Trace
 
 PROJECT: Final = "tracelens_ext"
@@ -165,6 +166,27 @@ def tracelens_report_sheets(
         ... def tracelens_report_sheets(analyzer):
         ...     kernels = analyzer.get_df_kernel_summary()
         ...     return {"longest_kernels": kernels.nlargest(10, "total_time_ms")}
+    """
+
+
+@_hookspec
+def tracelens_performance_models() -> Mapping[str, Callable[[Operation], Cost]]:
+    """Performance models: what an operation has to compute and to move, from its arguments.
+
+    Returns:
+        Operation name, such as `my_company::fused_mlp` (or the beginning of names and `*`) → a
+        function of a `tracelens_ext.roofline.operation.Operation` that returns its `Cost`, or
+        raises `NoModelError` with the reason why there is none. Models of plugins go before the
+        built-in ones.
+
+    Example:
+        >>> from tracelens_ext.roofline.operation import Cost
+        >>> def fused_mlp(op):
+        ...     x, weight = op.need(0), op.need(1)
+        ...     return Cost("GEMM", 2 * x.elements * weight.dims[0], x.read + weight.read, "bf16")
+        >>> @hookimpl
+        ... def tracelens_performance_models():
+        ...     return {"my_company::fused_mlp": fused_mlp}
     """
 
 

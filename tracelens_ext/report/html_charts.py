@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tracelens_ext.report.charts import Chart, chart_table
 from tracelens_ext.report.html_figures import Figure, Palette, bar_figure, timeline_figure
 from tracelens_ext.report.html_iterations import iteration_figures
+from tracelens_ext.report.html_roofline import roofline_figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,5 +49,7 @@ def _drawn(frame: pd.DataFrame, chart: Chart, palette: Palette) -> list[Figure]:
         return [timeline_figure(frame)]
     if chart.kind == "iterations":
         return iteration_figures(frame, palette)
+    if chart.kind == "roofline":
+        return roofline_figures(frame, palette)
     table = chart_table(frame, chart)
     return [bar_figure(chart, table, palette)] if len(table) else []

@@ -35,7 +35,7 @@ class Report:
 
 
 def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> list[str]:
-    """Refuse to write over a file that this program did not make, before anything is read.
+    """Refuse to write over an input or what this program did not make, before anything is read.
 
     Args:
         places: files and folders to write, and their formats. What is in a folder is checked when
@@ -49,11 +49,12 @@ def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -
     Raises:
         OutputError: a file stands in the way.
     """
-    from tracelens_ext.report.manifest import check_output, unfinished_note
+    from tracelens_ext.report.manifest import check_output, refuse_input, unfinished_note
 
     notes: list[str] = []
     for path, chosen in places.items():
         if isinstance(chosen, Format) and chosen.is_folder:
+            refuse_input(path, inputs)
             notes += unfinished_note(path)
         else:
             check_output(path, inputs, force=force)

@@ -91,6 +91,8 @@ class Unit:
 
 _PERCENT = re.compile(r"%|percent|\bpct\b")
 _RATE = re.compile(r"(?<![A-Za-z])(?:[kKMGT]i?B/s|[kMGTP]?FLOP[sS]?(?:/(?:s|Byte|B))?)(?![A-Za-z])")
+#: Rates whose names are spelled for scripts.
+_SPELLED_RATES = {"tflops_per_s": "TFLOP/s", "tb_per_s": "TB/s"}
 _WORDS = re.compile(r"[a-zA-Zµ\u03bc]+")
 
 _COUNT_WORDS = frozenset({"count", "counts", "calls", "num", "number", "nelems", "occurrences"})
@@ -140,6 +142,8 @@ def _unsigned_unit(column: str, words: list[str]) -> Unit:
     """Try what a name can say, the most telling first: `Kernel duration (µs)_count` is a count."""
     if _PERCENT.search(column.lower()):
         return Unit(Quantity.PERCENT, "%", 2)
+    if column in _SPELLED_RATES:
+        return Unit(Quantity.RATE, _SPELLED_RATES[column], 3)
     rate = _RATE.search(column)
     if rate:
         return Unit(Quantity.RATE, rate.group(0), 2)

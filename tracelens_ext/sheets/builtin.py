@@ -15,6 +15,7 @@ _SUBJECTS = (
     "timeline",
     "categories",
     "operations",
+    "roofline",
     "kernels",
     "collectives",
     "graphs",

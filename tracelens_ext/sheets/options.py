@@ -53,6 +53,13 @@ class ReportOptions:
     collective_analysis: bool = _option(
         True, "Write the sheet coll_analysis, where there is communication."
     )
+    device_peaks: str | None = _option(
+        None,
+        "Peaks for the roofline: a file (TOML, or TraceLens's JSON), or a known device by its name,"
+        " such as 'H100 SXM'.",
+        metavar="FILE",
+        shown_default="the device of the trace",
+    )
     gaps: bool = _option(False, "Write the sheets about idle time and its causes.")
     iterations: bool = _option(False, "Write the sheets about iterations, if there are any.")
     annotation: str | None = _option(

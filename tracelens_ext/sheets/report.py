@@ -130,6 +130,7 @@ def generate_perf_report_pytorch(
     categorizer: CategorizerLike | None = None,
     maps: Sequence[str | os.PathLike[str]] = (),
     salvage: bool = False,
+    gpu_arch_json_path: str | os.PathLike[str] | None = None,
     **options: Any,  # noqa: ANN401
 ) -> dict[str, pd.DataFrame]:
     """Analyse a PyTorch profiler trace and write the report.
@@ -147,6 +148,7 @@ def generate_perf_report_pytorch(
         maps: folders of engine/model maps that `categorizer` may name.
         salvage: whether the events before the place where a file is cut off or damaged are
             analysed; the notes of the report say what is lost.
+        gpu_arch_json_path: TraceLens's description of a GPU; the same as `device_peaks`.
         options: fields of `ReportOptions`.
 
     Returns:
@@ -160,6 +162,8 @@ def generate_perf_report_pytorch(
     """
     from tracelens_ext.analyzer import TreePerfAnalyzer
 
+    if gpu_arch_json_path is not None:
+        options.setdefault("device_peaks", str(gpu_arch_json_path))
     chosen = ReportOptions(**options)
     places: dict[Path, Format] = {}
     if output_csvs_dir is not None:

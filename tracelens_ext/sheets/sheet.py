@@ -62,7 +62,7 @@ class Sheet:
         columns: the columns that its table can have, in words: a line a column, `NAME: meaning`,
             or `NAME [unit]: meaning` where the name does not tell the unit; names with one meaning
             are joined by a comma and a blank; a line that is indented further goes on with the one
-            before. `CATEGORY` in a name stands for any category.
+            before. `CATEGORY` in a name stands for any category. `param: ` begins a name.
         table: makes the table; None if there is nothing to show.
         when: what the trace must have.
         asked_by: the field of `ReportOptions` that switches the sheet on or off; empty if it is
@@ -96,7 +96,7 @@ class Sheet:
         """
         described = []
         for line in re.sub(r"\n +", " ", inspect.cleandoc(self.columns)).splitlines():
-            found = re.fullmatch(r"(.+?)(?: \[(.+?)\])?: (.+)", line)
+            found = re.fullmatch(r"((?:.*param: )?.+?)(?: \[(.+?)\])?: (.+)", line)
             if found is None:
                 raise PluginAnswerError(f"sheet {self.name!r}: {line!r} describes no column")
             names, unit, meaning = found.groups()

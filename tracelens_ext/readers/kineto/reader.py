@@ -220,10 +220,15 @@ def _finish(
     )
 
 
+def _number(value: object) -> int:
+    return value if type(value) is int and 0 < value < 1 << 62 else 0
+
+
 def _devices(properties: object) -> tuple[Device, ...]:
     entries = properties if isinstance(properties, list) else []
+    told = ("numSms", "warpSize", "totalGlobalMem")
     return tuple(
-        Device(entry["id"], _text(entry.get("name")))
+        Device(entry["id"], _text(entry.get("name")), *(_number(entry.get(key)) for key in told))
         for entry in entries
         if isinstance(entry, dict) and isinstance(entry.get("id"), int)
     )

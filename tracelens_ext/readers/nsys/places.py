@@ -109,12 +109,16 @@ class Places:
         machines = self._ids("TARGET_INFO_GPU", "vmId")
         ordinals = self._ids("TARGET_INFO_GPU", "id")
         names = self._database.texts("TARGET_INFO_GPU", "name")
+        told = [
+            [max(number, 0) for number in self._ids("TARGET_INFO_GPU", column)]
+            for column in ("smCount", "threadsPerWarp", "totalMemory")
+        ]
         found: dict[int, Device] = {}
-        for machine, ordinal, name in zip(machines, ordinals, names, strict=True):
+        for machine, ordinal, name, *more in zip(machines, ordinals, names, *told, strict=True):
             index = self._machines.get(machine >> _MACHINE_SHIFT, 0)
             number = ordinal + index * DEVICES_A_MACHINE
             text = (name or b"").decode("utf-8", "replace")
-            found.setdefault(number, Device(number, text))
+            found.setdefault(number, Device(number, text, *more))
         return tuple(found[number] for number in sorted(found))
 
     def _ids(self, table: str, column: str) -> list[int]:

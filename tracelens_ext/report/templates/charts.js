@@ -130,7 +130,7 @@ function nameAbove(name, bar) {
 async function drawCharts(figures) {
   if (!figures.length) return;
   await loadPlotly();
-  const charts = figures.map((figure) => (figure.upright ? new Columns(figure) : new Chart(figure)));
+  const charts = figures.map((figure) => (figure.upright ? new Columns(figure) : figure.roofs ? new Roofline(figure) : new Chart(figure)));
   const drawAll = (printed) => Promise.all(charts.map((chart) => chart.draw(printed)));
   await drawAll();
   const { place } = charts[0];

@@ -1,0 +1,116 @@
+"""`tracelens-ext roofline`: how good each operation is, and how many milliseconds are lost."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from tracelens_ext.cli import gap_options
+from tracelens_ext.cli import options as shared
+
+
+class RooflineSort(Enum):
+    """What operations are sorted by."""
+
+    lost = "lost"
+    time = "time"
+    percent = "percent"
+    count = "count"
+
+
+#: Column, and whether the largest comes first.
+_COLUMNS = {
+    RooflineSort.lost: ("time_lost_ms", False),
+    RooflineSort.time: ("gpu_time_ms", False),
+    RooflineSort.percent: ("% of roofline", True),
+    RooflineSort.count: ("count", False),
+}
+_TITLES = {
+    RooflineSort.lost: "Operations that lose the most time",
+    RooflineSort.time: "Operations that take longest",
+    RooflineSort.percent: "Operations furthest from their roofline",
+    RooflineSort.count: "Operations called most often",
+}
+
+
+def roofline(
+    trace: shared.Trace,
+    device_peaks: shared.DevicePeaks = None,
+    sort: Annotated[
+        RooflineSort,
+        typer.Option(
+            "--sort",
+            "-s",
+            help="lost: the most time lost; time: GPU time; percent: furthest from the roofline;"
+            " count: calls.",
+        ),
+    ] = RooflineSort.lost,
+    family: Annotated[
+        str | None, typer.Option(help="Only operations of this family, such as GEMM.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", "-t", help="Operations to print.", min=0)] = 10,
+    annotation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Take annotations whose name matches for iterations.  [default: ProfilerStep#N]",
+            show_default=False,
+        ),
+    ] = None,
+    pstep: gap_options.PStep = None,
+    device: gap_options.Device = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the table as JSON instead, every row of it.")
+    ] = False,
+) -> None:
+    """Show how far each operation is from what the GPU can do, and the time that is lost."""
+    from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.cli.kernel_view import console, show_lines
+    from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
+    from tracelens_ext.cli.messages import print_report
+    from tracelens_ext.cli.roofline_view import folded, show_operations, show_summary
+    from tracelens_ext.errors import UsageError
+    from tracelens_ext.report.report import Report
+    from tracelens_ext.roofline.peaks import read_peaks
+    from tracelens_ext.roofline.summary import (
+        advice,
+        family_summary,
+        roofline_facts,
+        utilisation,
+    )
+
+    if device_peaks is not None:
+        read_peaks(device_peaks)  # before a trace is read that takes long
+    analyzer = analyze(trace, AnalysisOptions(kernel_categories=False))
+    selection = Selection(pstep, device=device)
+    found = analyzer.roofline(device_peaks, selection)
+    show_problems(analyzer.problems, set())
+    frame = analyzer.get_df_roofline(device_peaks, selection=selection)
+    column, ascending = _COLUMNS[sort]
+    if sort is RooflineSort.lost and frame[column].isna().all():
+        column = "gpu_time_ms"  # without peaks
+    frame = frame.sort_values(column, ascending=ascending, kind="stable")
+    if family is not None:
+        names = frame["family"].fillna("")
+        chosen = names.str.casefold() == family.casefold()
+        if not chosen.any():
+            has = ", ".join(sorted(set(names) - {""})) or "none"
+            raise UsageError(f"no operation is of the family {family!r}; the trace has {has}")
+        frame = frame[chosen]
+    facts = [("Trace", str(trace)), *roofline_facts(analyzer.trace, found)]
+    if selection.text:
+        facts.append(("Selected", selection.text))
+    notes, families = advice(analyzer.work, found), family_summary(found)
+    steps = utilisation(analyzer.work, found, annotation)
+    if json:
+        tables = {"roofline": frame, "families": families, "iterations": steps}
+        print_report(Report("Roofline", tables, facts, notes))
+        return
+    rows = [found.rows[i] for i in frame.index[:top].tolist()]
+    screen = console()
+    show_summary(found, facts, families, steps, screen)
+    show_operations(rows, _TITLES[sort], more=len(frame) - len(rows), console=screen)
+    for note in notes:
+        show_lines(["", *folded(note, screen.width)], screen)

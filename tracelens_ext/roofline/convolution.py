@@ -1,0 +1,163 @@
+"""Convolutions: each element of the result is a sum over input channels and the kernel's places."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from tracelens_ext.roofline.operation import (
+    Cost,
+    NoModelError,
+    Operation,
+    Tensor,
+    bytes_read,
+    short_type,
+)
+
+
+class _Places(NamedTuple):
+    """Where the arguments of a convolution are; None: it has no such argument."""
+
+    bias: int | None
+    stride: int
+    padding: int
+    dilation: int
+    transposed: int | bool
+    output_padding: int | None
+    groups: int | None
+
+
+_GENERAL = _Places(2, 3, 4, 5, 6, 7, 8)
+_MIOPEN = _Places(2, 4, 3, 5, False, None, 6)
+_FORWARD = {
+    "convolution": _GENERAL,
+    "_convolution": _GENERAL,
+    "convolution_overrideable": _GENERAL,
+    "cudnn_convolution": _Places(None, 3, 2, 4, False, None, 5),
+    "cudnn_convolution_transpose": _Places(None, 4, 2, 5, True, 3, 6),
+    "cudnn_convolution_relu": _Places(2, 3, 4, 5, False, None, 6),
+    "miopen_convolution": _MIOPEN,
+    "miopen_depthwise_convolution": _MIOPEN,
+    "miopen_convolution_transpose": _Places(2, 5, 3, 6, True, 4, 7),
+    "_conv_depthwise2d": _Places(3, 4, 5, 6, False, None, None),
+}
+
+
+class _Shape(NamedTuple):
+    """Operations without a bias, the shape of the result, and the settings."""
+
+    flops: int
+    result: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    groups: int
+    transposed: bool
+
+
+def _shape(op: Operation, x: Tensor, weight: Tensor, at: _Places) -> _Shape:
+    n = len(weight.dims) - 2
+    if n < 1 or len(x.dims) != n + 2:
+        raise NoModelError("the recorded shapes are not those of a convolution with a batch")
+    if not op.concrete:
+        raise NoModelError("stride and padding are not recorded")
+    stride, dilation = _each(op, at.stride, n, 1), _each(op, at.dilation, n, 1)
+    padding, extra = _each(op, at.padding, n, 0), _each(op, at.output_padding, n, 0)
+    groups = op.whole(at.groups, 1) or 1
+    transposed = at.transposed if isinstance(at.transposed, bool) else bool(op.value(at.transposed))
+    sizes, kernel = x.dims[2:], weight.dims[2:]
+
+    def shaped(flops: int, result: tuple[int, ...]) -> _Shape:
+        lists = tuple(stride), tuple(padding), tuple(dilation), tuple(extra)
+        return _Shape(flops, result, *lists, groups, transposed)
+
+    if transposed:  # each element of the input meets all elements of its filters
+        spatial = tuple(
+            (sizes[i] - 1) * stride[i]
+            - 2 * padding[i]
+            + dilation[i] * (kernel[i] - 1)
+            + extra[i]
+            + 1
+            for i in range(n)
+        )
+        result = (x.dims[0], weight.dims[1] * groups, *spatial)
+        return shaped(2 * x.elements * math.prod(weight.dims[1:]), result)
+    spatial = tuple(
+        (sizes[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // max(stride[i], 1) + 1
+        for i in range(n)
+    )
+    result = (x.dims[0], weight.dims[0], *spatial)
+    flops = 2 * math.prod(result) * (x.dims[1] // groups) * math.prod(kernel)
+    return shaped(flops, result)
+
+
+def _each(op: Operation, i: int | None, n: int, default: int) -> list[int]:
+    """A setting for each of n dimensions, which may be one number for all."""
+    value = op.value(i)
+    numbers = [value] if type(value) is int else op.wholes(i)
+    if value is None or numbers == []:
+        return [default] * n
+    if numbers is None:
+        raise NoModelError(f"padding {value!r} is not recorded as numbers")
+    return numbers * n if len(numbers) == 1 else (numbers + [default] * n)[:n]
+
+
+def forward(op: Operation) -> Cost:
+    """Input [N, Cin, …], weight [Cout, Cin / groups, …], bias; the result in the input's type."""
+    at = _FORWARD[op.plain_name]
+    x, weight = op.need(0), op.need(1)
+    bias = op.tensor(at.bias) if at.bias is not None else None
+    shape = _shape(op, x, weight, at)
+    elements = math.prod(shape.result)
+    return Cost(
+        family="CONV_fwd",
+        flops=shape.flops + (elements if bias else 0),
+        bytes=bytes_read(x, weight, bias) + elements * x.item,
+        data_type=short_type(x.kind),
+        engine="matrix",
+        parameters=_parameters(x, weight, shape) | {"bias": bias is not None},
+    )
+
+
+def backward(op: Operation) -> Cost:
+    """Gradients of input, weight and bias, as far as `output_mask` asks for them."""
+    grad, x, weight = op.need(0), op.need(1), op.need(2)
+    mask = op.value(10)
+    if not isinstance(mask, list | tuple) or len(mask) != 3:
+        raise NoModelError("which gradients are wanted is not recorded")
+    shape = _shape(op, x, weight, _Places(None, 4, 5, 6, 7, 8, 9))
+    of_input, of_weight, of_bias = map(bool, mask)
+    read = grad.read + (x.read if of_weight else 0) + (weight.read if of_input else 0)
+    written = (x.written if of_input else 0) + (weight.written if of_weight else 0)
+    if of_bias and len(grad.dims) > 1:
+        written += grad.dims[1] * weight.item
+    return Cost(
+        family="CONV_bwd",
+        flops=shape.flops * (of_input + of_weight) + (grad.elements if of_bias else 0),
+        bytes=read + written,
+        data_type=short_type(x.kind),
+        engine="matrix",
+        parameters=_parameters(x, weight, shape) | {"dgrad": of_input, "wgrad": of_weight},
+    )
+
+
+def _parameters(x: Tensor, weight: Tensor, shape: _Shape) -> dict[str, object]:
+    return {
+        "convNd": f"conv{len(x.dims) - 2}d",
+        "input_shape": x.dims,
+        "filter_shape": weight.dims,
+        "output_shape": shape.result,
+        "dtype_input_weight": (x.kind, weight.kind),
+        "input_stride": x.strides,
+        "weight_stride": weight.strides,
+        "stride": shape.stride,
+        "padding": shape.padding,
+        "dilation": shape.dilation,
+        "transposed_conv": shape.transposed,
+        "output_padding": shape.output_padding,
+        "groups": shape.groups,
+    }
+
+
+MODELS = {**dict.fromkeys(_FORWARD, forward), "convolution_backward": backward}

@@ -1,0 +1,113 @@
+"""The operations that launched GPU work, grouped by name and arguments."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.analysis.grouping import inverse, number_groups, sums
+from tracelens_ext.analysis.launchers import ARGUMENTS
+from tracelens_ext.analysis.op_arguments import as_tuples
+from tracelens_ext.roofline.operation import Operation
+from tracelens_ext.trace import NONE
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.analysis.launchers import Launchers
+    from tracelens_ext.trace import Int64Array
+
+#: Copies that cross the link between host and device.
+_HOST_COPY: Final = re.compile(r"memcpy.*(HtoD|DtoH|HtoH|Host)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, eq=False)
+class OperationGroups:
+    """The operations that launched GPU work, by name and arguments; k groups.
+
+    Attributes:
+        operations: name, arguments and kernels of each.
+        texts: each argument of `ARGUMENTS` as the tables show it, k texts each.
+        count: calls, (k,).
+        gpu_ns: busy time of what they launched, (k,).
+        host_copy_ns: of it, copies between host and device, (k,).
+        device: where the first GPU event of each ran, (k,).
+        of_gpu: the group of each GPU event, `NONE` for one of none, (g,).
+        first_gpu: the first GPU event of each call, in no order.
+    """
+
+    operations: list[Operation]
+    texts: dict[str, list[str]]
+    count: Int64Array
+    gpu_ns: Int64Array
+    host_copy_ns: Int64Array
+    device: Int64Array
+    of_gpu: Int64Array
+    first_gpu: Int64Array
+
+
+def group_operations(
+    work: GpuWork, launchers: Launchers, selected: npt.NDArray[np.bool_] | None = None
+) -> OperationGroups:
+    """Group the launchers of a trace by their names and arguments, the longest time first.
+
+    Args:
+        work: the GPU events.
+        launchers: the operations that launched them.
+        selected: which GPU events are asked about, all by default, (g,). A launcher takes part
+            with all that it launched if its first GPU event does.
+    """
+    trace = work.trace
+    launched = np.flatnonzero(launchers.of_gpu != NONE)
+    owner = launchers.of_gpu[launched]
+    first_gpu = np.zeros(len(launchers), dtype=np.int64)
+    first_gpu[owner[::-1]] = launched[::-1]
+    taken = np.arange(len(launchers))
+    if selected is not None:
+        taken = taken[selected[first_gpu]]
+    rows = launchers.rows[taken]
+    columns = [trace.arg(argument) for argument in ARGUMENTS]
+    codes = [column.at(rows) for column in columns]
+    first, group = number_groups([trace.name[rows], *codes])
+    gpu_ns = sums(group, launchers.direct_ns[taken], len(first))
+    order = np.lexsort((first, -gpu_ns))
+    first, group = first[order], inverse(order)[group]
+    of_launcher = np.full(len(launchers) + 1, NONE, dtype=np.int64)
+    of_launcher[taken] = group
+    of_gpu = of_launcher[launchers.of_gpu]
+    kernels, host_ns = _kernels(work, of_gpu, len(first))
+    raw = [
+        [column.texts[i] if i != NONE and column.texts else "" for i in code[first].tolist()]
+        for column, code in zip(columns, codes, strict=True)
+    ]
+    names = [trace.names[i] for i in trace.name[rows[first]].tolist()]
+    return OperationGroups(
+        [
+            Operation.from_json(name, dims, types, strides, concrete, tuple(its))
+            for name, its, dims, types, strides, concrete in zip(names, kernels, *raw, strict=True)
+        ],
+        {a: list(map(as_tuples, texts)) for a, texts in zip(ARGUMENTS, raw, strict=True)},
+        np.bincount(group, minlength=len(first)),
+        gpu_ns[order],
+        host_ns,
+        trace.device[first_gpu[taken[first]]],
+        of_gpu,
+        first_gpu[taken],
+    )
+
+
+def _kernels(work: GpuWork, of_gpu: Int64Array, size: int) -> tuple[list[list[str]], Int64Array]:
+    """The distinct GPU events of each group, and the time of its copies from and to the host."""
+    launched = np.flatnonzero(of_gpu != NONE)
+    group, name = of_gpu[launched], work.name[launched]
+    first, _ = number_groups([group, name])
+    names = work.trace.names
+    kernels: list[list[str]] = [[] for _ in range(size)]
+    for owner, code in zip(group[first].tolist(), name[first].tolist(), strict=True):
+        kernels[owner].append(names[code])
+    copies = work.trace.names_matching(_HOST_COPY.search)[name]
+    return kernels, sums(group[copies], work.duration[launched[copies]], size)

@@ -1,0 +1,74 @@
+"""The performance models: a function of an operation for each name, from every plugin.
+
+The built-in ones, a file a family, come through the hook `tracelens_performance_models` as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tracelens_ext.hooks import (
+    Offered,
+    PluginAnswerError,
+    PluginRegistry,
+    default_registry,
+    hookimpl,
+)
+
+if TYPE_CHECKING:
+    from tracelens_ext.roofline.operation import Cost, Operation
+
+    Model = Callable[[Operation], Cost]
+
+#: The modules of this package that have a dictionary `MODELS`.
+_FAMILIES = (
+    *("gemm", "convolution", "attention", "elementwise", "normalization", "reduction"),
+    *("movement", "pooling", "optimizer", "fourier", "compiled"),
+)
+
+
+@hookimpl
+def tracelens_performance_models() -> dict[str, Model]:
+    """The built-in models; names without a library are PyTorch's own (`aten::`)."""
+    families = [import_module(f"tracelens_ext.roofline.{name}").MODELS for name in _FAMILIES]
+    return {
+        name if "::" in name or name.endswith("*") else f"aten::{name}": model
+        for models in families
+        for name, model in models.items()
+    }
+
+
+def offered_models(registry: PluginRegistry | None = None) -> dict[str, Offered[Model]]:
+    """Operation → its model, those of plugins before the built-in ones.
+
+    Args:
+        registry: the plugins to ask instead of the installed ones.
+    """
+    registry = registry or default_registry()
+    found: dict[str, Offered[Model]] = {}
+    hooks = registry.hooks("tracelens_performance_models")
+    for hook in sorted(hooks, key=lambda each: each.plugin.own):
+        with registry.guard(hook.plugin.name):
+            answer: Any = hook.call()
+            if not isinstance(answer, Mapping) or not all(map(_is_model, answer.items())):
+                raise PluginAnswerError(
+                    "tracelens_performance_models: expected operation name → function"
+                )
+            for name, model in answer.items():
+                found.setdefault(name, Offered(model, hook.plugin))
+    return found
+
+
+def _is_model(item: tuple[object, object]) -> bool:
+    name, model = item
+    return isinstance(name, str) and callable(model)
+
+
+def model_of(name: str, models: Mapping[str, Offered[Model]]) -> Offered[Model] | None:
+    """The model of an operation: by its name, else by the longest beginning, as in `triton_*`."""
+    if (model := models.get(name)) is not None:
+        return model
+    fitting = (n for n in models if n.endswith("*") and name.startswith(n[:-1]))
+    return models.get(max(fitting, key=len, default=""))

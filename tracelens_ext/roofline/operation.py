@@ -1,0 +1,377 @@
+"""An operation as performance models see it: its name and its recorded arguments."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from typing import Final
+
+#: Bytes of an element, by the type's name in PyTorch's traces.
+ELEMENT_BYTES: Final = {
+    **dict.fromkeys(("bool", "unsigned char", "signed char", "char", "uint8_t", "int8_t"), 1),
+    **dict.fromkeys(("short", "short int", "unsigned short"), 2),
+    **dict.fromkeys(("int", "unsigned int", "float"), 4),
+    **dict.fromkeys(("long", "long int", "long long", "unsigned long", "__int64", "double"), 8),
+    **dict.fromkeys(("c10::Half", "c10::BFloat16"), 2),
+    "c10::complex<c10::Half>": 4,
+    "c10::complex<float>": 8,
+    "c10::complex<double>": 16,
+    "c10::Float4_e2m1fn_x2": 1,
+    **{f"c10::Float8_{kind}": 1 for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")},
+    "c10::qint8": 1,
+    "c10::quint8": 1,
+    "c10::qint32": 4,
+}
+#: PyTorch's numbers of scalar types (c10/core/ScalarType.h), as `Concrete Inputs` hold a `dtype`.
+SCALAR_TYPES: Final = {
+    0: "unsigned char",
+    1: "signed char",
+    2: "short int",
+    3: "int",
+    4: "long int",
+    5: "c10::Half",
+    6: "float",
+    7: "double",
+    11: "bool",
+    15: "c10::BFloat16",
+    8: "c10::complex<c10::Half>",
+    9: "c10::complex<float>",
+    10: "c10::complex<double>",
+    23: "c10::Float8_e5m2",
+    24: "c10::Float8_e4m3fn",
+    25: "c10::Float8_e5m2fnuz",
+    26: "c10::Float8_e4m3fnuz",
+}
+#: Types as tables and device peaks call them.
+SHORT_TYPES: Final = {
+    "c10::BFloat16": "bf16",
+    "c10::Half": "fp16",
+    "float": "fp32",
+    "double": "fp64",
+    "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
+    "c10::Float4_e2m1fn_x2": "fp4",
+    "bool": "bool",
+    **dict.fromkeys(("signed char", "char", "int8_t", "c10::qint8"), "int8"),
+    **dict.fromkeys(("unsigned char", "uint8_t", "c10::quint8"), "uint8"),
+    **dict.fromkeys(("short", "short int"), "int16"),
+    **dict.fromkeys(("int", "c10::qint32"), "int32"),
+    **dict.fromkeys(("long", "long int", "long long", "__int64"), "int64"),
+}
+
+_BOOLEAN, _WHOLE, _FLOATING, _COMPLEX = range(4)
+#: Templates of kernels that handle elements by their size, such as those of `cat`.
+_OPAQUE_SIZE: Final = re.compile(r"OpaqueType<(\d+)")
+_OPAQUE_TYPES: Final = {1: "bool", 2: "c10::Half", 4: "float", 8: "double"}
+_KERNEL_TYPE: Final = re.compile(r"[<, ](c10::BFloat16|c10::Half|float|double)[>,]")
+
+
+class NoModelError(Exception):
+    """The recorded arguments do not say what an operation computes or moves; says why."""
+
+
+def short_type(kind: str) -> str:
+    """`bf16` for `c10::BFloat16`, and so on."""
+    return "fp8" if "Float8" in kind else SHORT_TYPES.get(kind, kind)
+
+
+def type_class(kind: str) -> int:
+    """0 for truth values, 1 for whole numbers, 2 for floating point, 3 for complex numbers."""
+    if kind == "bool":
+        return _BOOLEAN
+    if "complex" in kind:
+        return _COMPLEX
+    floating = kind in ("float", "double") or kind.startswith(
+        ("c10::Half", "c10::BF", "c10::Float")
+    )
+    return _FLOATING if floating else _WHOLE
+
+
+def is_whole(kind: str) -> bool:
+    """Whether a type holds truth values or whole numbers."""
+    return type_class(kind) <= _WHOLE
+
+
+def wider_type(a: str, b: str) -> str:
+    """The type that holds both, by PyTorch's rules of promotion."""
+    if type_class(a) != type_class(b):
+        return a if type_class(a) > type_class(b) else b
+    if {a, b} == {"c10::Half", "c10::BFloat16"}:
+        return "float"
+    if {a, b} == {"unsigned char", "signed char"}:
+        return "short int"
+    return a if ELEMENT_BYTES[a] >= ELEMENT_BYTES[b] else b
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor argument.
+
+    Attributes:
+        dims: its sizes; none for a single element.
+        kind: the type of its elements, a key of `ELEMENT_BYTES`.
+        strides: in elements; empty when they were not recorded: then it is contiguous.
+    """
+
+    dims: tuple[int, ...]
+    kind: str
+    strides: tuple[int, ...] = ()
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return ELEMENT_BYTES[self.kind]
+
+    @property
+    def elements(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.dims)
+
+    @property
+    def read(self) -> int:
+        """Distinct bytes: a dimension of stride 0 repeats the same elements."""
+        if len(self.strides) != len(self.dims):
+            return self.written
+        sizes = zip(self.dims, self.strides, strict=True)
+        return math.prod(n if stride else min(n, 1) for n, stride in sizes) * self.item
+
+    @property
+    def written(self) -> int:
+        """Bytes of all its elements."""
+        return self.elements * self.item
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an operation has to do at the least.
+
+    Attributes:
+        family: the group of operations that it is shown with.
+        flops: floating point operations; a multiply and an add are two.
+        bytes: bytes that must cross the device's memory: inputs once, results once.
+        data_type: of the elements that it computes with, such as `bf16`.
+        engine: `matrix`, `vector`, or `link` for what moves between host and device.
+        parameters: what experts read, such as `M`, `N` and `K`.
+        bound_only: True when the figures are a lower bound, not what the operation must do.
+    """
+
+    family: str
+    flops: int
+    bytes: int
+    data_type: str
+    engine: str = "vector"
+    parameters: dict[str, object] = field(default_factory=dict)
+    bound_only: bool = False
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation and its recorded arguments.
+
+    Attributes:
+        name: as in the trace, such as `aten::mm`.
+        dims: of each argument: sizes, or a tuple of sizes for a list of tensors; empty for others.
+        types: of each argument.
+        strides: of each argument, as `dims`.
+        concrete: numbers, flags and lists as text; empty for tensors.
+        kernels: the names of the GPU events that its calls launched.
+    """
+
+    name: str
+    dims: tuple[object, ...] = ()
+    types: tuple[str, ...] = ()
+    strides: tuple[object, ...] = ()
+    concrete: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(
+        cls, name: str, dims: str, types: str, strides: str, concrete: str, kernels: tuple[str, ...]
+    ) -> Operation:
+        """An operation whose arguments are JSON texts, as traces have them; empty: not recorded."""
+        kinds, values = (tuple(map(str, _parsed(text))) for text in (types, concrete))
+        return cls(name, _parsed(dims), kinds, _parsed(strides), values, kernels)
+
+    @property
+    def plain_name(self) -> str:
+        """Its name without the library's."""
+        return self.name.rpartition("::")[2]
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it writes its first argument, as PyTorch's names say."""
+        return self.name.endswith("_") and not self.name.endswith("__")
+
+    def tensor(self, i: int) -> Tensor | None:
+        """Argument `i` when it is a tensor of a known type."""
+        if not 0 <= i < min(len(self.types), len(self.dims)):
+            return None
+        dims, kind = self.dims[i], self.types[i]
+        if kind not in ELEMENT_BYTES or not _are_sizes(dims):
+            return None
+        strides = self.strides[i] if i < len(self.strides) else ()
+        return Tensor(dims, kind, strides if _are_sizes(strides) else ())  # type: ignore[arg-type]  # sizes
+
+    def need(self, i: int) -> Tensor:
+        """Argument `i`, a tensor.
+
+        Raises:
+            NoModelError: it is none, or of an unknown type.
+        """
+        if (tensor := self.tensor(i)) is not None:
+            return tensor
+        if not self.types:
+            raise NoModelError("no shapes were recorded")
+        kind = self.types[i] if i < len(self.types) else ""
+        unknown = kind and kind not in ("Scalar", "ScalarList", "TensorList", "GenericList", "None")
+        raise NoModelError(
+            f"unknown element type {kind!r}"
+            if unknown and kind not in ELEMENT_BYTES
+            else f"argument {i + 1} is no tensor with a recorded shape"
+        )
+
+    @cached_property
+    def tensors(self) -> list[Tensor]:
+        """All arguments that are tensors, in order."""
+        return [t for i in range(len(self.types)) if (t := self.tensor(i)) is not None]
+
+    def tensor_list(self, i: int, kind: str | None = None) -> list[Tensor]:
+        """The tensors of argument `i`, a list; its type is not recorded, so the kernels tell it.
+
+        Args:
+            i: the argument.
+            kind: the type of its elements, where the caller knows it.
+
+        Raises:
+            NoModelError: sizes or type are not known.
+        """
+        parts = self.dims[i] if i < len(self.dims) else ()
+        if not isinstance(parts, tuple) or not parts or not all(_are_sizes(p) for p in parts):
+            raise NoModelError("the tensors of a list are not recorded")
+        kind = kind or self.kind_in_kernels
+        if kind is None:
+            raise NoModelError("the element type of a list of tensors is not recorded")
+        strides = self.strides[i] if i < len(self.strides) else ()
+        if not isinstance(strides, tuple) or len(strides) != len(parts):
+            strides = ((),) * len(parts)
+        return [
+            Tensor(sizes, kind, s if _are_sizes(s) else ())
+            for sizes, s in zip(parts, strides, strict=True)
+        ]
+
+    @cached_property
+    def kind_in_kernels(self) -> str | None:
+        """The element type in the names of its kernels; for opaque ones any type of their size."""
+        for kernel in self.kernels:
+            if (size := _OPAQUE_SIZE.search(kernel)) and int(size[1]) in _OPAQUE_TYPES:
+                return _OPAQUE_TYPES[int(size[1])]
+            if size and int(size[1]) == ELEMENT_BYTES["c10::complex<double>"]:
+                return "c10::complex<double>"
+        for kernel in self.kernels:
+            if found := _KERNEL_TYPE.search(kernel):
+                return found[1]
+        return None
+
+    def value(self, i: int | None) -> object:
+        """Argument `i` as a number, flag, text or list; None when it is None or not recorded."""
+        text = self.concrete[i] if i is not None and 0 <= i < len(self.concrete) else ""
+        if text in ("", "None"):
+            return None
+        try:
+            return ast.literal_eval(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            try:
+                return float(text)  # inf and nan
+            except ValueError:
+                return text
+
+    def whole(self, i: int | None, default: int = 0) -> int:
+        """Argument `i`, a whole number."""
+        value = self.value(i)
+        return value if isinstance(value, int) else default
+
+    def wholes(self, i: int | None) -> list[int] | None:
+        """Argument `i`, a list of whole numbers; None when it is none."""
+        value = self.value(i)
+        if isinstance(value, list | tuple) and all(isinstance(v, int) for v in value):
+            return list(value)
+        return None
+
+    def scalar_type(self, i: int) -> str | None:
+        """The element type that argument `i`, a `dtype`, names."""
+        code = self.value(i)
+        return SCALAR_TYPES.get(code) if type(code) is int else None
+
+    def leading(self, most: int) -> list[Tensor]:
+        """The tensors among the first arguments; a later one is that of `out=`.
+
+        Raises:
+            NoModelError: there is none.
+        """
+        found = [t for i in range(most) if (t := self.tensor(i)) is not None]
+        if not found:
+            self.need(0)
+            raise NoModelError("no argument is a tensor with a recorded shape")
+        return found
+
+
+def promoted_type(operation: Operation, inputs: list[Tensor]) -> str:
+    """The result's type: tensors with dimensions decide, others if they are of a higher class."""
+    kind = ""
+    for group in ([t for t in inputs if t.dims], [t for t in inputs if not t.dims]):
+        if group:
+            found = reduce(wider_type, [t.kind for t in group])
+            if not kind or type_class(found) > type_class(kind):
+                kind = found
+    number = operation.value(1) if operation.types[1:2] == ("Scalar",) else None
+    if isinstance(number, float) and is_whole(kind):
+        return "float"
+    return "long int" if kind == "bool" and type(number) is int else kind
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The names in a text, for the tables of models."""
+    return tuple(text.split())
+
+
+def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that several shapes have together.
+
+    Raises:
+        NoModelError: they do not go together.
+    """
+    result: list[int] = []
+    for dims in shapes:
+        longest = max(len(result), len(dims))
+        a = [1] * (longest - len(result)) + result
+        b = [1] * (longest - len(dims)) + list(dims)
+        if any(m != n and 1 not in (m, n) for m, n in zip(a, b, strict=True)):
+            raise NoModelError("the recorded shapes do not broadcast")
+        result = [n if m == 1 else m for m, n in zip(a, b, strict=True)]
+    return tuple(result)
+
+
+def bytes_read(*tensors: Tensor | None) -> int:
+    """Distinct bytes of some tensors; None is none."""
+    return sum(t.read for t in tensors if t is not None)
+
+
+def _are_sizes(value: object) -> bool:
+    return isinstance(value, tuple) and all(type(n) is int and n >= 0 for n in value)
+
+
+def _parsed(text: str) -> tuple[object, ...]:
+    """A JSON array as nested tuples; empty for anything else."""
+
+    def convert(value: object) -> object:
+        return tuple(map(convert, value)) if isinstance(value, list) else value
+
+    try:
+        value = convert(json.loads(text)) if text else ()
+    except (ValueError, RecursionError):
+        return ()
+    return value if isinstance(value, tuple) else ()

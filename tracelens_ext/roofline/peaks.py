@@ -1,0 +1,262 @@
+"""What a GPU could do in the best case: peaks by engine and data type, memory, link to the host.
+
+The built-in numbers are in `device_peaks.toml`, each with its datasheet. A user's file has the same
+form, or is one of TraceLens's descriptions of an architecture in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracelens_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from tracelens_ext.trace import Trace
+
+#: Memory of a device that a trace describes may differ this much from the listed one.
+_MEMORY_TOLERANCE = 0.06
+#: What a user's file may say of a device, and what it has to.
+_KEYS = {"name", "names", "units", "warp", "memory_gb", "matrix", "vector", "memory", "link"}
+_MORE_KEYS = {"source", "partitions"}
+#: Data types of TraceLens's files → engine and type here.
+_TRACELENS_TYPES = {
+    "matrix_fp64": ("matrix", "fp64"),
+    "matrix_fp32": ("matrix", "fp32"),
+    "matrix_tf32": ("matrix", "tf32"),
+    "matrix_xf32": ("matrix", "tf32"),
+    "matrix_bf16": ("matrix", "bf16"),
+    "matrix_fp16": ("matrix", "fp16"),
+    "matrix_fp8": ("matrix", "fp8"),
+    "matrix_int8": ("matrix", "int8"),
+    "matrix_fp6": ("matrix", "fp6"),
+    "matrix_fp4": ("matrix", "fp4"),
+    "vector_fp64": ("vector", "fp64"),
+    "vector_fp32": ("vector", "fp32"),
+    "vector_bf16": ("vector", "bf16"),
+    "vector_fp16": ("vector", "fp16"),
+}
+
+
+@dataclass(frozen=True)
+class DevicePeaks:
+    """The peaks of one device.
+
+    Attributes:
+        name: the product.
+        matrix: data type → 10^12 operations a second of the matrix engine.
+        vector: the same of the vector engine.
+        memory: bandwidth of device memory, 10^9 bytes a second.
+        link: bandwidth to the host in one direction, likewise; None: unknown.
+        names: what traces call it; `*` stands for anything.
+        units: compute units (multiprocessors); 0: not told.
+        warp: threads of a warp or wave; 0: not told.
+        memory_gb: size of its memory, 10^9 bytes; 0: not told.
+        partitions: whether a device of a trace may be a part of the product.
+        source: where the numbers are from.
+    """
+
+    name: str
+    matrix: Mapping[str, float]
+    vector: Mapping[str, float]
+    memory: float
+    link: float | None = None
+    names: tuple[str, ...] = ()
+    units: int = 0
+    warp: int = 0
+    memory_gb: float = 0.0
+    partitions: bool = False
+    source: str = ""
+
+    def peak(self, engine: str, data_type: str) -> tuple[float, str] | None:
+        """10^12 operations a second, and the data type whose peak it is; None: unknown.
+
+        A matrix product in a type without a matrix unit runs on the vector engine. The vector
+        engine computes 8- and 16-bit types without a unit of their own in single precision.
+        """
+        if engine == "matrix":
+            if data_type in self.matrix:
+                return self.matrix[data_type], data_type
+            if data_type == "tf32":
+                return self.peak(engine, "fp32")
+        if data_type in self.vector:
+            return self.vector[data_type], data_type
+        wide = "fp64" if data_type in ("fp64", "complex128") else "fp32"
+        found = self.vector.get(wide)
+        return None if found is None else (found, wide)
+
+    def part(self, units: int) -> DevicePeaks:
+        """The peaks of a part with so many compute units: its share of everything but the link."""
+        share = units / self.units
+        return replace(
+            self,
+            name=f"{self.name}, {units} of {self.units} units",
+            matrix={kind: peak * share for kind, peak in self.matrix.items()},
+            vector={kind: peak * share for kind, peak in self.vector.items()},
+            memory=self.memory * share,
+            units=units,
+        )
+
+
+@lru_cache(maxsize=1)
+def builtin_peaks() -> tuple[DevicePeaks, ...]:
+    """The devices that are known here."""
+    text = resources.files(__package__ or "").joinpath("device_peaks.toml").read_text("utf-8")
+    return tuple(_device(entry, "device_peaks.toml") for entry in tomllib.loads(text)["device"])
+
+
+def find_peaks(
+    name: str, *, units: int = 0, warp: int = 0, memory_bytes: int = 0
+) -> DevicePeaks | None:
+    """The peaks of a device as a trace describes it; None for an unknown one.
+
+    Args:
+        name: as the profiler gives it; it may be empty, or tell nothing.
+        units: compute units; 0: not recorded.
+        warp: threads of a warp; 0: not recorded.
+        memory_bytes: size of its memory; 0: not recorded.
+    """
+    whole = name.split(" MIG ")[0].strip()
+    for device in builtin_peaks():
+        if any(fnmatchcase(whole.lower(), pattern.lower()) for pattern in device.names):
+            is_part = device.partitions or whole != name.strip()
+            if is_part and device.units and 0 < units < device.units:
+                return device.part(units)
+            return device
+    if not units:
+        return None
+    for device in builtin_peaks():
+        near = abs(memory_bytes / 1e9 - device.memory_gb) <= _MEMORY_TOLERANCE * device.memory_gb
+        if device.units == units and device.warp == warp and near:
+            return device
+    return None
+
+
+def peaks_of_devices(trace: Trace, own: DevicePeaks | None = None) -> dict[int, DevicePeaks | None]:
+    """What each device that did the work could do, by its number; None for an unknown one.
+
+    Args:
+        trace: describes its devices, or does not.
+        own: what to take for all of them.
+    """
+    told = {device.ordinal: device for device in trace.devices}
+    found: dict[int, DevicePeaks | None] = {}
+    for number in set(trace.device.tolist()):
+        device = told.get(number) or (trace.devices[0] if len(told) == 1 else None)
+        if own is not None or device is None:
+            found[number] = own
+        else:
+            found[number] = find_peaks(
+                device.name,
+                units=device.units,
+                warp=device.warp,
+                memory_bytes=device.memory_bytes,
+            )
+    return dict(sorted(found.items()))
+
+
+def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
+    """The peaks in a user's file, or those of a known device.
+
+    Args:
+        path: TOML as `device_peaks.toml`, or TraceLens's JSON; or the name of a device that is
+            known here, such as `H100 SXM`.
+
+    Raises:
+        UsageError: it cannot be read, or something in it is missing or wrong.
+    """
+    path = Path(path)
+    if not path.exists() and (known := _by_product(str(path))):
+        return known
+    try:
+        text = path.read_text("utf-8")
+        is_json = text.lstrip().startswith("{")
+        entry = json.loads(text) if is_json else tomllib.loads(text)
+    except OSError as error:
+        products = ", ".join(device.name for device in builtin_peaks())
+        raise UsageError(
+            f"{path}: cannot be read ({error.strerror or error}), nor is it one of {products}"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{path}: is neither TOML nor JSON ({reason})") from error
+    if is_json:
+        return _from_tracelens(entry, str(path))
+    devices = entry.get("device", entry)
+    if isinstance(devices, list):
+        if len(devices) != 1:
+            raise UsageError(f"{path}: holds {len(devices)} devices; give one")
+        devices = devices[0]
+    return _device(devices, str(path))
+
+
+def _by_product(name: str) -> DevicePeaks | None:
+    """The known device of that name, ours or that of a trace."""
+    names = {device.name.casefold(): device for device in builtin_peaks()}
+    return names.get(name.casefold()) or find_peaks(name)
+
+
+def _device(entry: object, where: str) -> DevicePeaks:
+    """One device of a TOML file."""
+    if not isinstance(entry, dict):
+        raise UsageError(f"{where}: expected the keys of a [[device]], see docs/roofline.md")
+    if unknown := sorted(set(entry) - _KEYS - _MORE_KEYS):
+        raise UsageError(
+            f"{where}: unknown key {unknown[0]!r}; there are {', '.join(sorted(_KEYS))}"
+        )
+    engines = {engine: _numbers(entry, engine, where) for engine in ("matrix", "vector")}
+    link = entry.get("link")
+    return DevicePeaks(
+        name=str(entry.get("name", "your device")),
+        names=tuple(map(str, entry.get("names", ()))),
+        memory=_number(entry, "memory", where),
+        link=None if link is None else _number(entry, "link", where),
+        units=int(entry.get("units", 0)),
+        warp=int(entry.get("warp", 0)),
+        memory_gb=float(entry.get("memory_gb", 0)),
+        partitions=bool(entry.get("partitions", False)),
+        source=str(entry.get("source", where)),
+        **engines,
+    )
+
+
+def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
+    """TraceLens's description: `name`, `mem_bw_gbps`, `memory_gb`, `max_achievable_tflops`."""
+    engines: dict[str, dict[str, float]] = {"matrix": {}, "vector": {}}
+    peaks = entry.get("max_achievable_tflops")
+    if not isinstance(peaks, dict):
+        raise UsageError(f"{where}: max_achievable_tflops is missing; expected type → number")
+    for key in peaks:
+        engine, kind = _TRACELENS_TYPES.get(key, ("matrix", key.removeprefix("matrix_")))
+        engines[engine][kind] = _number(peaks, key, where)
+    return DevicePeaks(
+        name=str(entry.get("name", "your device")),
+        memory=_number(entry, "mem_bw_gbps", where),
+        memory_gb=float(entry.get("memory_gb") or 0),
+        source=where,
+        matrix=engines["matrix"],
+        vector=engines["vector"],
+    )
+
+
+def _numbers(entry: Mapping[str, Any], key: str, where: str) -> dict[str, float]:
+    table = entry.get(key, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{where}: {key} is no table; expected data type = number")
+    return {kind: _number(table, kind, f"{where}: {key}") for kind in table}
+
+
+def _number(table: Mapping[str, Any], key: str, where: str) -> float:
+    value = table.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise UsageError(f"{where}: {key} is {value!r}; expected a positive number")
+    return float(value)
