@@ -32,19 +32,12 @@ _NEAREST = 5
 
 @dataclass(frozen=True)
 class Budget:
-    """A limit on a change against the baseline.
+    """A limit on a change against the baseline."""
 
-    Attributes:
-        name: a row of the timeline (`busy_time`) or a category (`GEMM`).
-        above: whether it is crossed above the limit; else below.
-        limit: the change, signed; percent of the baseline's time, or ms.
-        unit: `%` or `ms`.
-    """
-
-    name: str
-    above: bool
-    limit: Fraction
-    unit: Literal["%", "ms"]
+    name: str  #: a row of the timeline (`busy_time`) or a category (`GEMM`)
+    above: bool  #: whether it is crossed above the limit; else below
+    limit: Fraction  #: the change, signed; percent of the baseline's time, or ms
+    unit: Literal["%", "ms"]  #: `%` or `ms`
 
     def __str__(self) -> str:
         unit = " %" if self.unit == "%" else " ms"
@@ -70,21 +63,13 @@ class Budget:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a budget in one trace.
+    """What became of a budget in one trace."""
 
-    Attributes:
-        budget: the budget.
-        what: the row that was looked at, such as `B: GEMM`.
-        before: the baseline's time, ms.
-        after: the trace's time, ms.
-        crossed: whether the budget was crossed.
-    """
-
-    budget: Budget
-    what: str
-    before: Fraction
-    after: Fraction
-    crossed: bool
+    budget: Budget  #: the budget
+    what: str  #: the row that was looked at, such as `B: GEMM`
+    before: Fraction  #: the baseline's time, ms
+    after: Fraction  #: the trace's time, ms
+    crossed: bool  #: whether the budget was crossed
 
     def __str__(self) -> str:
         before, after = float(self.before), float(self.after)

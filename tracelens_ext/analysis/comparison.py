@@ -20,13 +20,12 @@ from tracelens_ext.trace import NONE, NS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.measurement import Figures, TableName
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import Float64Array, Int64Array
 
-    FloatArray = npt.NDArray[np.float64]
+    FloatArray = Float64Array
 
 __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 
@@ -43,30 +42,19 @@ _MUCH_OUTSIDE = 1.0
 
 @dataclass(frozen=True)
 class Aligned:
-    """One table of all traces: k rows, t traces.
+    """One table of all traces: k rows, t traces."""
 
-    Attributes:
-        keys: the columns that name the rows, k of them.
-        ns: time of each row in each trace, of all its iterations together, (k, t).
-        count: GPU events, likewise.
-    """
-
-    keys: pd.DataFrame
-    ns: Int64Array
-    count: Int64Array
+    keys: pd.DataFrame  #: the columns that name the rows, k of them
+    ns: Int64Array  #: time of each row in each trace, of all its iterations together, (k, t)
+    count: Int64Array  #: GPU events, likewise
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Several traces compared; A is the baseline.
+    """Several traces compared; A is the baseline."""
 
-    Attributes:
-        measurements: of the traces, A first.
-        per_iteration: whether times are of an average iteration, and not of the whole trace.
-    """
-
-    measurements: Sequence[Measurement]
-    per_iteration: bool
+    measurements: Sequence[Measurement]  #: of the traces, A first
+    per_iteration: bool  #: whether times are of an average iteration, and not of the whole trace
 
     @cached_property
     def letters(self) -> list[str]:

@@ -28,14 +28,11 @@ from tracelens_ext.intervals import covered
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Int64Array, Trace
     from tracelens_ext.tree import CallTree
-
-    BoolArray = npt.NDArray[np.bool_]
 
 #: An iteration is odd when it is this many median absolute deviations from the median …
 ODD_BEYOND = 3
@@ -58,25 +55,21 @@ _TIMES = (
 
 @dataclass(frozen=True, eq=False)
 class IterationTable:
-    """The iterations of a trace.
+    """The iterations of a trace."""
 
-    Attributes:
-        frame: a row an iteration, and device where there are several; by process and start.
-            Columns `iteration` (the annotation's name), `process` and `device` where there are
-            several, `start_ms` (since the trace's first event), `wall_time_ms`, `busy_time_ms`
-            (which is the sum of `computation_time_ms`, `exposed_comm_time_ms` and
-            `exposed_memcpy_time_ms`), `idle_time_ms`, `kernels`, `whole` (ended before the
-            recording did, and launched GPU work), `odd` (the columns in which a whole iteration is
-            odd, joined by `, `), and with categories `CATEGORY_time_ms` (summed durations).
-        statistics: a row a measured column, and device where there are several, over whole
-            iterations: `column`, `device`, `iterations`, `mean`, `std` (sample), `median`, `mad`
-            (median absolute deviation), `min`, `max`, `odd` (how many iterations).
-        notes: what the reader should know, a sentence each.
-    """
-
+    #: a row an iteration, and device where there are several; by process and start. Columns
+    #: `iteration` (the annotation's name), `process` and `device` where there are several,
+    #: `start_ms` (since the trace's first event), `wall_time_ms`, `busy_time_ms` (which is the sum
+    #: of `computation_time_ms`, `exposed_comm_time_ms` and `exposed_memcpy_time_ms`),
+    #: `idle_time_ms`, `kernels`, `whole` (ended before the recording did, and launched GPU work),
+    #: `odd` (the columns in which a whole iteration is odd, joined by `, `), and with categories
+    #: `CATEGORY_time_ms` (summed durations).
     frame: pd.DataFrame
+    #: a row a measured column, and device where there are several, over whole iterations: `column`,
+    #: `device`, `iterations`, `mean`, `std` (sample), `median`, `mad` (median absolute deviation),
+    #: `min`, `max`, `odd` (how many iterations).
     statistics: pd.DataFrame
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  #: what the reader should know, a sentence each
 
     def __len__(self) -> int:
         return len(self.frame)

@@ -21,14 +21,11 @@ from tracelens_ext.trace import NONE, NS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import Categories, GpuWork
     from tracelens_ext.analysis.iterations import Iterations
-    from tracelens_ext.trace import Int64Array, IntArray
-
-    BoolArray = npt.NDArray[np.bool_]
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
 TableName = Literal["timeline", "categories", "ops", "kernels"]
 
@@ -52,51 +49,34 @@ _OF_THE_SPAN = ("idle_time", "total_time")
 
 @dataclass(frozen=True)
 class Figures:
-    """Where the GPU time of a trace, or of its whole iterations, went.
+    """Where the GPU time of a trace, or of its whole iterations, went."""
 
-    Attributes:
-        tables: each with its key columns, `ns` and `count` (0 in the timeline). Those of a report
-            may lack some.
-        gpu_ns: sum of the durations of all GPU events; 0 if a report does not tell.
-        reference: the tables that `REFERENCE_KEYS` describes, where they are known.
-    """
-
+    #: each with its key columns, `ns` and `count` (0 in the timeline). Those of a report may lack
+    #: some.
     tables: Mapping[TableName, pd.DataFrame]
-    gpu_ns: int
+    gpu_ns: int  #: sum of the durations of all GPU events; 0 if a report does not tell
+    #: the tables that `REFERENCE_KEYS` describes, where they are known.
     reference: Mapping[TableName, pd.DataFrame] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a comparison needs to know of one trace, or of one report.
+    """What a comparison needs to know of one trace, or of one report."""
 
-    Attributes:
-        path: the file as the user named it.
-        devices: its GPUs.
-        events: how many GPU events it holds; None if a report does not tell.
-        total: figures of the whole trace.
-        whole_iterations: figures of its whole iterations together; None when there are none.
-        iterations: how many those are, 0 for none.
-        iteration_label: which ones, such as `ProfilerStep#5 to #7`.
-        left_out: the iterations that are not whole, as text; empty for none.
-        categories: every category that the rules could have given; of a report, those it names.
-        report: the program whose report was measured; empty for a trace.
-        notes: what the reader of a comparison should know of it, clauses.
-        spelled: gives a name as a report spells it, which may be other than the trace did; None
-            for a trace.
-    """
-
-    path: str
-    devices: str
-    events: int | None
-    total: Figures
+    path: str  #: the file as the user named it
+    devices: str  #: its GPUs
+    events: int | None  #: how many GPU events it holds; None if a report does not tell
+    total: Figures  #: figures of the whole trace
+    #: figures of its whole iterations together; None when there are none.
     whole_iterations: Figures | None
-    iterations: int
-    iteration_label: str
-    left_out: str
+    iterations: int  #: how many those are, 0 for none
+    iteration_label: str  #: which ones, such as `ProfilerStep#5 to #7`
+    left_out: str  #: the iterations that are not whole, as text; empty for none
+    #: every category that the rules could have given; of a report, those it names.
     categories: frozenset[str]
-    report: str = ""
-    notes: tuple[str, ...] = ()
+    report: str = ""  #: the program whose report was measured; empty for a trace
+    notes: tuple[str, ...] = ()  #: what the reader of a comparison should know of it, clauses
+    #: gives a name as a report spells it, which may be other than the trace did; None for a trace.
     spelled: Callable[[str], str] | None = None
 
 

@@ -37,23 +37,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Sheet:
-    """A sheet that is read; columns are found by their plain names (`plain_name`).
+    """A sheet that is read; columns are found by their plain names (`plain_name`)."""
 
-    Attributes:
-        name: of the sheet.
-        keys: columns that name the rows → what a measurement calls them.
-        times: columns of which the first that is there holds the time → ns in its unit.
-        count: the column of counts; empty for none.
-        share: the column of percentages, which add up to 100 if the sheet is whole; empty for none.
-        reference: whether it holds what `REFERENCE_KEYS` describes.
-    """
-
-    name: str
-    keys: Mapping[str, str]
+    name: str  #: of the sheet
+    keys: Mapping[str, str]  #: columns that name the rows → what a measurement calls them
+    #: columns of which the first that is there holds the time → ns in its unit.
     times: Mapping[str, float]
-    count: str = ""
+    count: str = ""  #: the column of counts; empty for none
+    #: the column of percentages, which add up to 100 if the sheet is whole; empty for none.
     share: str = ""
-    reference: bool = False
+    reference: bool = False  #: whether it holds what `REFERENCE_KEYS` describes
 
     @property
     def columns(self) -> set[str]:
