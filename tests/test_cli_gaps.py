@@ -241,7 +241,7 @@ def test_times_of_a_few_nanoseconds_have_digits(capsys: pytest.CaptureFixture[st
     text = Path("g.txt").read_text(encoding="utf-8")
     assert "1.0-1.0 ns: 3\n" in text
     assert "  Average Gap: 1.00 ns\n" in text
-    assert "-3000.0 μs │" in printed(capsys, "--hist-max", 3000)
+    assert "-3000.000 μs │" in printed(capsys, "--hist-max", 3000)
 
 
 def test_one_bar_that_hides_all_else_makes_the_bins_logarithmic(

@@ -15,7 +15,7 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer, hookimpl
 from tracelens_ext.categorize import Rule, RulePack
 from tracelens_ext.errors import UsageError
-from tracelens_ext.sheets.report import build_perf_report
+from tracelens_ext.sheets.report import build_perf_report, generate_perf_report_pytorch
 
 if TYPE_CHECKING:
     from tracelens_ext.report.report import Report
@@ -247,3 +247,47 @@ def test_the_references_agree(folder: Path) -> None:
         expected[keys].fillna("").agg("|".join, axis="columns")
     )
     assert set(expected.columns) <= set(unique.columns)
+
+
+# As TraceLens's scripts call them.
+
+
+def test_summaries_may_be_called_on_the_class(analyzer: TreePerfAnalyzer) -> None:
+    table = analyzer.get_df_kernel_launchers()
+    for name in ("summary", "summary_by_category"):
+        method = f"get_df_kernel_launchers_{name}"
+        of_class = getattr(TreePerfAnalyzer, method)(table)
+        pd.testing.assert_frame_equal(of_class, getattr(analyzer, method)())
+    of_class = TreePerfAnalyzer.get_df_kernel_launchers_unique_args(table, include_pct=True)
+    whole = analyzer.get_df_kernel_launchers_unique_args(df_kernel_launchers=table)
+    without = [column for column in whole if "kernel_details" not in str(column)]
+    pd.testing.assert_frame_equal(of_class, whole[without])
+    assert "ops_summary" in (TreePerfAnalyzer.get_df_kernel_launchers_summary.__doc__ or "")
+    with pytest.raises(UsageError, match="called on the class, this needs a table"):
+        TreePerfAnalyzer.get_df_kernel_launchers_summary()
+
+
+def test_keywords_that_only_tracelens_has_are_refused_with_what_to_use(
+    analyzer: TreePerfAnalyzer, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    path.touch()
+    calls: list[tuple[Any, str, str]] = [
+        (TreePerfAnalyzer, "jax", "TreePerfAnalyzer has no argument 'jax': leave it out; give cat"),
+        (TreePerfAnalyzer.from_file, "arch", "TreePerfAnalyzer has no argument 'arch'"),
+        (
+            lambda _, **given: analyzer.get_df_kernel_launchers(**given),
+            "include_call_stack",
+            "use get_df_call_tree",
+        ),
+        (
+            generate_perf_report_pytorch,
+            "extension_file",
+            "generate_perf_report_pytorch has no argument 'extension_file': write a plugin",
+        ),
+    ]
+    for call, keyword, message in calls:
+        with pytest.raises(UsageError, match=message):
+            call(path, **{keyword: True})
+    with pytest.raises(TypeError, match="unheard_of"):
+        TreePerfAnalyzer(path, unheard_of=True)  # type: ignore[call-arg]

@@ -120,6 +120,8 @@ class Wanted:
             if told or suffix in _PAGE_SUFFIXES:
                 raise UsageError(f"{self.output}: names one file for several traces; name a folder")
             return self.format or Format.xlsx
+        if self.output == "-":
+            raise UsageError("a report cannot go to standard output; name a file")
         if suffix in _PAGE_SUFFIXES:
             raise UsageError(f"{self.output}: names a page; write it with --html")
         if suffix == ".gz":

@@ -122,7 +122,7 @@ def _tables(report: Report, top: int) -> list[tuple[str, pd.DataFrame, int]]:
         timeline = sheets["gpu_timeline"]
         columns = [c for c in _TIMELINE if c in timeline]
         tables.append(("GPU timeline", timeline[columns], len(timeline)))
-    if "kernel_categories" in sheets and top:
+    if "kernel_categories" in sheets:
         tables.append(("GPU time by category", _by_category(sheets["kernel_categories"]), 100))
     if "kernels_by_category" in sheets and top:
         kernels = sheets["kernels_by_category"]
