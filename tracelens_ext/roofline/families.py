@@ -70,7 +70,7 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
         "FLOPS/Byte_first": flops / moved.where(moved > 0),
         "TB/s": table["tb_per_s"],
         "TFLOPS/s": table["tflops_per_s"],
-        "Compute Spec": table["engine"] + "_" + table["data_type"],
+        "Compute Spec": [f"{cost.engine}_{cost.data_type}" for cost in costs],
         **{f"{argument}_first": table[argument] for argument in ARGUMENTS},
         "Kernel Time (µs)_mean": gpu_us / table["count"],
         "Kernel Time (µs)_sum": gpu_us,

@@ -87,8 +87,8 @@ def group_operations(
     names = [trace.names[i] for i in trace.name[rows[first]].tolist()]
     return OperationGroups(
         [
-            Operation.from_json(name, dims, types, strides, concrete, tuple(its))
-            for name, its, dims, types, strides, concrete in zip(names, kernels, *raw, strict=True)
+            Operation.from_json(name, tuple(its), *texts)
+            for name, its, *texts in zip(names, kernels, *raw, strict=True)
         ],
         {a: list(map(as_tuples, texts)) for a, texts in zip(ARGUMENTS, raw, strict=True)},
         np.bincount(group, minlength=len(first)),

@@ -190,7 +190,7 @@ class Operation:
 
     @classmethod
     def from_json(
-        cls, name: str, dims: str, types: str, strides: str, concrete: str, kernels: tuple[str, ...]
+        cls, name: str, kernels: tuple[str, ...], dims: str, types: str, strides: str, concrete: str
     ) -> Operation:
         """An operation whose arguments are JSON texts, as traces have them; empty: not recorded."""
         kinds, values = (tuple(map(str, _parsed(text))) for text in (types, concrete))

@@ -214,15 +214,17 @@ def _device(entry: object, where: str) -> DevicePeaks:
             f"{where}: unknown key {unknown[0]!r}; there are {', '.join(sorted(_KEYS))}"
         )
     engines = {engine: _numbers(entry, engine, where) for engine in ("matrix", "vector")}
-    link = entry.get("link")
+    names = entry.get("names", [])
+    if not isinstance(names, list):
+        raise UsageError(f"{where}: names is {names!r}; expected a list of texts")
     return DevicePeaks(
         name=str(entry.get("name", "your device")),
-        names=tuple(map(str, entry.get("names", ()))),
+        names=tuple(map(str, names)),
         memory=_number(entry, "memory", where),
-        link=None if link is None else _number(entry, "link", where),
-        units=int(entry.get("units", 0)),
-        warp=int(entry.get("warp", 0)),
-        memory_gb=float(entry.get("memory_gb", 0)),
+        link=_number(entry, "link", where) if "link" in entry else None,
+        units=int(_number(entry, "units", where, 0)),
+        warp=int(_number(entry, "warp", where, 0)),
+        memory_gb=_number(entry, "memory_gb", where, 0),
         partitions=bool(entry.get("partitions", False)),
         source=str(entry.get("source", where)),
         **engines,
@@ -241,7 +243,7 @@ def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
     return DevicePeaks(
         name=str(entry.get("name", "your device")),
         memory=_number(entry, "mem_bw_gbps", where),
-        memory_gb=float(entry.get("memory_gb") or 0),
+        memory_gb=_number(entry, "memory_gb", where, 0),
         source=where,
         matrix=engines["matrix"],
         vector=engines["vector"],
@@ -255,8 +257,10 @@ def _numbers(entry: Mapping[str, Any], key: str, where: str) -> dict[str, float]
     return {kind: _number(table, kind, f"{where}: {key}") for kind in table}
 
 
-def _number(table: Mapping[str, Any], key: str, where: str) -> float:
-    value = table.get(key)
+def _number(table: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
+    value = table.get(key, default)
+    if default is not None and value == default:
+        return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         raise UsageError(f"{where}: {key} is {value!r}; expected a positive number")
     return float(value)

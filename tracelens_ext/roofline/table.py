@@ -227,8 +227,8 @@ def _judged(
 def _name_of(offered: Offered[Model] | None) -> str | None:
     if offered is None:
         return None
-    own = getattr(offered.item, "__module__", "").rpartition(".")[2]
-    home = own if offered.plugin.own else offered.plugin.name
+    module = str(getattr(offered.item, "__module__", ""))
+    home = module.rpartition(".")[2] if offered.plugin.own else offered.plugin.name
     return f"{home}.{getattr(offered.item, '__name__', 'model')}"
 
 

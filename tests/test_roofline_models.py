@@ -1,0 +1,211 @@
+"""Performance models: FLOPs and bytes of each family, worked out by hand; hostile arguments."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens_ext.hooks import default_registry
+from tracelens_ext.roofline.models import model_of, offered_models
+from tracelens_ext.roofline.operation import ELEMENT_BYTES, Cost, NoModelError, Operation
+from tracelens_ext.roofline.table import _modelled
+
+BF16, F32, I64, BOOL = "c10::BFloat16", "float", "long int", "bool"
+MODELS = offered_models(default_registry(plugins=False))
+
+Argument = tuple[Any, str, str]
+
+
+def tensor(*dims: int, kind: str = BF16, strides: list[int] | None = None) -> dict[str, Any]:
+    """A tensor argument, contiguous unless strides are given."""
+    usual = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
+    return {"dims": list(dims), "type": kind, "strides": strides or usual, "concrete": ""}
+
+
+def value(of: object, kind: str = "Scalar") -> dict[str, Any]:
+    """A number, a flag or a list of them."""
+    return {"dims": [], "type": kind, "strides": [], "concrete": str(of)}
+
+
+NOTHING = {"dims": [], "type": "", "strides": [], "concrete": ""}
+
+
+def operation(name: str, *arguments: dict[str, Any], kernels: tuple[str, ...] = ()) -> Operation:
+    name = name if "::" in name or name.startswith("triton_") else f"aten::{name}"
+    keys = ("dims", "type", "strides", "concrete")
+    texts = [json.dumps([argument[key] for argument in arguments]) for key in keys]
+    return Operation.from_json(name, kernels, *texts)
+
+
+def cost(name: str, *arguments: dict[str, Any], kernels: tuple[str, ...] = ()) -> Cost:
+    op = operation(name, *arguments, kernels=kernels)
+    model = model_of(op.name, MODELS)
+    assert model is not None, name
+    return model.item(op)
+
+
+def figures(name: str, *arguments: dict[str, Any]) -> tuple[str, int, int]:
+    found = cost(name, *arguments)
+    return found.family, found.flops, found.bytes
+
+
+def test_products() -> None:
+    a, b = tensor(4, 8), tensor(8, 16)
+    assert figures("mm", a, b) == ("GEMM", 2 * 4 * 16 * 8, 2 * (32 + 128 + 64))
+    bias = tensor(16)
+    flops = 2 * 4 * 16 * 8 + 4 * 16
+    assert figures("addmm", bias, a, b, value(1), value(1))[1:] == (flops, 2 * (16 + 32 + 128 + 64))
+    assert figures("addmm", bias, a, b, value(0), value(1))[1:] == (1024, 2 * (32 + 128 + 64))
+    batched = cost("bmm", tensor(3, 4, 8), tensor(3, 8, 16))
+    assert batched.flops == 3 * 1024
+    assert [batched.parameters[key] for key in "BMNK"] == [3, 4, 16, 8]
+    expanded = tensor(3, 8, 16, strides=[0, 16, 1])
+    assert cost("bmm", tensor(3, 4, 8), expanded).bytes == 2 * (96 + 128 + 192)
+    kind = "c10::Float8_e4m3fn"
+    scaled = cost(
+        "_scaled_mm",
+        *(tensor(4, 8, kind=kind), tensor(8, 16, kind=kind)),
+        *(tensor(1, kind=F32), tensor(1, kind=F32), NOTHING, NOTHING, value(15)),
+    )
+    assert (scaled.flops, scaled.bytes, scaled.data_type) == (1024, 32 + 128 + 2 * 64, "fp8")
+    with pytest.raises(NoModelError, match="not those of a matrix product"):
+        cost("mm", a, a)
+
+
+def convolution(*inputs: dict[str, Any], transposed: bool = False) -> tuple[str, int, int]:
+    pair = value([1, 1], "ScalarList")
+    rest = (pair, value([0, 0], "ScalarList"), pair, value(transposed))
+    return figures("convolution", *inputs, *rest, value([0, 0], "ScalarList"), value(1))
+
+
+def test_convolutions() -> None:
+    x, w, bias = tensor(2, 3, 8, 8), tensor(5, 3, 3, 3), tensor(5)
+    out = 2 * 5 * 6 * 6
+    flops = 2 * out * 3 * 9
+    moved = 2 * (2 * 3 * 64 + 5 * 3 * 9 + out)
+    assert convolution(x, w, NOTHING) == ("CONV_fwd", flops, moved)
+    assert convolution(x, w, bias) == ("CONV_fwd", flops + out, moved + 2 * 5)
+    back = tensor(3, 5, 3, 3)
+    assert convolution(x, back, NOTHING, transposed=True)[1] == 2 * (2 * 3 * 64) * 5 * 9
+    lists = [value(v, "ScalarList") for v in ([5], [1, 1], [0, 0], [1, 1])]
+    rest = (value(False), value([0, 0], "ScalarList"), value(1))
+    grad = tensor(2, 5, 6, 6)
+    mask = value([False, True, True], "ScalarList")
+    found = figures("convolution_backward", grad, x, w, *lists, *rest, mask)
+    assert found == ("CONV_bwd", flops + out, 2 * (out + 2 * 3 * 64 + 5 * 3 * 9 + 5))
+
+
+@pytest.mark.parametrize(("causal", "pairs_twice"), [("False", 2 * 16 * 16), ("True", 16 * 16)])
+def test_attention(causal: str, pairs_twice: int) -> None:
+    q, kv = tensor(2, 8, 16, 32), tensor(2, 4, 16, 32)
+    found = figures(
+        "_scaled_dot_product_flash_attention", q, kv, kv, value(0.0), value(causal), value("False")
+    )
+    size = 2 * 8 * 16 * 32
+    assert found == ("SDPA_fwd", 2 * 8 * pairs_twice * 64, 2 * (size + size // 2 * 2 + size))
+    lengths = tensor(3, kind="int")
+    several = [q, kv, kv, lengths, lengths, *[NOTHING] * 3, value("False")]
+    with pytest.raises(NoModelError, match="several lengths"):
+        cost("_flash_attention_forward", *several)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "moved"),
+    [
+        ("add", [tensor(4, 8), tensor(8)], 2 * (32 + 8 + 32)),
+        ("add", [tensor(4, 8), tensor(4, 8, kind=F32)], 2 * 32 + 4 * 32 + 4 * 32),
+        ("mul_", [tensor(4, 8), tensor(4, 8, kind=F32)], 2 * 32 + 4 * 32 + 2 * 32),
+        ("eq", [tensor(4, 8), value(0)], 2 * 32 + 32),
+        ("div", [tensor(4, kind=I64), tensor(4, kind=I64)], 8 * 4 * 2 + 4 * 4),
+        ("where", [tensor(4, kind=BOOL), tensor(4, kind=F32), tensor(4, kind=F32)], 4 + 3 * 16),
+        ("masked_fill_", [tensor(4, kind=F32), tensor(4, kind=BOOL), value(0)], 16 + 4 + 16),
+        ("copy_", [tensor(4, kind=F32), tensor(4), value("False")], 16 + 8),
+        ("fill_", [tensor(4, kind=F32), value(0)], 16),
+        ("_softmax", [tensor(4, 8), value(-1), value("False")], 2 * 2 * 32),
+        ("native_layer_norm", [tensor(4, 8), value([8], "ScalarList"), tensor(8), tensor(8)], 160),
+        ("sum", [tensor(4, 8), value([1], "ScalarList"), value("False"), NOTHING], 2 * 32 + 2 * 4),
+        ("argmax", [tensor(4, 8), value(1), value("False")], 2 * 32 + 8 * 4),
+        ("max", [tensor(4, 8), value(1), value("False")], 2 * 32 + (2 + 8) * 4),
+        ("index_select", [tensor(9, 8), value(0), tensor(4, kind=I64)], 8 * 4 + 2 * 2 * 32),
+        ("embedding", [tensor(99, 8), tensor(4, kind=I64)], 8 * 4 + 2 * 2 * 32),
+    ],
+)
+def test_what_moves(name: str, arguments: list[dict[str, Any]], moved: int) -> None:
+    found = cost(name, *arguments)
+    assert found.bytes == moved
+    assert found.engine == "vector"
+
+
+def test_lists_take_their_type_from_the_kernel() -> None:
+    several = {"dims": [[4, 8], [4, 8]], "type": "TensorList", "strides": [[8, 1], [8, 1]]}
+    arguments = [several | {"concrete": ""}, value(0)]
+    kernel = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<4u>, unsigned int, 2>"
+    assert cost("cat", *arguments, kernels=(kernel,)).bytes == 4 * 64 * 2
+    with pytest.raises(NoModelError, match="element type"):
+        cost("cat", *arguments, kernels=("some_copy",))
+
+
+def test_kernels_of_torch_compile_have_a_bound() -> None:
+    found = cost("triton_poi_fused_add_mul_3", tensor(4, 8), tensor(4, 8))
+    assert (found.family, found.flops, found.bytes, found.bound_only) == ("Triton", 64, 128, True)
+
+
+@pytest.mark.parametrize(
+    ("dims", "kind", "why"),
+    [
+        ([[4, -8], [8, 4]], BF16, "no tensor with a recorded shape"),
+        ([[4, 8], [8, 4]], "c10::Unheard", "unknown element type 'c10::Unheard'"),
+        ([["4", 8], [8, 4]], BF16, "no tensor"),
+        ([[10**400, 8], [8, 4]], BF16, "sizes cannot be right"),
+        ([[2**40, 8], [8, 2**40]], BF16, "sizes cannot be right"),
+        ([[[[[4]]]], [8, 4]], BF16, "no tensor"),
+        ([None, {}], BF16, "no tensor"),
+        ([], BF16, "no tensor"),
+    ],
+)
+def test_hostile_sizes_have_no_model(dims: object, kind: str, why: str) -> None:
+    op = Operation.from_json("aten::mm", (), json.dumps(dims), json.dumps([kind, kind]), "", "")
+    found, reason = _modelled(MODELS["aten::mm"].item, op)
+    assert found is None
+    assert why in reason
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "5", "null", '["a', "NaN", "\ud800"])
+def test_texts_that_are_no_arguments(text: str) -> None:
+    op = Operation.from_json("aten::add", (), text, text, text, text)
+    assert op.dims == ()
+
+
+SIZES = st.integers(-2, 70) | st.just(2**70)
+JUNK = st.recursive(
+    st.none() | SIZES | st.text(max_size=3) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=12,
+)
+DIMS = st.lists(SIZES, max_size=5) | JUNK
+KINDS = st.sampled_from([*ELEMENT_BYTES, "Scalar", "ScalarList", "TensorList", "", "None", "?"])
+TEXTS = st.sampled_from(["", "None", "True", "0", "-1", "[0]", "[1, -1]", "inf", "[[", "9" * 30])
+
+
+@given(
+    st.sampled_from(sorted(MODELS)),
+    st.lists(st.tuples(DIMS, KINDS, DIMS, TEXTS), max_size=14),
+    st.sampled_from(["", "void f<c10::Half, 4>()", "OpaqueType<16u>"]),
+)
+def test_no_model_answers_nonsense(
+    name: str, arguments: list[tuple[object, str, object, str]], kernel: str
+) -> None:
+    columns = [json.dumps([argument[i] for argument in arguments]) for i in range(4)]
+    op = Operation.from_json(name.replace("*", "poi_fused_add_0"), (kernel,), *columns)
+    found, reason = _modelled(MODELS[name].item, op)
+    assert bool(reason) == (found is None)
+    if found is not None:
+        assert found.bytes >= 0
+        assert found.flops >= 0
+        assert isinstance(found.bytes, int)
+        assert isinstance(found.flops, int)
