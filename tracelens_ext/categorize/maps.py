@@ -22,6 +22,7 @@ from tracelens_ext.errors import RuleError
 
 NCCL_CLASS: Final = "nccl"
 OTHERS_CLASS: Final = "others"
+_MOST_KEYS: Final = 5_000
 _EXPECTED: Final = 'expected {"ENGINE": {"MODEL": {"regex|regex": "category"}}}'
 
 
@@ -36,6 +37,8 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
     Raises:
         RuleError: a key or category is no text, or one key contains another.
     """
+    if len(class_map) > _MOST_KEYS:
+        raise RuleError(f"{name}: expected at most {_MOST_KEYS:,} keys, got {len(class_map):,}")
     for key, category in class_map.items():
         if not isinstance(key, str) or not key or not isinstance(category, str) or not category:
             raise RuleError(
@@ -160,6 +163,10 @@ def read_json(path: str | os.PathLike[str]) -> object:
         problem = f"not UTF-8 text (byte {error.start}); save it as UTF-8"
     except json.JSONDecodeError as error:
         problem = f"not valid JSON: {error}"
+    except ValueError:  # Python refuses integers of thousands of digits
+        problem = "not a map: it holds a number that is too long"
+    except MemoryError:
+        problem = "takes more memory than there is"
     except RecursionError:
         problem = f"not a map: nested too deeply; {_EXPECTED}"
     raise RuleError(f"{source}: {problem}")
