@@ -307,6 +307,92 @@ def test_damage_is_found(tmp_path_factory: pytest.TempPathFactory, data: st.Data
     assert all("damaged" in note for note in notes)
 
 
+CRAFTED: dict[str, dict[str, Any]] = {
+    "a name code out of range": {"name": 10**6},
+    "no names": {"names": []},
+    "a negative name code": {"name": -1},
+    "an unknown kind": {"kind": 255},
+    "a negative duration": {"dur": -5},
+    "a time before the first event": {"ts": -5},
+    "an unknown category": {"category": 10**6},
+    "an unknown thread": {"thread": 10**6},
+    "a parent that comes later": {"link parent_position": 10**6},
+    "a launch that is not there": {"link launch_of_gpu": 10**6},
+    "an argument of an event that is not there": {"rows 0": 10**6},
+    "times that are truth values": {"ts": True},
+}
+
+
+@pytest.mark.parametrize("what", CRAFTED)
+def test_a_crafted_entry_is_damage(
+    what: str, trace_file: Path, cache: TraceCache, reading: Reading, notes: list[str]
+) -> None:
+    TreePerfAnalyzer(trace_file, cache=cache)
+    (file,) = [entry.files[0] for entry in cache.entries()]
+    about, columns = read_columns(file)
+    assert columns is not None
+    for name, value in CRAFTED[what].items():
+        column = columns[name]
+        if isinstance(value, bool):
+            columns[name] = np.full(len(column), value)
+        elif isinstance(column, np.ndarray):
+            column[len(column) // 2] = value
+        else:
+            columns[name] = value
+    write_columns(file, about, columns)
+    notes.clear()
+    before = reading.count
+    TreePerfAnalyzer(trace_file, cache=cache)
+    assert reading.count == before + 1
+    assert "is damaged" in notes[0]
+
+
+@pytest.mark.parametrize("key", ["base_ns", "threads", "devices", "metadata", "provenance"])
+def test_a_crafted_description_is_damage(
+    key: str, trace_file: Path, cache: TraceCache, notes: list[str]
+) -> None:
+    TreePerfAnalyzer(trace_file, cache=cache)
+    (file,) = [entry.files[0] for entry in cache.entries()]
+    about, columns = read_columns(file)
+    about["trace"][key] = "x"
+    write_columns(file, about, columns or {})
+    notes.clear()
+    TreePerfAnalyzer(trace_file, cache=cache)
+    assert "is damaged" in notes[0]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no pipes with names")
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_is_no_file_never_hangs(
+    kind: str, trace_file: Path, tmp_path: Path, cache: TraceCache, notes: list[str]
+) -> None:
+    TreePerfAnalyzer(trace_file, cache=cache)
+    (file,) = [entry.files[0] for entry in cache.entries()]
+    moved = file.rename(tmp_path / "moved")
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    else:
+        file.symlink_to(moved)
+    notes.clear()
+    assert len(cache.entries()) == (kind != "folder")
+    TreePerfAnalyzer(trace_file, cache=cache)
+    assert "is damaged" in notes[0]
+    cache.clear()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions are others there")
+def test_a_folder_that_others_may_write_is_not_used(cache: TraceCache, notes: list[str]) -> None:
+    cache.folder.mkdir(mode=0o700, exist_ok=True)
+    assert open_cache(cache) is cache
+    for mode in (0o770, 0o777, 0o1777):
+        cache.folder.chmod(mode)
+        notes.clear()
+        assert open_cache(cache) is None
+        assert "others may write to it" in notes[0]
+
+
 def test_a_failure_to_write_is_a_note(
     trace_file: Path, cache: TraceCache, notes: list[str]
 ) -> None:

@@ -6,7 +6,6 @@ import errno
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +17,7 @@ from tracelens_ext.report.manifest import MANIFEST, manifest_files, unfinished_n
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 NAMES = ["a.csv", "b.csv", "c.csv"]
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGKILL]

@@ -9,12 +9,14 @@ noticed: ZIP has a CRC-32 for every member.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
+import stat
 import struct
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -32,6 +34,9 @@ TEMPORARY_SUFFIX = ".tmp"
 _ABOUT = "about.json"
 _TEXTS = "texts"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_OLD_FILE = os.O_RDONLY | sum(
+    getattr(os, name, 0) for name in ("O_BINARY", "O_NONBLOCK", "O_NOFOLLOW")
+)
 _KINDS_OF_NUMBERS = "iub"
 _NARROW = tuple(np.dtype(name) for name in ("|u1", "|i1", "<u2", "<i2", "<i4"))
 #: What reading a damaged file may raise.
@@ -133,7 +138,7 @@ def read_columns(
         DamagedFileError: it is no such file, or not whole.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _opened(path) as file, zipfile.ZipFile(file) as archive:
             members = json.loads(_member(archive, _ABOUT))
             about = members["about"]
             if not wanted(about):
@@ -145,6 +150,25 @@ def read_columns(
     except _DAMAGE as error:
         raise DamagedFileError(str(error)) from error
     return about, columns
+
+
+def _opened(path: Path) -> BinaryIO:
+    """An open file; a pipe would never answer.
+
+    Raises:
+        OSError: it cannot be opened.
+        DamagedFileError: it is a pipe, a folder, a link or a device.
+    """
+    try:
+        descriptor = os.open(path, _OLD_FILE)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise DamagedFileError("it is no file") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise DamagedFileError("it is no file")
+    return os.fdopen(descriptor, "rb")
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> bytes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
+import stat
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,9 +40,26 @@ def cache_files(folder: Path) -> list[CacheFile]:
     for path in sorted(folder.iterdir()):
         if name := _NAME.fullmatch(path.name):
             with contextlib.suppress(FileNotFoundError):  # another process has removed it
-                status = path.stat()
+                status = path.lstat()
+                if stat.S_ISDIR(status.st_mode):
+                    continue
                 found.append(CacheFile(name["stem"], path, status.st_size, status.st_mtime))
     return found
+
+
+def others_may_write(folder: Path) -> bool:
+    """Whether other users may put files into a folder, which could say anything of a trace.
+
+    A folder that does not exist will be the user's own.
+    """
+    if os.name != "posix":
+        return False
+    try:
+        status = folder.stat()
+    except OSError:
+        return False
+    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return bool(shared) or status.st_uid not in (os.geteuid(), 0)
 
 
 def remove(folder: Path, stem: str) -> int:

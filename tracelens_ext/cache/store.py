@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from tracelens_ext.cache.columns import trace_columns, trace_of
+from tracelens_ext.cache.columns import check_links, trace_columns, trace_of
 from tracelens_ext.cache.file import TooLargeError, read_about, read_columns, write_columns
-from tracelens_ext.cache.folder import CacheFile, cache_files, make_room, remove
+from tracelens_ext.cache.folder import CacheFile, cache_files, make_room, others_may_write, remove
 from tracelens_ext.cache.identity import (
     hash_of_whole,
     identity_of,
@@ -159,7 +159,8 @@ class TraceCache:
                 why = "has another content than when it was cached; reading it"
             else:
                 trace = trace_of(about["trace"], columns, source)
-                self._links[trace] = _links_of(columns)
+                check_links(trace, links := _links_of(columns))
+                self._links[trace] = links
                 with contextlib.suppress(OSError):
                     os.utime(file)
                 return trace
@@ -270,7 +271,8 @@ def open_cache(wanted: TraceCache | bool | None) -> TraceCache | None:
 
     True is the user's cache, unless `TRACELENS_EXT_NO_CACHE` is set. There is none while files are
     salvaged (half a trace must never be taken for the whole one), nor where the user limits their
-    size (what is refused does not depend on what was read before).
+    size (what is refused does not depend on what was read before), nor where others may write to
+    its folder.
 
     Raises:
         UsageError: the limit in the environment is no size.
@@ -278,9 +280,17 @@ def open_cache(wanted: TraceCache | bool | None) -> TraceCache | None:
     settings = read_settings()
     if settings.salvage or settings.max_bytes is not None:
         return None
-    if isinstance(wanted, TraceCache):
-        return wanted
-    return TraceCache.from_environment() if wanted and not cache_is_off() else None
+    if not isinstance(wanted, TraceCache):
+        if not wanted or cache_is_off():
+            return None
+        wanted = TraceCache.from_environment()
+    if others_may_write(wanted.folder):
+        wanted.tell(
+            f"the cache {wanted.folder} is not used, because others may write to it;"
+            f" take that right away, or choose another folder with {FOLDER_VARIABLE}"
+        )
+        return None
+    return wanted
 
 
 def _database_of(file: Path) -> Path:

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
-from tracelens_ext.categorize.rules import Example, PackKind, Rule, RulePack
+from tracelens_ext.categorize.rules import MOST_RULES, Example, PackKind, Rule, RulePack, too_large
 from tracelens_ext.errors import RuleError
 
 _TOP_KEYS: Final = ("pack", "rule")
@@ -92,6 +92,8 @@ def parse_pack(
         check.fail("rule", "expected an array of tables: write [[rule]] with two brackets")
     if not isinstance(tables, list) or not tables:
         check.fail("rule", "expected at least one rule, written [[rule]]")
+    if len(tables) > MOST_RULES:
+        check.fail("rule", f"expected at most {MOST_RULES:,} rules, got {len(tables):,}")
     kind = check.text(head, "kind", "[pack]: ") or "kernel"
     if kind not in ("kernel", "op"):
         check.fail("[pack]: kind", f"expected 'kernel' or 'op', got {kind!r}")
@@ -125,6 +127,10 @@ def _read_toml(source: str) -> dict[str, Any]:
         problem = f"not valid TOML: {error}"
     except RecursionError:
         problem = "not a rule pack: nested too deeply"
+    except ValueError:  # Python refuses integers of thousands of digits
+        problem = "not a rule pack: it holds a number that is too long"
+    except MemoryError:
+        problem = "takes more memory than there is"
     raise RuleError(f"{source}: {problem}")
 
 
@@ -229,6 +235,8 @@ class _Checker:
     def pattern(self, pattern: str, field: str) -> None:
         import regex
 
+        if problem := too_large(pattern):
+            self.fail(field, problem)
         try:
             regex.compile(pattern)
         except (regex.error, OverflowError, RecursionError) as error:

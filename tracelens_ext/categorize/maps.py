@@ -28,6 +28,7 @@ NO_PATTERN: Final = "(no pattern)"
 """The category of what an engine/model map has no pattern for."""
 _ANYTHING: Final = ".*"
 _LARGEST: Final = 4 * 2**20
+_MOST_KEYS: Final = 5_000
 _EXPECTED: Final = 'expected {"ENGINE": {"MODEL": {"regex|regex": "category"}}}'
 
 
@@ -42,6 +43,8 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
     Raises:
         RuleError: a key or category is no text, or one key contains another.
     """
+    if len(class_map) > _MOST_KEYS:
+        raise RuleError(f"{name}: expected at most {_MOST_KEYS:,} keys, got {len(class_map):,}")
     for key, category in class_map.items():
         if not isinstance(key, str) or not key or not isinstance(category, str) or not category:
             raise RuleError(
@@ -195,10 +198,14 @@ def read_json(path: str | os.PathLike[str]) -> object:
         problem = f"not UTF-8 text (byte {error.start}); save it as UTF-8"
     except json.JSONDecodeError as error:
         problem = f"not valid JSON: {error}"
+    except KeyError as error:
+        problem = str(error.args[0])
+    except ValueError:  # Python refuses integers of thousands of digits
+        problem = "not a map: it holds a number that is too long"
+    except MemoryError:
+        problem = "takes more memory than there is"
     except RecursionError:
         problem = f"not a map: nested too deeply; {_EXPECTED}"
-    except ValueError as error:
-        problem = str(error)
     raise RuleError(f"{source}: {problem}")
 
 
@@ -206,13 +213,13 @@ def without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """The object of a JSON document that has these members, each key once.
 
     Raises:
-        ValueError: a key occurs twice, so that one of its values would be lost.
+        KeyError: a key occurs twice, so that one of its values would be lost.
     """
     members = dict(pairs)
     if len(members) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for at, key in enumerate(keys) if key in keys[:at])
-        raise ValueError(f"the key {twice!r} occurs twice in one object; leave one of them out")
+        raise KeyError(f"the key {twice!r} occurs twice in one object; leave one of them out")
     return members
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from tracelens_ext.categorize.decisions import Verdict
 from tracelens_ext.categorize.prefilter import Prefilter
+from tracelens_ext.categorize.rules import too_large
 from tracelens_ext.categorize.timed_pattern import TimedPattern
 from tracelens_ext.errors import RuleError
 from tracelens_ext.text import encodable
@@ -111,10 +112,12 @@ def _vetted(pattern: str) -> re.Pattern[str]:
 def _compiled(bound: BoundRule, field: str, pattern: str) -> TimedPattern:
     import regex
 
+    where = bound.pack.where(bound.rule)
+    if problem := too_large(pattern):
+        raise RuleError(f"{where}: {field}: {problem}")
     try:
         return TimedPattern(pattern)
     except (regex.error, OverflowError, RecursionError) as error:
-        where = bound.pack.where(bound.rule)
         raise RuleError(f"{where}: {field}: not a regular expression: {error}") from None
 
 

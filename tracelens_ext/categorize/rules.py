@@ -6,6 +6,8 @@ spellings people have, and `matcher` asks them.
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -15,6 +17,26 @@ PackKind = Literal["kernel", "op"]
 
 _MATCH_ALL: Final = frozenset({".*", "^.*", ".*$", "^.*$", ".+", "^.+$", "."})
 """The ways people write the last line of a map, the one that takes whatever is left."""
+
+
+MOST_RULES: Final = 10_000
+"""Rules that a pack may have."""
+_MOST_CHARACTERS: Final = 100_000
+_MOST_REPEATS: Final = 1_000_000
+_REPEATS: Final = re.compile(r"\{([0-9]{1,12})")
+
+
+def too_large(pattern: str) -> str | None:
+    """Why a pattern would take minutes to compile, a clause; None if it would not.
+
+    `((a{1000}){1000}){1000}` is short, but compiled as a thousand million letters.
+    """
+    if len(pattern) > _MOST_CHARACTERS:
+        return f"has {len(pattern):,} characters; split it into rules of up to {_MOST_CHARACTERS:,}"
+    repeats = math.prod(max(int(found), 1) for found in _REPEATS.findall(pattern))
+    if repeats > _MOST_REPEATS:
+        return f"repeats its parts {repeats:.0e} times; repeat them less"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tracelens_ext.chart.runs import Run
 
@@ -59,7 +59,7 @@ def write_results(
     from tracelens_ext.report.csv_files import write_csv
     from tracelens_ext.report.folder import write_folder
 
-    writers = {
+    writers: dict[str, Callable[[Path], object]] = {
         PAGE: partial(write_page, runs=runs, title=title),
         CSV: partial(write_csv, frame=kernel_table(runs)),
     }

@@ -31,10 +31,14 @@ def read_commented_json(path: str | os.PathLike[str]) -> object:
         problem = f"is not UTF-8 text (byte {error.start}); save it as UTF-8"
     except json.JSONDecodeError as error:
         problem = f"is not valid JSON: {error}"
+    except KeyError as error:
+        problem = str(error.args[0])
+    except ValueError:  # Python refuses integers of thousands of digits
+        problem = "holds a number that is too long"
     except RecursionError:
         problem = "is not valid JSON: it is nested too deeply"
-    except ValueError as error:
-        problem = str(error)
+    except MemoryError:
+        problem = "takes more memory than there is"
     raise ConfigurationError(f"{source}: {problem}")
 
 

@@ -29,7 +29,7 @@ SQLITE_MAGIC = b"SQLite format 3\x00"
 _FILE_BUFFER = 1 << 18
 #: Most text that a file may hold unless the user says so, bytes; gzipped, when it is beyond
 #: `_ALWAYS_BYTES`, also at most so many times the file. Profilers' traces shrink 10 to 30 times.
-_MOST_BYTES, _ALWAYS_BYTES, _MOST_TIMES = 64 * 10**9, 10**9, 200
+_MOST_BYTES, _ALWAYS_BYTES, _MOST_TIMES = 64 * 10**9, 2 * 10**8, 100
 #: What the user can do to get the events before the damage.
 SALVAGE = "analyse what comes before that with --salvage"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.trace import EventKind
 
@@ -27,6 +29,7 @@ _LONGEST_NAME = 60
 _RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
 
 _MOST_QUOTED = 300
+_MOST_DEVICES = 128
 
 #: A top-level member that only one tool writes → the tool.
 _MEMBERS = {
@@ -78,9 +81,11 @@ def refuse_trace(trace: Trace) -> None:
     """Raise when a trace holds nothing that PyTorch's profiler records.
 
     Raises:
-        TraceFormatError: there are no events, or another profiler wrote them.
+        TraceFormatError: there are no events, or another profiler wrote them, or they are of more
+            devices than any machine has.
     """
     path = trace.provenance.path
+    _refuse_many_devices(trace)
     known = trace.rows_of(*(k for k in EventKind if k < EventKind.FLOW_START))
     if len(known):
         return
@@ -100,3 +105,17 @@ def refuse_trace(trace: Trace) -> None:
     if "otherData" in trace.metadata:
         what = "is a Chrome trace of another tool"
     raise TraceFormatError(path, f"{what} ({shown})", _RECORD)
+
+
+def _refuse_many_devices(trace: Trace) -> None:
+    """Raise when a trace has more devices than any machine: tables have rows for each of them."""
+    device = trace.device
+    if not len(device) or int(device.max()) - int(device.min()) < _MOST_DEVICES:
+        return
+    count = len(np.unique(device))
+    if count > _MOST_DEVICES:
+        raise TraceFormatError(
+            trace.provenance.path,
+            f"has GPU events of {count:,} devices (at most {_MOST_DEVICES} are analysed)",
+            "give the traces one by one",
+        )

@@ -110,8 +110,9 @@ def _exchanged(
                 copies = {name: partial(shutil.copyfile, beside / name) for name in writers}
                 _one_by_one(place, copies, kept, sorted(ours - {MANIFEST, *writers, *kept}))
                 return True
-            for late in {*os.listdir(beside)} - ours:  # somebody wrote it just now
-                (beside / late).rename(target / late)
+            for late in list(beside.iterdir()):
+                if late.name not in ours:  # somebody wrote it just now
+                    late.rename(target / late.name)
         return True
     finally:
         with uninterrupted():

@@ -106,14 +106,8 @@ def write_manifest(folder: Path, names: Sequence[str], *, unfinished: bool = Fal
     """
     from tracelens_ext import __version__
 
-    manifest: dict[str, object] = {
-        "generator": GENERATOR,
-        "version": __version__,
-        TABLES_VERSION_KEY: TABLES_VERSION,
-        "files": list(names),
-    }
-    if unfinished:
-        manifest["unfinished"] = True
+    about = {"generator": GENERATOR, "version": __version__, TABLES_VERSION_KEY: TABLES_VERSION}
+    manifest = about | {"files": list(names)} | ({"unfinished": True} if unfinished else {})
     with written_beside(folder / MANIFEST) as beside:
         beside.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
@@ -129,10 +123,8 @@ def unfinished_note(folder: str | os.PathLike[str]) -> list[str]:
     """A line about a folder to which a run wrote that was killed; nothing of any other."""
     if not read_manifest(folder).get("unfinished"):
         return []
-    return [
-        f"{os.fspath(folder)}: a run was killed while it put its files in place here; until this"
-        " run has ended, they may be of two reports"
-    ]
+    note = "a run was killed while it put its files in place here, which may be of two reports"
+    return [f"{os.fspath(folder)}: {note}"]
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, object]:

@@ -173,7 +173,9 @@ class SliceReader:
 
 
 def _special(event: Event, kind: int) -> Special:
-    name, labels = _decoded(event.args.name), _decoded(event.args.labels)
+    args = event.args
+    name = "" if args.name is NO_TEXT else _decoded(args.name)
+    labels = "" if args.labels is NO_TEXT else _decoded(args.labels)
     return kind, event.name, event.pid, event.tid, name, labels
 
 

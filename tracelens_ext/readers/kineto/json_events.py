@@ -49,9 +49,13 @@ class EventDecoder(Protocol[E]):
 
 
 SLICE_BYTES = 1 << 20
-_MEMBER_BYTES = 1 << 16  # read at a time outside the array
+_MEMBER_BYTES = 1 << 13  # read at a time outside the array
 _SMALL = 1 << 14  # below this a refused slice is walked rather than halved
 _WINDOW = 1 << 13  # how far back from the end of a slice a cut is looked for first
+_VALUE_WINDOW = 1 << 8  # how much text is tried first for a value outside of the array
+#: No profiler writes so much text in one event, or beside the events.
+_MOST_EVENT_BYTES, _MOST_EVENT = 1 << 26, "64 MB of text"
+_EVENTS_AT_ONCE = 4096  # when they are walked
 _SPACE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GAP_BYTES = b", \t\r\n"
@@ -176,7 +180,7 @@ class EventStream(Generic[E]):
 
     def _value(self) -> object:
         """The next value, consumed."""
-        window = _WINDOW
+        window = _VALUE_WINDOW
         while True:
             part = self._rest[:window]
             base = self._source.bytes_read - len(self._rest)
@@ -188,6 +192,9 @@ class EventStream(Generic[E]):
             except IncompleteError:
                 if last:
                     self._cut_off()
+                if window >= _MOST_EVENT_BYTES:
+                    problem = f"holds more than {_MOST_EVENT} beside its events"
+                    self._refuse(problem, _REMEDY_DAMAGED)
                 if len(part) == len(self._rest):
                     self._fill(max(min(_MEMBER_BYTES, self._slice_bytes), len(part)))
                 window *= 2
@@ -232,6 +239,9 @@ class EventStream(Generic[E]):
         piece = self._read(self._size)
         cut = self._last_cut(piece, len(piece))
         if cut is None and piece:  # one event is larger than a slice
+            if len(self._rest) > _MOST_EVENT_BYTES:
+                problem = f"holds more than {_MOST_EVENT} in which no event begins"
+                self._refuse(problem, _REMEDY_DAMAGED)
             self._rest += piece
             self._size *= 2
             return [], False
@@ -367,20 +377,31 @@ class EventStream(Generic[E]):
         text = body.decode("utf-8", "surrogateescape")
         json = LenientText(text, exact=True, last=self._at_end)
         events: list[E] = []
-        ended = False
-        while not (ended := json.ends_array()):
-            try:
-                event = self._decoder.repair(self._next_value(json, text, base))
-            except IncompleteError:
-                break
-            except TraceFormatError as error:
-                if not self._salvage:
-                    raise
-                self._broken, ended = error, True
-                break
-            if event is not None:
-                events.append(event)
+        ended = stopped = False
+        while not (ended or stopped):
+            values: list[object] = []
+            start = end = json.position
+            while len(values) < _EVENTS_AT_ONCE and not (ended := json.ends_array()):
+                try:
+                    values.append(self._next_value(json, text, base))
+                except IncompleteError:
+                    stopped = True
+                    break
+                except TraceFormatError as error:
+                    if not self._salvage:
+                        raise
+                    self._broken, ended = error, True
+                    break
+                end = json.position
+            events += self._events_of(json.between(start, end), values)
         return events, _bytes_in(text[: json.used]), ended
+
+    def _events_of(self, text: str, values: list[object]) -> list[E]:
+        """The events of values, which their text between brackets gives quickly if none is odd."""
+        try:
+            return self._decoder.decode(f"[{text}]".encode())
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return [event for each in values if (event := self._decoder.repair(each)) is not None]
 
     def _next_value(self, json: LenientText, text: str, base: int) -> object:
         """Decode a value out of text that begins at the byte `base` of the document."""

@@ -22,6 +22,8 @@ _UNFINISHED = re.compile(
 _ESCAPE = r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?'
 _ESCAPE_IN_TEXT, _ESCAPE_IN_BYTES = re.compile(_ESCAPE), re.compile(_ESCAPE.encode())
 _NUMBER = "0123456789.eE+-"
+_NUMBER_TO_THE_END = re.compile(r"[0-9.eE+-]*\Z")
+_GAP_CHARACTERS = ", \t\r\n"
 _GAP = re.compile(r"[\s,]*")
 
 
@@ -55,25 +57,32 @@ class LenientText:
         text: the text.
         exact: whether numbers are kept as `Number`s.
         last: whether nothing comes after `text`.
+
+    Attributes:
+        position: how much of the mended text was decoded so far, in characters.
     """
 
     def __init__(self, text: str, *, exact: bool, last: bool) -> None:
         self._given, self._text, self._last = text, mend_text(text), last
         kind = Number if exact else None
         self._json = json.JSONDecoder(strict=False, parse_float=kind, parse_int=kind)
-        self._end = 0
+        self.position = 0
 
     @property
     def used(self) -> int:
         """How much of the text was decoded so far, in characters."""
-        return length_before(self._given, self._end)
+        return length_before(self._given, self.position)
+
+    def between(self, start: int, end: int) -> str:
+        """The mended text of the values between two `position`s."""
+        return self._text[start:end].lstrip(_GAP_CHARACTERS)
 
     def ends_array(self) -> bool:
         """Whether the next character closes an array; it is consumed then."""
         start = self._after_gap()
         if not self._text.startswith("]", start):
             return False
-        self._end = start + 1
+        self.position = start + 1
         return True
 
     def value(self) -> object:
@@ -94,15 +103,15 @@ class LenientText:
             raise WrongError("is nested too deeply to be a trace") from None
         except ValueError:  # Python refuses integers of thousands of digits
             raise WrongError("holds a number that is too long") from None
-        in_number = self._text[end - 1] in _NUMBER and not self._text[end:].strip(_NUMBER)
+        in_number = self._text[end - 1] in _NUMBER and _NUMBER_TO_THE_END.match(self._text, end)
         if in_number and (end < len(self._text) or not self._last):
             raise IncompleteError  # its other digits follow, or are cut off
-        self._end = end
+        self.position = end
         return value
 
     def _after_gap(self) -> int:
-        gap = _GAP.match(self._text, self._end)
-        return gap.end() if gap else self._end
+        gap = _GAP.match(self._text, self.position)
+        return gap.end() if gap else self.position
 
     def _may_go_on(self, error: json.JSONDecodeError) -> bool:
         """Whether more text might mend an error: it is at the end, or as good as there."""
