@@ -135,8 +135,8 @@ def selection_of(
 
     if pstep_by is not None and pstep is None:
         raise UsageError("--pstep-by needs --pstep N")
-    by = (pstep_by or StepBy.launch).value
-    return Selection(pstep, stream, device, category, by)
+    by_time = pstep_by is StepBy.time
+    return Selection(pstep, stream, device, category, "time" if by_time else "launch")
 
 
 def selected_text(selection: Selection, work: GpuWork) -> str:
