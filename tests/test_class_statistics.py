@@ -535,3 +535,11 @@ def test_paths_are_tables(tmp_path: Path) -> None:
     (tmp_path / "k.csv").write_text(KERNELS)
     report = StatisticClassifier(CLASSES).statistic(2, tmp_path / "k.csv")
     assert report.statistics == StatisticClassifier(CLASSES).statistic(2, rows(KERNELS)).statistics
+
+
+def test_sizes_add_up_beyond_64_bits() -> None:
+    maker = TraceMaker()
+    for at in range(3):
+        maker.gpu("gpu_memcpy", "Memcpy HtoD", 10 * at, 5, args={"bytes": 2**62})
+    (total,) = event_totals(read_trace(maker.document())).memory or []
+    assert total.size_bytes == 3 * 2**62

@@ -49,6 +49,16 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
 
 @needs_fleet
 @pytest.mark.usefixtures("_ranks")
+def test_missing_ranks_exit_1_with_strict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fleet("run", "-o", "out", "-q") == 0
+    assert fleet("run", "-o", "out", "-q", "--strict") == 1
+    assert capsys.readouterr().err == "tracelens-ext: 1 rank has no trace\n"
+    write_ranks(Path("run"), {3: 100})
+    assert fleet("run", "-o", "out", "-q", "--strict") == 0
+
+
+@needs_fleet
+@pytest.mark.usefixtures("_ranks")
 def test_a_trace_that_fails_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
     whole = rank_trace(3)
     Path("run/rank9.json").write_text(whole[: whole.index("nccl")])

@@ -278,7 +278,7 @@ def test_a_selection_is_in_the_sentence(capsys: pytest.CaptureFixture[str]) -> N
     write(Path("trace.json"), maker)
     out = printed(capsys, "--pstep", 5)
     assert "In ProfilerStep#5 the GPU was idle for 41.000 μs of 81.000 μs (50.6 %): host" in out
-    assert "Selected: ProfilerStep#5\n" in out
+    assert "Selected: ProfilerStep#5 (by launch)\n" in out
 
 
 def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -361,3 +361,34 @@ def test_the_documentation_does_what_it_says(
     for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL):
         for line in block.splitlines():
             assert line.rstrip() in lines or line.strip() == "…", line
+
+
+def test_a_step_by_launch_tells_of_work_without_a_launch_and_by_time_counts_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    maker = example()
+    maker.annotation("ProfilerStep#5", 100, 100)
+    maker.kernel("lost", 180, 5, correlation=99)
+    maker.kernel("lost", 250, 5, correlation=98)
+    write(Path("trace.json"), maker)
+    told = (
+        "Selected: ProfilerStep#5 (by launch). 2 GPU events (8.3 % of GPU time) without a launch in"
+        " the trace are left out; 1 of them started during ProfilerStep#5."
+        " --pstep-by time goes by that.\n"
+    )
+    assert told in printed(capsys, "--pstep", 5, "--gap-output", "g.txt")
+    assert told in Path("g.txt").read_text(encoding="utf-8")
+    by_time = printed(capsys, "--pstep", 5, "--pstep-by", "time")
+    assert "Selected: ProfilerStep#5 (by time)\n" in by_time
+    assert "Total gaps found: 3\n" in by_time
+    assert gaps("trace.json", "--pstep-by", "time") == 2
+    assert "--pstep-by needs --pstep N" in capsys.readouterr().err
+
+
+def test_dropped_events_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    maker = example()
+    maker.kernel("backwards", 300, -5)
+    write(Path("trace.json"), maker)
+    assert gaps("trace.json") == 0
+    told = "trace.json: 1 of 11 events dropped: 1 no usable duration (dur)\n"
+    assert capsys.readouterr().err == f"tracelens-ext: {told}"

@@ -34,7 +34,7 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     steps = [line.split() for line in lines if line.startswith("ProfilerStep#")]
     assert [step[0] for step in steps] == [f"ProfilerStep#{n}" for n in range(5, 11)]
     assert "Mean and spread of 6 whole iterations, ms" in lines
-    at = lines.index("Odd (beyond 3 median absolute deviations from the median):")
+    at = lines.index("Odd (beyond 3 median absolute deviations and 5% from the median):")
     first, second = lines[at + 1 :]
     assert first.split("; ") == [
         "  ProfilerStep#7: computation_time 0.0650 ms (median 0.0400 ms)",
@@ -49,7 +49,7 @@ def test_the_odd_ones_fit_the_terminal(
     monkeypatch.setenv("COLUMNS", "80")
     assert iterations("a.json") == 0
     lines = capsys.readouterr().out.splitlines()
-    at = lines.index("Odd (beyond 3 median absolute deviations from the median):")
+    at = lines.index("Odd (beyond 3 median absolute deviations and 5% from the median):")
     assert lines[at + 1 :] == [
         "  ProfilerStep#7: computation_time 0.0650 ms (median 0.0400 ms);",
         "    exposed_comm_time 0.0050 ms (median 0.0300 ms);",
@@ -57,14 +57,13 @@ def test_the_odd_ones_fit_the_terminal(
     ]
 
 
-def test_a_difference_of_nanoseconds_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_difference_of_nanoseconds_is_not_odd(capsys: pytest.CaptureFixture[str]) -> None:
     maker = training(6, gemm_us=4000)
-    odd = next(e for e in maker.events if e["name"].startswith("sm90") and e["ts"] > 1400)
-    odd["dur"] += 0.1
+    slow = next(e for e in maker.events if e["name"].startswith("sm90") and e["ts"] > 1400)
+    slow["dur"] += 0.1
     write(Path("a.json"), maker)
-    assert iterations("a.json", "--json") == 0
     assert iterations("a.json") == 0
-    assert "GEMM_time 4.000100 ms (median 4.000000 ms)" in capsys.readouterr().out
+    assert "GEMM_time 4" not in capsys.readouterr().out
 
 
 def test_rules_that_call_other_kernels_communication_are_told_of(

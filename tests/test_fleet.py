@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
-from fleet_helpers import needs_fleet, needs_web, rank_trace, served, write_ranks
+from fleet_helpers import ALL_REDUCE, needs_fleet, needs_web, rank_trace, served, write_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 from make_trace import TraceMaker
@@ -121,6 +121,29 @@ def test_a_trace_without_gpu_events_is_no_failure(tmp_path: Path) -> None:
     result = fleet(tmp_path / "*.json", tmp_path / "out")
     assert states(result) == ["done", "done"]
     assert result.tables["ranks"]["rank"].tolist() == [1]
+
+
+def test_odd_ranks_do_not_stop_the_others(ranks: Path, tmp_path: Path) -> None:
+    """Sizes that no integer holds; no GPU work at all; communication alone."""
+    for rank, odd in ((1, str(10**30)), (2, "1e308"), (3, str(2**63))):
+        text = rank_trace(rank).replace("1000,", f"{odd},")
+        (ranks / f"rank{rank}.json.gz").unlink()
+        (ranks / f"rank{rank}.json").write_text(
+            text.replace('"Group size": 4', f'"Group size": {odd}')
+        )
+    maker = TraceMaker()
+    maker.op("aten::mm", 0, 10)
+    (ranks / "cpu_only.json").write_text(json.dumps(maker.document()))
+    result = fleet(ranks, tmp_path / "out")
+    assert result.failed == 0
+    assert len(result.tables["ranks"]) == 4
+    (ranks / "rank0.json.gz").unlink()
+    for rank in (1, 2, 3):
+        (ranks / f"rank{rank}.json").unlink()
+    assert len(fleet(ranks, tmp_path / "none").tables["stragglers"]) == 0
+    maker.launched(ALL_REDUCE, 20, 5, correlation=1, at=1)
+    (ranks / "cpu_only.json").write_text(json.dumps(maker.document()))
+    assert len(fleet(ranks, tmp_path / "alone").tables["ranks"]) == 1
 
 
 # Failures.

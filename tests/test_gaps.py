@@ -25,7 +25,7 @@ from tracelens_ext.analysis.gaps.tables import PAIR_SORTS
 from tracelens_ext.analysis.group_search import last_before, running_maximum
 from tracelens_ext.analysis.grouping import group_durations, number_groups, ranks
 from tracelens_ext.analysis.selection import Selection
-from tracelens_ext.errors import UsageError
+from tracelens_ext.errors import TraceFormatError, UsageError
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.sheets.report import build_perf_report
 from tracelens_ext.trace import NONE
@@ -375,3 +375,13 @@ def test_two_hundred_thousand_events_take_no_time() -> None:
     assert time.process_time() - begun < 5
     assert isinstance(pairs, pd.DataFrame)
     assert len(pairs) == 1
+
+
+def test_idle_times_that_do_not_add_up_in_64_bits_are_refused() -> None:
+    maker = TraceMaker()
+    for stream in range(20):
+        for years in (0, 9):
+            maker.kernel("k", years * 365 * 86_400 * 10**6, 5, stream=stream)
+    analyzer = TreePerfAnalyzer(maker.document())
+    with pytest.raises(TraceFormatError, match="its GPU is idle for more than a century"):
+        analyzer.get_df_gap_streams()

@@ -53,7 +53,7 @@ def test_no_work_and_nothing_selected() -> None:
     maker.annotation("ProfilerStep#1", 0, 50)
     maker.launched("k", 20, 5, correlation=1, at=5, stream=9)
     assert said(maker, "stream", pstep=1, stream=7) == (
-        "No GPU event is selected: none is of ProfilerStep#1, stream 7."
+        "No GPU event is selected: none is of ProfilerStep#1 (by launch), stream 7."
     )
 
 

@@ -130,6 +130,15 @@ def test_dependency_on_another_stream(ended: int, expected: bool) -> None:
     assert cause(maker) == ("dependency" if expected else "unknown")
 
 
+@pytest.mark.parametrize("scope", ["stream", "device"])
+def test_an_event_of_no_length_does_not_wait_for_itself(scope: str) -> None:
+    maker = queued()
+    maker.launched("marker", 200, 0, correlation=3, at=25)
+    assert [gap["cause"] for gap in gaps_of(maker, scope=scope)] == ["unknown"]
+    maker.launched("other", 60, 140, correlation=4, at=5, stream=9)
+    assert cause(maker) == "dependency", "what ended with the gap on another stream"
+
+
 def test_no_dependency() -> None:
     """A wait for the stream launched on next; another device; before both launches."""
     of_another = TraceMaker()

@@ -123,6 +123,27 @@ def test_an_impossible_time_costs_its_event_and_bends_no_other() -> None:
     }
 
 
+YEAR_US = 365 * 86_400 * 10**6
+
+
+def test_a_time_years_from_the_others_costs_its_event_only() -> None:
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "l", "pid": 1, "tid": 1, "dur": 1}
+    times = (11 * YEAR_US, 20, 21)
+    trace = read(*(launch | {"ts": ts, "args": {"correlation": i}} for i, ts in enumerate(times)))
+    assert trace.span_ns < 10**6
+    assert trace.correlation.tolist() == [NONE, 1, 2]
+    assert trace.provenance.dropped == {"a start time (ts) years from the others": 1}
+    assert trace.provenance.present == 4
+    assert len(read(SPAN | {"ts": 9 * YEAR_US})) == 2
+
+
+def test_durations_that_do_not_add_up_in_64_bits_are_refused() -> None:
+    long = SPAN | {"dur": 9_007_199_254_740}
+    assert read(long, long).dur.sum() > 0
+    with pytest.raises(TraceFormatError, match="last for more than a century together"):
+        read(*(long | {"ts": i} for i in range(1025)))
+
+
 # Arguments.
 
 

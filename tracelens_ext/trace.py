@@ -140,6 +140,11 @@ class Provenance:
     dropped: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  #: what else the user should know about the file, a sentence each
 
+    @property
+    def dropped_text(self) -> str:
+        """How many events were dropped for which reason; empty for none."""
+        return "; ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
+
 
 @dataclass(frozen=True, eq=False)
 class Trace:

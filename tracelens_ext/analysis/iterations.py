@@ -139,7 +139,7 @@ def iterations_of(tree: CallTree, rows: Int64Array, numbers: list[int]) -> Itera
     launched_by[tree.linked] = trace.process_of_thread[trace.thread[launch]]
     launched_at = trace.ts[trace.gpu_rows]
     launched_at[tree.linked] = trace.ts[launch]
-    of_gpu = _iteration_at(process, start, end, launched_by, launched_at)
+    of_gpu = _iteration_at((process, start, end), launched_by, launched_at)
     if trace.conventions.gpu_by_process:
         launched_by = trace.process_of_thread[trace.thread[trace.gpu_rows]].astype(np.int64)
     elif len(np.unique(process)) == 1:
@@ -151,7 +151,7 @@ def iterations_of(tree: CallTree, rows: Int64Array, numbers: list[int]) -> Itera
         end=end,
         finished=(end > start) & (end < _recording_end(trace)),
         of_gpu=of_gpu,
-        started_in=_iteration_at(process, start, end, launched_by, trace.ts[trace.gpu_rows]),
+        started_in=_iteration_at((process, start, end), launched_by, trace.ts[trace.gpu_rows]),
     )
 
 
@@ -194,18 +194,19 @@ def _recording_end(trace: Trace) -> int:
 
 
 def _iteration_at(
-    process: Int64Array, start: Int64Array, end: Int64Array, of: Int64Array, moment: Int64Array
+    iterations: tuple[Int64Array, Int64Array, Int64Array], of: Int64Array, moment: Int64Array
 ) -> Int64Array:
-    """The iteration of a process at a moment, given all iterations by process and start.
+    """The iteration in which a process was at a moment.
 
     Args:
-        process, start, end: of the iterations, (k,).
-        of: the process of each thing that happened, `NONE` if that is not known, (g,).
-        moment: when it did, (g,).
+        iterations: process, start and end of each, by process and start, (k,).
+        of: the process asked about, `NONE` if that is not known, (g,).
+        moment: the time asked about, (g,).
 
     Returns:
         Indices, `NONE` where there is none, (g,).
     """
+    process, start, end = iterations
     result = np.full(len(of), NONE, dtype=np.int64)
     for number in np.unique(process).tolist():
         first, last = np.searchsorted(process, [number, number + 1]).tolist()

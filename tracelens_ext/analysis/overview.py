@@ -33,7 +33,7 @@ def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
         facts.append(("Rank", rank))
     facts += [
         ("Events", made.present),
-        ("Events dropped", _dropped(trace)),
+        ("Events dropped", trace.provenance.dropped_text or "none"),
         ("CPU operations", trace.count_of(*trace.operation_kinds)),
         ("GPU events", covered.events),
         ("GPU events unlinked", covered.unlinked_events),
@@ -95,9 +95,3 @@ def _rank(trace: Trace) -> str:
         return ""
     world = info.get("world_size")
     return f"{info['rank']} of {world}" if world is not None else str(info["rank"])
-
-
-def _dropped(trace: Trace) -> str:
-    dropped = trace.provenance.dropped
-    listed = "; ".join(f"{count:,} {reason}" for reason, count in dropped.items())
-    return listed or "none"

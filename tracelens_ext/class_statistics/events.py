@@ -71,8 +71,8 @@ def _sizes(trace: Trace, rows: Int64Array) -> dict[int, int]:
     size = trace.arg("bytes").at(rows)
     known = size >= 0
     names, code = np.unique(trace.name[rows][known], return_inverse=True)
-    sums = np.zeros(len(names), dtype=np.int64)
-    np.add.at(sums, code, size[known])
+    sums = np.zeros(len(names), dtype=object)  # a trace may say anything: exact, of any size
+    np.add.at(sums, code, size[known].astype(object))
     return dict(zip(names.tolist(), sums.tolist(), strict=True))
 
 
@@ -83,7 +83,7 @@ def _ranges(trace: Trace, tag: str) -> RangeTotal:
     projected = project_ranges(trace, link(trace), chosen)
     if not len(projected):
         raise idle_range(trace.provenance.path, tag)
-    return RangeTotal(tag, int(projected.duration.sum()), len(projected))
+    return RangeTotal(tag, sum(projected.duration.tolist()), len(projected))
 
 
 def _called(trace: Trace, tag: str) -> Int64Array:

@@ -12,7 +12,7 @@ from tracelens_ext.cli.messages import print_report
 if TYPE_CHECKING:
     from tracelens_ext.fleet import FleetResult
 
-#: What the command exits with when a trace failed.
+#: What the command exits with when a trace failed; with --strict, when a rank is missing too.
 FAILED = 1
 
 
@@ -67,6 +67,9 @@ def fleet(
     maps: shared.Maps = None,
     unlinked_kernels: shared.UnlinkedKernels = True,
     quiet: shared.Quiet = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 when ranks are missing too.")
+    ] = False,
 ) -> None:
     """Analyse the traces of all ranks; which ranks are slow, and whom collectives wait for."""
     from tracelens_ext.cli.progress import fleet_progress
@@ -104,7 +107,10 @@ def fleet(
 
         show_fleet(result, console(), top=top)
     _tell_problems(result)
-    if result.failed:
+    if strict and result.missing:
+        lacking = "1 rank has" if result.missing == 1 else f"{result.missing:,} ranks have"
+        typer.echo(f"tracelens-ext: {lacking} no trace", err=True)
+    if result.failed or (strict and result.missing):
         raise typer.Exit(FAILED)
 
 

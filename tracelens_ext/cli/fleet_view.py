@@ -44,6 +44,8 @@ def _headline(result: FleetResult) -> list[str]:
         spread = f" ± {busy['std_ms']:,.3f}" if busy["ranks"] > 1 else ""
         gpus = int(busy["ranks"])
         lines.append(f"GPU busy time: {busy['mean_ms']:,.3f}{spread} ms ({_of(gpus, 'GPU')})")
+    elif "ranks" in result.tables:
+        lines.append("No trace has any GPU work.")
     return lines
 
 
@@ -56,7 +58,8 @@ def _tables(result: FleetResult, top: int) -> list[tuple[str, pd.DataFrame]]:
     if "ranks" not in tables:
         return []
     shown = ["mean_ms", "std_ms", "min_ms", "max_ms", "max_rank", "max over mean (%)"]
-    timeline = tables["timeline_spread"].set_index("type").reindex(list(_TIMES)).reset_index()
+    timeline = tables["timeline_spread"].set_index("type")
+    timeline = (timeline.reindex(list(_TIMES)) if len(timeline) else timeline).reset_index()
     categories = tables["category_spread"].head(_CATEGORIES)
     return [
         ("GPU timeline over the ranks", timeline[["type", *shown]]),

@@ -131,7 +131,7 @@ def _shown(columns: Iterable[str]) -> list[str]:
 
 def _odd_lines(table: IterationTable, width: int) -> list[str]:
     """What each odd iteration took, against the median, in lines of so many cells at most."""
-    from tracelens_ext.analysis.iteration_table import ODD_BEYOND
+    from tracelens_ext.analysis.iteration_table import ODD_AT_LEAST, ODD_BEYOND
     from tracelens_ext.report.terminal import name_text
 
     odd = table.frame[table.frame["odd"] != ""]
@@ -157,7 +157,8 @@ def _odd_lines(table: IterationTable, width: int) -> list[str]:
     shown = [line for _, each in lines[:_MOST_ODD] for line in each]
     if len(lines) > _MOST_ODD:
         shown.append(f"  and {len(lines) - _MOST_ODD:,} more (--json shows all)")
-    return [f"Odd (beyond {ODD_BEYOND} median absolute deviations from the median):", *shown]
+    beyond = f"{ODD_BEYOND} median absolute deviations and {ODD_AT_LEAST:.0%} from the median"
+    return [f"Odd (beyond {beyond}):", *shown]
 
 
 def _against(column: str, value: float, median: float) -> str:
@@ -170,8 +171,6 @@ def _against(column: str, value: float, median: float) -> str:
     this, usual = (
         unit.text(number, fractions=fractions, largest=largest) for number in (value, median)
     )
-    if this == usual:  # a difference of nanoseconds, in ms
-        this, usual = f"{value:,.6f}", f"{median:,.6f}"
     named, symbol = column.removesuffix(f"_{unit.symbol}"), f" {unit.symbol}".rstrip()
     return f"{named} {this}{symbol} (median {usual}{symbol})"
 

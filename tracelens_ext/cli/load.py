@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,19 @@ def analyze(trace: Path, options: AnalysisOptions) -> TreePerfAnalyzer:
             progress=progress,
             cache=chosen_cache(),
         )
+    tell_dropped(trace, analyzer.trace)
     if read_settings().salvage:
         for note in analyzer.trace.provenance.notes:
             say(f"tracelens-ext: {trace}: {note}", error=True)
     return analyzer
+
+
+def tell_dropped(path: Path, trace: Trace) -> None:
+    """Say on standard error how many events of a trace could not be used, and why."""
+    if dropped := trace.provenance.dropped_text:
+        count = sum(trace.provenance.dropped.values())
+        of = f"{count:,} of {trace.provenance.present:,} events"
+        say(f"tracelens-ext: {path}: {of} dropped: {dropped}", error=True)
 
 
 @contextmanager

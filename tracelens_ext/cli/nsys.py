@@ -246,12 +246,14 @@ def _computed(
 
 
 def _read(path: Path) -> Trace:
-    from tracelens_ext.cli.load import reading
+    from tracelens_ext.cli.load import reading, tell_dropped
     from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.readers import read_trace
 
     with reading(path) as progress:
-        return read_trace(path, progress=progress, cache=chosen_cache())
+        trace = read_trace(path, progress=progress, cache=chosen_cache())
+    tell_dropped(path, trace)
+    return trace
 
 
 def _show(

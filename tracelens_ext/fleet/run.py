@@ -235,7 +235,7 @@ def _finish(
         for job in jobs
         if job.source.stem in tally.done
     }
-    ranks, world_notes = _missing(
+    ranks, missing, world_notes = _missing(
         done, [rank_in_name(job.source.url) for job, _, _ in tally.failed]
     )
     failures = _failures(tally, not_found, ranks)
@@ -258,7 +258,7 @@ def _finish(
         done=len(tally.fresh),
         kept=len(done) - len(tally.fresh),
         failed=len(tally.failed) + len(not_found),
-        missing=len(ranks),
+        missing=missing,
         notes=[*_rank_notes(done), *world_notes, *found_notes, *notes],
         problems=list(tally.problems),
     )
@@ -322,21 +322,27 @@ def _traces(jobs: Sequence[TraceJob], tally: _Tally) -> pd.DataFrame:
 
 def _missing(
     done: Mapping[str, Mapping[str, Any]], failed: Sequence[int | None]
-) -> tuple[list[int], list[str]]:
-    """The ranks that no trace is of, and what is odd about the size of the world."""
+) -> tuple[list[int], int, list[str]]:
+    """The ranks without a trace, how many they are, and what is odd about the size of the world.
+
+    Args:
+        done: what is noted of the traces.
+        failed: the ranks of those that failed, by their names; they have rows already.
+    """
     sizes = Counter(about["world_size"] for about in done.values() if about["world_size"])
     if not sizes:
-        return [], []
+        return [], 0, []
     notes = []
     if len(sizes) > 1:
         listed = ", ".join(str(size) for size in sorted(sizes))
         notes.append(f"The traces are of jobs of different sizes ({listed} ranks).")
     largest = max(sizes)
+    ranks = [about["rank"] for about in done.values() if about["rank_from"] != ORDER]
+    there = {rank for rank in [*ranks, *failed] if rank is not None and rank < largest}
     if largest > _MOST_MISSING_LISTED:
         notes.append(f"Ranks missing from a world of {largest:,} are not listed.")
-        return [], notes
-    ranks = [about["rank"] for about in done.values() if about["rank_from"] != ORDER]
-    return missing_ranks([*ranks, *(rank for rank in failed if rank is not None)], largest), notes
+        return [], largest - len(there), notes
+    return missing_ranks(there, largest), largest - len(there), notes
 
 
 def _rank_notes(done: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -97,7 +97,8 @@ def _coded(
     import pandas as pd
 
     keys = part[list(_SIGNATURE)].astype(object).where(part[list(_SIGNATURE)].notna(), None)
-    local, distinct = pd.factorize(pd.MultiIndex.from_frame(keys))
+    local = keys.groupby(list(_SIGNATURE), sort=False, dropna=False).ngroup().to_numpy()
+    distinct = keys.drop_duplicates().itertuples(index=False, name=None)
     of_local = [
         signatures.setdefault(_without_nan(key), len(signatures))
         if _SYNCHRONOUS.search(str(key[0]))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 import numpy as np
 
+from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.trace import NONE, ArgColumn, Device, Provenance, Trace
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ K = TypeVar("K", bound=Hashable)
 #: Times beyond these (the year 2116, 36 years before zero, 104 days; ns) are dropped. Within them
 #: differences and ends fit in 64 bits. `decimals.MISSING_NS` is beyond them.
 _MOST_START, _MOST_BEFORE_ZERO, _MOST_DURATION = 2**62, 2**60, 2**53
+#: So is what begins farther from the middle event: no recording lasts for twice this, ten years.
+_MOST_AWAY = 5 * 365 * 86_400 * 10**9
+#: Sums of the durations of a trace, ns, fit in 64 bits below this, 146 years.
+_MOST_IN_ALL = 2**62
 
 
 class Interner(dict[K, int], Generic[K]):
@@ -156,17 +161,34 @@ class TraceBuilder:
         labels: Labels | None = None,
         notes: tuple[str, ...] = (),
     ) -> Trace:
-        """The trace of all that was added; times become relative to the first event."""
+        """The trace of all that was added; times become relative to the first event.
+
+        Raises:
+            TraceFormatError: the durations add up to more than any recording holds.
+        """
         labels = labels or Labels()
         columns = {name: column.join() for name, column in self._columns.items()}
-        ts: Int64Array = columns["ts"]  # type: ignore[assignment]
-        base = int(ts.min()) if len(ts) else 0
-        ts -= base
         args = {name: pieces.join(None) for name, pieces in self._numbers.items()}
         texts, same_text = _without_spelling(self.texts)
         for name, pieces in self._texts.items():
             column = pieces.join(texts)
             args[name] = ArgColumn(column.rows, same_text[column.values], texts)
+        ts: Int64Array = columns["ts"]  # type: ignore[assignment]
+        if len(ts) and int(ts.max()) - int(ts.min()) > 2 * _MOST_AWAY:
+            middle = int(np.partition(ts, len(ts) // 2)[len(ts) // 2])
+            keep = np.abs(ts - middle) <= _MOST_AWAY
+            self.dropped["a start time (ts) years from the others"] += int((~keep).sum())
+            columns = {name: column[keep] for name, column in columns.items()}
+            args = {name: _kept(column, keep) for name, column in args.items()}
+            ts = columns["ts"]  # type: ignore[assignment]
+        if columns["dur"].sum(dtype=np.float64) >= _MOST_IN_ALL:
+            raise TraceFormatError(
+                path,
+                "has events that last for more than a century together",
+                "check the unit of its durations; Kineto's are µs",
+            )
+        base = int(ts.min()) if len(ts) else 0
+        ts -= base
         dropped = {reason: count for reason, count in self.dropped.items() if count}
         return Trace(
             correlation=_dense(args.pop("correlation", None), len(ts)),
@@ -205,6 +227,13 @@ def _compact(text: bytes) -> str:
     with suppress(msgspec.DecodeError, RecursionError):
         text = msgspec.json.format(text, indent=-1)
     return text.decode("utf-8", "replace")
+
+
+def _kept(column: ArgColumn, keep: npt.NDArray[np.bool_]) -> ArgColumn:
+    """The argument of those events that are kept."""
+    having = keep[column.rows]
+    rows = (np.cumsum(keep) - 1)[column.rows[having]].astype(np.int32)
+    return ArgColumn(rows, column.values[having], column.texts)
 
 
 def _dense(column: ArgColumn | None, length: int) -> Int64Array:

@@ -15,12 +15,16 @@ import numpy as np
 from tracelens_ext.analysis.group_search import by_group_and_time, running_maximum
 from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.analysis.memoize import once_for_each
+from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.intervals import covered
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
+
+#: Sums of gaps, ns, fit in 64 bits below this, 146 years; streams count one by one.
+_MOST_IN_ALL = 2**62
 
 Scope = Literal["stream", "device"]
 
@@ -97,6 +101,9 @@ def find_gaps(work: GpuWork, scope: Scope) -> Gaps:
     Args:
         work: the GPU events; all of them count, unlinked ones too.
         scope: as for `find_lanes`. The gaps of a device are what its timeline calls idle.
+
+    Raises:
+        TraceFormatError: together they are longer than 64 bits of ns hold.
     """
     lanes = find_lanes(work, scope)
     order = _in_order(lanes.of_gpu, work.start, work.end)
@@ -104,6 +111,11 @@ def find_gaps(work: GpuWork, scope: Scope) -> Gaps:
     reach, last = running_maximum(lane, work.end[order])
     at = np.flatnonzero((lane[1:] == lane[:-1]) & (start[1:] > reach[:-1]))
     begins, ends, after = reach[at], start[at + 1], order[at + 1]
+    if (ends - begins).sum(dtype=np.float64) >= _MOST_IN_ALL:
+        path = work.trace.provenance.path
+        raise TraceFormatError(
+            path, "its GPU is idle for more than a century", "check the times of its GPU events"
+        )
     overlapped = np.zeros(len(at), dtype=np.int64)
     if scope == "stream":
         devices = find_lanes(work, "device")
