@@ -26,6 +26,7 @@ class Match:
         verdict: what it says.
         place: the file and rule, or the plugin.
         pattern: the rule's pattern, or None for Python.
+        about: what the rule says it is for, or None.
         condition: the rule's condition on the launching operation, or None.
         holds: whether the launching operation fulfils the condition.
     """
@@ -33,6 +34,7 @@ class Match:
     verdict: Verdict
     place: str
     pattern: str | None = None
+    about: str | None = None
     condition: str | None = None
     holds: bool = True
 
@@ -99,6 +101,7 @@ def _stage_matches(
                     bound.verdict,
                     bound.pack.where(bound.rule),
                     bound.rule.pattern,
+                    bound.rule.about,
                     bound.rule.cpu_op,
                     holds,
                 )

@@ -61,6 +61,7 @@ def compare(
     rules: shared.Rules = None,
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
+    without_pack: shared.WithoutPack = None,
     unlinked_kernels: shared.UnlinkedKernels = True,
     micro_idle_thresh_us: shared.MicroIdle = None,
     top: Annotated[int, typer.Option(help="Operations and kernels to print.", min=0)] = 10,
@@ -86,7 +87,14 @@ def compare(
     if len(paths) < 2:
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
     check_places(places, paths, force=force)
-    options = AnalysisOptions(True, rules or (), categorizer, unlinked_kernels, maps or ())
+    options = AnalysisOptions(
+        True,
+        rules or (),
+        categorizer,
+        unlinked_kernels,
+        maps or (),
+        without_packs=without_pack or (),
+    )
     told: set[str] = set()
     measured = [_measured(path, options, micro_idle_thresh_us, told) for path in paths]
     comparison = compare_measurements(measured, per_iteration=False if total else None)

@@ -64,6 +64,7 @@ def kernels(
     rules: shared.Rules = None,
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
+    without_pack: shared.WithoutPack = None,
     force: shared.Force = False,
 ) -> None:
     """List kernels by count or duration; with --gaps, the idle time between them too."""
@@ -92,7 +93,10 @@ def kernels(
         gap_sort or gap_options.GAP_SORT, top_gaps, hist_min, hist_max, log
     )
     check_texts([output, gap_output], trace, force=force)
-    analyzer = analyze(trace, AnalysisOptions(True, rules or (), categorizer, maps=maps or ()))
+    chosen = AnalysisOptions(
+        True, rules or (), categorizer, maps=maps or (), without_packs=without_pack or ()
+    )
+    analyzer = analyze(trace, chosen)
     selection = Selection(pstep, stream, device, category)
     statistics = kernel_statistics(analyzer.work, sort=sort.value, selection=selection)
     report = GapReport.of(analyzer.work, selection, options) if wants_gaps else None

@@ -129,6 +129,7 @@ def generate_perf_report_pytorch(
     rules: Sequence[str | os.PathLike[str]] = (),
     categorizer: CategorizerLike | None = None,
     maps: Sequence[str | os.PathLike[str]] = (),
+    without_packs: Sequence[str] = (),
     salvage: bool = False,
     **options: Any,  # noqa: ANN401
 ) -> dict[str, pd.DataFrame]:
@@ -145,6 +146,7 @@ def generate_perf_report_pytorch(
         rules: TOML files of categorisation rules; switches categories on.
         categorizer: who is asked before the built-in rules; switches categories on.
         maps: folders of engine/model maps that `categorizer` may name.
+        without_packs: names of rule packs that take no part; switches categories on.
         salvage: whether the events before the place where a file is cut off or damaged are
             analysed; the notes of the report say what is lost.
         options: fields of `ReportOptions`.
@@ -175,6 +177,7 @@ def generate_perf_report_pytorch(
         rules=rules,
         categorizer=categorizer,
         maps=maps,
+        without_packs=without_packs,
         salvage=salvage,
     )
     report = build_perf_report(analyzer, chosen)
