@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,7 +84,7 @@ RULE = "[[rule]]\ncategory = 'A'\npattern = 'a'\n"
         (RULE + "kind = 'op'", "rule 1: unknown key 'kind'; it belongs in [pack]"),
         ("kind = 'op'\n" + RULE, "unknown key 'kind'; it belongs in [pack]"),
         ("[pack]\npattern = 'x'\n" + RULE, "[pack]: unknown key 'pattern'; it belongs in a [[rule"),
-        (RULE + "zzz = 1", "rule 1: unknown key 'zzz'; known: category, pattern, vendor"),
+        (RULE + "zzz = 1", "rule 1: unknown key 'zzz'; known: category, pattern, about, "),
         ("[[rules]]\ncategory = 'A'", "unknown key 'rules'; did you mean 'rule'?"),
         ("[[rule]]\npattern = 'a'", "rule 1: category: missing; expected a text"),
         (RULE + "[[rule]]\ncategory = 'A'", "rule 2: pattern: missing; expected a text"),
@@ -160,3 +162,36 @@ def test_whatever_the_document_it_is_a_pack_or_a_rule_error(document: dict[str, 
         assert "\n" not in str(error)
     else:
         assert pack.rules
+
+
+def test_a_list_of_patterns_finds_what_any_of_them_finds() -> None:
+    (rule,) = parse_pack(
+        {"rule": [{"category": "A", "pattern": ["^foo", "bar$"], "cpu_op": ["mm", "add"]}]}
+    ).rules
+    assert (rule.pattern, rule.cpu_op) == ("^foo|bar$", "mm|add")
+    for wrong, problem in (
+        (["a", 5], "rule 1: pattern: expected a list of texts, got a number"),
+        (["a", "("], "rule 1: pattern: expected a regular expression, got '('"),
+        (["a", "(?i)b"], "rule 1: pattern: in a list write the flags of"),
+        ([], "rule 1: pattern: expected a text, got a list"),
+    ):
+        with pytest.raises(RuleError, match=re.escape(problem)):
+            parse_pack({"rule": [{"category": "A", "pattern": wrong}]})
+
+
+def test_the_own_name_of_a_kernel_is_what_stands_before_its_arguments() -> None:
+    table = {"category": "A", "pattern": "softmax", "own_name": True, "unless": ["copy", "moe"]}
+    (rule,) = parse_pack({"rule": [table]}).rules
+    found = [
+        bool(regex.search(rule.pattern, name))
+        for name in (
+            "void lib::softmax_warp<float>(float*)",
+            "void (anonymous namespace)::softmax(int)",
+            "void lib::add<lib::softmax>(float*)",
+            "softmax_copy",
+            "void moe::softmax<int>(int)",
+        )
+    ]
+    assert found == [True, True, False, False, False]
+    with pytest.raises(RuleError, match="unless: is about the kernel's own name"):
+        parse_pack({"rule": [{"category": "A", "pattern": "a", "unless": "b"}]})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from categorize_helpers import write_pack
 
-from tracelens_ext.categorize import load_pack
+from tracelens_ext.categorize import KernelCategorizer, load_pack
 from tracelens_ext.cli import run
 
 if TYPE_CHECKING:
@@ -82,3 +82,30 @@ def test_rules_suggest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert capsys.readouterr().out == "# Every kernel in trace.json has a category.\n"
     assert run(["rules", "suggest", "trace.json", "--top", "1"]) == 0
     assert capsys.readouterr().out.count("[[rule]]") == 1
+
+
+def test_show_a_pack_to_start_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    names = ["Cijk_gemm_x", "nvjet_tst_64x8", "zzz"]
+    for pack in ("gemm", "jax", "vllm:llama"):  # a file, a pack made in Python, a map
+        assert run(["rules", "show", pack]) == 0
+        copy = tmp_path / "copy.toml"
+        copy.write_text(capsys.readouterr().out, encoding="utf-8")
+        chosen = KernelCategorizer.create(categorizer=pack).categorize(names).category
+        assert KernelCategorizer.create(rules=[copy]).categorize(names).category == chosen
+    assert run(["rules", "show", "gem"]) == 2
+    assert "no pack is called 'gem'; known: gemm" in capsys.readouterr().err
+
+
+def test_a_pack_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "nvjet_tst_64x8", "--without-pack", "gemm"]) == 0
+    assert capsys.readouterr().out.startswith("category  Uncategorized\n")
+    assert run(["rules", "list", "--without-pack", "gemm", "--pack", "gemm"]) == 2
+    assert run(["explain", "x", "--without-pack", "gem"]) == 2
+    assert "no pack is called 'gem'; known: attention, " in capsys.readouterr().err
+
+
+def test_the_list_says_what_long_rules_are_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rules", "list", "--pack", "convolution"]) == 0
+    out = capsys.readouterr().out
+    assert "MIOpen transposes, sets and casts" in out
+    assert max(map(len, out.splitlines())) < 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -250,3 +251,16 @@ def test_both_engines_read_the_patterns_alike(packs: list[RulePack]) -> None:
             quick, bounded = re.compile(rule.pattern), regex.compile(rule.pattern)
             differ = [n for n in names if bool(quick.search(n)) != bool(bounded.search(n))]
             assert not differ, (pack.name, rule.number, differ[:3])
+
+
+def test_no_pattern_is_too_long_to_read_and_long_ones_say_what_they_are_for() -> None:
+    for path in sorted(FOLDER.glob("*.toml")):
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))["rule"]
+        for number, (table, rule) in enumerate(zip(tables, load_pack(path).rules, strict=True), 1):
+            for key in ("pattern", "unless", "cpu_op"):
+                given = table.get(key, "")
+                parts = given if isinstance(given, list) else [given]
+                assert max(map(len, parts)) <= 200, (path.name, number, key)
+            if max(len(rule.pattern), len(rule.cpu_op or "")) > 80:
+                assert rule.about, (path.name, number)
+                assert len(rule.about) <= 60

@@ -52,8 +52,9 @@ class TreePerfAnalyzer:
             GPU timeline. They are in the kernel tables either way.
         rules: TOML files of categorisation rules that win over all others.
         categorizer: `"jax"`, `"vllm:gpt-oss"` …, a class map, or a callable, that is asked before
-            the built-in rules. Giving `rules` or `categorizer` switches categories on.
+            the built-in rules. Giving any of these, or `without_packs`, switches categories on.
         maps: folders of engine/model maps that `categorizer` may name.
+        without_packs: names of rule packs, built-in ones too, that take no part.
         progress: called with (bytes of the file read so far, its size or None) while reading.
         cache: whether a large trace, and its tree, are kept in the user's cache and taken from
             there; or a cache of your own.
@@ -77,17 +78,18 @@ class TreePerfAnalyzer:
         rules: Sequence[str | os.PathLike[str]] = (),
         categorizer: CategorizerLike | None = None,
         maps: Sequence[str | os.PathLike[str]] = (),
+        without_packs: Sequence[str] = (),
         progress: Callable[[int, int | None], None] | None = None,
         cache: TraceCache | bool | None = None,
         salvage: bool = False,
     ) -> None:
         self.use_kernel_name_categories = bool(
-            use_kernel_name_categories or rules or categorizer is not None
+            use_kernel_name_categories or rules or without_packs or categorizer is not None
         )
         self.categorizer: KernelCategorizer | None = None
         if self.use_kernel_name_categories:
             self.categorizer = KernelCategorizer.create(
-                rules=rules, categorizer=categorizer, maps=maps
+                rules=rules, categorizer=categorizer, maps=maps, without_packs=without_packs
             )
         with reading_with(salvage=salvage or read_settings().salvage):
             self.trace: Trace = read_trace(

@@ -50,6 +50,7 @@ class KernelCategorizer:
         rules: Paths = (),
         categorizer: CategorizerLike | None = None,
         maps: Paths = (),
+        without_packs: Sequence[str] = (),
         plugins: bool = True,
         registry: PluginRegistry | None = None,
     ) -> KernelCategorizer:
@@ -64,16 +65,18 @@ class KernelCategorizer:
                 distinct pair, and answers one category (or None) a row.
             maps: folders with engine/model maps (`*.json`), besides the user's configuration
                 folder.
+            without_packs: the names of packs that take no part, though they would unasked.
             plugins: False to leave out what other distributions have installed.
             registry: the plugins to use instead of the installed ones.
 
         Raises:
             RuleError: a rule file or map is invalid.
-            UsageError: nothing is called `categorizer`.
+            UsageError: nothing is called `categorizer`, or as one of `without_packs`.
         """
         registry = registry or default_registry(plugins=plugins)
         _refuse_text("rules", rules)
         _refuse_text("maps", maps)
+        _refuse_text("without_packs", without_packs)
         sources = [BoundPack(load_pack(path), "rules") for path in rules]
         offered = offered_packs(registry)
         # The maps of the user come last: of two maps with one name theirs is taken.
@@ -86,7 +89,10 @@ class KernelCategorizer:
             for source in chosen
             if isinstance(source, BoundPack) or not source.own_risk
         }
-        rest = [o for o in offered if not o.item.selectable and id(o.item) not in taken]
+        unasked = [o for o in offered if not o.item.selectable]
+        _refuse_unknown(without_packs, {o.item.name for o in unasked})
+        unasked = [o for o in unasked if o.item.name not in without_packs]
+        rest = [o for o in unasked if id(o.item) not in taken]
         third: list[Source] = [BoundPack(o.item, "plugin") for o in rest if not o.plugin.own]
         third += [
             python_stage(hook)
@@ -258,6 +264,13 @@ def categorize_kernels(
 def _order(source: Source) -> tuple[int, str, bool]:
     """Higher priority first, then the name; of one name, the Python function first."""
     return -source.priority, source.name, isinstance(source, BoundPack)
+
+
+def _refuse_unknown(without_packs: Sequence[str], known: Collection[str]) -> None:
+    """Raise when a pack that is to take no part does not take part anyway."""
+    for name in without_packs:
+        if name not in known:
+            raise UsageError(f"no pack is called {name!r}; known: {', '.join(sorted(known))}")
 
 
 def _refuse_text(argument: str, value: object) -> None:

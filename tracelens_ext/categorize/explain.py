@@ -25,6 +25,7 @@ class Match:
     verdict: Verdict  #: what it says
     place: str  #: the file and rule, or the plugin
     pattern: str | None = None  #: the rule's pattern, or None for Python
+    about: str | None = None  #: what the rule says it is for, or None
     condition: str | None = None  #: the rule's condition on the launching operation, or None
     holds: bool = True  #: whether the launching operation fulfils the condition
 
@@ -83,6 +84,7 @@ def _stage_matches(
                     bound.verdict,
                     bound.pack.where(bound.rule),
                     bound.rule.pattern,
+                    bound.rule.about,
                     bound.rule.cpu_op,
                     holds,
                 )

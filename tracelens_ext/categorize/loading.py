@@ -7,11 +7,13 @@ key comes with the nearest known one.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
+from tracelens_ext.categorize.own_name import own_name_pattern
 from tracelens_ext.categorize.rules import MOST_RULES, Example, PackKind, Rule, RulePack, too_large
 from tracelens_ext.errors import RuleError
 
@@ -20,6 +22,9 @@ _PACK_KEYS: Final = ("name", "priority", "selectable", "kind")
 _RULE_KEYS: Final = (
     "category",
     "pattern",
+    "about",
+    "own_name",
+    "unless",
     "vendor",
     "library",
     "cpu_op",
@@ -29,6 +34,7 @@ _RULE_KEYS: Final = (
     "not_examples",
 )
 _EXAMPLE_KEYS: Final = ("name", "cpu_op")
+_FLAGS: Final = re.compile(r"\(\?[A-Za-z]+\)")
 _HOMES: Final = (("[pack]", _PACK_KEYS), ("a [[rule]]", _RULE_KEYS))
 
 
@@ -147,18 +153,19 @@ def _rule(check: _Checker, table: object, number: int, *, kind: str, check_patte
         check.fail(
             where + "cpu_op", 'not allowed in a pack of kind "op": its pattern is the condition'
         )
-    pattern = check.text(table, "pattern", where) or ""
-    cpu_op = check.text(table, "cpu_op", where)
-    if check_patterns:
-        check.pattern(pattern, where + "pattern")
-        if cpu_op is not None:
-            check.pattern(cpu_op, where + "cpu_op")
+    pattern = check.any_of(table, "pattern", where, check_patterns) or ""
+    unless = check.any_of(table, "unless", where, check_patterns)
+    if check.boolean(table, "own_name", where):
+        pattern = own_name_pattern(pattern, unless)
+    elif unless is not None:
+        check.fail(where + "unless", "is about the kernel's own name: set own_name = true")
     return Rule(
         category=check.text(table, "category", where) or "",
         pattern=pattern,
+        about=check.text(table, "about", where),
         vendor=check.text(table, "vendor", where),
         library=check.text(table, "library", where),
-        cpu_op=cpu_op,
+        cpu_op=check.any_of(table, "cpu_op", where, check_patterns),
         priority=check.integer(table, "priority", where),
         name=check.text(table, "name", where),
         number=number,
@@ -219,6 +226,24 @@ class _Checker:
             got = "an empty text" if isinstance(value, str) else _kind_of(value)
             self.fail(where + key, f"expected a text, got {got}")
         return value
+
+    def any_of(
+        self, table: Mapping[str, Any], key: str, where: str, check_patterns: bool
+    ) -> str | None:
+        """A pattern, or a list of them as one pattern that finds what any of them finds."""
+        given = table.get(key)
+        if given is None:
+            return None
+        alone = not isinstance(given, list) or not given
+        parts: list[Any] = [self.text(table, key, where)] if alone else given
+        for part in parts:
+            if not isinstance(part, str) or not part.strip():
+                self.fail(where + key, f"expected a list of texts, got {_kind_of(part)} in it")
+            if check_patterns:
+                self.pattern(part, where + key)
+            if len(parts) > 1 and _FLAGS.match(part):
+                self.fail(where + key, f"in a list write the flags of {part!r} as (?i:...)")
+        return "|".join(parts)
 
     def integer(self, table: Mapping[str, Any], key: str, where: str) -> int:
         value = table.get(key, 0)

@@ -54,6 +54,7 @@ class Rule:
     Attributes:
         category: what the kernel does, in the words reports show.
         pattern: a regular expression, searched (not anchored) in the name, case-sensitive.
+        about: what the rule is for, in a few words, or None where its pattern says it.
         vendor: whose GPU the kernel runs on (`nvidia`, `amd`, `any`), or None.
         library: where the kernel comes from (`cublasLt`), or None.
         cpu_op: a regular expression that the launching CPU operation must contain, or None.
@@ -66,6 +67,7 @@ class Rule:
 
     category: str
     pattern: str
+    about: str | None = None
     vendor: str | None = None
     library: str | None = None
     cpu_op: str | None = None

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tracelens_ext.categorize.rules import RulePack
+
 _EXAMPLES: Final = 3
 _SHORTEST_STEM: Final = 5
 _SUFFIXES: Final = re.compile(r"(?: \[clone [^\]]*\]|\.kd)+$")
@@ -68,6 +70,19 @@ def draft_rules(groups: list[Unknown], title: str) -> str:
             *(f"    {_toml_text(name)}," for name in longest),
             "]",
         ]
+    return "\n".join([*lines, ""])
+
+
+def toml_pack(pack: RulePack) -> str:
+    """A pack as the text of a rule file."""
+    lines = ["[pack]", f"name = {_toml_text(pack.name)}"]
+    for rule in pack.rules:
+        lines += ["", "[[rule]]", f"category = {_toml_text(rule.category)}"]
+        lines.append(f"pattern = {_toml_text(rule.pattern)}")
+        for key in ("name", "about", "vendor", "library", "cpu_op"):
+            value = getattr(rule, key)
+            lines += [f"{key} = {_toml_text(value)}"] if value else []
+        lines += [f"priority = {rule.priority}"] if rule.priority else []
     return "\n".join([*lines, ""])
 
 

@@ -92,6 +92,7 @@ def chart(
         typer.Option("--maps", help="More engines and models: a JSON file, or a folder of them."),
     ] = None,
     rules: shared.Rules = None,
+    without_pack: shared.WithoutPack = None,
     force: shared.Force = False,
     quiet: shared.Quiet = False,
 ) -> None:
@@ -103,6 +104,7 @@ def chart(
     from tracelens_ext.chart.engines import check_models, known_models
     from tracelens_ext.chart.files import check_results, write_results
     from tracelens_ext.chart.specification import parse_inputs
+    from tracelens_ext.cli.load import AnalysisOptions
 
     wanted = parse_inputs([*(in_file or ()), *(inputs or ())], bare_files=categorizer is not None)
     if not wanted:
@@ -114,7 +116,16 @@ def chart(
     for note in check_results(out_dir, files, force=force):
         say(f"tracelens-ext: {note}", error=True)
     check_files(files)
-    options = [_options(given, categorizer, maps or (), rules or ()) for given in wanted]
+    options = [
+        AnalysisOptions(
+            True,
+            rules or (),
+            given.map_name if categorizer is None else categorizer,
+            maps=maps or (),
+            without_packs=without_pack or (),
+        )
+        for given in wanted
+    ]
     runs = _measured(wanted, options, per_device=per_device, nsys=nsys_cmd)
     for run in runs:
         for warning in run.warnings:
@@ -129,15 +140,6 @@ def chart(
     show_runs(runs, Console())
     for path in written:
         say(f"Wrote {path}")
-
-
-def _options(
-    given: ChartInput, categorizer: str | None, maps: Sequence[Path], rules: Sequence[Path]
-) -> AnalysisOptions:
-    from tracelens_ext.cli.load import AnalysisOptions
-
-    chosen = categorizer if categorizer is not None else given.map_name
-    return AnalysisOptions(True, rules, chosen, maps=maps)
 
 
 def _measured(

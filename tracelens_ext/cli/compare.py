@@ -61,6 +61,7 @@ def compare(
     rules: shared.Rules = None,
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
+    without_pack: shared.WithoutPack = None,
     unlinked_kernels: shared.UnlinkedKernels = True,
     micro_idle_thresh_us: shared.MicroIdle = None,
     top: Annotated[int, typer.Option(help="Operations and kernels to print.", min=0)] = 10,
@@ -88,7 +89,14 @@ def compare(
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
     for note in check_places(places, paths, force=force):
         say(f"tracelens-ext: {note}", error=True)
-    options = AnalysisOptions(True, rules or (), categorizer, unlinked_kernels, maps or ())
+    options = AnalysisOptions(
+        True,
+        rules or (),
+        categorizer,
+        unlinked_kernels,
+        maps or (),
+        without_packs=without_pack or (),
+    )
     told: set[str] = set()
     reports = [path for path in paths if is_report(path)]
     measured = [

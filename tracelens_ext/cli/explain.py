@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -11,6 +11,9 @@ from tracelens_ext.cli.messages import say
 
 if TYPE_CHECKING:
     from tracelens_ext.categorize.explain import Explanation, Match
+
+
+_LONGEST: Final = 200
 
 
 def explain(
@@ -26,6 +29,7 @@ def explain(
     rules: shared.Rules = None,
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
+    without_pack: shared.WithoutPack = None,
 ) -> None:
     """Show the category of a kernel, the rule that decides it, and what else would match.
 
@@ -38,7 +42,12 @@ def explain(
 
     if (name is None) == (op is None) or (op is not None and cpu_op is not None):
         raise UsageError("explain: give the NAME of a kernel, or --op OPERATION")
-    asked = KernelCategorizer.create(rules=rules or (), categorizer=categorizer, maps=maps or ())
+    asked = KernelCategorizer.create(
+        rules=rules or (),
+        categorizer=categorizer,
+        maps=maps or (),
+        without_packs=without_pack or (),
+    )
     if name is not None:
         explanation = explain_name(asked, name, cpu_op)
     else:
@@ -61,8 +70,12 @@ def explanation_lines(explanation: Explanation) -> list[str]:
         lines += [f"vendor    {winner.verdict.vendor}"] if winner.verdict.vendor else []
         lines += [f"library   {winner.verdict.library}"] if winner.verdict.library else []
         lines += [f"rule      {winner.verdict.rule}  ({winner.place})"]
-        lines += [f"pattern   {winner.pattern}"] if winner.pattern is not None else []
-        lines += [f"cpu_op    {winner.condition}"] if winner.condition else []
+        lines += [f"for       {winner.about}"] if winner.about else []
+        for label, pattern in (("pattern", winner.pattern), ("cpu_op", winner.condition)):
+            if pattern is not None:
+                whole = f"…  (whole: tracelens-ext rules show {winner.verdict.pack})"
+                cut = pattern if len(pattern) <= _LONGEST else pattern[:_LONGEST] + whole
+                lines.append(f"{label:8}  {cut}")
     held = [match for match in explanation.others if match.holds]
     failed = [match for match in explanation.others if not match.holds]
     if held:

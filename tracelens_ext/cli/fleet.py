@@ -65,6 +65,7 @@ def fleet(
     rules: shared.Rules = None,
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
+    without_pack: shared.WithoutPack = None,
     unlinked_kernels: shared.UnlinkedKernels = True,
     quiet: shared.Quiet = False,
     strict: Annotated[
@@ -93,6 +94,7 @@ def fleet(
             rules=rules or (),
             categorizer=categorizer,
             maps=maps or (),
+            without_packs=without_pack or (),
             include_unlinked_kernels=unlinked_kernels,
             cache=cache is not None,
             verify_cache=cache is not None and cache.verify,

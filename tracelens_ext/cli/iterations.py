@@ -41,6 +41,8 @@ def iterations(
     as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
     rules: shared.Rules = None,
     categorizer: shared.Categorizer = None,
+    maps: shared.Maps = None,
+    without_pack: shared.WithoutPack = None,
     unlinked_kernels: shared.UnlinkedKernels = True,
     top: Annotated[int, typer.Option(help="Iterations to print, the first ones.", min=0)] = 50,
 ) -> None:
@@ -51,7 +53,11 @@ def iterations(
 
     pattern = user_pattern(annotation, "annotation")
     options = AnalysisOptions(
-        rules=rules or (), categorizer=categorizer, unlinked_kernels=unlinked_kernels
+        rules=rules or (),
+        categorizer=categorizer,
+        unlinked_kernels=unlinked_kernels,
+        maps=maps or (),
+        without_packs=without_pack or (),
     )
     analyzer = analyze(trace, options)
     table = iteration_table(analyzer.work, pattern)

@@ -73,6 +73,7 @@ def kernels(
     rules: shared.Rules = None,
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
+    without_pack: shared.WithoutPack = None,
     force: shared.Force = False,
 ) -> None:
     """List kernels by count or duration; with --gaps, the idle time between them too."""
@@ -107,7 +108,10 @@ def kernels(
     )
     selection = gap_options.selection_of(pstep, pstep_by, stream, device, category)
     check_texts([output, gap_output], trace, force=force, json=json, every=every)
-    analyzer = analyze(trace, AnalysisOptions(True, rules or (), categorizer, maps=maps or ()))
+    chosen = AnalysisOptions(
+        True, rules or (), categorizer, maps=maps or (), without_packs=without_pack or ()
+    )
+    analyzer = analyze(trace, chosen)
     selected = gap_options.selected_text(selection, analyzer.work)
     statistics = kernel_statistics(analyzer.work, sort=sort.value, selection=selection)
     report = GapReport.of(analyzer.work, selection, options) if wants_gaps else None

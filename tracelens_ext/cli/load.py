@@ -27,11 +27,13 @@ class AnalysisOptions:
     unlinked_kernels: bool = True
     maps: Sequence[Path] = ()
     python_frames: bool = False
+    without_packs: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if not self.kernel_categories and (self.rules or self.categorizer):
+        if not self.kernel_categories and (self.rules or self.categorizer or self.without_packs):
             raise UsageError(
-                "--rules and --categorizer need kernel categories; leave out --no-kernel-categories"
+                "--rules, --categorizer and --without-pack need kernel categories; leave out"
+                " --no-kernel-categories"
             )
         if self.maps and not self.categorizer:
             raise UsageError("--maps needs --categorizer ENGINE:MODEL, which names one of them")
@@ -56,6 +58,7 @@ def analyze(trace: Path, options: AnalysisOptions) -> TreePerfAnalyzer:
             rules=options.rules,
             categorizer=options.categorizer,
             maps=options.maps,
+            without_packs=options.without_packs,
             include_unlinked_kernels=options.unlinked_kernels,
             add_python_func=options.python_frames,
             progress=progress,

@@ -65,6 +65,10 @@ Maps = Annotated[
     list[Path] | None,
     typer.Option("--maps", help="Folder of engine/model maps (JSON) for --categorizer."),
 ]
+WithoutPack = Annotated[
+    list[str] | None,
+    typer.Option("--without-pack", metavar="NAME", help="Switch off this pack; see `rules list`."),
+]
 UnlinkedKernels = Annotated[
     bool,
     typer.Option(

@@ -74,6 +74,7 @@ def report(
     rules: shared.Rules = None,
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
+    without_pack: shared.WithoutPack = None,
     unlinked_kernels: shared.UnlinkedKernels = True,
     *,
     report_options: ReportOptions,
@@ -91,7 +92,12 @@ def report(
     run = Run(
         wanted=Wanted(output, output_format, csv_dir, html),
         options=AnalysisOptions(
-            kernel_categories, rules or (), categorizer, unlinked_kernels, maps or ()
+            kernel_categories,
+            rules or (),
+            categorizer,
+            unlinked_kernels,
+            maps or (),
+            without_packs=without_pack or (),
         ),
         report_options=report_options,
         comparing=compare,

@@ -27,6 +27,7 @@ def list_rules(
     rules: shared.Rules = None,
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
+    without_pack: shared.WithoutPack = None,
     category: Annotated[
         str | None, typer.Option("--category", help="Only rules of this category.")
     ] = None,
@@ -36,7 +37,12 @@ def list_rules(
     """List the rules in the order in which they are tried."""
     from tracelens_ext.categorize import KernelCategorizer
 
-    asked = KernelCategorizer.create(rules=rules or (), categorizer=categorizer, maps=maps or ())
+    asked = KernelCategorizer.create(
+        rules=rules or (),
+        categorizer=categorizer,
+        maps=maps or (),
+        without_packs=without_pack or (),
+    )
     rows = [
         row
         for row in _rows(asked.packs)
@@ -48,9 +54,27 @@ def list_rules(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:
-        for line in _aligned([[row[key] or "-" for key in _SHOWN] for row in rows]):
+        for line in _aligned([[_shown(row, key) for key in _SHOWN] for row in rows]):
             typer.echo(line)
     _report_problems(asked)
+
+
+@app.command("show")
+def show(
+    pack: Annotated[str, typer.Argument(metavar="PACK", help="Its name, as in `rules list`.")],
+) -> None:
+    """Print a pack as a rule file, to read or to start from: rules show gemm > my.toml."""
+    from tracelens_ext.categorize.suggest import toml_pack
+    from tracelens_ext.report.json_text import json_safe
+
+    packs, _ = _installed_packs()
+    found = next((bound.pack for bound in packs if bound.pack.name == pack), None)
+    if found is None:
+        _refuse_unknown(pack, {bound.pack.name for bound in packs}, "no pack is called")
+    elif (found.source or "").endswith(".toml"):
+        typer.echo(Path(found.source or "").read_text(encoding="utf-8"), nl=False)
+    else:
+        typer.echo(json_safe(toml_pack(found)), nl=False)
 
 
 @app.command("check")
@@ -128,8 +152,13 @@ def suggest(
     say(f"{output}: {len(groups[:top])} rules to edit")
 
 
-_WIDEST = 40  # longer texts stand out of their column rather than widen it for all
-_SHOWN = ("rule", "category", "origin", "vendor", "library", "cpu_op", "pattern")
+_WIDEST = 40  # what is longer is cut, but for the last column
+_SHOWN = ("rule", "category", "origin", "vendor", "library", "cpu_op", "for")
+
+
+def _shown(row: dict[str, Any], key: str) -> str:
+    text = row[key] or "-"
+    return text if key == "for" or len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
 
 
 def _rows(packs: Sequence[BoundPack]) -> Iterator[dict[str, Any]]:
@@ -142,6 +171,7 @@ def _rows(packs: Sequence[BoundPack]) -> Iterator[dict[str, Any]]:
                 "vendor": rule.vendor,
                 "library": rule.library,
                 "cpu_op": rule.cpu_op,
+                "for": rule.about or rule.pattern,
                 "pattern": rule.pattern,
                 "pack": bound.pack.name,
                 "kind": bound.pack.kind,
@@ -149,7 +179,7 @@ def _rows(packs: Sequence[BoundPack]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _refuse_unknown(asked: str | None, known: set[str]) -> None:
+def _refuse_unknown(asked: str | None, known: set[str], what: str = "no rule is of") -> None:
     """Raise when nothing is called what was asked for."""
     from difflib import get_close_matches
 
@@ -157,13 +187,12 @@ def _refuse_unknown(asked: str | None, known: set[str]) -> None:
 
     if asked is not None and asked not in known:
         near = get_close_matches(asked, known, n=3, cutoff=0.4) or sorted(known)
-        raise UsageError(f"no rule is of {asked!r}; known: {', '.join(near)}")
+        raise UsageError(f"{what} {asked!r}; known: {', '.join(near)}")
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
     """Columns padded to their widest entry, but for the last."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    widths = [min(width, _WIDEST) for width in widths]
     return [
         "  ".join([*(text.ljust(w) for text, w in zip(row, widths[:-1], strict=False)), row[-1]])
         for row in rows

@@ -28,6 +28,7 @@ class PortableRules:
     categorizer: str | None = None  #: the name of a plugin, pack or map
     categorizer_file: Files = ()  #: instead of it a JSON file
     maps: Files = ()  #: files of engine/model maps
+    without_packs: tuple[str, ...] = ()  #: names of packs that take no part
 
     @classmethod
     def of(
@@ -35,6 +36,7 @@ class PortableRules:
         rules: Sequence[str | os.PathLike[str]],
         categorizer: str | os.PathLike[str] | None,
         maps: Sequence[str | os.PathLike[str]],
+        without_packs: Sequence[str] = (),
     ) -> PortableRules:
         """Read the files that a user names, once they have been found good.
 
@@ -45,7 +47,9 @@ class PortableRules:
 
         if categorizer is not None and not isinstance(categorizer, str | os.PathLike):
             raise UsageError("categorizer: a fleet takes a name or a JSON file, no function or map")
-        KernelCategorizer.create(rules=rules, categorizer=categorizer, maps=maps)
+        KernelCategorizer.create(
+            rules=rules, categorizer=categorizer, maps=maps, without_packs=without_packs
+        )
         chosen = None if categorizer is None else os.fspath(categorizer)
         is_file = chosen is not None and Path(chosen).suffix.lower() == ".json"
         return cls(
@@ -53,19 +57,20 @@ class PortableRules:
             None if is_file else chosen,
             (_file(Path(chosen)),) if chosen and is_file else (),
             tuple(_file(path) for place in maps for path in _map_files(Path(place))),
+            tuple(without_packs),
         )
 
     @property
     def digest(self) -> str:
         """A hash of all of it."""
-        content = hashlib.sha256(repr(self.categorizer).encode())
+        content = hashlib.sha256(repr((self.categorizer, self.without_packs)).encode())
         for files in (self.rules, self.categorizer_file, self.maps):
             content.update(repr([hashlib.sha256(text).hexdigest() for _, text in files]).encode())
         return content.hexdigest()
 
     def options(self) -> dict[str, Any]:
-        """The arguments `rules`, `categorizer` and `maps` of an analyzer, with files made here."""
-        return _options(self, worker_folder())
+        """The arguments about rules of an analyzer, with files made here."""
+        return {**_options(self, worker_folder()), "without_packs": self.without_packs}
 
 
 @lru_cache(maxsize=4)

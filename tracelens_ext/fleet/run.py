@@ -88,6 +88,7 @@ def run_fleet(
     rules: Sequence[str | os.PathLike[str]] = (),
     categorizer: str | os.PathLike[str] | None = None,
     maps: Sequence[str | os.PathLike[str]] = (),
+    without_packs: Sequence[str] = (),
     include_unlinked_kernels: bool = True,
     cache: bool = False,
     verify_cache: bool = False,
@@ -113,6 +114,7 @@ def run_fleet(
         rules: TOML files of categorisation rules that win over all others.
         categorizer: `"jax"`, `"vllm:gpt-oss"` …, or a JSON file with a map.
         maps: folders of engine/model maps that `categorizer` may name.
+        without_packs: names of rule packs that take no part.
         include_unlinked_kernels: whether GPU events whose launch is not in the trace count in the
             timelines.
         cache: whether files are looked for, and kept, in the user's cache of traces.
@@ -140,7 +142,7 @@ def run_fleet(
     if workers or scheduler is not None:
         settings = replace(settings, jobs=1)  # the traces are what is done side by side
     options = JobOptions(
-        rules=PortableRules.of(rules, categorizer, maps),
+        rules=PortableRules.of(rules, categorizer, maps, without_packs),
         unlinked_kernels=include_unlinked_kernels,
         settings=settings,
         cache=cache,

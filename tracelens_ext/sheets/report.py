@@ -131,6 +131,7 @@ def generate_perf_report_pytorch(
     rules: Sequence[str | os.PathLike[str]] = (),
     categorizer: CategorizerLike | None = None,
     maps: Sequence[str | os.PathLike[str]] = (),
+    without_packs: Sequence[str] = (),
     salvage: bool = False,
     gpu_arch_json_path: str | os.PathLike[str] | None = None,
     **options: Any,  # noqa: ANN401
@@ -148,6 +149,7 @@ def generate_perf_report_pytorch(
         rules: TOML files of categorisation rules; switches categories on.
         categorizer: who is asked before the built-in rules; switches categories on.
         maps: folders of engine/model maps that `categorizer` may name.
+        without_packs: names of rule packs that take no part; switches categories on.
         salvage: whether the events before the place where a file is cut off or damaged are
             analysed; the notes of the report say what is lost.
         gpu_arch_json_path: TraceLens's description of a GPU; the same as `device_peaks`.
@@ -181,6 +183,7 @@ def generate_perf_report_pytorch(
         rules=rules,
         categorizer=categorizer,
         maps=maps,
+        without_packs=without_packs,
         salvage=salvage,
     )
     report = build_perf_report(analyzer, chosen)
