@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shlex
 import shutil
@@ -41,6 +42,8 @@ def made(short_demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     for name in ("run1.nsys-rep", "run2.nsys-rep", "new.nsys-rep"):
         report(folder / name)
     (folder / "engine_def.json").write_text(blocks("json")[0], encoding="utf-8")
+    of_vllm = {"vllm": {"llama": {"gemm|nvjet": "gemm", "CUDA mem": "memops", ".*": "misc"}}}
+    (folder / "vllm_engine_model.json").write_text(json.dumps(of_vllm), encoding="utf-8")
     fake_nsys(folder)
     return folder
 
