@@ -142,8 +142,11 @@ def test_odd_ranks_do_not_stop_the_others(ranks: Path, tmp_path: Path) -> None:
         (ranks / f"rank{rank}.json").unlink()
     assert len(fleet(ranks, tmp_path / "none").tables["stragglers"]) == 0
     maker.launched(ALL_REDUCE, 20, 5, correlation=1, at=1)
+    maker.kernel("backwards", 30, -5)
     (ranks / "cpu_only.json").write_text(json.dumps(maker.document()))
-    assert len(fleet(ranks, tmp_path / "alone").tables["ranks"]) == 1
+    result = fleet(ranks, tmp_path / "alone")
+    assert len(result.tables["ranks"]) == 1
+    assert "1 events of 1 trace could not be used and are dropped." in result.notes
 
 
 # Failures.

@@ -261,7 +261,7 @@ def _finish(
         kept=len(done) - len(tally.fresh),
         failed=len(tally.failed) + len(not_found),
         missing=missing,
-        notes=[*_rank_notes(done), *world_notes, *found_notes, *notes],
+        notes=[*_rank_notes(done), *world_notes, *found_notes, *_dropped_notes(done), *notes],
         problems=list(tally.problems),
     )
 
@@ -362,6 +362,15 @@ def _rank_notes(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
         listed = ", ".join(map(str, shared[:5])) + more
         notes.append(f"Several traces are of the same rank: {listed}.")
     return notes
+
+
+def _dropped_notes(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say how many events could not be used."""
+    dropped = [about["dropped"] for about in done.values() if about["dropped"]]
+    if not dropped:
+        return []
+    traces = "1 trace" if len(dropped) == 1 else f"{len(dropped)} traces"
+    return [f"{sum(dropped):,} events of {traces} could not be used and are dropped."]
 
 
 def _left_out(marks: Mapping[str, object], jobs: Sequence[TraceJob]) -> list[str]:

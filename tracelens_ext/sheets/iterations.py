@@ -48,12 +48,13 @@ SHEETS = [
             process, device: where there are several
             start_ms: since the trace's first event
             wall_time_ms: of the annotation, on the host
-            busy_time_ms: busy time of what was launched in it: the sum of the three that follow
+            busy_time_ms: busy time of what was launched in it, and of what started in it without a launch in
+             the trace: the sum of the three that follow
             computation_time_ms: kernels that neither communicate nor copy, and memsets
             exposed_comm_time_ms: communication (by the built-in rules) that none of those hid
             exposed_memcpy_time_ms: copies that neither hid
             idle_time_ms: of the wall time, while the device ran nothing at all
-            kernels [kernels]: launched in it
+            kernels [kernels]: of its GPU work
             whole: it ended before the recording did, and launched GPU work
             odd: the columns in which it is odd
             CATEGORY_time_ms: when categories are on: summed durations
@@ -89,7 +90,7 @@ SHEETS = [
             mad [as `column`]: median absolute deviation
             min [as `column`]: the least
             max [as `column`]: the largest
-            odd [iterations]: beyond three of `mad` from the median
+            odd [iterations]: beyond three of `mad`, and 5 %, from the median
             """,
         table=lambda analyzer, options: _found(analyzer, options).statistics,
         when=[GPU_EVENTS, _HAS_ITERATIONS],
