@@ -50,7 +50,7 @@ def index_table(described: Sequence[Sheet]) -> str:
         when = [condition.words for condition in sheet.when]
         when += [f"`{sheet.asked_by}=True`"] if sheet.asked_by else []
         method = f"`{sheet.method}`" if sheet.method else ""
-        lines.append(_row(f"[`{sheet.name}`](#{sheet.name})", "; ".join(when), method))
+        lines.append(_row(f"[`{sheet.name}`](#{sheet.name.lower()})", "; ".join(when), method))
     return INDEX_HEAD + "".join(lines)
 
 
