@@ -39,12 +39,13 @@ for optional in ("xlsxwriter", "jinja2", "plotly"):
         importlib.import_module(optional)
     except ImportError:
         pass
-import tracelens_ext.analysis, tracelens_ext.categorize, tracelens_ext.readers
-import tracelens_ext.report
-for package in ("analysis", "categorize", "readers", "report"):
-    for module in pkgutil.iter_modules([os.path.join(tracelens_ext.__path__[0], package)]):
+import tracelens_ext
+PACKAGES = ("analysis", "cache", "categorize", "hooks", "readers", "report", "sheets")
+for package in map("tracelens_ext.{}".format, PACKAGES):
+    found = importlib.import_module(package)
+    for module in pkgutil.walk_packages(found.__path__, f"{package}."):
         try:
-            importlib.import_module(f"tracelens_ext.{package}.{module.name}")
+            importlib.import_module(module.name)
         except ImportError:
             pass
 """

@@ -313,3 +313,21 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+# What a notebook shows.
+
+
+def test_a_notebook_says_what_the_analyzer_holds(tmp_path: Path) -> None:
+    path = tmp_path / "<b>.json"
+    path.write_text(json.dumps(cuda_graph_example()), encoding="utf-8")
+    analyzer = TreePerfAnalyzer(path, use_kernel_name_categories=True)
+    assert repr(analyzer) == (
+        f"<TreePerfAnalyzer of {str(path)!r}: 3 GPU events, 1 device, 1 CPU operation,"
+        " kernel categories; tables: get_df_…()>"
+    )
+    page = analyzer._repr_html_()
+    assert "&lt;b&gt;.json" in page
+    assert "<b>.json" not in page
+    assert "GPU time unlinked (%)" in page
+    assert "get_df_kernel_summary(), " in page

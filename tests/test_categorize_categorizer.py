@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -222,7 +223,28 @@ def test_a_function_may_be_called_like_a_plugin() -> None:
     asked = KernelCategorizer.create(
         categorizer=py, registry=registry(py=python_plugin(["plugin"]))
     )
-    assert asked.categorize(["k"]).category == ["plugin"]
+    with pytest.warns(UserWarning, match="categorizer py: has no category for any of 1 kernels"):
+        assert asked.categorize(["k"]).category == ["plugin"]
+
+
+def test_a_function_of_one_name_is_told_what_is_expected() -> None:
+    def lower(name: Any) -> Any:
+        return "GEMM" if "gemm" in name.lower() else None
+
+    def contains(name: Any) -> Any:
+        return "GEMM" if "gemm" in name else None
+
+    hint = r"give a function f of one name as lambda table: \[f\(name\) for name in"
+    with pytest.raises(UsageError, match=hint):
+        KernelCategorizer.create(categorizer=contains, registry=registry()).categorize(["gemm"])
+    with pytest.raises(AttributeError) as caught:
+        KernelCategorizer.create(categorizer=lower, registry=registry()).categorize(["gemm"])
+    (note,) = caught.value.__notes__
+    assert re.search(hint, note)
+    asked = KernelCategorizer.create(
+        categorizer=lambda table: [lower(name) for name in table.kernel_name], registry=registry()
+    )
+    assert asked.categorize(["a_gemm"]).category == ["GEMM"]
 
 
 def test_an_error_in_the_callers_own_function_is_the_callers_to_see() -> None:

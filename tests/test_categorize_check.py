@@ -74,6 +74,27 @@ def test_each_fault_is_found(rules: list[Rule], problem: str) -> None:
     assert found[0].startswith(problem)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "hidden"),
+    [
+        (Rule("A", "foo"), Rule("B", "foo"), True),
+        (Rule("A", "foo"), Rule("B", "foo", cpu_op="mm"), True),
+        (Rule("A", "foo", cpu_op="mm"), Rule("B", "foo"), False),
+        (Rule("A", ".*"), Rule("B", "bar"), True),
+        (Rule("A", "foo|ba"), Rule("B", r"food\d|bar"), True),
+        (Rule("A", "foo|ba"), Rule("B", r"food\d|rab"), False),
+        (Rule("A", "foo"), Rule("B", "(?i)food"), False),
+        (Rule("A", "foo"), Rule("B", "food", priority=1), False),
+    ],
+)
+def test_a_rule_behind_one_that_finds_all_its_names_is_named(
+    first: Rule, second: Rule, hidden: bool
+) -> None:
+    found = [problem for _, problem in findings(first, second) if "can never win" in problem]
+    expected = "can never win: x:1 comes first and finds every name that it finds"
+    assert found == [expected] * hidden
+
+
 def test_rules_of_other_packs_can_take_the_examples() -> None:
     first = RulePack("first", (Rule("A", "foo", examples=names("foo")),))
     second = RulePack("second", (Rule("B", "foo_", examples=names("foo_")),))

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from categorize_helpers import FakeEntryPoint
 
-from tracelens_ext.categorize import CATEGORIES, check_pack, load_pack
+from tracelens_ext.categorize import CATEGORIES, KernelCategorizer, check_pack, load_pack
 from tracelens_ext.categorize.offered import offered_packs, python_hooks
 from tracelens_ext.cli import run
 from tracelens_ext.hooks import PluginRegistry, hookspecs
@@ -146,3 +146,21 @@ def test_every_category_is_on_the_page() -> None:
     text = (DOCS / "categories.md").read_text(encoding="utf-8")
     for category in CATEGORIES:
         assert f"`{category}`" in text
+
+
+def test_adding_a_rule_is_one_hunk(tmp_path: Path) -> None:
+    """The example of the page on the architecture, applied to its pack, is sound and is asked."""
+    (diff,) = [d for d in blocks("architecture.md", "diff") if "b/categorizers/" in d]
+    header, _, _, *lines = diff.splitlines()
+    before, after = (
+        "".join(f"{line[1:]}\n" for line in lines if line[:1] in kept) for kept in (" -", " +")
+    )
+    source = (DOCS.parent / header.removeprefix("--- a/")).read_text(encoding="utf-8")
+    assert source.count(before) == 1
+    changed = tmp_path / "changed.toml"
+    changed.write_text(source.replace(before, after), encoding="utf-8")
+    assert check_pack(load_pack(changed)) == []
+    (example,) = re.findall(r'^\+examples = \["(.*)"\]$', diff, flags=re.MULTILINE)
+    categorizer = KernelCategorizer.create(rules=[changed])
+    assert categorizer.categorize([example]).category == ["MoE Routing"]
+    assert KernelCategorizer.create().categorize([example]).category != ["MoE Routing"]

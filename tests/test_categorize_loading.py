@@ -79,6 +79,9 @@ RULE = "[[rule]]\ncategory = 'A'\npattern = 'a'\n"
     [
         (RULE + "patern = 'b'", "rule 1: unknown key 'patern'; did you mean 'pattern'?"),
         (RULE + RULE + "exampels = []", "rule 2: unknown key 'exampels'; did you mean 'examples'?"),
+        (RULE + "kind = 'op'", "rule 1: unknown key 'kind'; it belongs in [pack]"),
+        ("kind = 'op'\n" + RULE, "unknown key 'kind'; it belongs in [pack]"),
+        ("[pack]\npattern = 'x'\n" + RULE, "[pack]: unknown key 'pattern'; it belongs in a [[rule"),
         (RULE + "zzz = 1", "rule 1: unknown key 'zzz'; known: category, pattern, vendor"),
         ("[[rules]]\ncategory = 'A'", "unknown key 'rules'; did you mean 'rule'?"),
         ("[[rule]]\npattern = 'a'", "rule 1: category: missing; expected a text"),

@@ -90,7 +90,34 @@ def test_maps_are_picked_up_by_being_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a map", encoding="utf-8")
     assert [pack.name for pack in load_maps(tmp_path)] == ["DEF:ABC", "GHI:m", "GHI:n"]
     asked = KernelCategorizer.create(categorizer="GHI:n", maps=[tmp_path], registry=registry())
-    assert categories(asked, "x", "y") == ["z", "Uncategorized"]
+    assert categories(asked, "x", "y") == ["z", "(no pattern)"]
+
+
+def test_what_an_engine_map_has_no_pattern_for_is_one_category_and_no_built_in_one() -> None:
+    asked = KernelCategorizer.create(categorizer={"DEF": {"ABC": {"nvjet": "b"}}})
+    names = ["nvjet_tst_64x8", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)", "Memset (Device)"]
+    decisions = asked.categorize(names)
+    assert decisions.category == ["b", "(no pattern)", "(no pattern)"]
+    assert decisions.known == [True, False, False]
+
+
+def test_other_json_in_a_folder_of_maps_is_passed_over(tmp_path: Path) -> None:
+    others = ('{"name": "x", "scripts": {"a": "b"}}', "[1", '{"a": {"b": {"(": "c"}}}', "[]")
+    for number, text in enumerate(others):
+        (tmp_path / f"{number}.json").write_text(text, encoding="utf-8")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "def.json").write_text(json.dumps(DEF_MAP), encoding="utf-8")
+    maps = [tmp_path]
+    asked = KernelCategorizer.create(categorizer="DEF:ABC", maps=maps, registry=registry())
+    assert categories(asked, "H") == ["gemm"]
+    with pytest.raises(UsageError, match=r"passed over: .*0\.json: name: expected .* and 1 more"):
+        KernelCategorizer.create(categorizer="DEF:XYZ", maps=maps, registry=registry())
+
+
+def test_keys_of_a_class_map_are_numbered_as_written() -> None:
+    asked = KernelCategorizer.create(categorizer={"a": "x", "b": "y"}, registry=registry())
+    rules = asked.categorize(["a", "b", "ncclKernel", "zzz"]).rule
+    assert rules == ["categorizer:1", "categorizer:2", "categorizer:nccl", "categorizer:others"]
 
 
 def test_maps_in_the_users_configuration_folder(
@@ -158,3 +185,12 @@ def test_an_unknown_name_lists_those_known(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean 'DEF:ABC'") as caught:
         KernelCategorizer.create(categorizer="DEF:AB", maps=[tmp_path], registry=registry())
     assert caught.value.exit_code == 2
+
+
+def test_a_key_that_occurs_twice_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "map.json"
+    path.write_text('{"vllm": {"llama": {"gemm": "a", "attn": "b", "gemm": "c"}}}')
+    with pytest.raises(RuleError, match=r"map\.json: the key 'gemm' occurs twice"):
+        load_maps(path)
+    with pytest.raises(RuleError, match="the key 'gemm' occurs twice; case does not matter"):
+        substring_pack({"GEMM": "a", "gemm": "b"})

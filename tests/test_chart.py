@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.chart.non_overlapped import non_overlapped_time
 from tracelens_ext.chart.runs import NOT_GPU, measure_devices, measure_run
 from tracelens_ext.chart.specification import ChartInput, parse_inputs
 from tracelens_ext.chart.tables import ELAPSED, category_table, input_table, kernel_table
 from tracelens_ext.errors import TraceError, UsageError
-from tracelens_ext.intervals import union_length
+from tracelens_ext.intervals import non_overlapped_time, union_length
 
 DEF_ABC = {
     "DEF": {"ABC": {"^H|^I": "gemm", "J|K": "attn", "CUDA mem": "non-gpu-H_D_memops", ".*": "misc"}}
@@ -144,11 +143,18 @@ def test_directions_can_be_told_apart_and_rules_of_the_user_win(tmp_path: Path) 
     assert run.category == ["up", "down", "rest", "mine"]
 
 
-def test_a_map_that_says_nothing_of_copies_leaves_them_memory_ops() -> None:
+def test_what_is_left_of_a_map_takes_copies_too() -> None:
     maker = TraceMaker()
     maker.gpu("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 0, 10)
-    run = measure_run(analyzed(maker, {"gemm": "gemm"}).work, an_input(), 0)
-    assert run.category == ["Memory Ops"]
+    maker.gpu("gpu_memset", "Memset (Device)", 40, 2)
+    for mapping, category in (
+        ({"gemm": "gemm"}, "others"),
+        ({"DEF": {"ABC": {"nvjet": "b", ".*": "misc"}}}, "misc"),
+        ({"DEF": {"ABC": {"nvjet": "b"}}}, "(no pattern)"),
+    ):
+        analyzer = analyzed(maker, mapping)
+        assert set(measure_run(analyzer.work, an_input(), 0).category) == {category}
+        assert set(analyzer.get_df_kernel_summary()["kernel_category"]) == {category}
 
 
 def test_builtin_categories_do_too() -> None:

@@ -47,7 +47,8 @@ def rows(text: str) -> list[list[str]]:
 
 
 def statistic(iterations: int = 2, **options: Any) -> ClassStatistics:
-    given: dict[str, Any] = {"nvtx": rows(RANGES), "mem": rows(MEMORY), "nvtx_iter_name": "step"}
+    given: dict[str, Any] = {"nvtxes": rows(RANGES), "mems": rows(MEMORY)}
+    given["nvtx_iter_name"] = "step"
     report = StatisticClassifier(CLASSES).statistic(iterations, rows(KERNELS), **given | options)
     return report.statistics
 
@@ -165,27 +166,27 @@ def test_a_number_of_ranges_that_differs_is_a_warning() -> None:
 def test_ranges_shorter_than_the_kernels_are_a_warning() -> None:
     short = RANGES.replace("5000001", "1").replace("5000000", "1")
     with pytest.warns(UserWarning, match="shorter than the kernels"):
-        found = statistic(nvtx=rows(short))
+        found = statistic(nvtxes=rows(short))
     assert found.exposed_ns < 0
 
 
 def test_the_tag_matches_exactly_and_the_nearest_are_named() -> None:
     more = RANGES + "".join(f"name {n},1,1,1,PushPop,1,1,1\n" for n in range(9))
     with pytest.raises(UsageError, match="no NVTX range is called 'Step'") as caught:
-        statistic(nvtx=rows(more), nvtx_iter_name="Step")
+        statistic(nvtxes=rows(more), nvtx_iter_name="Step")
     near = re.findall("'(.*?)'", str(caught.value).partition("nearest: ")[2])
     assert len(near) == 5
     assert near[0] == "step"
     only_header = rows(RANGES)[:1]
     with pytest.raises(UsageError, match="there are no ranges that started GPU work"):
-        statistic(nvtx=only_header)
+        statistic(nvtxes=only_header)
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"iterations": 0}, "num_iters is 0; give a whole number from 1"),
-        ({"iterations": True}, "num_iters is True"),
+        ({"iterations": 0}, "iter_times is 0; give a whole number from 1"),
+        ({"iterations": True}, "iter_times is True"),
         ({"num_processes": 1.5}, "num_processes is 1.5"),
         ({"nvtx_iter_name": None}, "needs nvtx_iter_name"),
     ],
@@ -277,8 +278,89 @@ def test_directions_are_short_and_other_spellings_stay() -> None:
     memory.append(Total("Memcpy HtoD (Pinned -> Device)", 1, 1))
     found = compute(ClassMap({}), [], memory, iterations=1, gpus=1)
     shown = [line.name for line in found.memory or ()]
-    assert shown[:5] == [f"[CUDA memcpy {name}]" for name in ("D2D", "H2D", "D2H", "P2P", "DtoD")]
+    assert shown[:5] == [
+        f"[CUDA memcpy {name}]" for name in ("D2D", "H2D", "D2H", "Peer-to-Peer", "DtoD")
+    ]
     assert shown[5] == memory[5].name
+
+
+def test_collectives_and_operations_stay_in_the_order_of_their_table() -> None:
+    kernels = [Total(f"ncclDevKernel_{name}_x", time, 1) for name, time in (("B", 1), ("A", 9))]
+    memory = [Total("[CUDA memset]", 1, 1), Total("[CUDA memcpy Host-to-Device]", 9, 1)]
+    found = compute(ClassMap({}), kernels, memory, iterations=1, gpus=1)
+    assert [line.name for line in found.nccl] == ["B", "A"]
+    assert [line.name for line in found.memory or ()] == ["[CUDA memset]", "[CUDA memcpy H2D]"]
+
+
+@pytest.mark.parametrize(("tag", "in_table"), [("step", ":step"), (":step", "step")])
+def test_a_colon_before_a_tag_is_the_default_domain(tag: str, in_table: str) -> None:
+    found = statistic(nvtxes=rows(RANGES.replace("step", in_table)), nvtx_iter_name=tag)
+    assert found.ranges is not None
+    assert found.ranges.count == 2
+
+
+def test_rows_that_are_missing_are_a_warning(tmp_path: Path) -> None:
+    without = KERNELS.replace("20.0,2000000,9,1.0,1.0,1,1,0.0,loop_FUSION_2\n", "")
+    with pytest.warns(UserWarning, match="kernel table: its rows are 83 % of the time"):
+        StatisticClassifier(CLASSES).statistic(2, rows(without))
+    path = tmp_path / "k.csv"
+    path.write_text(KERNELS[:-5])
+    with pytest.warns(UserWarning, match=r"k\.csv: its last line does not end"):
+        StatisticClassifier(CLASSES).statistic(2, path)
+
+
+# As scripts for the original call it.
+
+
+def test_arguments_and_attributes_of_the_original() -> None:
+    classifier = StatisticClassifier(name_to_class_map=CLASSES)
+    assert classifier.name_to_class_map["xmma_gemm"] == "gemm"
+    report = classifier.statistic(
+        iter_times=2,
+        kernels=rows(KERNELS),
+        nvtxes=rows(RANGES),
+        mems=rows(MEMORY),
+        num_processes=1,
+        with_header=True,
+        kernel_name_idx=8,
+        nvtx_iter_name="step",
+    )
+    assert report.kernel_total_time_per_iter == 4.5
+    assert report.kernel_total_instancess_per_iter == 10
+    assert (report.kernel_total_time, report.kernel_total_instances) == (9.0, 23)
+    assert report.kernel_statistic_table["gemm"] == [3.0, 5, 6.0, 11]
+    assert report.nccl_total_time == 3.000001
+    assert (report.nccl_total_kernels_per_iter, report.nccl_total_kernels) == (2, 5)
+    assert list(report.nccl_statistic_table) == ["AllGather"]
+    assert report.mem_statistic_table is not None
+    assert report.mem_statistic_table["[CUDA memset]"] == [1.0, 2, 2.0, 5]
+    assert (report.nvtx_range_count, report.nvtx_total_range_time) == (2, 10.000001)
+    two = StatisticClassifier(CLASSES).statistic(1, rows(KERNELS), None, None, 2)
+    assert two.kernel_total_time_per_iter == 4.5, "the fifth argument is num_processes"
+
+
+def test_show_without_a_title_has_no_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    StatisticClassifier(CLASSES).statistic(2, rows(KERNELS)).show()
+    assert capsys.readouterr().out.startswith("Kernel time per iteration: 4.500 (ms)\n")
+
+
+def test_tables_without_a_header_are_read_by_places(tmp_path: Path) -> None:
+    kernels = [[row[8], row[1], row[2]] for row in rows(KERNELS)[1:]]
+    path = tmp_path / "mem.csv"
+    path.write_text(MEMORY.partition("\n")[2])
+    report = StatisticClassifier(CLASSES).statistic(
+        *(2, kernels, rows(RANGES)[1:], path),
+        with_header=False,
+        kernel_name_idx=0,
+        nvtx_iter_name="step",
+    )
+    assert report.text("Run") == LAYOUT
+    slow = StatisticClassifier({}).statistic(
+        1, pd.DataFrame(kernels), with_header=False, time_scale_to_ms=1e-3, kernel_name_idx=0
+    )
+    assert slow.kernel_total_time == 9000.0
+    with pytest.raises(UsageError, match="time_scale_to_ms is 7"):
+        StatisticClassifier({}).statistic(1, kernels, with_header=False, time_scale_to_ms=7)
 
 
 def test_sizes_go_with_memory_operations() -> None:
@@ -326,7 +408,7 @@ def test_names_cannot_act_on_a_terminal() -> None:
 
 def test_tables_for_notebooks() -> None:
     report = StatisticClassifier(CLASSES).statistic(
-        2, pd.read_csv(io.StringIO(KERNELS)), mem=rows(MEMORY)
+        2, pd.read_csv(io.StringIO(KERNELS)), mems=rows(MEMORY)
     )
     tables = report.tables("Run")
     assert list(tables) == ["inputs", "kernel_classes", "nccl", "memory_operations", "kernels"]

@@ -44,7 +44,14 @@ def loaded(folder: Path, *inputs: Any, **members: Any) -> tuple[InputSpec, ...]:
     return load_configuration(path).inputs
 
 
+def write(folder: Path, *names: str) -> None:
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / name).touch()
+
+
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    write(tmp_path, "k.csv", "n.csv", "m.csv")
     (spec,) = loaded(tmp_path, csv_input())
     assert spec == InputSpec(
         title="A",
@@ -60,6 +67,38 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert spec.files == [Path("/x/k.csv")]
 
 
+def test_paths_are_looked_up_in_the_current_folder_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "example", "k.csv", "n.csv", "m.csv")
+    monkeypatch.chdir(tmp_path)
+    files = {"kernel_sum": "example/k.csv", "mem_time_sum": "m.csv"}
+    (spec,) = loaded(Path("example"), csv_input(nsys_csv_file_path=files))
+    assert spec.files == [Path("example/k.csv"), Path("example/m.csv")]
+    assert not spec.missing
+    (spec,) = loaded(Path("example"), csv_input(nsys_csv_file_path={"kernel_sum": "no.csv"}))
+    places = "example/no.csv nor " + str(tmp_path / "no.csv")
+    key = "inputs[0].nsys_csv_file_path.kernel_sum"
+    assert spec.missing == f"example/config.json: {key}: there is neither {places}; check the path"
+
+
+def test_what_the_original_accepts_is_accepted(tmp_path: Path) -> None:
+    write(tmp_path, "k.csv", "n.csv", "m.csv")
+    old = ARGUMENTS | {"kernel_name_idx": 8, "with_header": True, "nvtx_tag_idx": 0}
+    (spec,) = loaded(tmp_path, csv_input(format="CSV", analysis_args=old))
+    (same,) = loaded(tmp_path, csv_input())
+    keys = "kernel_name_idx, with_header, nvtx_tag_idx"
+    assert spec.notes == (f"{keys}: not needed; the titles of a table tell its columns",)
+    assert spec.files == same.files
+
+
+def test_a_key_that_occurs_twice_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"kernel_to_class_map": {"a": "x", "b": "y", "a": "z"}}')
+    with pytest.raises(ConfigurationError, match=r"config\.json: the key 'a' occurs twice"):
+        load_configuration(path)
+
+
 @pytest.mark.parametrize("missing", [{}, {"nvtx_proj_trace": None, "mem_time_sum": None}])
 def test_ranges_and_memory_may_be_null_or_absent(missing: dict[str, None], tmp_path: Path) -> None:
     files = {"kernel_sum": "k.csv"} | missing
@@ -69,6 +108,7 @@ def test_ranges_and_memory_may_be_null_or_absent(missing: dict[str, None], tmp_p
 
 @pytest.mark.parametrize("chosen", ["nsys-rep", "sqlite"])
 def test_reports(chosen: str, tmp_path: Path) -> None:
+    write(tmp_path, "r.nsys-rep", "r.sqlite")
     (spec,) = loaded(tmp_path, report_input(format=chosen))
     assert spec == InputSpec(
         title="r", trace=tmp_path / "r.nsys-rep", iterations=5, gpus=2, tag="step"
@@ -203,8 +243,8 @@ def test_plain_json_stays_as_it_is(value: object, indent: int | None) -> None:
 
 def test_a_class_map_alone_or_in_a_configuration(tmp_path: Path) -> None:
     path = tmp_path / "map.json"
-    path.write_text('// mine\n{"Softmax": "a", "gemm": "b", "Softmax": "c",}')
-    assert list(load_class_map(path).items()) == [("Softmax", "c"), ("gemm", "b")]
+    path.write_text('// mine\n{"Softmax": "a", "gemm": "b",}')
+    assert list(load_class_map(path).items()) == [("Softmax", "a"), ("gemm", "b")]
     loaded(tmp_path, csv_input())
     assert load_class_map(tmp_path / "config.json") == {"a": "b"}
 

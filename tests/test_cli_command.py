@@ -121,3 +121,17 @@ def test_what_is_meant_is_taken(arguments: tuple[str, ...], expected: dict[str, 
 def test_what_is_forgotten_is_said(arguments: tuple[str, ...], name: str) -> None:
     with pytest.raises(Exception, match=f"Option '{name}' requires an argument"):
         parsed(*arguments)
+
+
+@pytest.mark.parametrize("rest", [["-o", ""], ["--output="], ["--html", ""], ["--rules", ""]])
+def test_an_empty_value_is_said(rest: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("a.json"), training(2))
+    assert run(["report", "a.json", *rest]) == 2
+    name = rest[0].rstrip("=")
+    said = f"Option '{name}' has an empty value; give one, or leave the option out"
+    assert said in capsys.readouterr().err
+    assert [path.name for path in Path().iterdir()] == ["a.json"]
+
+
+def test_a_title_may_be_empty() -> None:
+    assert parsed("--title", "", "a")["title"] == parsed("--title=", "a")["title"] == ""

@@ -47,3 +47,15 @@ def test_explain_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None
     captured = capsys.readouterr()
     assert "no categorizer is called 'nobody'" in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_explain_an_operation(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write_pack(tmp_path, "mine", ("Mine", "^aten::mm$"), head='[pack]\nkind = "op"\n')
+    assert run(["explain", "--op", "aten::mm", "--rules", "mine.toml"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("category  Mine\nrule      mine:1  (mine.toml: rule 1)\n")
+    assert "  GEMM  operations:" in out
+    assert run(["explain", "--op", "zz::unheard"]) == 0
+    assert "is judged by the first kernel it launches" in capsys.readouterr().out
+    for wrong in (["x", "--op", "y"], [], ["--op", "y", "--cpu-op", "z"]):
+        assert run(["explain", *wrong]) == 2

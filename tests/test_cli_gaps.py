@@ -53,7 +53,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def test_the_answer_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys)
     lines = out.splitlines()
-    assert lines[:12] == [
+    assert lines[:11] == [
         "=== GPU IDLE TIME GAP ANALYSIS ===",
         "",
         (
@@ -62,13 +62,12 @@ def test_the_answer_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         "",
         "Total gaps found: 2",
-        "Total idle time: 101.00 μs",
+        "Total idle time: 51.000 μs (no stream busy)",
         "Average gap duration: 50.50 μs",
-        "Of that, other streams of the device were busy for 50.00 μs, none was for 51.00 μs",
         "",
         "Active streams: 2",
-        "  Stream 7: 2 gaps, 101.00 μs idle time",
-        "  Stream 9: 0 gaps, 0.00 μs idle time",
+        "  Stream 7: 2 gaps, 101.000 μs idle time, 50.000 μs of it beside another stream",
+        "  Stream 9: 0 gaps, 0.000 μs idle time, 0.000 μs of it beside another stream",
     ]
     assert "GAP DURATION HISTOGRAM:" in out
     assert "TOP 2 KERNEL PAIRS BY AVERAGE GAP DURATION:" in out
@@ -88,7 +87,7 @@ def test_streams_are_named_as_far_as_needed(capsys: pytest.CaptureFixture[str]) 
     maker = example()
     maker.kernel("k", 0, 5, device=1, stream=7)
     write(Path("trace.json"), maker)
-    assert "  Device 0, stream 7: 2 gaps, 101.00 μs idle time" in printed(capsys)
+    assert "  Device 0, stream 7: 2 gaps, 101.000 μs idle time" in printed(capsys)
 
 
 def test_the_histogram_and_its_bounds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +108,7 @@ def test_the_text_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Wrote gaps.txt" in printed(capsys, "--gap-output", "gaps.txt", "--gap-sort", "max")
     text = Path("gaps.txt").read_text(encoding="utf-8")
     assert text.startswith("DETAILED GPU GAP ANALYSIS\n" + "=" * 50 + "\n")
-    assert "Total gaps found: 2\nTotal idle time: 101.00 μs\n" in text
+    assert "Total gaps found: 2\nTotal idle time: 51.000 μs (no stream busy)\n" in text
     assert text.count(" μs: ") == 20, "bins of the histogram"
     assert (
         "Idle Time by What the Host Was In:\n" + "-" * 50 + "\n"
@@ -130,8 +129,16 @@ def test_the_text_file(capsys: pytest.CaptureFixture[str]) -> None:
         "  Min Gap: 100.00 μs\n"
         "  Std Dev: 0.00 μs\n"
         "  Total Gap Time: 100.00 μs\n"
-        "  Main Cause: host\n" + "-" * 30 + "\n"
+        "  Main Cause: host\n"
+        "  Full Names (1 gap): void at::native::reduce_kernel<1>(int) → gemm\n" + "-" * 30 + "\n"
     ) in text
+    assert (
+        "Idle Time by Cause:\n" + "-" * 50 + "\n"
+        "Device, host: 1 gap, 40.00 μs (78.4% of idle time), average 40.00 μs, max 40.00 μs,"
+        " beside another stream 0.00 μs\n"
+    ) in text
+    assert "Longest Gaps:\n" + "-" * 50 + "\nRank 1: 40.00 μs from 85.000 μs\n  Device: 0\n" in text
+    assert "  python_frame: train.py(10): load\n" in text
 
 
 def test_short_options_and_selections(capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +146,8 @@ def test_short_options_and_selections(capsys: pytest.CaptureFixture[str]) -> Non
     assert "TOP 1 KERNEL PAIRS BY COUNT:" in out
     assert "Selected: device 0, stream 7" in out
     assert "Stream 7 of device 0 was idle for 101.000 μs of 161.000 μs (62.7 %)" in out
-    assert "other streams of the device were busy for 50.00 μs" in out
+    assert "Total idle time: 101.000 μs\n" in out
+    assert "50.000 μs of it beside another stream" in out
     assert "\nWHY\ncause  " in out, "of one stream there is one scope"
     assert Path("g.txt").is_file()
 
@@ -211,7 +219,7 @@ def test_signs_behind_names_are_explained(
     write(Path("trace.json"), two_kernels(*names))
     lines = printed(capsys).splitlines()
     assert max(map(len, lines[4:])) <= width
-    shared = "N pairs of kernels share these names; `kernels --output FILE` lists all."
+    shared = "N pairs of kernels share these names; --gap-output FILE lists all."
     assert f"{TIMES}N: {shared}" in lines
     assert "#N: these look alike at this width; --gap-output FILE has them whole." in lines
     table = "\n".join(lines)
@@ -227,13 +235,41 @@ def test_times_of_a_few_nanoseconds_have_digits(capsys: pytest.CaptureFixture[st
     write(Path("trace.json"), two_kernels(*"abcd", gap=0.001))
     out = printed(capsys, "-o", "g.txt")
     assert "The GPU was idle for 3 ns of 40.003 μs (<0.1 %): unknown 100.0 %." in out
-    assert "Total idle time: 3.00 ns\nAverage gap duration: 1.00 ns\n" in out
-    assert "  Stream 7: 3 gaps, 3.00 ns idle time" in out
+    assert "Total idle time: 3 ns\nAverage gap duration: 1.00 ns\n" in out
+    assert "  Stream 7: 3 gaps, 3 ns idle time" in out
     assert "1.0-1.0 ns │" in out
     text = Path("g.txt").read_text(encoding="utf-8")
     assert "1.0-1.0 ns: 3\n" in text
     assert "  Average Gap: 1.00 ns\n" in text
-    assert "200.0-400.0 μs │" in printed(capsys, "--hist-max", 3000)
+    assert "-3000.000 μs │" in printed(capsys, "--hist-max", 3000)
+
+
+def test_one_bar_that_hides_all_else_makes_the_bins_logarithmic(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    maker = TraceMaker()
+    for number in range(50):
+        maker.kernel("k", number * 11, 10)
+    maker.kernel("k", 100_000, 10)
+    write(Path("trace.json"), maker)
+    why = "Logarithmic bins: of equal ones, one would hold 49 of the 50 gaps."
+    assert re.search(rf"^{re.escape(why)}\n +1\.0-2\.2 μs │", printed(capsys), re.MULTILINE)
+    assert why not in printed(capsys, "--log"), "it was asked for"
+    document = json.loads(printed(capsys, "--json"))
+    assert why in document["notes"]
+
+
+def test_the_text_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    printed(capsys, "-o", "g.txt")
+    text = Path("g.txt").read_text(encoding="utf-8")
+    assert printed(capsys, "-o", "-") == text
+    assert not Path("-").exists()
+    for wrong, words in (
+        (["-o", "-", "--json"], "--json writes to standard output"),
+        (["--all"], "--all is about the JSON"),
+    ):
+        assert gaps("trace.json", *wrong) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_a_selection_is_in_the_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +285,14 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(printed(capsys, "--json"))
     tables = document["tables"]
     assert document["facts"] == {"Trace": "trace.json"}
-    assert list(tables) == ["gap_summary", "gap_hosts", "gap_streams", "gap_pairs", "gaps_longest"]
+    names = ["gap_summary", "gap_hosts", "gap_streams", "gap_pairs", "gaps_longest"]
+    assert list(tables) == [*names, "gap_full_names", "gap_histogram"]
+    assert document["notes"][0].startswith("The GPU was idle for 51.000 μs")
+    assert [row["count"] for row in tables["gap_histogram"]] == [1, *[0] * 18, 1]
+    assert tables["gap_full_names"][0]["full_name_before"].startswith("void at::native::reduce")
+    everything = json.loads(printed(capsys, "--json", "--all", "--hist-min", 500))["tables"]
+    assert [row["gap_us"] for row in everything["gaps"]] == [100, 1]
+    assert everything["gap_histogram"] == [{"from_us": None, "to_us": None, "count": 2}]
     assert [row["python_frame"] for row in tables["gap_hosts"]] == ["train.py(10): load", ""]
     by_cause = {(row["scope"], row["cause"]): row["count"] for row in tables["gap_summary"]}
     assert by_cause[("stream", "host")] == 1

@@ -188,7 +188,8 @@ def test_selections(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     tables = json.loads(printed(capsys, "--json", "--gaps", "-t", 1))["tables"]
     gaps = ["gap_summary", "gap_hosts", "gap_streams", "gap_pairs", "gaps_longest"]
-    assert list(tables) == ["kernels", "kernel_full_names", *gaps]
+    more = ["gap_full_names", "gap_histogram"]
+    assert list(tables) == ["kernels", "kernel_full_names", *gaps, *more]
     names = [(row["rank"], row["full_name"], row["count"]) for row in tables["kernel_full_names"]]
     assert names == [(1, ADD, 2), (1, MUL, 1), (2, GEMM, 1)]
     assert [row["count"] for row in tables["kernels"]] == [3, 1], "all rows"
@@ -274,5 +275,9 @@ def test_a_trace_without_gpu_work(capsys: pytest.CaptureFixture[str]) -> None:
     write(Path("trace.json"), maker)
     out = printed(capsys, "-g", "-v", "-o", "k.txt", "--gap-output", "g.txt")
     assert "Total kernel launches: 0" in out
-    assert "There is no GPU work in the trace." in out
+    why = "There is no GPU work in the trace, so all counts are 0; record it with ProfilerActivity"
+    assert why in out
+    assert why in printed(capsys)
+    assert json.loads(printed(capsys, "--json"))["notes"][0].startswith(why)
+    assert printed(capsys, "-o", "-").startswith("DETAILED GPU KERNEL ANALYSIS\n")
     assert "Total gaps found: 0" in Path("g.txt").read_text(encoding="utf-8")

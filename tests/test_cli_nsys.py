@@ -93,22 +93,24 @@ def test_a_configuration_of_several_inputs(capsys: pytest.CaptureFixture[str]) -
     assert "NVTX average range time: 0.040 (ms)" in second
 
 
-def test_a_file_that_is_not_there_is_told_before_any_is_read(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read(path: Path) -> None:
-        raise AssertionError(f"{path} is read")
-
-    monkeypatch.setattr("tracelens_ext.cli.nsys._read", read)
-    arguments = {"num_of_iters": 2}
-    paths = ["trace.json", "absent.json"]
+def test_an_input_that_fails_does_not_cost_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    empty = TraceMaker()
+    empty.annotation("step", 0, 10)
+    Path("empty.json").write_text(json.dumps(empty.document()))
     inputs = [
-        {"format": "sqlite", "nsys_report": {"path": path}, "analysis_args": arguments}
-        for path in paths
+        {"format": "sqlite", "nsys_report": {"path": path}, "analysis_args": {"num_of_iters": 2}}
+        for path in ("absent.json", "trace.json", "empty.json")
     ]
     Path("config.json").write_text(json.dumps({"inputs": inputs}))
-    assert stats("--config", "config.json") == 1
-    assert "absent.json: no such file" in capsys.readouterr().err
+    assert stats("--config", "config.json", "--json") == 1
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert [row["title"] for row in document["tables"]["inputs"]] == ["trace"]
+    absent, kernels = err.splitlines()
+    assert "absent: config.json: inputs[0].nsys_report.path: there is neither absent.json" in absent
+    assert kernels.startswith("tracelens-ext: empty: empty.json: holds no GPU kernels; record")
+    lines = [f"Left out: {line.removeprefix('tracelens-ext: ')}" for line in (absent, kernels)]
+    assert document["notes"] == lines
 
 
 def test_iterations_and_gpus_of_a_trace_are_counted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,11 +42,26 @@ def cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("command", ["report", "compare", "iterations", "tree", "kernels", "gaps"])
 def test_every_command_that_reads_has_the_options(
-    command: str, capsys: pytest.CaptureFixture[str]
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     assert run([command, "--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"  {option} " in shown for option in OPTIONS)
+    own, _, shared = shown.partition(
+        "Options about reading, which 'tracelens-ext --help' explains:"
+    )
+    assert [option for option in OPTIONS if option in shared] == [*OPTIONS]
+    assert not any(option in own for option in OPTIONS), "the command's own options come first"
+    if command in ("iterations", "tree", "gaps"):
+        assert len(shown.splitlines()) <= 30
+
+
+def test_the_program_explains_the_options_about_reading(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out.partition("Options of every command that reads traces:")[2]
+    assert [line.split()[0] for line in shown.splitlines() if line[2:3].strip()] == [*OPTIONS]
 
 
 @pytest.mark.parametrize(

@@ -498,3 +498,12 @@ def test_a_trace_without_a_gpu_has_a_line_too(
     lines = capsys.readouterr().out.splitlines()
     (host,) = [line for line in lines if line.startswith("host.json")]
     assert host.split() == ["host.json"]
+
+
+def test_top_0_keeps_the_categories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "t.json", training(2))
+    assert report("t.json", "--top", "0", "-o", "x.xlsx") == 0
+    out = capsys.readouterr().out
+    assert "GPU time by category" in out
+    assert "kernels" not in out.partition("GPU time by category")[2].partition("\n\n")[0]
+    assert "Top 0" not in out

@@ -137,7 +137,8 @@ def test_wrappers_are_refused() -> None:
         ([5], "tracelens_rule_packs: expected paths of rule packs, dicts or RulePack objects, got"),
         (["/nowhere/x.toml"], "/nowhere/x.toml: no such file"),
         (["/nowhere/x.json"], "/nowhere/x.json: cannot be read: No such file or directory"),
-        ([{"rule": [{"category": "a"}]}], "pack 'rules': rule 1: pattern: missing"),
+        ([{"rule": [{"category": "a"}]}], "pack 'broken': rule 1: pattern: missing"),
+        ([{"E": {"M": {"(": "a"}}}], "a map of broken: E:M: rule 1: pattern: expected a regular"),
     ],
 )
 def test_broken_rule_packs(answer: Any, problem: str) -> None:
@@ -162,6 +163,22 @@ def test_one_broken_pack_leaves_the_plugins_others(tmp_path: Path) -> None:
     plugins = registry(p=plugin(tracelens_rule_packs=tracelens_rule_packs))
     assert [offered.item.name for offered in offered_packs(plugins)] == ["fine"]
     assert len(plugins.problems) == 1
+    assert [(status.works, len(status.problems)) for status in plugin_status(plugins)] == [
+        (True, 1)
+    ]
+
+
+def test_dicts_may_be_packs_and_engine_maps() -> None:
+    @hookimpl
+    def tracelens_rule_packs() -> list[Any]:
+        pack = {"rule": [{"category": "Mine", "pattern": "mine_"}]}
+        return [{"ENG": {"M1": {"a": "x"}, "M2": {"a": "y"}}}, pack]
+
+    plugins = registry(my_kernels=plugin(tracelens_rule_packs=tracelens_rule_packs))
+    names = [offered.item.name for offered in offered_packs(plugins)]
+    assert (names, plugins.problems) == (["ENG:M1", "ENG:M2", "my_kernels"], [])
+    asked = KernelCategorizer.create(categorizer="ENG:M2", registry=plugins)
+    assert asked.categorize(["a"]).category == ["y"]
 
 
 @pytest.mark.parametrize(
@@ -310,6 +327,7 @@ def test_status_shows_what_each_plugin_brings_and_what_fails() -> None:
     assert by_name["good"].problems == ()
     assert by_name["good"].plugin.hooks == ("tracelens_rule_packs",)
     assert by_name["gone"].problems == ("ImportError: gone",)
+    assert [name for name, status in by_name.items() if status.works] == ["good"]
     assert "expected 2 categories" in by_name["bad"].problems[0]
 
 

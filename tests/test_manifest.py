@@ -25,7 +25,6 @@ from tracelens_ext.report.manifest import (
     made_here,
     manifest_files,
     may_replace,
-    unfinished_note,
 )
 from tracelens_ext.report.report import Report, write_report
 

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pytest
+from categorize_helpers import plugin, registry
 from make_trace import TraceMaker
 
-from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext import TreePerfAnalyzer, hookimpl
+from tracelens_ext.categorize import Rule, RulePack
 from tracelens_ext.errors import UsageError
-from tracelens_ext.sheets.report import build_perf_report
+from tracelens_ext.sheets.report import build_perf_report, generate_perf_report_pytorch
 
 if TYPE_CHECKING:
     from tracelens_ext.report.report import Report
@@ -80,6 +82,42 @@ def test_categories_of_one_name_are_listed_in_order() -> None:
         maker.launched(kernel, 1000 + at, 1, correlation=at + 1, at=100 * at + 5)
     table = TreePerfAnalyzer(maker.document()).get_df_kernel_launchers_summary()
     assert table["Categories"].tolist() == ["['RMSNorm', 'other']"]
+
+
+def test_packs_of_the_user_categorise_operations_everywhere(tmp_path: Path) -> None:
+    rules = tmp_path / "mine.toml"
+    rules.write_text(
+        "[pack]\nkind = 'op'\n[[rule]]\ncategory = 'Mine'\npattern = '^aten::mm$'\n",
+        encoding="utf-8",
+    )
+    document = _three_products_and_a_copy().document()
+    analyzer = TreePerfAnalyzer(document, rules=[rules])
+    assert set(analyzer.get_df_kernel_launchers_summary()["Categories"]) == {
+        "['Mine']",
+        "['elementwise']",
+    }
+    assert "Mine" in set(analyzer.get_df_kernel_launchers_unique_args()["op category"])
+    report = build_perf_report(analyzer)
+    for sheet, column in (
+        ("ops_summary_by_category", "op category"),
+        ("kernel_summary", "Parent op category"),
+    ):
+        assert "Mine" in set(report.sheets[sheet][column])
+
+
+def test_packs_of_plugins_categorise_operations_without_kernel_categories(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @hookimpl
+    def tracelens_rule_packs() -> list[RulePack]:
+        return [RulePack("ops", (Rule("Theirs", "^aten::mm$"),), kind="op")]
+
+    plugins = registry(theirs=plugin(tracelens_rule_packs=tracelens_rule_packs))
+    monkeypatch.setattr(
+        "tracelens_ext.categorize.categorizer.default_registry", lambda **_: plugins
+    )
+    table = TreePerfAnalyzer(_three_products_and_a_copy().document())
+    assert "['Theirs']" in set(table.get_df_kernel_launchers_summary()["Categories"])
 
 
 def test_by_arguments(analyzer: TreePerfAnalyzer) -> None:
@@ -209,3 +247,47 @@ def test_the_references_agree(folder: Path) -> None:
         expected[keys].fillna("").agg("|".join, axis="columns")
     )
     assert set(expected.columns) <= set(unique.columns)
+
+
+# As TraceLens's scripts call them.
+
+
+def test_summaries_may_be_called_on_the_class(analyzer: TreePerfAnalyzer) -> None:
+    table = analyzer.get_df_kernel_launchers()
+    for name in ("summary", "summary_by_category"):
+        method = f"get_df_kernel_launchers_{name}"
+        of_class = getattr(TreePerfAnalyzer, method)(table)
+        pd.testing.assert_frame_equal(of_class, getattr(analyzer, method)())
+    of_class = TreePerfAnalyzer.get_df_kernel_launchers_unique_args(table, include_pct=True)
+    whole = analyzer.get_df_kernel_launchers_unique_args(df_kernel_launchers=table)
+    without = [column for column in whole if "kernel_details" not in str(column)]
+    pd.testing.assert_frame_equal(of_class, whole[without])
+    assert "ops_summary" in (TreePerfAnalyzer.get_df_kernel_launchers_summary.__doc__ or "")
+    with pytest.raises(UsageError, match="called on the class, this needs a table"):
+        TreePerfAnalyzer.get_df_kernel_launchers_summary()
+
+
+def test_keywords_that_only_tracelens_has_are_refused_with_what_to_use(
+    analyzer: TreePerfAnalyzer, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    path.touch()
+    calls: list[tuple[Any, str, str]] = [
+        (TreePerfAnalyzer, "jax", "TreePerfAnalyzer has no argument 'jax': leave it out; give cat"),
+        (TreePerfAnalyzer.from_file, "arch", "TreePerfAnalyzer has no argument 'arch'"),
+        (
+            lambda _, **given: analyzer.get_df_kernel_launchers(**given),
+            "include_call_stack",
+            "use get_df_call_tree",
+        ),
+        (
+            generate_perf_report_pytorch,
+            "extension_file",
+            "generate_perf_report_pytorch has no argument 'extension_file': write a plugin",
+        ),
+    ]
+    for call, keyword, message in calls:
+        with pytest.raises(UsageError, match=message):
+            call(path, **{keyword: True})
+    with pytest.raises(TypeError, match="unheard_of"):
+        TreePerfAnalyzer(path, unheard_of=True)  # type: ignore[call-arg]

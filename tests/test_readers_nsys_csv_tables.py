@@ -167,7 +167,9 @@ def test_data_frames_and_rows_are_tables_too() -> None:
         (KERNELS.replace("2000000", "1e30"), "line 4 has '1e30' in the column 'totaltime'"),
         (KERNELS.replace("2000000,9", "2000000,9.5"), "has '9.5' in the column 'instances'"),
         (KERNELS.replace("Total Time (ns)", "Total Time (h)"), "the unit h of the column"),
-        (KERNELS.replace("loop_FUSION_2", "x" * 200_000), "is no CSV (field larger than"),
+        (KERNELS.replace("loop_FUSION_2", "x" * (1 << 24 | 1)), "is no CSV (field larger than"),
+        (KERNELS[: KERNELS.index("ncclDev") + 9], "line 3 is cut off; make it again"),
+        (KERNELS[: KERNELS.index("20.0") + 2], "line 4 is cut off; make it again"),
     ],
 )
 def test_errors_are_one_line_and_name_the_file(text: str, problem: str, tmp_path: Path) -> None:
@@ -185,6 +187,12 @@ def test_numbers_that_must_be_there(tmp_path: Path) -> None:
         (piece,) = open_report(path, Report.KERNELS).pieces
         with pytest.raises(TraceFormatError, match=f"line 4 has {what} in the column 'totaltime'"):
             piece.required("totaltime", piece.nanoseconds("totaltime"))
+
+
+def test_long_cells_are_read(tmp_path: Path) -> None:
+    long = "x" * 200_000
+    table = open_report(written(tmp_path, KERNELS.replace("loop_FUSION_2", long)), Report.KERNELS)
+    assert long in next(table.pieces).texts("name")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import default_registry
 from tracelens_ext.readers import read_trace
 from tracelens_ext.settings import read_settings, reading_with
+from tracelens_ext.text import encodable
+from tracelens_ext.tracelens_calls import OnClassToo, knows_tracelens
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class TreePerfAnalyzer:
         RuleError, UsageError: `rules` or `categorizer` are no good.
     """
 
+    @knows_tracelens
     def __init__(
         self,
         trace: TraceSource,
@@ -106,6 +109,31 @@ class TreePerfAnalyzer:
     ) -> TreePerfAnalyzer:
         """The analyzer of a trace file; `options` are the keyword arguments of the constructor."""
         return cls(profile_filepath, **options)
+
+    def __repr__(self) -> str:
+        trace = self.trace
+        holds = {
+            "GPU event": len(self.work),
+            "device": len(set(trace.device.tolist())),
+            "CPU operation": trace.count_of(*trace.operation_kinds),
+        }
+        counts = [f"{n:,} {what}{'' if n == 1 else 's'}" for what, n in holds.items()]
+        counts += [] if self.categorizer is None else ["kernel categories"]
+        name = encodable(trace.provenance.path)
+        return f"<TreePerfAnalyzer of {name!r}: {', '.join(counts)}; tables: get_df_…()>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the facts of the first sheet, and the methods for the tables."""
+        from html import escape
+
+        import pandas as pd
+
+        from tracelens_ext.analysis.overview import overview
+
+        facts = pd.DataFrame([[k, str(v)] for k, v in overview(self.work, self.coverage)])
+        methods = ", ".join(f"{name}()" for name in dir(type(self)) if name.startswith("get_df_"))
+        table: str = facts.to_html(index=False, header=False)
+        return f"<b>TreePerfAnalyzer</b>{table}<p>Tables: {escape(methods)}</p>"
 
     @property
     def problems(self) -> list[str]:
@@ -184,23 +212,21 @@ class TreePerfAnalyzer:
         Args:
             launcher_detail: also which launch started it, when, and the CPU op around it.
             cpu_op_detail: also the arguments of the CPU op around the launch, and the share that
-                the event has in its GPU time; see `analysis.kernel_detail.cpu_op_detail`.
+                the event has in its GPU time; see `analysis.kernels.cpu_op_detail`.
             nn_module_detail: also the `nn.Module`s around the launch.
 
         Raises:
             UsageError: `nn_module_detail` without `add_python_func=True`.
         """
-        from tracelens_ext.analysis.kernels import kernels
+        from tracelens_ext.analysis import kernels
 
         if nn_module_detail and not self.tree.add_python_func:
             raise UsageError("nn_module_detail needs TreePerfAnalyzer(…, add_python_func=True)")
-        frame = kernels(
+        frame = kernels.kernels(
             self.work, launcher_detail=launcher_detail, nn_module_detail=nn_module_detail
         )
         if cpu_op_detail:
-            from tracelens_ext.analysis import kernel_detail
-
-            detail = kernel_detail.cpu_op_detail(self.work)
+            detail = kernels.cpu_op_detail(self.work)
             frame[detail.columns] = detail
         return frame
 
@@ -223,6 +249,7 @@ class TreePerfAnalyzer:
 
     # Operations.
 
+    @knows_tracelens
     def get_df_kernel_launchers(
         self, *, id_cols: bool = False, include_kernel_details: bool = False
     ) -> pd.DataFrame:
@@ -253,8 +280,12 @@ class TreePerfAnalyzer:
             frame["kernel_details"] = pd.Series(details, dtype="object")
         return frame
 
+    # The next three may be called on the class, with a table.
+
+    @OnClassToo
+    @knows_tracelens
     def get_df_kernel_launchers_summary(
-        self, df_kernel_launchers: pd.DataFrame | None = None
+        self: TreePerfAnalyzer | None, df_kernel_launchers: pd.DataFrame | None = None
     ) -> pd.DataFrame:
         """GPU time by operation, longest first, as the sheet `ops_summary`.
 
@@ -262,20 +293,22 @@ class TreePerfAnalyzer:
         """
         from tracelens_ext.analysis.op_tables import summary
 
-        return summary(self._launcher_table if df_kernel_launchers is None else df_kernel_launchers)
+        return summary(_given_or_all(self, df_kernel_launchers))
 
+    @OnClassToo
+    @knows_tracelens
     def get_df_kernel_launchers_summary_by_category(
-        self, df_kernel_launchers: pd.DataFrame | None = None
+        self: TreePerfAnalyzer | None, df_kernel_launchers: pd.DataFrame | None = None
     ) -> pd.DataFrame:
         """GPU time by category of operation, as the sheet `ops_summary_by_category`."""
         from tracelens_ext.analysis.op_tables import summary_by_category
 
-        return summary_by_category(
-            self._launcher_table if df_kernel_launchers is None else df_kernel_launchers
-        )
+        return summary_by_category(_given_or_all(self, df_kernel_launchers))
 
+    @OnClassToo
+    @knows_tracelens
     def get_df_kernel_launchers_unique_args(
-        self,
+        self: TreePerfAnalyzer | None,
         df_kernel_launchers: pd.DataFrame | None = None,
         event_name: str | None = None,
         agg_metrics: Sequence[str] = ("mean", "median", "std", "min", "max"),
@@ -284,6 +317,8 @@ class TreePerfAnalyzer:
         group_by_num_kernels: bool = False,
     ) -> pd.DataFrame:
         """GPU time by operation and its arguments, as the sheet `ops_unique_args`.
+
+        Called on the class, it has no columns about kernels.
 
         Args:
             df_kernel_launchers: rows of `get_df_kernel_launchers()`, all of them by default.
@@ -298,12 +333,12 @@ class TreePerfAnalyzer:
         """
         from tracelens_ext.analysis.op_tables import PERCENTAGES, LaunchedKernels, unique_args
 
-        table = self._launcher_table if df_kernel_launchers is None else df_kernel_launchers
+        table = _given_or_all(self, df_kernel_launchers)
         if event_name is not None:
             table = table[table["name"] == event_name]
         frame = unique_args(
             table,
-            LaunchedKernels(self.work, self._launchers),
+            LaunchedKernels(self.work, self._launchers) if self is not None else None,
             metrics=agg_metrics,
             group_by_num_kernels=group_by_num_kernels,
         )
@@ -484,3 +519,18 @@ class TreePerfAnalyzer:
         from tracelens_ext.analysis.gaps.tables import gap_pairs
 
         return gap_pairs(classify_gaps(self.work, "stream", selection), sort=sort)
+
+
+def _given_or_all(
+    analyzer: TreePerfAnalyzer | None, launchers: pd.DataFrame | None
+) -> pd.DataFrame:
+    """A table of launchers, or that of the whole trace.
+
+    Raises:
+        UsageError: there is neither a table nor a trace.
+    """
+    if launchers is not None:
+        return launchers
+    if analyzer is None:
+        raise UsageError("called on the class, this needs a table: get_df_kernel_launchers()")
+    return analyzer._launcher_table

@@ -17,26 +17,17 @@ import numpy as np
 from tracelens_ext.ordering import stable_order
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int32Array, Int64Array
-
-    BoolArray = npt.NDArray[np.bool_]
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
 
 ROOT = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Nesting:
-    """Intervals in tree order: thread by thread, parents before their children.
+    """Intervals in tree order: thread by thread, parents before their children."""
 
-    Attributes:
-        order: position in tree order → index of the interval, shape (m,).
-        parent: position → position of the parent, `ROOT` without one, shape (m,).
-    """
-
-    order: Int32Array
-    parent: Int32Array
+    order: Int32Array  #: position in tree order → index of the interval, shape (m,)
+    parent: Int32Array  #: position → position of the parent, `ROOT` without one, shape (m,)
 
 
 def nest(
@@ -112,9 +103,7 @@ def nearest_marked(parent: Int32Array, marked: BoolArray) -> Int32Array:
     return result
 
 
-def nearest_above(
-    parent: Int32Array, nodes: npt.NDArray[np.integer], marked: BoolArray
-) -> Int64Array:
+def nearest_above(parent: Int32Array, nodes: IntArray, marked: BoolArray) -> Int64Array:
     """The nearest marked ancestor of a few nodes; `nearest_marked` finds it for all of them.
 
     Args:

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    IntArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import Int64Array, IntArray
 
 _RADIX = 1 << 16  # numpy sorts integers of 16 bits by radix
 
 
-def stable_order(numbers: IntArray) -> npt.NDArray[np.int64]:
+def stable_order(numbers: IntArray) -> Int64Array:
     """A stable argsort.
 
     Args:

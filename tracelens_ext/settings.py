@@ -13,18 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """What the user chose about reading.
+    """What the user chose about reading."""
 
-    Attributes:
-        salvage: analyse the events before the place where a file is cut off or damaged.
-        max_bytes: most bytes of decompressed text that a trace may have; None for the default.
-        jobs: processes that decode one large file; None for as many as there are cores.
-        nsys: the `nsys` program that converts Nsight Systems reports; None: found on the PATH.
-    """
-
+    #: analyse the events before the place where a file is cut off or damaged
     salvage: bool = False
+    #: most bytes of decompressed text that a trace may have; None for the default
     max_bytes: int | None = None
+    #: processes that decode one large file; None for as many as there are cores
     jobs: int | None = None
+    #: the `nsys` program that converts Nsight Systems reports; None: found on the PATH
     nsys: str | None = None
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     Int64Array = npt.NDArray[np.int64]
     Int32Array = npt.NDArray[np.int32]
+    IntArray = npt.NDArray[np.integer]
+    BoolArray = npt.NDArray[np.bool_]
+    Float64Array = npt.NDArray[np.float64]
 
 NS_PER_US, NS_PER_MS = 1e3, 1e6
 
@@ -62,16 +65,12 @@ GPU_KINDS = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 
 @dataclass(frozen=True, eq=False)
 class ArgColumn:
-    """An argument that some events have.
+    """An argument that some events have."""
 
-    Attributes:
-        rows: the events that have it, ascending, shape (k,).
-        values: shape (k,): the number itself or, when `texts` is given, an index into it.
-        texts: the distinct raw JSON texts; analyses parse those that they need.
-    """
-
-    rows: Int32Array
+    rows: Int32Array  #: the events that have it, ascending, shape (k,)
+    #: shape (k,): the number itself or, when `texts` is given, an index into it
     values: Int64Array
+    #: the distinct raw JSON texts; analyses parse those that they need
     texts: list[str] | None = None
 
     def dense(self, length: int, missing: int = NONE) -> Int64Array:
@@ -115,16 +114,12 @@ class Device:
 
 @dataclass(frozen=True)
 class Conventions:
-    """What the columns of a trace mean, as far as profilers differ.
+    """What the columns of a trace mean, as far as profilers differ."""
 
-    Attributes:
-        gpu_by_process: the entry in `threads` of a GPU event is (process, stream) and names the
-            process that launched it; correlation ids count within a process.
-        annotations_are_operations: annotations stand for operations as CPU ops do, because the
-            trace has no CPU ops, or few.
-    """
-
+    #: the entry in `threads` of a GPU event is (process, stream) and names the process that
+    #: launched it; correlation ids count within a process
     gpu_by_process: bool = False
+    #: annotations stand for operations as CPU ops do, because the trace has no CPU ops, or few
     annotations_are_operations: bool = False
 
 
@@ -134,25 +129,16 @@ WHOLE_GRAPH = "cuda_graph"
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a trace came from, and what became of each of its events.
+    """Where a trace came from, and what became of each of its events."""
 
-    Attributes:
-        path: the file as the user named it, or `<memory>`.
-        format: what the reader calls the format.
-        bytes_read: size of the text, decompressed.
-        present: events in the file; always rows + metadata events + the sum of `dropped`.
-        metadata_events: those that only name processes and threads.
-        dropped: reason → number of events that could not be used.
-        notes: what else the user should know about the file, a sentence each.
-    """
-
-    path: str = "<memory>"
-    format: str = ""
-    bytes_read: int = 0
-    present: int = 0
-    metadata_events: int = 0
+    path: str = "<memory>"  #: the file as the user named it, or `<memory>`
+    format: str = ""  #: what the reader calls the format
+    bytes_read: int = 0  #: size of the text, decompressed
+    present: int = 0  #: events in the file; always rows + metadata events + the sum of `dropped`
+    metadata_events: int = 0  #: those that only name processes and threads
+    #: reason → number of events that could not be used
     dropped: Mapping[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  #: what else the user should know about the file, a sentence each
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,8 +65,12 @@ def is_pattern(text: str) -> bool:
 
 def traces_matching(pattern: str) -> list[Path]:
     """The files that match a pattern, sorted, without those that `traces_in` leaves out too."""
-    names = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  # absolute ones too
-    return _without_others(map(Path, names))
+    return _without_others(paths_matching(pattern))
+
+
+def paths_matching(pattern: str) -> list[Path]:
+    """The files and folders that match a pattern, sorted."""
+    return [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207  # absolute ones too
 
 
 def _without_others(paths: Iterable[Path]) -> list[Path]:

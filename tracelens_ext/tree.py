@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tracelens_ext.trace import Int32Array, Int64Array
-
-    BoolArray = npt.NDArray[np.bool_]
-    RowArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
 
 UNLINKED = "(unlinked)"
 GRAPH = "graph"
@@ -244,7 +241,7 @@ class CallTree:
         places = places[np.argsort(self.launch_of_gpu[places], kind="stable")]
         return places, self.launch_of_gpu[places]
 
-    def _started_by(self, rows: RowArray) -> RowArray:
+    def _started_by(self, rows: IntArray) -> IntArray:
         places, launches = self._by_launch
         first, last = (np.searchsorted(launches, rows, side) for side in ("left", "right"))
         those = [places[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True) if a < b]

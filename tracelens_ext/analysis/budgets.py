@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.categorize import CATEGORIES
-from tracelens_ext.errors import UsageError
+from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
@@ -32,19 +32,12 @@ _NEAREST = 5
 
 @dataclass(frozen=True)
 class Budget:
-    """A limit on a change against the baseline.
+    """A limit on a change against the baseline."""
 
-    Attributes:
-        name: a row of the timeline (`busy_time`) or a category (`GEMM`).
-        above: whether it is crossed above the limit; else below.
-        limit: the change, signed; percent of the baseline's time, or ms.
-        unit: `%` or `ms`.
-    """
-
-    name: str
-    above: bool
-    limit: Fraction
-    unit: Literal["%", "ms"]
+    name: str  #: a row of the timeline (`busy_time`) or a category (`GEMM`)
+    above: bool  #: whether it is crossed above the limit; else below
+    limit: Fraction  #: the change, signed; percent of the baseline's time, or ms
+    unit: Literal["%", "ms"]  #: `%` or `ms`
 
     def __str__(self) -> str:
         unit = " %" if self.unit == "%" else " ms"
@@ -70,21 +63,13 @@ class Budget:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a budget in one trace.
+    """What became of a budget in one trace."""
 
-    Attributes:
-        budget: the budget.
-        what: the row that was looked at, such as `B: GEMM`.
-        before: the baseline's time, ms.
-        after: the trace's time, ms.
-        crossed: whether the budget was crossed.
-    """
-
-    budget: Budget
-    what: str
-    before: Fraction
-    after: Fraction
-    crossed: bool
+    budget: Budget  #: the budget
+    what: str  #: the row that was looked at, such as `B: GEMM`
+    before: Fraction  #: the baseline's time, ms
+    after: Fraction  #: the trace's time, ms
+    crossed: bool  #: whether the budget was crossed
 
     def __str__(self) -> str:
         before, after = float(self.before), float(self.after)
@@ -127,14 +112,23 @@ def check_budgets(budgets: Iterable[Budget], comparison: Comparison) -> list[Ver
 
     Raises:
         UsageError: a name is neither a row of the timeline nor a category.
+        TracelensError: it is none of the timeline, and a report holds no categories.
     """
     timeline = _rows_by_name(comparison.aligned["timeline"], "type")
-    categories = _rows_by_name(comparison.aligned["categories"], "kernel_category")
-    allowed = {name for m in comparison.measurements for name in m.categories}
+    held = comparison.aligned.get("categories")
+    categories = _rows_by_name(held, str(held.keys.columns[0])) if held else {}
     # What the trace has comes first: its spelling wins over that of a rule.
-    known = [*timeline, *categories, *CATEGORIES, *sorted(allowed)]
+    known = [*timeline, *categories]
+    if held and "kernel_category" in held.keys:
+        allowed = {name for m in comparison.measurements for name in m.categories}
+        known += [*CATEGORIES, *sorted(allowed)]
     verdicts = []
     for budget in budgets:
+        if held is None and budget.name.casefold() not in timeline:
+            raise TracelensError(
+                f"the budget {budget} cannot be checked: a report holds no categories;"
+                " name a row of the timeline, or compare traces"
+            )
         name = _known_name(budget.name, known, list(timeline))
         if name in timeline:
             aligned, rows = comparison.aligned["timeline"], timeline[name]

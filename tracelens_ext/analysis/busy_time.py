@@ -11,11 +11,7 @@ from tracelens_ext.ordering import stable_order
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int32Array, Int64Array
-
-    IntArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import Int32Array, Int64Array, IntArray
 
 
 class BusyTime:

@@ -12,26 +12,17 @@ from tracelens_ext.nesting import ROOT, depths, levels
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int32Array, Int64Array
-
-    IntArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import Int32Array, Int64Array, IntArray
 
 
 @dataclass(frozen=True, eq=False)
 class CallPaths:
-    """The distinct paths of a forest, p of them, shorter ones first.
+    """The distinct paths of a forest, p of them, shorter ones first."""
 
-    Attributes:
-        of_node: the path of each node, shape (m,).
-        parent: path → the path without its last name, `ROOT` for one of a single name, (p,).
-        name: code of the last name of each path, (p,).
-    """
-
-    of_node: Int64Array
+    of_node: Int64Array  #: the path of each node, shape (m,)
+    #: path → the path without its last name, `ROOT` for one of a single name, (p,)
     parent: Int64Array
-    name: Int64Array
+    name: Int64Array  #: code of the last name of each path, (p,)
 
     def __len__(self) -> int:
         return len(self.name)

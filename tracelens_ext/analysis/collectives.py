@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import Float64Array, Int64Array, IntArray
 
 #: Columns that tell collectives apart, by their names in the trace.
 _TEXTS = ("Collective name", "Process Group Name", "Process Group Description", "dtype")
@@ -55,6 +55,9 @@ _ELEMENT_BYTES = {
     "ComplexDouble": 16,
 }
 _EIGHT_BIT_FLOAT = "Float8_"
+
+#: No number of ranks, elements or bytes is as large; a trace may say anything.
+_MOST = 2.0**62
 
 #: What a collective's name contains → its factor, in order: `reduce` is within `allreduce`.
 _FAMILIES = (
@@ -170,7 +173,7 @@ def _annotated(work: GpuWork, chosen: Int64Array) -> npt.NDArray[np.object_]:
     return np.array([*named, ""], dtype=object)[code]
 
 
-def _event_above(work: GpuWork, chosen: Int64Array, events: npt.NDArray[np.integer]) -> Int64Array:
+def _event_above(work: GpuWork, chosen: Int64Array, events: IntArray) -> Int64Array:
     """Which of some events is nearest above the launch of each chosen GPU event; (k,)."""
     tree = work.tree
     marked = np.zeros(len(tree.rows) + 1, dtype=bool)
@@ -190,7 +193,7 @@ def _text(work: GpuWork, name: str, rows: Int64Array) -> list[str]:
     return texts(*argument_values(work.trace, rows, name, _plain, ""))
 
 
-def _number(work: GpuWork, name: str, rows: Int64Array) -> npt.NDArray[np.float64]:
+def _number(work: GpuWork, name: str, rows: Int64Array) -> Float64Array:
     """A numeric argument of some events, NaN where an event has none."""
     code, numbers = argument_values(work.trace, rows, name, _as_number, np.nan)
     return np.array(numbers, dtype=np.float64)[code]
@@ -205,12 +208,12 @@ def _plain(raw: str) -> str:
 
 
 def _as_number(raw: str) -> float:
-    """A number, or a number in quotes; NaN for anything else, and for a negative one."""
+    """A number, or a number in quotes; NaN for anything else, and for what counts nothing."""
     try:
         value = float(_plain(raw))
     except ValueError:
         return np.nan
-    return value if 0 <= value < np.inf else np.nan
+    return value if 0 <= value < _MOST else np.nan
 
 
 def _element_bytes(dtype: str) -> float:
@@ -229,17 +232,15 @@ def _bus_factor(collective: str, ranks: float) -> float:
     return {"all-reduce": 2 * share, "partial": share, "whole": 1.0}.get(family, np.nan)
 
 
-def _gigabytes_a_second(
-    size: npt.NDArray[np.float64], time_us: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    result: npt.NDArray[np.float64] = np.full(size.shape, np.nan)
+def _gigabytes_a_second(size: Float64Array, time_us: Float64Array) -> Float64Array:
+    result: Float64Array = np.full(size.shape, np.nan)
     np.divide(size, time_us * 1e3, out=result, where=time_us > 0)
     return result
 
 
-def _whole(values: npt.NDArray[np.float64]) -> pd.Series[int]:
+def _whole(values: Float64Array) -> pd.Series[int]:
     """Whole numbers of which some may be missing."""
     import pandas as pd
 
-    sensible = np.where(np.abs(values) < 2.0**62, values, np.nan)  # the trace may say anything
+    sensible = np.where(np.abs(values) < _MOST, values, np.nan)
     return pd.Series(np.floor(sensible)).astype("Int64")

@@ -1,7 +1,8 @@
-"""Several traces side by side: where the time of each went, and what changed most.
+"""Several traces or reports side by side: where the time of each went, and what changed most.
 
-First each trace is measured (`measure`), then the measurements are compared (`compare`). The first
-trace is the baseline, and is called A; the others are B, C …
+First each trace is measured (`measure`), or the report of one (`sheets.finished`), then the
+measurements are compared (`compare`). The first is the baseline, and is called A; the others are
+B, C …
 """
 
 from __future__ import annotations
@@ -12,20 +13,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.measurement import KEYS, Measurement, measure
+from tracelens_ext.analysis.measurement import KEYS, REFERENCE_KEYS, Measurement, measure
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.measurement import Figures, TableName
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import Float64Array, Int64Array
 
-    FloatArray = npt.NDArray[np.float64]
+    FloatArray = Float64Array
 
 __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 
@@ -42,30 +42,19 @@ _MUCH_OUTSIDE = 1.0
 
 @dataclass(frozen=True)
 class Aligned:
-    """One table of all traces: k rows, t traces.
+    """One table of all traces: k rows, t traces."""
 
-    Attributes:
-        keys: the columns that name the rows, k of them.
-        ns: time of each row in each trace, of all its iterations together, (k, t).
-        count: GPU events, likewise.
-    """
-
-    keys: pd.DataFrame
-    ns: Int64Array
-    count: Int64Array
+    keys: pd.DataFrame  #: the columns that name the rows, k of them
+    ns: Int64Array  #: time of each row in each trace, of all its iterations together, (k, t)
+    count: Int64Array  #: GPU events, likewise
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Several traces compared; A is the baseline.
+    """Several traces compared; A is the baseline."""
 
-    Attributes:
-        measurements: of the traces, A first.
-        per_iteration: whether times are of an average iteration, and not of the whole trace.
-    """
-
-    measurements: Sequence[Measurement]
-    per_iteration: bool
+    measurements: Sequence[Measurement]  #: of the traces, A first
+    per_iteration: bool  #: whether times are of an average iteration, and not of the whole trace
 
     @cached_property
     def letters(self) -> list[str]:
@@ -93,17 +82,37 @@ class Comparison:
     def aligned(self) -> dict[TableName, Aligned]:
         """Each table with the times of all traces, before any division.
 
-        Where every trace has one device, those are compared whatever their numbers.
+        Where every trace has one device, those are compared whatever their numbers. A table that
+        some report does not hold is compared as TraceLens's sheets have it (`REFERENCE_KEYS`), and
+        is left out if one of them does not hold that either.
         """
-        tables = [dict(figures.tables) for figures in self.figures]
-        if all(table["timeline"]["device"].nunique() < 2 for table in tables):
-            for table in tables:
-                table["timeline"] = table["timeline"].assign(device=NONE)
-        return {name: _aligned([table[name] for table in tables], KEYS[name]) for name in KEYS}
+        spelled = next((m.spelled for m in self.measurements if m.spelled), None)
+        aligned: dict[TableName, Aligned] = {"timeline": self._timeline()}
+        for name, keys in REFERENCE_KEYS.items():
+            parts = [figures.tables.get(name) for figures in self.figures]
+            if any(part is None for part in parts):
+                parts = [figures.reference.get(name) for figures in self.figures]
+            else:
+                keys = KEYS[name]
+            held = [_spelled(part, keys, spelled) for part in parts if part is not None]
+            if len(held) == len(parts):
+                aligned[name] = _aligned(held, keys)
+        return aligned
+
+    def _timeline(self) -> Aligned:
+        """The timelines; without the split of idle time if a report lacks it."""
+        parts = [figures.tables["timeline"] for figures in self.figures]
+        if all(part["device"].nunique() < 2 for part in parts):
+            parts = [part.assign(device=NONE) for part in parts]
+        if any(m.report for m in self.measurements):
+            kinds = [set(part["type"]) for part in parts if len(part)]
+            shared = set.intersection(*kinds) if kinds else set()
+            parts = [part[part["type"].isin(shared)] for part in parts]
+        return _aligned(parts, KEYS["timeline"])
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables by name: `timeline`, `categories`, `ops`, `kernels`.
+        """The tables by name: `timeline`, `categories`, `ops`, `kernels`, as far as all hold them.
 
         Columns: what names the row (`device`, where a trace has several, and `type`;
         `kernel_category`; `cpu_op`; `kernel_category` and `kernel_name`), then `A_time_ms`,
@@ -113,7 +122,7 @@ class Comparison:
         average iteration when `per_iteration`. The largest difference comes first, whatever its
         sign; the timeline keeps its order.
         """
-        return {name: self._table(name) for name in KEYS}
+        return {name: self._table(name) for name in self.aligned}
 
     @cached_property
     def facts(self) -> list[tuple[str, object]]:
@@ -182,7 +191,7 @@ def compare(
     without = [m.path for m in measurements if not m.iterations]
     if per_iteration and without:
         raise UsageError(f"{without[0]}: has no whole iteration; compare whole traces")
-    if not any(m.events for m in measurements):
+    if all(m.events == 0 for m in measurements):
         paths = ", ".join(m.path for m in measurements)
         raise TracelensError(f"{paths}: no trace holds GPU events; there is nothing to compare")
     return Comparison(measurements, not without if per_iteration is None else per_iteration)
@@ -201,6 +210,15 @@ def _aligned(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligned:
     np.add.at(ns, (group, of_trace), rows["ns"].to_numpy())
     np.add.at(count, (group, of_trace), rows["count"].to_numpy())
     return Aligned(distinct, ns, count)
+
+
+def _spelled(
+    part: pd.DataFrame, keys: tuple[str, ...], spelled: Callable[[str], str] | None
+) -> pd.DataFrame:
+    """A table whose names are spelt as reports spell them, if one is compared."""
+    if spelled is None:
+        return part
+    return part.assign(**{key: [spelled(name) for name in part[key]] for key in keys})
 
 
 def _quotient(part: FloatArray, whole: FloatArray) -> FloatArray:
@@ -239,15 +257,56 @@ def _notes(comparison: Comparison) -> list[str]:
         )
         notes += _single_iteration_notes(comparison)
         notes += _outside_notes(comparison)
+    elif reports := [letter for letter, measured in comparison.named if measured.report]:
+        notes.append(
+            f"Whole traces are compared, as {' and '.join(reports)}"
+            f" {_have(reports, 'is a report', 'are reports')}, without the times of iterations."
+        )
     elif without and len(without) < len(comparison.letters):
         notes.append(
             f"Whole traces are compared, as {' and '.join(without)} {_have(without)} no whole"
             " iteration (a ProfilerStep annotation that launched GPU work and ended in time)."
         )
-    empty = [letter for letter, measured in comparison.named if not measured.events]
+    empty = [letter for letter, measured in comparison.named if measured.events == 0]
     if empty:
         notes.append(f"{' and '.join(empty)} {_have(empty, 'holds', 'hold')} no GPU events.")
-    return notes + _different_kernels_notes(comparison)
+    return notes + _report_notes(comparison) + _different_kernels_notes(comparison)
+
+
+#: What a table shows where some report holds no more than TraceLens's sheets do.
+_AS_REFERENCE: Mapping[TableName, str] = {
+    "categories": "Categories are those of operations, by their names, without communication",
+    "ops": "Operations are those that launched GPU work, with its busy time, without communication",
+    "kernels": "Kernels are told apart by name alone, and copies and fills do not count",
+}
+
+
+def _report_notes(comparison: Comparison) -> list[str]:
+    """What reports do not hold, and what that means for the comparison."""
+    notes = []
+    for name, said in _AS_REFERENCE.items():
+        lacking = [
+            letter
+            for letter, figures in zip(comparison.letters, comparison.figures, strict=True)
+            if name not in figures.tables
+        ]
+        if not lacking:
+            continue
+        holds = f"{' and '.join(lacking)} {_have(lacking, 'does', 'do')} not hold"
+        if name in comparison.aligned:
+            notes.append(f"{said}, as in TraceLens's sheets: {holds} more.")
+        else:
+            notes.append(f"There is no table of {name}, which {holds}.")
+    makers = {measured.report for measured in comparison.measurements}
+    if "TraceLens" in makers and len(makers) > 1:
+        notes.append(
+            "TraceLens's timeline leaves out GPU events without a launch, as ours does with"
+            " --no-unlinked-kernels; it files some operations, such as those of flash attention,"
+            " under `other`."
+        )
+    return notes + [
+        f"{letter}: {note}." for letter, measured in comparison.named for note in measured.notes
+    ]
 
 
 def time_basis(comparison: Comparison) -> str:
@@ -256,6 +315,8 @@ def time_basis(comparison: Comparison) -> str:
 
 
 def _iterations(measured: Measurement) -> str:
+    if measured.report:
+        return "not in the report"
     if not measured.iterations:
         return "none whole" if measured.left_out else "none"
     label = measured.iteration_label
@@ -272,9 +333,11 @@ def _total_times(comparison: Comparison) -> list[float]:
 
 def _largest_changes(comparison: Comparison) -> list[str]:
     """The categories that changed most, for each trace but the baseline."""
-    aligned, times = comparison.aligned["categories"], comparison.times_ms("categories")
-    names = aligned.keys["kernel_category"].tolist()
     totals = _total_times(comparison)
+    names, times = [], np.empty((0, len(totals)))
+    if categories := comparison.aligned.get("categories"):
+        names = categories.keys.iloc[:, 0].tolist()
+        times = comparison.times_ms("categories")
     notes = []
     for at, letter in enumerate(comparison.letters[1:], start=1):
         difference = totals[at] - totals[0]
@@ -291,6 +354,8 @@ def _largest_changes(comparison: Comparison) -> list[str]:
             for row in order
             if abs(change[row]) > worth
         ]
+        if not names:
+            continue
         if told:
             notes.append(f"{letter}, largest changes by category: {'; '.join(told)}.")
         else:
@@ -338,6 +403,8 @@ def _single_iteration_notes(comparison: Comparison) -> list[str]:
 
 def _different_kernels_notes(comparison: Comparison) -> list[str]:
     """Where two traces run other kernels: on another device, with another library or version."""
+    if "kernels" not in comparison.aligned:
+        return []
     times = comparison.times_ms("kernels")
     notes = []
     for at, letter in enumerate(comparison.letters[1:], start=1):

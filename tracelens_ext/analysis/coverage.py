@@ -17,26 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Shares of the summed durations of all GPU events; percent, 0 to 100.
+    """Shares of the summed durations of all GPU events; percent, 0 to 100."""
 
-    Attributes:
-        events: GPU events.
-        total_ns: sum of their durations.
-        unlinked_events: those whose launch is not in the trace.
-        unlinked_percent: their share of the time.
-        uncategorized_percent: share of the time that no rule knows; None without categories.
-        uncategorized_names: distinct names that no rule knows.
-        names: distinct names.
-        largest_uncategorized: up to five of them by time: (name, percent of GPU time).
-    """
-
-    events: int
-    total_ns: int
-    unlinked_events: int
-    unlinked_percent: float
+    events: int  #: GPU events
+    total_ns: int  #: sum of their durations
+    unlinked_events: int  #: those whose launch is not in the trace
+    unlinked_percent: float  #: their share of the time
+    #: share of the time that no rule knows; None without categories
     uncategorized_percent: float | None
-    uncategorized_names: int
-    names: int
+    uncategorized_names: int  #: distinct names that no rule knows
+    names: int  #: distinct names
+    #: up to five of them by time: (name, percent of GPU time)
     largest_uncategorized: tuple[tuple[str, float], ...]
 
 

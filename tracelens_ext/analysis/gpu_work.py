@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.categorize import builtin_categorizer
+from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, builtin_categorizer
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, Trace
     from tracelens_ext.tree import CallTree
-
-    BoolArray = npt.NDArray[np.bool_]
 
 COMMUNICATION = "Communication"
 MEMORY_OPS = "Memory Ops"
@@ -39,17 +34,11 @@ _COPY_RECORDED_AS_KERNEL = re.compile(r"MEMORY_COPY_|__amd_rocclr_copyBuffer")
 
 @dataclass(frozen=True, eq=False)
 class Categories:
-    """The category of each GPU event.
+    """The category of each GPU event."""
 
-    Attributes:
-        code: index into `labels`, shape (g,).
-        labels: the categories that occur.
-        known: False where no rule knows an event, or only a map's catch-all, shape (g,).
-    """
-
-    code: Int32Array
-    labels: list[str]
-    known: BoolArray
+    code: Int32Array  #: index into `labels`, shape (g,)
+    labels: list[str]  #: the categories that occur
+    known: BoolArray  #: False where no rule knows an event, or only a map's catch-all, shape (g,)
 
 
 class GpuWork:
@@ -86,6 +75,12 @@ class GpuWork:
         """End of each event in ns since the trace's first event, (g,)."""
         return self.start + self.duration
 
+    def told(self, which: BoolArray) -> str:
+        """Some of the events in words: `509 GPU events (30.1 % of GPU time)`."""
+        count, total = int(which.sum()), int(self.duration.sum())
+        share = 100.0 * int(self.duration[which].sum()) / total if total else 0.0
+        return f"{count:,} GPU events ({share:.1f} % of GPU time)"
+
     @cached_property
     def is_kernel(self) -> BoolArray:
         """Whether each event is a kernel, (g,)."""
@@ -115,6 +110,11 @@ class GpuWork:
     def categories(self) -> Categories | None:
         """The category of each event by the chosen categorizer; None without one."""
         return self._categorize(self.categorizer) if self.categorizer is not None else None
+
+    @cached_property
+    def op_categorizer(self) -> KernelCategorizer:
+        """Gives operations their categories, whether or not kernels have any."""
+        return self.categorizer or KernelCategorizer.create()
 
     @cached_property
     def is_communication(self) -> BoolArray:
@@ -154,7 +154,7 @@ class GpuWork:
     def _categorize(self, categorizer: KernelCategorizer) -> Categories:
         """Ask for each distinct (name, CPU op) once.
 
-        Memcpys and memsets are memory ops, unless a rule knows better.
+        Memcpys and memsets are memory ops, unless a rule matches, be it the catch-all of a map.
         """
         op_code, ops = self._context
         pairs = self.name.astype(np.int64) * len(ops) + op_code
@@ -166,5 +166,7 @@ class GpuWork:
         place = {label: i for i, label in enumerate(labels)}
         code = np.array([place[a] for a in decisions.category], dtype=np.int32)[inverse]
         known = np.array(decisions.known, dtype=bool)[inverse]
-        code[~known & ~self.is_kernel] = place[MEMORY_OPS]
-        return Categories(code, labels, known | ~self.is_kernel)
+        unmatched = np.array([label == UNCATEGORIZED for label in labels])[code]
+        memory = unmatched & ~known & ~self.is_kernel
+        code[memory] = place[MEMORY_OPS]
+        return Categories(code, labels, known | memory)

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import Float64Array, Int64Array, IntArray
     from tracelens_ext.tree import CallTree
-
-    IntArray = npt.NDArray[np.integer]
 
 SEPARATOR = " > "
 
@@ -148,7 +146,7 @@ def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str
 
 def _category_shares(
     work: GpuWork, events: Int64Array, site: Int64Array, sites: int
-) -> dict[str, npt.NDArray[np.float64]]:
+) -> dict[str, Float64Array]:
     """The share of each category in the summed durations of each site, longest category first."""
     categories = work.categories
     if categories is None or not len(events):

@@ -13,11 +13,7 @@ from tracelens_ext.ordering import stable_order
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int64Array
-
-    IntArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import Int64Array, IntArray
 
 
 def by_group_and_time(group: IntArray, time: Int64Array) -> Int64Array:

@@ -10,12 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int64Array
-
-    Float64Array = npt.NDArray[np.float64]
-    IntArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import Float64Array, Int64Array, IntArray
 
 _MOST_COMBINATIONS = 2**62
 _ROOM_A_VALUE = 4  # entries of a table of all values between the least and the greatest
@@ -95,23 +90,15 @@ def maxima(number: IntArray, values: IntArray, groups: int) -> Int64Array:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Statistics of the durations of events by group, longest total first, k groups of m events.
+    """Statistics of the durations of events by group, longest total first, k groups of m events."""
 
-    Attributes:
-        keys: one array a key column, each shape (k,).
-        number: the group of each event, shape (m,).
-        first: index of the group's first event, (k,).
-        count: events in each group, at least one, (k,).
-        total, shortest, longest: ns, (k,).
-    """
-
-    keys: tuple[IntArray, ...]
-    number: Int64Array
-    first: Int64Array
-    count: Int64Array
-    total: Int64Array
-    shortest: Int64Array
-    longest: Int64Array
+    keys: tuple[IntArray, ...]  #: one array a key column, each shape (k,)
+    number: Int64Array  #: the group of each event, shape (m,)
+    first: Int64Array  #: index of the group's first event, (k,)
+    count: Int64Array  #: events in each group, at least one, (k,)
+    total: Int64Array  #: ns, (k,)
+    shortest: Int64Array  #: ns, (k,)
+    longest: Int64Array  #: ns, (k,)
 
     def __len__(self) -> int:
         return len(self.count)

@@ -15,13 +15,8 @@ from tracelens_ext.trace import NONE, EventKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Trace
     from tracelens_ext.tree import CallTree
-
-    BoolArray = npt.NDArray[np.bool_]
-    IntArray = npt.NDArray[np.integer]
 
 
 def innermost_during(

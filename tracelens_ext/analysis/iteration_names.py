@@ -11,12 +11,8 @@ from tracelens_ext.nesting import ROOT
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import Int64Array, IntArray
     from tracelens_ext.tree import CallTree
-
-    BoolArray = npt.NDArray[np.bool_]
 
 _OPERATION_AT_MOST = 5  # GPU events: what launches more could be an iteration
 _OF_THE_BEST = 0.1  # a candidate that has less of the GPU's work than so much is no iteration
@@ -76,9 +72,7 @@ def _launched_in(tree: CallTree, rows: Int64Array) -> Int64Array:
     return launched
 
 
-def _families(
-    name: npt.NDArray[np.integer], names: list[str]
-) -> tuple[npt.NDArray[np.integer], list[str]]:
+def _families(name: IntArray, names: list[str]) -> tuple[IntArray, list[str]]:
     """The candidate that each event belongs to, and the expression for each."""
     used, of_row = np.unique(name, return_inverse=True)
     numbers: dict[str, int] = {}

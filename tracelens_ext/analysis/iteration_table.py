@@ -1,10 +1,11 @@
 """Iterations one by one: how long each took, what the GPU did, and which of them are odd.
 
 An iteration is a `ProfilerStep#N`, or any annotation of the user's choice. GPU work belongs to the
-iteration that launched it, as `analysis.iterations` says; busy time, exposed communication and the
-times of categories are of that work. The wall time is the annotation's on the host, and idle time
-is the part of it in which the GPU ran nothing at all. Where the host runs ahead of the GPU, busy
-time can therefore exceed the wall time.
+iteration that launched it, and work whose launch is not in the trace to that during which it
+started, as `analysis.iterations` says; busy time, exposed communication and the times of categories
+are of that work. The wall time is the annotation's on the host, and idle time is the part of it in
+which the GPU ran nothing at all. Where the host runs ahead of the GPU, busy time can therefore
+exceed the wall time.
 """
 
 from __future__ import annotations
@@ -22,24 +23,22 @@ from tracelens_ext.analysis.iterations import (
     iterations_of,
 )
 from tracelens_ext.analysis.memoize import once_for_each
-from tracelens_ext.analysis.patterns import user_pattern
+from tracelens_ext.analysis.patterns import Expression, UserPattern, user_pattern
 from tracelens_ext.intervals import covered
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 
 if TYPE_CHECKING:
-    import re
-
-    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Int64Array, Trace
     from tracelens_ext.tree import CallTree
-
-    BoolArray = npt.NDArray[np.bool_]
 
 #: An iteration is odd when it is this many median absolute deviations from the median …
 ODD_BEYOND = 3
+#: … and this share of the median, and of the median wall time for a time, since iterations that
+#: are nearly alike deviate by next to nothing, and what takes no time is odd for nobody …
+ODD_AT_LEAST, ODD_OF_WALL_TIME = 0.05, 0.01
 #: … of at least this many iterations; of fewer, nobody can tell.
 ODD_AMONG = 5
 #: What the name of a column with the time of a category ends in.
@@ -56,34 +55,28 @@ _TIMES = (
 
 @dataclass(frozen=True, eq=False)
 class IterationTable:
-    """The iterations of a trace.
+    """The iterations of a trace."""
 
-    Attributes:
-        frame: a row an iteration, and device where there are several; by process and start.
-            Columns `iteration` (the annotation's name), `process` and `device` where there are
-            several, `start_ms` (since the trace's first event), `wall_time_ms`, `busy_time_ms`
-            (which is the sum of `computation_time_ms`, `exposed_comm_time_ms` and
-            `exposed_memcpy_time_ms`), `idle_time_ms`, `kernels`, `whole` (ended before the
-            recording did, and launched GPU work), `odd` (the columns in which a whole iteration is
-            odd, joined by `, `), and with categories `CATEGORY_time_ms` (summed durations).
-        statistics: a row a measured column, and device where there are several, over whole
-            iterations: `column`, `device`, `iterations`, `mean`, `std` (sample), `median`, `mad`
-            (median absolute deviation), `min`, `max`, `odd` (how many iterations).
-        notes: what the reader should know, a sentence each.
-    """
-
+    #: a row an iteration, and device where there are several; by process and start. Columns
+    #: `iteration` (the annotation's name), `process` and `device` where there are several,
+    #: `start_ms` (since the trace's first event), `wall_time_ms`, `busy_time_ms` (which is the sum
+    #: of `computation_time_ms`, `exposed_comm_time_ms` and `exposed_memcpy_time_ms`),
+    #: `idle_time_ms`, `kernels`, `whole` (ended before the recording did, and launched GPU work),
+    #: `odd` (the columns in which a whole iteration is odd, joined by `, `), and with categories
+    #: `CATEGORY_time_ms` (summed durations).
     frame: pd.DataFrame
+    #: a row a measured column, and device where there are several, over whole iterations: `column`,
+    #: `device`, `iterations`, `mean`, `std` (sample), `median`, `mad` (median absolute deviation),
+    #: `min`, `max`, `odd` (how many iterations).
     statistics: pd.DataFrame
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  #: what the reader should know, a sentence each
 
     def __len__(self) -> int:
         return len(self.frame)
 
 
 @once_for_each
-def iteration_table(
-    work: GpuWork, annotation: str | re.Pattern[str] | None = None
-) -> IterationTable:
+def iteration_table(work: GpuWork, annotation: Expression | None = None) -> IterationTable:
     """Measure every iteration.
 
     Args:
@@ -146,7 +139,7 @@ def is_category_time(column: str) -> bool:
 
 
 def named_iterations(
-    tree: CallTree, annotation: str | re.Pattern[str] | None
+    tree: CallTree, annotation: Expression | None
 ) -> tuple[Iterations, list[str], int]:
     """The iterations, what each is called, and how many were left out because they are nested."""
     pattern = user_pattern(annotation, "annotation")
@@ -165,7 +158,7 @@ def named_iterations(
     return iterations, labels, len(found) - len(rows)
 
 
-def _annotations(trace: Trace, pattern: re.Pattern[str]) -> Int64Array:
+def _annotations(trace: Trace, pattern: UserPattern) -> Int64Array:
     """The rows of the annotations that match; of the CPU ops, where no annotation does."""
     matching = trace.names_matching(pattern.search)
     for kind in (EventKind.USER_ANNOTATION, EventKind.CPU_OP):
@@ -193,7 +186,7 @@ def _block(
     import pandas as pd
 
     count = len(iterations)
-    owner = np.where(chosen, iterations.of_gpu, NONE)
+    owner = np.where(chosen, _owner(work, iterations), NONE)
     busy_time = BusyTime(work.start, work.end)
 
     def busy(part: BoolArray) -> Int64Array:
@@ -220,17 +213,23 @@ def _block(
         "exposed_memcpy_time_ms": (whole - without_copies) / NS_PER_MS,
         "idle_time_ms": (end - start - ran) / NS_PER_MS,
         "kernels": _counts(owner[work.is_kernel], count),
-        "whole": iterations.finished & (_counts(owner, count) > 0),
+        "whole": iterations.finished & (_counts(iterations.of_gpu[chosen], count) > 0),
     }
     if work.categories is not None:
         code, names = work.categories.code, work.categories.labels
         mine = owner != NONE
         times = np.zeros((len(names), count), dtype=np.int64)
         np.add.at(times, (code[mine], owner[mine]), work.duration[mine])
-        present = np.bincount(code[iterations.of_gpu != NONE], minlength=len(names)) > 0
+        present = np.bincount(code[_owner(work, iterations) != NONE], minlength=len(names)) > 0
         for at in np.flatnonzero(present).tolist():
             columns[f"{names[at]}{CATEGORY_ENDING}"] = times[at] / NS_PER_MS
     return pd.DataFrame(columns)
+
+
+def _owner(work: GpuWork, iterations: Iterations) -> Int64Array:
+    """The iteration that each GPU event counts in, an index, `NONE` for none, (g,)."""
+    by_time = work.counted & ~work.tree.linked
+    return np.where(by_time, iterations.started_in, iterations.of_gpu)
 
 
 def _counts(owner: Int64Array, count: int) -> Int64Array:
@@ -249,13 +248,16 @@ def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.D
         those = np.flatnonzero(whole & (of_device == device))
         if not len(those):
             continue
+        wall = ODD_OF_WALL_TIME * float(frame["wall_time_ms"].iloc[those].median()) * NS_PER_MS
         for column in measured:
             values = frame[column].to_numpy(dtype=np.float64)[those]
             # Times are whole ns: rounding must not make two equal ones differ.
             exact = np.round(values * NS_PER_MS)
             away = np.abs(exact - np.median(exact))
             mad = float(np.median(away))
-            odd = away > ODD_BEYOND * mad if len(those) >= ODD_AMONG else away < 0
+            least = max(ODD_BEYOND * mad, ODD_AT_LEAST * float(np.median(exact)))
+            least = max(least, wall) if column != "kernels" else least
+            odd = away > least if len(those) >= ODD_AMONG else away < 0
             for at in those[odd].tolist():
                 odd_in[at].append(column)
             rows.append(
@@ -287,13 +289,16 @@ def _notes(
         )
     if nested:
         notes.append(f"{nested:,} annotations lie within another that matches, and do not count.")
-    outside = iterations.of_gpu == NONE
+    outside = _owner(work, iterations) == NONE
     if len(iterations) and outside.any():
-        total = int(work.duration.sum())
-        share = 100.0 * float(work.duration[outside].sum()) / total if total else 0.0
         notes.append(
-            f"{int(outside.sum()):,} GPU events ({share:.1f} % of GPU time) were launched outside"
-            " of all iterations, or their launch is not in the trace."
+            f"{work.told(outside)} were launched outside of all iterations, or their launch is not"
+            " in the trace."
+        )
+    if (by_time := ~outside & (iterations.of_gpu == NONE)).any():
+        notes.append(
+            f"{work.told(by_time)} without a launch in the trace count in the iteration during"
+            " which they started."
         )
     notes += _note_on_communication(work, ~outside)
     if len(statistics) and int(statistics["iterations"].max()) < ODD_AMONG:

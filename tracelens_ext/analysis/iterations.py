@@ -32,27 +32,26 @@ _KINDS = (EventKind.USER_ANNOTATION, EventKind.CPU_OP)
 
 @dataclass(frozen=True, eq=False)
 class Iterations:
-    """The iterations of a trace, k of them, by process, then by start.
+    """The iterations of a trace, k of them, by process, then by start."""
 
-    Attributes:
-        number: the N of each `ProfilerStep#N`.
-        process: of each, as in `Trace.process_of_thread`, (k,).
-        start: ns since the trace's first event, (k,).
-        end: likewise, (k,).
-        finished: whether each ended before the recording did, (k,).
-        of_gpu: the iteration in which each GPU event was launched, as an index, `NONE` for an
-            event launched outside of all of them or without a launch in the trace, (g,).
-    """
-
-    number: list[int]
-    process: Int64Array
-    start: Int64Array
-    end: Int64Array
-    finished: BoolArray
+    number: list[int]  #: the N of each `ProfilerStep#N`
+    process: Int64Array  #: of each, as in `Trace.process_of_thread`, (k,)
+    start: Int64Array  #: ns since the trace's first event, (k,)
+    end: Int64Array  #: likewise, (k,)
+    finished: BoolArray  #: whether each ended before the recording did, (k,)
+    #: the iteration in which each GPU event was launched, as an index, `NONE` for an event launched
+    #: outside of all of them or without a launch in the trace, (g,).
     of_gpu: Int64Array
+    #: the iteration during which each GPU event started on the GPU, likewise; `NONE` where it is
+    #: not known which of several processes launched it, (g,).
+    started_in: Int64Array
 
     def __len__(self) -> int:
         return len(self.number)
+
+    def has_number(self, number: int) -> BoolArray:
+        """Whether each iteration has this number; and False for the index `NONE`, (k + 1,)."""
+        return np.array([*(each == number for each in self.number), False], dtype=bool)
 
     @cached_property
     def has_gpu_work(self) -> BoolArray:
@@ -135,13 +134,24 @@ def iterations_of(tree: CallTree, rows: Int64Array, numbers: list[int]) -> Itera
     trace = tree.trace
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
     start, end = trace.ts[rows], trace.end_of(rows)
+    launched_by = np.full(len(tree.linked), NONE, dtype=np.int64)
+    launch = tree.launch_of_gpu[tree.linked]
+    launched_by[tree.linked] = trace.process_of_thread[trace.thread[launch]]
+    launched_at = trace.ts[trace.gpu_rows]
+    launched_at[tree.linked] = trace.ts[launch]
+    of_gpu = _iteration_at(process, start, end, launched_by, launched_at)
+    if trace.conventions.gpu_by_process:
+        launched_by = trace.process_of_thread[trace.thread[trace.gpu_rows]].astype(np.int64)
+    elif len(np.unique(process)) == 1:
+        launched_by[~tree.linked] = process[0]
     return Iterations(
         number=numbers,
         process=process,
         start=start,
         end=end,
         finished=(end > start) & (end < _recording_end(trace)),
-        of_gpu=_iteration_of_gpu(tree, process, start, end),
+        of_gpu=of_gpu,
+        started_in=_iteration_at(process, start, end, launched_by, trace.ts[trace.gpu_rows]),
     )
 
 
@@ -183,20 +193,24 @@ def _recording_end(trace: Trace) -> int:
     return int(np.iinfo(np.int64).max)
 
 
-def _iteration_of_gpu(
-    tree: CallTree, process: Int64Array, start: Int64Array, end: Int64Array
+def _iteration_at(
+    process: Int64Array, start: Int64Array, end: Int64Array, of: Int64Array, moment: Int64Array
 ) -> Int64Array:
-    """The iteration of each GPU event, given all iterations by process and start."""
-    trace = tree.trace
-    result = np.full(len(tree.launch_of_gpu), NONE, dtype=np.int64)
-    linked = np.flatnonzero(tree.linked)
-    launch = tree.launch_of_gpu[linked]
-    launched_at = trace.ts[launch]
-    launched_by = trace.process_of_thread[trace.thread[launch]]
+    """The iteration of a process at a moment, given all iterations by process and start.
+
+    Args:
+        process, start, end: of the iterations, (k,).
+        of: the process of each thing that happened, `NONE` if that is not known, (g,).
+        moment: when it did, (g,).
+
+    Returns:
+        Indices, `NONE` where there is none, (g,).
+    """
+    result = np.full(len(of), NONE, dtype=np.int64)
     for number in np.unique(process).tolist():
         first, last = np.searchsorted(process, [number, number + 1]).tolist()
-        those = launched_by == number
-        at = np.searchsorted(start[first:last], launched_at[those], side="right") - 1 + first
-        inside = (at >= first) & (launched_at[those] < end[np.maximum(at, first)])
-        result[linked[those]] = np.where(inside, at, NONE)
+        those = np.flatnonzero(of == number)
+        at = np.searchsorted(start[first:last], moment[those], side="right") - 1 + first
+        inside = (at >= first) & (moment[those] < end[np.maximum(at, first)])
+        result[those] = np.where(inside, at, NONE)
     return result

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.grouping import IntArray
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import Int64Array, IntArray
 
 KernelSort = Literal["count", "duration", "percentage", "duration-percentage"]
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from tracelens_ext.analysis.gpu_work import KIND_NAMES
 from tracelens_ext.analysis.grouping import Groups, group_durations, percent, sums, texts
+from tracelens_ext.analysis.launchers import busy_below
+from tracelens_ext.analysis.op_arguments import op_argument
 from tracelens_ext.analysis.op_categories import op_categories
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 
@@ -15,7 +17,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.grouping import IntArray
+    from tracelens_ext.trace import IntArray
+
+#: Column → argument of the CPU op.
+_ARGUMENTS = {
+    "Input dims": "Input Dims",
+    "Input types": "Input type",
+    "Input strides": "Input Strides",
+    "Concrete Inputs": "Concrete Inputs",
+}
 
 
 def kernel_summary(work: GpuWork) -> pd.DataFrame:
@@ -184,3 +194,41 @@ def _statistics(groups: Groups) -> dict[str, object]:
         "min_time_us": groups.shortest / NS_PER_US,
         "max_time_us": groups.longest / NS_PER_US,
     }
+
+
+def cpu_op_detail(work: GpuWork) -> pd.DataFrame:
+    """A row a GPU event, in order of start: the innermost CPU op around its launch.
+
+    Returns:
+        Columns `Parent cpu_op` (else the launch's name, else empty), `Input dims`, `Input types`,
+        `Input strides`, `Concrete Inputs` (empty where the trace has none), and, missing without a
+        CPU op, `Parent cpu_op busy time (µs)` (of all GPU events below the CPU op),
+        `Parent cpu_op kernel count` (those events) and `Percent of Parent cpu_op busy time (%)`
+        (this event's duration).
+    """
+    import pandas as pd
+
+    op = work.tree.cpu_op_of_gpu
+    ops, number = np.unique(op[op != NONE], return_inverse=True)
+    tree = work.tree
+    position = tree.position[ops]
+    launches = np.sort(tree.launch_position_of_gpu[tree.linked])
+    below = np.searchsorted(launches, tree.subtree_end[position])
+    count = below - np.searchsorted(launches, position)
+    busy = np.full(len(work), np.nan)
+    busy[op != NONE] = busy_below(work, ops)[number]
+    kernels = np.full(len(work), NONE, dtype=np.int64)
+    kernels[op != NONE] = count[number]
+    percent = np.full(len(work), np.nan)
+    np.divide(100.0 * work.duration, busy, out=percent, where=busy > 0)
+    columns: dict[str, object] = {"Parent cpu_op": texts(*work.parent_op)}
+    columns |= {
+        column: texts(*op_argument(work.trace, op, argument))
+        for column, argument in _ARGUMENTS.items()
+    }
+    columns |= {
+        "Parent cpu_op busy time (µs)": busy / NS_PER_US,
+        "Parent cpu_op kernel count": pd.Series(kernels, dtype="Int64").where(kernels != NONE),
+        "Percent of Parent cpu_op busy time (%)": percent,
+    }
+    return pd.DataFrame(columns).iloc[np.argsort(work.start, kind="stable")].reset_index(drop=True)

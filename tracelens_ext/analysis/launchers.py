@@ -21,13 +21,12 @@ from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.trace import NONE, NS_PER_US
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+    from tracelens_ext.trace import Int32Array, Int64Array, IntArray, Trace
 
-    RowArray = npt.NDArray[np.integer]
+    RowArray = IntArray
 
 #: Arguments that tell two launches of one operation apart.
 ARGUMENTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
@@ -40,21 +39,13 @@ _UNKNOWN = "Unknown"
 
 @dataclass(frozen=True, eq=False)
 class Launchers:
-    """The launchers of a trace in order of start, k of them; g GPU events.
+    """The launchers of a trace in order of start, k of them; g GPU events."""
 
-    Attributes:
-        rows: the events, (k,).
-        of_gpu: index of each GPU event's launcher, `NONE` for one that has none, (g,).
-        direct_ns: busy time of the GPU events a launcher has launched itself, (k,).
-        subtree_ns: busy time of all GPU events below it, communication included, (k,).
-        count: GPU events it has launched itself, (k,).
-    """
-
-    rows: Int64Array
-    of_gpu: Int64Array
-    direct_ns: Int64Array
-    subtree_ns: Int64Array
-    count: Int64Array
+    rows: Int64Array  #: the events, (k,)
+    of_gpu: Int64Array  #: index of each GPU event's launcher, `NONE` for one that has none, (g,)
+    direct_ns: Int64Array  #: busy time of the GPU events a launcher has launched itself, (k,)
+    subtree_ns: Int64Array  #: busy time of all GPU events below it, communication included, (k,)
+    count: Int64Array  #: GPU events it has launched itself, (k,)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -1,9 +1,12 @@
-"""Measuring a trace for a comparison: small tables, after which the trace itself can be let go."""
+"""What a comparison knows of a trace or of a report, and how a trace is measured for it.
+
+That is small tables, after which the trace itself can be let go.
+"""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -16,17 +19,13 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import Categories, GpuWork
-    from tracelens_ext.analysis.grouping import IntArray
     from tracelens_ext.analysis.iterations import Iterations
-    from tracelens_ext.trace import Int64Array
-
-    BoolArray = npt.NDArray[np.bool_]
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
 TableName = Literal["timeline", "categories", "ops", "kernels"]
 
@@ -37,48 +36,48 @@ KEYS: Mapping[TableName, tuple[str, ...]] = {
     "ops": ("cpu_op",),
     "kernels": ("kernel_category", "kernel_name"),
 }
+#: The same for tables that hold what TraceLens's sheets do, which is less: categories of operations
+#: and not of kernels; operations as launchers, by busy time; kernels without copies and fills.
+REFERENCE_KEYS: Mapping[TableName, tuple[str, ...]] = {
+    "categories": ("op category",),
+    "ops": ("launcher",),
+    "kernels": ("kernel_name",),
+}
 #: Timeline rows that hold the idle time between iterations.
 _OF_THE_SPAN = ("idle_time", "total_time")
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Where the GPU time of a trace, or of its whole iterations, went.
+    """Where the GPU time of a trace, or of its whole iterations, went."""
 
-    Attributes:
-        tables: each with its key columns, `ns` and `count` (0 in the timeline).
-        gpu_ns: sum of the durations of all GPU events.
-    """
-
+    #: each with its key columns, `ns` and `count` (0 in the timeline). Those of a report may lack
+    #: some.
     tables: Mapping[TableName, pd.DataFrame]
-    gpu_ns: int
+    gpu_ns: int  #: sum of the durations of all GPU events; 0 if a report does not tell
+    #: the tables that `REFERENCE_KEYS` describes, where they are known.
+    reference: Mapping[TableName, pd.DataFrame] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a comparison needs to know of one trace.
+    """What a comparison needs to know of one trace, or of one report."""
 
-    Attributes:
-        path: the file as the user named it.
-        devices: its GPUs.
-        events: how many GPU events it holds.
-        total: figures of the whole trace.
-        whole_iterations: figures of its whole iterations together; None when there are none.
-        iterations: how many those are, 0 for none.
-        iteration_label: which ones, such as `ProfilerStep#5 to #7`.
-        left_out: the iterations that are not whole, as text; empty for none.
-        categories: every category that the rules could have given.
-    """
-
-    path: str
-    devices: str
-    events: int
-    total: Figures
+    path: str  #: the file as the user named it
+    devices: str  #: its GPUs
+    events: int | None  #: how many GPU events it holds; None if a report does not tell
+    total: Figures  #: figures of the whole trace
+    #: figures of its whole iterations together; None when there are none.
     whole_iterations: Figures | None
-    iterations: int
-    iteration_label: str
-    left_out: str
+    iterations: int  #: how many those are, 0 for none
+    iteration_label: str  #: which ones, such as `ProfilerStep#5 to #7`
+    left_out: str  #: the iterations that are not whole, as text; empty for none
+    #: every category that the rules could have given; of a report, those it names.
     categories: frozenset[str]
+    report: str = ""  #: the program whose report was measured; empty for a trace
+    notes: tuple[str, ...] = ()  #: what the reader of a comparison should know of it, clauses
+    #: gives a name as a report spells it, which may be other than the trace did; None for a trace.
+    spelled: Callable[[str], str] | None = None
 
 
 def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Measurement:

@@ -19,13 +19,10 @@ from tracelens_ext.nesting import ROOT, depths, levels, nearest_marked, nest
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, EventKind
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int32Array, Int64Array, Trace
-
-    IntArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import Int32Array, Int64Array, IntArray, Trace
 
 MODULE_PREFIX = "nn.Module: "
 SEPARATOR = "/"
@@ -33,18 +30,13 @@ SEPARATOR = "/"
 
 @dataclass(frozen=True, eq=False)
 class _Frames:
-    """The module frames of a trace, parents before children, m of them.
+    """The module frames of a trace, parents before children, m of them."""
 
-    Attributes:
-        rows: the frames, (m,).
-        parent: the module frame around each, `ROOT` without one, (m,).
-        of_gpu: the innermost module frame around each GPU event's launch, `NONE` without, (g,).
-        of_forward: the same for the forward op that made each GPU event's autograd node, (g,).
-    """
-
-    rows: Int64Array
-    parent: Int32Array
+    rows: Int64Array  #: the frames, (m,)
+    parent: Int32Array  #: the module frame around each, `ROOT` without one, (m,)
+    #: the innermost module frame around each GPU event's launch, `NONE` without, (g,)
     of_gpu: Int64Array
+    #: the same for the forward op that made each GPU event's autograd node, (g,)
     of_forward: Int64Array
 
 
@@ -85,10 +77,10 @@ def nn_modules(work: GpuWork) -> pd.DataFrame:
     return frame.iloc[np.argsort(-total, kind="stable")].reset_index(drop=True)
 
 
-def _module_rows(trace: Trace) -> npt.NDArray[np.int64]:
+def _module_rows(trace: Trace) -> Int64Array:
     names = trace.names_matching(lambda name: name.startswith(MODULE_PREFIX))
     frames = trace.rows_of(EventKind.PYTHON_FUNCTION) if names.any() else np.empty(0, np.int64)
-    rows: npt.NDArray[np.int64] = frames[names[trace.name[frames]]]
+    rows: Int64Array = frames[names[trace.name[frames]]]
     return rows
 
 
@@ -139,7 +131,7 @@ def _forward_of_gpu(work: GpuWork) -> Int64Array:
     return result
 
 
-def _module_names(trace: Trace, rows: Int64Array) -> tuple[list[str], npt.NDArray[np.int64]]:
+def _module_names(trace: Trace, rows: Int64Array) -> tuple[list[str], Int64Array]:
     """The names of frames without the prefix: labels and codes."""
     used, codes = np.unique(trace.name[rows], return_inverse=True)
     return [trace.names[i].removeprefix(MODULE_PREFIX) for i in used.tolist()], codes

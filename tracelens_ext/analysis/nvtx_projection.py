@@ -17,28 +17,18 @@ from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import Int64Array, IntArray, Trace
 
 
 @dataclass(frozen=True)
 class ProjectedRanges:
-    """Projections of ranges, k of them, by device, then in the order of the ranges.
+    """Projections of ranges, k of them, by device, then in the order of the ranges."""
 
-    Attributes:
-        row: the range, a row of the trace, (k,).
-        device: the device, (k,).
-        start: start of the first GPU event, ns since the trace's first event, (k,).
-        end: end of the last GPU event, likewise, (k,).
-        count: GPU events launched inside, (k,).
-    """
-
-    row: Int64Array
-    device: Int64Array
-    start: Int64Array
-    end: Int64Array
-    count: Int64Array
+    row: Int64Array  #: the range, a row of the trace, (k,)
+    device: Int64Array  #: the device, (k,)
+    start: Int64Array  #: start of the first GPU event, ns since the trace's first event, (k,)
+    end: Int64Array  #: end of the last GPU event, likewise, (k,)
+    count: Int64Array  #: GPU events launched inside, (k,)
 
     def __len__(self) -> int:
         return len(self.row)
@@ -49,9 +39,7 @@ class ProjectedRanges:
         return self.end - self.start
 
 
-def project_ranges(
-    trace: Trace, launch_of_gpu: Int64Array, rows: npt.NDArray[np.integer]
-) -> ProjectedRanges:
+def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: IntArray) -> ProjectedRanges:
     """Project ranges onto the devices that they started work on.
 
     Args:

@@ -13,17 +13,14 @@ from tracelens_ext.trace import NONE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int64Array, Trace
-
+    from tracelens_ext.trace import Int64Array, IntArray, Trace
 
 Value = TypeVar("Value")
 
 
 def argument_values(
     trace: Trace,
-    rows: npt.NDArray[np.integer],
+    rows: IntArray,
     name: str,
     convert: Callable[[str], Value],
     missing: Value,
@@ -47,9 +44,7 @@ def argument_values(
     return number, [convert(raw[i]) if i != NONE else missing for i in code[first].tolist()]
 
 
-def op_argument(
-    trace: Trace, rows: npt.NDArray[np.integer], name: str
-) -> tuple[Int64Array, list[str]]:
+def op_argument(trace: Trace, rows: IntArray, name: str) -> tuple[Int64Array, list[str]]:
     """An argument of some events, such as `Input Dims`, as a table shows it.
 
     Returns:

@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.grouping import number_groups
-from tracelens_ext.categorize.categorizer import OTHER_OP, builtin_categorizer
+from tracelens_ext.categorize.categories import OTHER_OP
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import Int64Array, IntArray
 
 GRAPH_CATEGORY = "graph"
 RUNTIME_CATEGORY = "runtime"
 
 
 def op_categories(
-    work: GpuWork, rows: npt.NDArray[np.integer], of_gpu: Int64Array
+    work: GpuWork, rows: IntArray, of_gpu: Int64Array
 ) -> tuple[Int64Array, list[str]]:
     """Categorize operations, each by its name and what it launched.
 
@@ -55,7 +53,7 @@ def op_categories(
         unknown = np.flatnonzero((category == other) & (names != NONE))
         first, inverse = number_groups([names[unknown]])
         used = names[unknown[first]]
-        answers = builtin_categorizer().categorize_ops([trace.names[i] for i in used.tolist()])
+        answers = work.op_categorizer.categorize_ops([trace.names[i] for i in used.tolist()])
         labels += sorted(set(answers) - set(labels))
         code = np.array([labels.index(answer) for answer in answers], dtype=np.int64)
         category[unknown] = code[inverse]

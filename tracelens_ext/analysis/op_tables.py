@@ -18,11 +18,11 @@ from tracelens_ext.trace import NS_PER_US
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.analysis.launchers import Launchers
+    from tracelens_ext.trace import Float64Array, IntArray
 
 METRICS = ("mean", "median", "std", "min", "max")
 PERCENTAGES = ("Percentage (%)", "Cumulative Percentage (%)")
@@ -129,7 +129,7 @@ class _Groups:
         self.first = np.sort(first)
         self.count = np.bincount(self.of_row, minlength=len(first))
         self._start = np.cumsum(self.count) - self.count
-        self._sorted: dict[str, npt.NDArray[np.float64]] = {}
+        self._sorted: dict[str, Float64Array] = {}
 
     def keys(self) -> dict[str, list[str]]:
         """What the groups have in common, column by column."""
@@ -139,7 +139,7 @@ class _Groups:
             result[column] = [labels[code] for code in codes[self.first].tolist()]
         return result
 
-    def statistic(self, column: str, metric: str) -> npt.NDArray[np.float64]:
+    def statistic(self, column: str, metric: str) -> Float64Array:
         """A statistic of each group's numbers, (k,); `std` is NaN for a group of one."""
         if column not in self._sorted:
             values = self._table[column].to_numpy(dtype=np.float64)
@@ -147,7 +147,7 @@ class _Groups:
             order = ascending[stable_order(self.of_row[ascending])]  # by group, then by value
             self._sorted[column] = values[order]
         values, start, size = self._sorted[column], self._start, self.count
-        result: npt.NDArray[np.float64] = np.full(len(size), np.nan)
+        result: Float64Array = np.full(len(size), np.nan)
         if not len(size):
             return result
         total = np.add.reduceat(values, start)
@@ -165,7 +165,7 @@ class _Groups:
         return result
 
 
-def _factorized(column: pd.Series[Any]) -> tuple[npt.NDArray[np.integer], list[Any]]:
+def _factorized(column: pd.Series[Any]) -> tuple[IntArray, list[Any]]:
     """Codes, and what they stand for; those of a categorical column are there already."""
     import pandas as pd
 

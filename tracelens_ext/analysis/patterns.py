@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
-import re
+from typing import TYPE_CHECKING, Any, Final, Union
 
 from tracelens_ext.errors import UsageError
 
+if TYPE_CHECKING:
+    import re
 
-def user_pattern(given: str | re.Pattern[str] | None, what: str) -> re.Pattern[str] | None:
-    """The compiled expression; None for None.
+_SHOWN: Final = 80
+
+
+class UserPattern:
+    """An expression of a user; its searches have the time limit that rules have.
 
     Args:
-        given: the expression.
+        given: the expression, as a text or compiled.
         what: what the user knows it as, such as `annotation` or `--op`.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is no regular expression.
     """
-    try:
-        return None if given is None else re.compile(given)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"{what} {given!r} is no regular expression ({error})") from None
+
+    def __init__(self, given: str | re.Pattern[str], what: str) -> None:
+        import re
+
+        import regex
+
+        from tracelens_ext.categorize.timed_pattern import TimedPattern
+
+        text: Any = getattr(given, "pattern", given)
+        kept = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII
+        self._called = f"{what} {text!r}"
+        try:
+            self._pattern = TimedPattern(text, getattr(given, "flags", 0) & int(kept))
+        except (regex.error, TypeError, RecursionError, OverflowError) as error:
+            raise UsageError(f"{self._called} is no regular expression ({error})") from None
+
+    def search(self, name: str) -> bool:
+        """Whether the expression occurs in a name.
+
+        Raises:
+            UsageError: it takes too long.
+        """
+        try:
+            return self._pattern.search(name)
+        except TimeoutError:
+            shown = name if len(name) <= _SHOWN else name[: _SHOWN - 3] + "..."
+            raise UsageError(
+                f"{self._called} takes too long on {shown!r}; make repeated parts exclude one"
+                " another"
+            ) from None
+
+
+def user_pattern(given: Expression | None, what: str) -> UserPattern | None:
+    """The expression ready to be searched for; None for None. Raises as `UserPattern` does."""
+    return given if given is None or isinstance(given, UserPattern) else UserPattern(given, what)
+
+
+Expression = Union[str, "re.Pattern[str]", UserPattern]
+"""An expression as users give it, or as an earlier call made it ready."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
@@ -13,28 +13,27 @@ from tracelens_ext.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.analysis.iterations import Iterations
+    from tracelens_ext.trace import BoolArray, Int64Array
 
-    BoolArray = npt.NDArray[np.bool_]
+#: How an event is of a step: it was launched in it, or started on the GPU during it.
+PStepBy = Literal["launch", "time"]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What is asked for; None for no condition.
+    """What is asked for; None for no condition."""
 
-    Attributes:
-        pstep: the N of a `ProfilerStep#N` in which an event was launched.
-        stream: number of a stream.
-        device: number of a device.
-        category: a kernel category, in upper or lower case.
-    """
+    pstep: int | None = None  #: the N of a `ProfilerStep#N` in which an event was launched
+    pstep_by: PStepBy = "launch"  #: or `time`: the events that started on the GPU during that step
+    stream: int | None = None  #: number of a stream
+    device: int | None = None  #: number of a device
+    category: str | None = None  #: a kernel category, in upper or lower case
 
-    pstep: int | None = None
-    stream: int | None = None
-    device: int | None = None
-    category: str | None = None
+    def __post_init__(self) -> None:
+        if self.pstep_by not in (choices := get_args(PStepBy)):
+            raise UsageError(f"pstep_by is {self.pstep_by!r}; choose from {', '.join(choices)}")
 
     def of(self, work: GpuWork) -> BoolArray:
         """Which of the GPU events are selected, (g,).
@@ -44,7 +43,9 @@ class Selection:
         """
         selected = np.ones(len(work), dtype=bool)
         if self.pstep is not None:
-            selected &= _of_step(work, self.pstep)
+            iterations = _with_step(work, self.pstep)
+            of_gpu = iterations.started_in if self.pstep_by == "time" else iterations.of_gpu
+            selected &= iterations.has_number(self.pstep)[of_gpu]
         if self.stream is not None:
             selected &= _numbered("stream", work.trace.stream, self.stream)
         if self.device is not None:
@@ -58,7 +59,7 @@ class Selection:
         """The conditions in words, such as `ProfilerStep#5, stream 7`; empty for none."""
         parts = []
         if self.pstep is not None:
-            parts.append(f"ProfilerStep#{self.pstep}")
+            parts.append(f"ProfilerStep#{self.pstep} (by {self.pstep_by})")
         if self.device is not None:
             parts.append(f"device {self.device}")
         if self.stream is not None:
@@ -67,20 +68,32 @@ class Selection:
             parts.append(f"category {self.category}")
         return ", ".join(parts)
 
+    def left_out(self, work: GpuWork) -> str:
+        """What a step by launch leaves out for want of a launch, a sentence; empty for nothing."""
+        unlinked = ~work.tree.linked
+        if self.pstep is None or self.pstep_by == "time" or not unlinked.any():
+            return ""
+        iterations = _with_step(work, self.pstep)
+        during = int((iterations.has_number(self.pstep)[iterations.started_in] & unlinked).sum())
+        return (
+            f"{work.told(unlinked)} without a launch in the trace are left out; {during:,} of them"
+            f" started during ProfilerStep#{self.pstep}."
+        )
 
-def _of_step(work: GpuWork, number: int) -> BoolArray:
+
+def _with_step(work: GpuWork, number: int) -> Iterations:
+    """The iterations of a trace, one of which at least has this number."""
     from tracelens_ext.analysis.iterations import find_iterations
 
     iterations = find_iterations(work.tree)
-    wanted = np.array([n == number for n in iterations.number], dtype=bool)
-    if not wanted.any():
+    if number not in iterations.number:
         there = iterations.label(np.ones(len(iterations), dtype=bool))
         has = f"it has {there}" if there else "it has no ProfilerStep#N at all"
         raise UsageError(f"there is no ProfilerStep#{number} in the trace; {has}")
-    return np.append(wanted, False)[iterations.of_gpu]  # NONE is the last: of no iteration
+    return iterations
 
 
-def _numbered(what: str, numbers: npt.NDArray[np.int64], wanted: int) -> BoolArray:
+def _numbered(what: str, numbers: Int64Array, wanted: int) -> BoolArray:
     selected: BoolArray = numbers == wanted
     if not selected.any():
         present = ", ".join(str(n) for n in np.unique(numbers).tolist()[:20]) or "none"

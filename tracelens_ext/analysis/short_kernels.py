@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.grouping import IntArray
+    from tracelens_ext.trace import IntArray
 
 #: Column of the table → argument of the CPU op.
 _ARGUMENTS = {

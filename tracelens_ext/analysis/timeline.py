@@ -11,10 +11,10 @@ from tracelens_ext.intervals import gaps, union_length
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.trace import BoolArray
 
 
 def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd.DataFrame:
@@ -53,9 +53,9 @@ def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd
 
 
 def _timeline_of(
-    work: GpuWork, chosen: npt.NDArray[np.bool_], micro_idle_thresh_us: float | None
+    work: GpuWork, chosen: BoolArray, micro_idle_thresh_us: float | None
 ) -> list[tuple[str, int, float]]:
-    def length(part: npt.NDArray[np.bool_]) -> int:
+    def length(part: BoolArray) -> int:
         part = part & chosen
         return union_length(work.start[part], work.end[part])
 

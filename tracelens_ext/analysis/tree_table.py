@@ -16,7 +16,7 @@ import numpy as np
 from tracelens_ext.analysis.busy_time import BusyTime
 from tracelens_ext.analysis.gpu_work import KIND_LABELS
 from tracelens_ext.analysis.grouping import inverse, sums, texts
-from tracelens_ext.analysis.patterns import user_pattern
+from tracelens_ext.analysis.patterns import Expression, UserPattern, user_pattern
 from tracelens_ext.intervals import union_length
 from tracelens_ext.nesting import ROOT, depths, levels, nearest_marked
 from tracelens_ext.text import NO_NAME
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int32Array, Int64Array
-
-    BoolArray = npt.NDArray[np.bool_]
+    from tracelens_ext.trace import BoolArray, Float64Array, Int32Array, Int64Array, IntArray
 
 _STEP = re.compile(r"ProfilerStep#[0-9]+")
 _ANY_STEP = "ProfilerStep#*"
@@ -53,31 +51,18 @@ _SEPARATORS = str.maketrans({";": ":", "\n": " ", "\r": " "})
 
 @dataclass(frozen=True, eq=False)
 class MergedTree:
-    """A call tree with GPU time, k nodes, parents before children, longest sibling first.
+    """A call tree with GPU time, k nodes, parents before children, longest sibling first."""
 
-    Attributes:
-        parent: node → its parent, `ROOT` without one, (k,).
-        depth: number of ancestors, (k,).
-        name: index into `names`, (k,).
-        names: what nodes are called.
-        kind: an `EventKind`; `OTHER` for a thread and for `(unlinked)`, (k,).
-        count: events that a node stands for, (k,).
-        gpu_events: GPU events at and below it, (k,).
-        busy_ns: their busy-time union, ns, (k,).
-        self_ns: summed durations of a node that is GPU events, else 0, ns, (k,).
-        total_ns: busy-time union of all GPU events of the trace.
-    """
-
-    parent: Int32Array
-    depth: Int32Array
-    name: Int64Array
-    names: list[str]
-    kind: npt.NDArray[np.uint8]
-    count: Int64Array
-    gpu_events: Int64Array
-    busy_ns: Int64Array
-    self_ns: Int64Array
-    total_ns: int
+    parent: Int32Array  #: node → its parent, `ROOT` without one, (k,)
+    depth: Int32Array  #: number of ancestors, (k,)
+    name: Int64Array  #: index into `names`, (k,)
+    names: list[str]  #: what nodes are called
+    kind: npt.NDArray[np.uint8]  #: an `EventKind`; `OTHER` for a thread and for `(unlinked)`, (k,)
+    count: Int64Array  #: events that a node stands for, (k,)
+    gpu_events: Int64Array  #: GPU events at and below it, (k,)
+    busy_ns: Int64Array  #: their busy-time union, ns, (k,)
+    self_ns: Int64Array  #: summed durations of a node that is GPU events, else 0, ns, (k,)
+    total_ns: int  #: busy-time union of all GPU events of the trace
 
     def __len__(self) -> int:
         return len(self.parent)
@@ -86,7 +71,7 @@ class MergedTree:
         """What a node is called."""
         return self.names[int(self.name[node])]
 
-    def percent(self) -> npt.NDArray[np.float64]:
+    def percent(self) -> Float64Array:
         """The share of each node in the GPU's busy time, 0 to 100, (k,)."""
         return 100.0 * self.busy_ns / max(self.total_ns, 1)
 
@@ -99,7 +84,7 @@ class MergedTree:
 
 
 def call_tree_table(
-    work: GpuWork, *, op: str | re.Pattern[str] | None = None, merge: bool = True
+    work: GpuWork, *, op: Expression | None = None, merge: bool = True
 ) -> pd.DataFrame:
     """The call tree with GPU time, a row a node, parents before children.
 
@@ -143,9 +128,7 @@ def tree_rows(tree: MergedTree, kept: BoolArray | None = None) -> pd.DataFrame:
     return frame if kept is None else frame[kept].reset_index(drop=True)
 
 
-def merged_tree(
-    work: GpuWork, *, op: str | re.Pattern[str] | None = None, merge: bool = True
-) -> MergedTree:
+def merged_tree(work: GpuWork, *, op: Expression | None = None, merge: bool = True) -> MergedTree:
     """The call tree with GPU time.
 
     Args:
@@ -177,7 +160,7 @@ def merged_tree(
 
 
 def _chosen_positions(
-    work: GpuWork, op: re.Pattern[str] | None
+    work: GpuWork, op: UserPattern | None
 ) -> tuple[Int32Array, Int64Array, BoolArray]:
     """The host events that have GPU work below them, and are at or below `op`.
 
@@ -271,7 +254,7 @@ class _Growth:
     def add(
         self,
         parent: Int64Array,
-        name: npt.NDArray[np.integer],
+        name: IntArray,
         kind: npt.NDArray[np.uint8],
     ) -> Int64Array:
         """Add events below nodes; the node of each."""
@@ -288,8 +271,8 @@ class _Growth:
     def _append(
         self,
         parent: Int64Array,
-        name: npt.NDArray[np.integer],
-        kind: npt.NDArray[np.integer],
+        name: IntArray,
+        kind: IntArray,
         count: Int64Array,
         node: Int64Array,
     ) -> Int64Array:

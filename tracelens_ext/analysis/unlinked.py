@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.grouping import IntArray
+    from tracelens_ext.trace import IntArray
 
 NO_ID = "no correlation id"
 NO_LAUNCH = "launch not in the trace"

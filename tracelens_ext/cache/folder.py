@@ -18,19 +18,12 @@ _NAME = re.compile(r"(?P<stem>[0-9a-f]{32})\.[a-z0-9_-]+\.(?:columns|sqlite)")
 
 
 class CacheFile(NamedTuple):
-    """A file of the cache.
+    """A file of the cache."""
 
-    Attributes:
-        stem: how the names of all files of one trace begin.
-        path: the file.
-        size: bytes.
-        used: when it was last used, seconds since 1970.
-    """
-
-    stem: str
-    path: Path
-    size: int
-    used: float
+    stem: str  #: how the names of all files of one trace begin
+    path: Path  #: the file
+    size: int  #: bytes
+    used: float  #: when it was last used, seconds since 1970
 
 
 def cache_files(folder: Path) -> list[CacheFile]:

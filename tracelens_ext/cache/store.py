@@ -60,39 +60,24 @@ def _tell_nobody(note: str) -> None:
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """What the cache keeps of one trace.
+    """What the cache keeps of one trace."""
 
-    Attributes:
-        path: the trace's file.
-        files: the files in the cache.
-        size: their size, bytes.
-        used: when they were last used, seconds since 1970.
-        usable: whether the trace is still as it was when it was read.
-    """
-
-    path: str
-    files: tuple[Path, ...]
-    size: int
-    used: float
-    usable: bool
+    path: str  #: the trace's file
+    files: tuple[Path, ...]  #: the files in the cache
+    size: int  #: their size, bytes
+    used: float  #: when they were last used, seconds since 1970
+    usable: bool  #: whether the trace is still as it was when it was read
 
 
 @dataclass(eq=False)
 class TraceCache:
-    """A folder of parsed traces.
+    """A folder of parsed traces."""
 
-    Attributes:
-        folder: the folder; made when something is kept.
-        limit: bytes that it may hold.
-        worth_keeping: bytes of text from which on a trace is kept.
-        verify: whether a file's whole content is compared, not only its head and tail.
-        tell: called with a note, a clause, when an entry is removed or cannot be kept.
-    """
-
-    folder: Path
-    limit: int = DEFAULT_SIZE
-    worth_keeping: int = WORTH_KEEPING
-    verify: bool = False
+    folder: Path  #: the folder; made when something is kept
+    limit: int = DEFAULT_SIZE  #: bytes that it may hold
+    worth_keeping: int = WORTH_KEEPING  #: bytes of text from which on a trace is kept
+    verify: bool = False  #: whether a file's whole content is compared, not only its head and tail
+    #: called with a note, a clause, when an entry is removed or cannot be kept
     tell: Callable[[str], None] = _tell_nobody
     _links: WeakKeyDictionary[Trace, Mapping[str, Array]] = field(
         default_factory=WeakKeyDictionary, repr=False

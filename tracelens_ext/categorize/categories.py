@@ -7,6 +7,9 @@ from typing import Final
 UNCATEGORIZED: Final = "Uncategorized"
 """What no rule knows."""
 
+OTHER_OP: Final = "other"
+"""The category of a CPU operation that no rule knows."""
+
 CATEGORIES: Final[tuple[str, ...]] = (
     "GEMM",
     "Flash Attention Forward",

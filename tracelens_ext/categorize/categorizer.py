@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from tracelens_ext.categorize.categories import OTHER_OP
 from tracelens_ext.categorize.choice import CategorizerLike, choose, python_stage, user_maps
 from tracelens_ext.categorize.decisions import UNKNOWN, Decisions, Kernel, Verdict
 from tracelens_ext.categorize.loading import load_pack
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from tracelens_ext.categorize.rules import PackKind, RulePack
 
 Paths = Sequence[str | os.PathLike[str]]
-
-OTHER_OP: Final = "other"
-"""The category of a CPU operation that no rule knows."""
 
 
 class KernelCategorizer:
@@ -80,8 +78,9 @@ class KernelCategorizer:
         offered = offered_packs(registry)
         # The maps of the user come last: of two maps with one name theirs is taken.
         selectable = {o.item.name: o for o in offered if o.item.selectable}
-        selectable |= {o.item.name: o for o in user_maps(maps, registry)}
-        chosen = choose(categorizer, registry, offered, selectable)
+        passed_over: list[str] = []
+        selectable |= {o.item.name: o for o in user_maps(maps, registry, passed_over)}
+        chosen = choose(categorizer, registry, offered, selectable, passed_over)
         taken = {
             id(source.pack) if isinstance(source, BoundPack) else source.name
             for source in chosen

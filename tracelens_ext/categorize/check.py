@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -19,30 +20,26 @@ if TYPE_CHECKING:
 
 _SLOW_SECONDS: Final = 0.1
 _HANG_SECONDS: Final = 0.6
+_PLAIN: Final = re.compile(r"[\w :<>,&-]+")
 _FILLERS: Final = ("a", "_", "0", "A0_", "x::", ", ", "<")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong with a rule.
+    """Something wrong with a rule."""
 
-    Attributes:
-        severity: `error` when the rule does not do what its author says; else `warning`.
-        place: the file (or pack) and the number of the rule.
-        problem: what is wrong.
-    """
-
+    #: `error` when the rule does not do what its author says; else `warning`
     severity: Literal["error", "warning"]
-    place: str
-    problem: str
+    place: str  #: the file (or pack) and the number of the rule
+    problem: str  #: what is wrong
 
 
 def check_packs(packs: Sequence[BoundPack]) -> list[Finding]:
     """Check packs that take part together.
 
     Every example must be found by its rule and end up in the rule's category; no not-example may
-    be found; some example of every rule must be won by that rule; no pattern may take long on
-    a text made to slow it down.
+    be found; some example of every rule must be won by that rule, and no earlier rule may find
+    whatever it finds; no pattern may take long on a text made to slow it down.
 
     Args:
         packs: the packs in order of precedence. Packs of kind `op` are checked apart from the
@@ -58,8 +55,8 @@ def check_packs(packs: Sequence[BoundPack]) -> list[Finding]:
     for group in _groups(packs):
         rules = [bound for pack in group for bound in pack.bound_rules()]
         matcher = Matcher(rules)
-        for bound in rules:
-            findings += _check_rule(bound, matcher)
+        for bound, hidden_by in zip(rules, _hidden(rules), strict=True):
+            findings += _check_rule(bound, matcher, hidden_by)
     return findings
 
 
@@ -82,7 +79,40 @@ def _groups(packs: Sequence[BoundPack]) -> Iterator[list[BoundPack]]:
             yield [bound]
 
 
-def _check_rule(bound: BoundRule, matcher: Matcher) -> Iterator[Finding]:
+def _hidden(rules: Sequence[BoundRule]) -> Iterator[BoundRule | None]:
+    """For each rule an earlier one that finds every name it finds; None where none is known.
+
+    Known are the same pattern, one that takes any name, and plain words of which one is in every
+    name that the later pattern finds.
+    """
+    earlier: list[tuple[BoundRule, list[str]]] = []
+    for bound in rules:
+        rule = bound.rule
+        same_case = [] if "(?" in rule.pattern else requirements(rule.pattern)
+        yield next(
+            (
+                first
+                for first, words in earlier
+                if first.rule.cpu_op in (None, rule.cpu_op)
+                and (
+                    first.rule.pattern == rule.pattern
+                    or first.rule.takes_any_name
+                    or any(all(_has(text, words) for text in texts) for texts in same_case)
+                )
+            ),
+            None,
+        )
+        words = rule.pattern.split("|")
+        earlier.append((bound, words if all(map(_PLAIN.fullmatch, words)) else []))
+
+
+def _has(text: str, words: Iterable[str]) -> bool:
+    return any(word in text for word in words)
+
+
+def _check_rule(
+    bound: BoundRule, matcher: Matcher, hidden_by: BoundRule | None
+) -> Iterator[Finding]:
     place = bound.pack.where(bound.rule)
     slow = _slowest(bound)
     if slow is not None:
@@ -90,7 +120,7 @@ def _check_rule(bound: BoundRule, matcher: Matcher) -> Iterator[Finding]:
         if slow >= _HANG_SECONDS:
             return  # the other checks would search with this pattern, again and again
     try:
-        yield from _check_examples(bound, matcher, place)
+        yield from _check_examples(bound, matcher, place, hidden_by)
         for example in bound.rule.not_examples:
             if bound.finds(example.name) and (
                 example.cpu_op is None or bound.allows(example.cpu_op)
@@ -100,7 +130,9 @@ def _check_rule(bound: BoundRule, matcher: Matcher) -> Iterator[Finding]:
         yield Finding("error", place, f"cannot be checked: {error}")
 
 
-def _check_examples(bound: BoundRule, matcher: Matcher, place: str) -> Iterator[Finding]:
+def _check_examples(
+    bound: BoundRule, matcher: Matcher, place: str, hidden_by: BoundRule | None
+) -> Iterator[Finding]:
     examples = bound.rule.examples
     pack = bound.pack
     is_map = pack.selectable and not (pack.source or "").endswith(".toml")  # holds no examples
@@ -124,6 +156,9 @@ def _check_examples(bound: BoundRule, matcher: Matcher, place: str) -> Iterator[
     if winners and all(winner is not bound for winner in winners):
         names = ", ".join(dict.fromkeys(winner.id for winner in winners if winner is not None))
         yield Finding("warning", place, f"can never win: {names} has all of its examples")
+    elif hidden_by is not None:
+        finds = f"{hidden_by.id} comes first and finds every name that it finds"
+        yield Finding("warning", place, f"can never win: {finds}")
 
 
 def _not_found(bound: BoundRule, example: Example) -> str | None:

@@ -38,6 +38,7 @@ def choose(
     registry: PluginRegistry,
     offered: Sequence[Offered[RulePack]],
     selectable: Mapping[str, Offered[RulePack]],
+    passed_over: Sequence[str] = (),
 ) -> list[Source]:
     """What the user's choice stands for.
 
@@ -55,7 +56,7 @@ def choose(
             return [_chosen(selectable[name])]
         if Path(name).suffix.lower() == ".json":
             return [BoundPack(_map_in_file(name), "categorizer")]
-        return _by_name(name, registry, offered, selectable)
+        return _by_name(name, registry, offered, selectable, passed_over)
     if callable(choice):
         called = getattr(choice, "__name__", type(choice).__name__)
         return [PythonStage(called, choice, own_risk=True)]
@@ -65,23 +66,26 @@ def choose(
 
 
 def user_maps(
-    places: Sequence[str | os.PathLike[str]], registry: PluginRegistry
+    places: Sequence[str | os.PathLike[str]],
+    registry: PluginRegistry,
+    passed_over: list[str],
 ) -> list[Offered[RulePack]]:
     """The engine/model maps of the user: the configuration folder's, then those asked for.
 
     Args:
-        places: folders (or files) that the user named; an invalid map in them is an error.
+        places: folders (or files) that the user named.
         registry: where an invalid map in the configuration folder is noted as a problem.
+        passed_over: gets a line for each file in those folders that is no such map.
 
     Raises:
-        RuleError: a place does not exist or holds an invalid map.
+        RuleError: a place does not exist, or is a file that is no such map.
     """
     packs = []
     for path in user_map_files():
         with registry.guard("configuration folder"):
             packs += load_map_file(path)
     for place in places:
-        packs += load_maps(place)
+        packs += load_maps(place, passed_over=passed_over)
     return [Offered(pack, _USER) for pack in packs]
 
 
@@ -112,6 +116,7 @@ def _by_name(
     registry: PluginRegistry,
     offered: Sequence[Offered[RulePack]],
     selectable: Mapping[str, Offered[RulePack]],
+    passed_over: Sequence[str],
 ) -> list[Source]:
     """The packs and functions of a plugin, or a single pack."""
     hooks: list[Source] = [
@@ -138,5 +143,11 @@ def _by_name(
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UsageError(
         f"no categorizer is called {name!r}; {hint}Known: {', '.join(known) or 'none'}, "
-        "or the path of a JSON map"
+        f"or the path of a JSON map{not_maps(passed_over)}"
     )
+
+
+def not_maps(passed_over: Sequence[str]) -> str:
+    """What to add to the message that a map is not there: the files that were passed over."""
+    more = f" and {len(passed_over) - 3} more" if len(passed_over) > 3 else ""
+    return f"; passed over: {'; '.join(passed_over[:3])}{more}" if passed_over else ""

@@ -31,22 +31,14 @@ UNKNOWN: Final = Verdict(UNCATEGORIZED, known=False)
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Parallel lists, one entry a kernel asked about.
+    """Parallel lists, one entry a kernel asked about."""
 
-    Attributes:
-        category: `Uncategorized` where no rule matched.
-        vendor: whose GPU the winning rule says, or None.
-        library: which library the winning rule says, or None.
-        rule: the winning rule (`gemm:12`, or its name), or None.
-        pack: the pack or plugin of the winning rule, or None.
-        known: False where nothing is known: no rule matched, or only a map's catch-all did.
-    """
-
-    category: list[str]
-    vendor: list[str | None]
-    library: list[str | None]
-    rule: list[str | None]
-    pack: list[str | None]
+    category: list[str]  #: `Uncategorized` where no rule matched
+    vendor: list[str | None]  #: whose GPU the winning rule says, or None
+    library: list[str | None]  #: which library the winning rule says, or None
+    rule: list[str | None]  #: the winning rule (`gemm:12`, or its name), or None
+    pack: list[str | None]  #: the pack or plugin of the winning rule, or None
+    #: False where nothing is known: no rule matched, or only a map's catch-all did
     known: list[bool]
 
     def __len__(self) -> int:

@@ -1,11 +1,11 @@
-"""Why a kernel has its category: which rule won, and which others would have matched."""
+"""Why a kernel or operation has its category: which rule won, which others would have matched."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelens_ext.categorize.categories import UNCATEGORIZED
+from tracelens_ext.categorize.categories import OTHER_OP, UNCATEGORIZED
 from tracelens_ext.categorize.matcher import BoundRule, Matcher, RuleTimeoutError
 from tracelens_ext.hooks.guard import guarded, one_line
 
@@ -14,67 +14,59 @@ if TYPE_CHECKING:
 
     from tracelens_ext.categorize.categorizer import KernelCategorizer
     from tracelens_ext.categorize.decisions import Verdict
+    from tracelens_ext.categorize.rules import PackKind
     from tracelens_ext.categorize.stages import PythonStage, Stage
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A rule, or a Python categoriser, that has something to say about a kernel.
+    """A rule, or a Python categoriser, that has something to say about a kernel."""
 
-    Attributes:
-        verdict: what it says.
-        place: the file and rule, or the plugin.
-        pattern: the rule's pattern, or None for Python.
-        condition: the rule's condition on the launching operation, or None.
-        holds: whether the launching operation fulfils the condition.
-    """
-
-    verdict: Verdict
-    place: str
-    pattern: str | None = None
-    condition: str | None = None
-    holds: bool = True
+    verdict: Verdict  #: what it says
+    place: str  #: the file and rule, or the plugin
+    pattern: str | None = None  #: the rule's pattern, or None for Python
+    condition: str | None = None  #: the rule's condition on the launching operation, or None
+    holds: bool = True  #: whether the launching operation fulfils the condition
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a kernel has its category.
+    """Why a kernel, or an operation, has its category."""
 
-    Attributes:
-        kernel_name: the kernel.
-        cpu_op: the operation that launched it, or None.
-        winner: what decided, or None when nothing matched.
-        others: what else matches the name, in order of precedence.
-    """
-
-    kernel_name: str
-    cpu_op: str | None
-    winner: Match | None
-    others: tuple[Match, ...]
-
-    @property
-    def category(self) -> str:
-        """The kernel's category."""
-        return UNCATEGORIZED if self.winner is None else self.winner.verdict.category
+    name: str  #: of the kernel or operation
+    cpu_op: str | None  #: the operation that launched the kernel, or None
+    category: str
+    winner: Match | None  #: what decided, or None when nothing matched
+    others: tuple[Match, ...]  #: what else matches the name, in order of precedence
 
 
 def explain(
-    categorizer: KernelCategorizer, kernel_name: str, cpu_op: str | None = None
+    categorizer: KernelCategorizer,
+    name: str,
+    cpu_op: str | None = None,
+    kind: PackKind = "kernel",
 ) -> Explanation:
     """Say which rule gives a kernel its category, and what else would have matched.
+
+    Args:
+        categorizer: whose rules to ask.
+        name: the kernel (or operation) as the trace spells it.
+        cpu_op: the operation that launched the kernel, when known.
+        kind: `op` to explain the category of an operation.
 
     Raises:
         RuleError: a rule of the user takes too long on the name.
     """
     matches = [
         match
-        for stage in categorizer.stages()
-        for match in _stage_matches(stage, kernel_name, cpu_op, categorizer.problems)
+        for stage in categorizer.stages(kind)
+        for match in _stage_matches(stage, name, cpu_op, categorizer.problems)
     ]
     winner = next((match for match in matches if match.holds), None)
-    return Explanation(
-        kernel_name, cpu_op, winner, tuple(match for match in matches if match is not winner)
-    )
+    unknown = UNCATEGORIZED if kind == "kernel" else OTHER_OP
+    category = unknown if winner is None else winner.verdict.category
+    others = tuple(match for match in matches if match is not winner)
+    return Explanation(name, cpu_op, category, winner, others)
 
 
 def _stage_matches(

@@ -29,6 +29,7 @@ _RULE_KEYS: Final = (
     "not_examples",
 )
 _EXAMPLE_KEYS: Final = ("name", "cpu_op")
+_HOMES: Final = (("[pack]", _PACK_KEYS), ("a [[rule]]", _RULE_KEYS))
 
 
 def _toml_parser() -> Any:  # noqa: ANN401
@@ -200,6 +201,8 @@ class _Checker:
 
                 near = get_close_matches(str(key), known, n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                home = next((place for place, keys in _HOMES if key in keys), None)
+                hint = hint if home is None else f"it belongs in {home}"
                 raise RuleError(f"{self.source}: {where}unknown key {key!r}; {hint}")
 
     def text(self, table: Mapping[str, Any], key: str, where: str) -> str | None:

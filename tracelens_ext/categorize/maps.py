@@ -1,7 +1,8 @@
 """Other ways to say rules, accepted as they are because people have them.
 
 * Engine/model maps, JSON: `{"vllm": {"llama": {"regex|regex": "category", ".*": "misc"}}}`.
-  Each model becomes a selectable pack called `ENGINE:MODEL`; the first pattern that matches wins.
+  Each model becomes a selectable pack called `ENGINE:MODEL`; the first pattern that matches wins,
+  and what none matches is `(no pattern)`.
 * Substring maps, also called class maps: `{"xmma_gemm": "gemm", "fmha_": "fmha"}`. Matched in
   lower case; NCCL kernels are always `nccl` and whatever is left is `others`.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +24,10 @@ from tracelens_ext.errors import RuleError
 
 NCCL_CLASS: Final = "nccl"
 OTHERS_CLASS: Final = "others"
+NO_PATTERN: Final = "(no pattern)"
+"""The category of what an engine/model map has no pattern for."""
+_ANYTHING: Final = ".*"
+_LARGEST: Final = 4 * 2**20
 _EXPECTED: Final = 'expected {"ENGINE": {"MODEL": {"regex|regex": "category"}}}'
 
 
@@ -45,6 +51,8 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
     keys = [key.lower() for key in class_map]
     for position, key in enumerate(keys):
         for other in keys[position + 1 :]:
+            if key == other:
+                raise RuleError(f"{name}: the key {key!r} occurs twice; case does not matter")
             if key in other or other in key:
                 short, long = sorted((key, other), key=len)
                 raise RuleError(
@@ -53,12 +61,13 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
                 )
     import regex
 
-    rows = [
-        (NCCL_CLASS, "(?i)nccl"),
-        *((category, "(?i)" + regex.escape(key.lower())) for key, category in class_map.items()),
-        (OTHERS_CLASS, ".*"),
+    rules = [
+        Rule(category, "(?i)" + regex.escape(key.lower()), number=number)
+        for number, (key, category) in enumerate(class_map.items(), start=1)
     ]
-    return RulePack(name, tuple(_numbered(rows)))
+    nccl = Rule(NCCL_CLASS, "(?i)nccl", name=f"{name}:{NCCL_CLASS}", number=0)
+    others = Rule(OTHERS_CLASS, _ANYTHING, name=f"{name}:{OTHERS_CLASS}", number=len(rules) + 1)
+    return RulePack(name, (nccl, *rules, others))
 
 
 def engine_packs(document: object, source: str, *, check_patterns: bool = True) -> list[RulePack]:
@@ -72,21 +81,28 @@ def engine_packs(document: object, source: str, *, check_patterns: bool = True) 
     Raises:
         RuleError: the document has another shape, or a pattern is not a regular expression.
     """
-    packs = []
-    for engine, models in _object(document, source, "").items():
-        for model, patterns in _object(models, source, f"{engine}: ").items():
-            entries = _object(patterns, source, f"{engine}:{model}: ")
-            packs.append(
-                parse_pack(
-                    {
-                        "pack": {"name": f"{engine}:{model}", "selectable": True},
-                        "rule": [{"category": c, "pattern": p} for p, c in entries.items()],
-                    },
-                    source=f"{source}: {engine}:{model}",
-                    check_patterns=check_patterns,
-                )
-            )
-    return packs
+    return [
+        _whole_pack(f"{engine}:{model}", patterns, source, check_patterns=check_patterns)
+        for engine, models in _object(document, source, "").items()
+        for model, patterns in _object(models, source, f"{engine}: ").items()
+    ]
+
+
+def _whole_pack(name: str, patterns: object, source: str, *, check_patterns: bool) -> RulePack:
+    """The pack of one model. It answers for every name: no other pack is asked after it."""
+    entries = _object(patterns, source, f"{name}: ")
+    pack = parse_pack(
+        {
+            "pack": {"name": name, "selectable": True},
+            "rule": [{"category": c, "pattern": p} for p, c in entries.items()],
+        },
+        source=f"{source}: {name}",
+        check_patterns=check_patterns,
+    )
+    if any(rule.takes_any_name for rule in pack.rules):
+        return pack
+    rest = Rule(NO_PATTERN, _ANYTHING, name=f"{name} {NO_PATTERN}", number=len(pack.rules) + 1)
+    return replace(pack, rules=(*pack.rules, rest))
 
 
 def load_map_file(path: str | os.PathLike[str], *, check_patterns: bool = True) -> list[RulePack]:
@@ -98,22 +114,37 @@ def load_map_file(path: str | os.PathLike[str], *, check_patterns: bool = True) 
     return engine_packs(read_json(path), os.fspath(path), check_patterns=check_patterns)
 
 
-def load_maps(place: str | os.PathLike[str], *, check_patterns: bool = True) -> list[RulePack]:
+def load_maps(
+    place: str | os.PathLike[str],
+    *,
+    check_patterns: bool = True,
+    passed_over: list[str] | None = None,
+) -> list[RulePack]:
     """Read every `*.json` engine/model map in a folder, or one such file; see `engine_packs`.
 
+    Args:
+        place: the folder or file.
+        check_patterns: compile every pattern now, not when the model is chosen.
+        passed_over: if given, gets a line for each file in a folder that is no such map; there may
+            be any JSON in a folder.
+
     Raises:
-        RuleError: there is no such folder, or a file in it is not such a map.
+        RuleError: there is no such folder, or the file (or one in the folder) is not such a map.
     """
     folder = Path(place)
     if folder.is_file():
         return load_map_file(folder, check_patterns=check_patterns)
     if not folder.is_dir():
         raise RuleError(f"{folder}: no such folder; give one that holds *.json maps")
-    return [
-        pack
-        for path in sorted(folder.glob("*.json"))
-        for pack in load_map_file(path, check_patterns=check_patterns)
-    ]
+    packs = []
+    for path in sorted(path for path in folder.glob("*.json") if path.is_file()):
+        try:
+            packs += load_map_file(path, check_patterns=check_patterns)
+        except RuleError as error:
+            if passed_over is None:
+                raise
+            passed_over.append(str(error))
+    return packs
 
 
 def user_map_files() -> list[Path]:
@@ -153,7 +184,11 @@ def read_json(path: str | os.PathLike[str]) -> object:
     """
     source = os.fspath(path)
     try:
-        return json.loads(Path(source).read_text(encoding="utf-8"))
+        if Path(source).stat().st_size > _LARGEST:
+            raise RuleError(f"{source}: is too large for a map; {_EXPECTED}")
+        return json.loads(
+            Path(source).read_text(encoding="utf-8"), object_pairs_hook=without_repetition
+        )
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
     except UnicodeDecodeError as error:
@@ -162,14 +197,23 @@ def read_json(path: str | os.PathLike[str]) -> object:
         problem = f"not valid JSON: {error}"
     except RecursionError:
         problem = f"not a map: nested too deeply; {_EXPECTED}"
+    except ValueError as error:
+        problem = str(error)
     raise RuleError(f"{source}: {problem}")
 
 
-def _numbered(rows: list[tuple[str, str]]) -> list[Rule]:
-    return [
-        Rule(category, pattern, number=number)
-        for number, (category, pattern) in enumerate(rows, start=1)
-    ]
+def without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The object of a JSON document that has these members, each key once.
+
+    Raises:
+        ValueError: a key occurs twice, so that one of its values would be lost.
+    """
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for at, key in enumerate(keys) if key in keys[:at])
+        raise ValueError(f"the key {twice!r} occurs twice in one object; leave one of them out")
+    return members
 
 
 def _object(value: object, source: str, where: str) -> Mapping[str, Any]:

@@ -9,20 +9,18 @@ limit.
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
 from tracelens_ext.categorize.decisions import Verdict
 from tracelens_ext.categorize.prefilter import Prefilter
+from tracelens_ext.categorize.timed_pattern import TimedPattern
 from tracelens_ext.errors import RuleError
 from tracelens_ext.text import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    import regex
 
     from tracelens_ext.categorize.decisions import Kernel
     from tracelens_ext.categorize.rules import Rule, RulePack
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
 Origin = Literal["rules", "categorizer", "plugin", "builtin"]
 """Where a pack came from; in this order of precedence."""
 
-_SEARCH_SECONDS: Final = 0.8
-_RULE_SECONDS: Final = 1.0
-_SECONDS_PER_SEARCH: Final = 0.0005
 LONG_NAME: Final = 2_000
 """No kernel has a longer name; built-in patterns search such names under a time limit too."""
 
@@ -52,21 +47,13 @@ class RuleTimeoutError(RuleError):
 
 @dataclass(eq=False)
 class BoundRule:
-    """A rule in its pack, ready to be asked.
+    """A rule in its pack, ready to be asked."""
 
-    Attributes:
-        rule: the rule.
-        pack: the pack it is in.
-        origin: where the pack came from.
-        limited: search under a time limit; False only for patterns the project has vetted.
-    """
-
-    rule: Rule
-    pack: RulePack
-    origin: Origin
+    rule: Rule  #: the rule
+    pack: RulePack  #: the pack it is in
+    origin: Origin  #: where the pack came from
+    #: search under a time limit; False only for patterns the project has vetted
     limited: bool = True
-    _seconds: float = 0.0
-    _searches: int = 0
 
     @property
     def id(self) -> str:
@@ -99,28 +86,20 @@ class BoundRule:
         return Verdict(category, rule.vendor, rule.library, self.id, self.pack.name, rule.is_known)
 
     @cached_property
-    def _pattern(self) -> regex.Pattern[str]:
+    def _pattern(self) -> TimedPattern:
         return _compiled(self, "pattern", self.rule.pattern)
 
     @cached_property
-    def _cpu_op(self) -> regex.Pattern[str]:
+    def _cpu_op(self) -> TimedPattern:
         return _compiled(self, "cpu_op", self.rule.cpu_op or "")
 
-    def _search(self, pattern: regex.Pattern[str], text: str, field: str) -> bool:
-        started = time.perf_counter()
+    def _search(self, pattern: TimedPattern, text: str, field: str) -> bool:
         try:
-            found = pattern.search(text, timeout=_SEARCH_SECONDS) is not None
+            return pattern.search(text, limit_all=self.limited)
         except TimeoutError:
             if not self.limited:
                 return False
             raise RuleTimeoutError(self, field, text) from None
-        self._searches += 1
-        self._seconds += time.perf_counter() - started
-        # One search may be quick enough and a hundred thousand of them still hang the run.
-        allowed = _RULE_SECONDS + self._searches * _SECONDS_PER_SEARCH
-        if self.limited and self._seconds > allowed:
-            raise RuleTimeoutError(self, field, text)
-        return found
 
 
 @lru_cache(maxsize=4096)
@@ -129,11 +108,11 @@ def _vetted(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-def _compiled(bound: BoundRule, field: str, pattern: str) -> regex.Pattern[str]:
+def _compiled(bound: BoundRule, field: str, pattern: str) -> TimedPattern:
     import regex
 
     try:
-        return regex.compile(pattern)
+        return TimedPattern(pattern)
     except (regex.error, OverflowError, RecursionError) as error:
         where = bound.pack.where(bound.rule)
         raise RuleError(f"{where}: {field}: not a regular expression: {error}") from None

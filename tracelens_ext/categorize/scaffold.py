@@ -60,6 +60,9 @@ _RULES: Final = """\
 # One [[rule]] a kind of kernel. `pattern` is a regular expression that is searched in the kernel
 # name; the first rule that matches wins, before all built-in rules.
 
+[pack]
+name = "{name}"
+
 [[rule]]
 category = "My Fused Op"
 pattern = 'my_company::fused_'

@@ -5,6 +5,7 @@ Each stage answers for the kernels that the stages before it left open.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,19 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PythonStage:
-    """A Python categoriser: a plugin's, or a function the caller passed.
+    """A Python categoriser: a plugin's, or a function the caller passed."""
 
-    Attributes:
-        name: the plugin, or the function's own name.
-        call: given the table of kernels, answers a column.
-        own_risk: True for a function the caller passed: its errors are raised, not noted.
-        priority: among plugins.
-    """
-
-    name: str
-    call: Callable[[pd.DataFrame], Any]
+    name: str  #: the plugin, or the function's own name
+    call: Callable[[pd.DataFrame], Any]  #: given the table of kernels, answers a column
+    #: True for a function the caller passed: its errors are raised, not noted
     own_risk: bool = False
-    priority: int = 0
+    priority: int = 0  #: among plugins
 
     def decide(self, kernels: Sequence[Kernel]) -> list[Verdict | None]:
         """The function's verdict for each kernel; None where it has no opinion.
@@ -53,18 +48,36 @@ class PythonStage:
                 "cpu_op": pd.Series([cpu_op for _, cpu_op in kernels], dtype="object"),
             }
         )
-        answer = self.call(table)
+        wanted = (
+            "it is called once, with a table whose columns are kernel_name and cpu_op, and answers"
+            " a category or None for each row; give a function f of one name as"
+            " lambda table: [f(name) for name in table.kernel_name]"
+        )
+        try:
+            answer = self.call(table)
+        except Exception as error:
+            if self.own_risk:
+                error.add_note(f"categorizer {self.name}: {wanted}")
+            raise
         if isinstance(answer, (str, bytes)) or not hasattr(answer, "__len__"):
             raise UsageError(
                 f"categorizer {self.name}: expected a column of {len(kernels)} categories, "
-                f"got {type(answer).__name__}"
+                f"got {type(answer).__name__}; {wanted}"
             )
         if len(answer) != len(kernels):
             raise UsageError(
                 f"categorizer {self.name}: expected {len(kernels)} categories, one a row of the "
-                f"table, got {len(answer)}"
+                f"table, got {len(answer)}; {wanted}"
             )
-        return [self._verdict(category) for category in list(answer)]
+        verdicts = [self._verdict(category) for category in list(answer)]
+        if self.own_risk and verdicts and not any(verdicts):
+            warnings.warn(
+                f"categorizer {self.name}: has no category for any of {len(kernels)} kernels;"
+                f" {wanted}",
+                UserWarning,
+                stacklevel=2,
+            )
+        return verdicts
 
     def _verdict(self, category: object) -> Verdict | None:
         if isinstance(category, str) and category:
@@ -79,17 +92,11 @@ class PythonStage:
 
 @dataclass(frozen=True)
 class BoundPack:
-    """A rule pack that takes part in a run.
+    """A rule pack that takes part in a run."""
 
-    Attributes:
-        pack: the pack.
-        origin: where it came from.
-        limited: search its patterns under a time limit; False for vetted packs.
-    """
-
-    pack: RulePack
-    origin: Origin
-    limited: bool = True
+    pack: RulePack  #: the pack
+    origin: Origin  #: where it came from
+    limited: bool = True  #: search its patterns under a time limit; False for vetted packs
 
     @property
     def name(self) -> str:

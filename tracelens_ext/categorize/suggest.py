@@ -19,19 +19,12 @@ _NUMBERED: Final = re.compile(r"_?\d")
 
 @dataclass
 class Unknown:
-    """Uncategorised kernels that share a stem.
+    """Uncategorised kernels that share a stem."""
 
-    Attributes:
-        stem: the text they have in common.
-        time_ms: their GPU time.
-        names: GPU time by kernel name.
-        cpu_ops: the operations that launched them.
-    """
-
-    stem: str
-    time_ms: float = 0.0
-    names: dict[str, float] = field(default_factory=dict)
-    cpu_ops: set[str] = field(default_factory=set)
+    stem: str  #: the text they have in common
+    time_ms: float = 0.0  #: their GPU time
+    names: dict[str, float] = field(default_factory=dict)  #: GPU time by kernel name
+    cpu_ops: set[str] = field(default_factory=set)  #: the operations that launched them
 
 
 def group_unknown(kernels: Iterable[tuple[str, str, float]]) -> list[Unknown]:

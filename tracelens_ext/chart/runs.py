@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.analysis.grouping import group_durations, texts
-from tracelens_ext.chart.non_overlapped import non_overlapped_time
 from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.errors import TraceError, UsageError
+from tracelens_ext.intervals import non_overlapped_time
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy.typing as npt
-
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.categorize import Decisions, KernelCategorizer
     from tracelens_ext.chart.specification import ChartInput
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import BoolArray, Int64Array
 
 NOT_GPU: Final = "CPU(non-GPU)"
 """The category, and the name, of the elapsed time without GPU work."""
@@ -34,33 +32,19 @@ _PLACES: Final = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
 
 @dataclass(frozen=True)
 class Run:
-    """An input and its measures, k kernels (GPU events of one name and category).
+    """An input and its measures, k kernels (GPU events of one name and category)."""
 
-    Attributes:
-        label: what its bar is called.
-        given: as the user named it.
-        kernel: the names, as the trace spells them, longest time first.
-        category: of each kernel.
-        instances: GPU events of each kernel, shape (k,).
-        gpu_ns_of: time in which a kernel was the first to cover the GPU, shape (k,).
-        elapsed_ns: the whole bar; never less than the GPU time.
-        elapsed_from: where that was taken from: `given`, `the trace` or `GPU time`.
-        devices: the GPUs of the trace whose events are in it.
-        notes: what the reader should know, a sentence each.
-        warnings: what the user should do something about, a clause each.
-    """
-
-    label: str
-    given: ChartInput
-    kernel: list[str]
-    category: list[str]
-    instances: Int64Array
-    gpu_ns_of: Int64Array
-    elapsed_ns: int
-    elapsed_from: str
-    devices: tuple[int, ...]
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    label: str  #: what its bar is called
+    given: ChartInput  #: as the user named it
+    kernel: list[str]  #: the names, as the trace spells them, longest time first
+    category: list[str]  #: of each kernel
+    instances: Int64Array  #: GPU events of each kernel, shape (k,)
+    gpu_ns_of: Int64Array  #: time in which a kernel was the first to cover the GPU, shape (k,)
+    elapsed_ns: int  #: the whole bar; never less than the GPU time
+    elapsed_from: str  #: where that was taken from: `given`, `the trace` or `GPU time`
+    devices: tuple[int, ...]  #: the GPUs of the trace whose events are in it
+    notes: tuple[str, ...] = ()  #: what the reader should know, a sentence each
+    warnings: tuple[str, ...] = ()  #: what the user should do something about, a clause each
 
     @property
     def gpu_ns(self) -> int:
@@ -134,7 +118,7 @@ def _measured(
     work: GpuWork,
     given: ChartInput,
     label: str,
-    chosen: npt.NDArray[np.bool_],
+    chosen: BoolArray,
     devices: tuple[int, ...],
     notes: list[str] | tuple[str, ...],
 ) -> Run:
@@ -167,7 +151,7 @@ def _measured(
     )
 
 
-def _categories(work: GpuWork) -> tuple[npt.NDArray[np.int64], list[str]]:
+def _categories(work: GpuWork) -> tuple[Int64Array, list[str]]:
     """The category of each GPU event: codes, shape (g,), and what they stand for.
 
     Engine/model maps are written for the names that Nsight Systems gives to copies and sets

@@ -21,19 +21,13 @@ _EXAMPLE: Final = "run1.nsys-rep,vllm,llama,306"
 
 @dataclass(frozen=True)
 class ChartInput:
-    """A trace and what to make of it.
+    """A trace and what to make of it."""
 
-    Attributes:
-        path: the file.
-        engine: the serving engine, the first half of a map's name; empty when none was given.
-        model: the model, the second half.
-        elapsed_ns: how long the run took without profiling; 0 to take it from the trace.
-    """
-
-    path: Path
+    path: Path  #: the file
+    #: the serving engine, the first half of a map's name; empty when none was given
     engine: str = ""
-    model: str = ""
-    elapsed_ns: int = 0
+    model: str = ""  #: the model, the second half
+    elapsed_ns: int = 0  #: how long the run took without profiling; 0 to take it from the trace
 
     @property
     def map_name(self) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import os
 import sys
 import warnings
-from typing import TYPE_CHECKING
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS
 from tracelens_ext.class_statistics.class_map import ClassMap
 from tracelens_ext.class_statistics.document import tables
 from tracelens_ext.class_statistics.layout import text
@@ -14,72 +19,124 @@ from tracelens_ext.class_statistics.totals import kernel_totals, memory_totals, 
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import TextIO
 
     import pandas as pd
 
+    from tracelens_ext.class_statistics.statistics import Line
     from tracelens_ext.readers.nsys.csv_tables import TableSource
+
+_NS_PER_MS = 10**6
+#: `time_scale_to_ms` → the unit of the times.
+_UNITS = {1e-6: "ns", 1e-3: "us", 1.0: "ms", 1e3: "s"}
 
 
 class StatisticClassifier:
     """Sums `nsys stats` tables by classes of kernels.
 
     Args:
-        class_map: part of a kernel name → class. Case does not matter, the first key that a name
-            contains wins, kernels without a key are `others`, and NCCL's are counted apart.
+        name_to_class_map: part of a kernel name → class. Case does not matter, the first key that a
+            name contains wins, kernels without a key are `others`, and NCCL's are counted apart.
+
+    Attributes:
+        name_to_class_map: the same in lower case.
 
     Raises:
         RuleError: a key contains another, a class is `others`, or something is no text.
     """
 
-    def __init__(self, class_map: Mapping[str, str]) -> None:
-        self._classes = ClassMap(class_map)
+    OTHER_CLASS_NAME = OTHERS_CLASS
+    NCCL_CLASS_NAME = NCCL_CLASS
+
+    def __init__(self, name_to_class_map: Mapping[str, str]) -> None:
+        self._classes = ClassMap(name_to_class_map)
+        self.name_to_class_map = {
+            key.lower(): name.lower() for key, name in name_to_class_map.items()
+        }
 
     def statistic(
         self,
-        num_iters: int,
+        iter_times: int,
         kernels: TableSource,
-        nvtx: TableSource | None = None,
-        mem: TableSource | None = None,
-        *,
+        nvtxes: TableSource | None = None,
+        mems: TableSource | None = None,
         num_processes: int = 1,
+        with_header: bool = True,
+        time_scale_to_ms: float = 1e-6,
+        kernel_total_time_idx: int = 1,
+        kernel_instance_idx: int = 2,
+        kernel_name_idx: int = 8,
         nvtx_iter_name: str | None = None,
+        nvtx_name_idx: int = 0,
+        nvtx_proj_duration_idx: int = 2,
+        mem_name_idx: int = 8,
+        mem_time_idx: int = 1,
+        mem_count_idx: int = 2,
     ) -> StatisticReport:
         """Compute the statistics of one run.
 
         A table is a path, a DataFrame, or a list of rows: mappings, or lists of which the first is
-        the header. Its columns are found by their titles.
+        the header. Its columns and units are found by their titles; the places of columns and
+        `time_scale_to_ms` count only for tables without a header.
 
         Args:
-            num_iters: iterations that were recorded.
+            iter_times: iterations that were recorded.
             kernels: a `cuda_gpu_kern_sum` table.
-            nvtx: an `nvtx_gpu_proj_trace` table; None for no NVTX ranges.
-            mem: a `cuda_gpu_mem_time_sum` table; None for no memory operations.
+            nvtxes: an `nvtx_gpu_proj_trace` table; None for no NVTX ranges.
+            mems: a `cuda_gpu_mem_time_sum` table; None for no memory operations.
             num_processes: GPUs that went through each iteration.
-            nvtx_iter_name: the name of the ranges that are iterations; `nvtx` needs it.
+            with_header: whether the first row of a table holds the titles.
+            time_scale_to_ms: what makes ms of a time: 1e-6, 1e-3, 1 or 1000.
+            kernel_total_time_idx: place of the total time, from 0.
+            kernel_instance_idx: that of the number of instances.
+            kernel_name_idx: that of the name.
+            nvtx_iter_name: the name of the ranges that are iterations; `nvtxes` needs it.
+            nvtx_name_idx: place of a range's name.
+            nvtx_proj_duration_idx: that of its duration on the GPU.
+            mem_name_idx: place of a memory operation's name.
+            mem_time_idx: that of its total time.
+            mem_count_idx: that of its count.
 
         Returns:
-            The statistics. A number of ranges that differs from iterations times GPUs is told as a
-            `UserWarning`.
+            The statistics. A number of ranges that differs from iterations times GPUs, and rows
+            that seem to be missing, are told as a `UserWarning`.
 
         Raises:
             TraceError: a file is not there, or a table is not what it should be.
             UsageError: no range has that name, or an argument does not make sense.
         """
-        for name, number in (("num_iters", num_iters), ("num_processes", num_processes)):
+        for name, number in (("iter_times", iter_times), ("num_processes", num_processes)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise UsageError(f"{name} is {number!r}; give a whole number from 1")
-        if nvtx is not None and nvtx_iter_name is None:
+        if nvtxes is not None and nvtx_iter_name is None:
             raise UsageError("an NVTX table needs nvtx_iter_name, the name of the iterations")
+        if not with_header:
+            unit = _UNITS.get(time_scale_to_ms)
+            if unit is None:
+                raise UsageError(f"time_scale_to_ms is {time_scale_to_ms!r}; give 1e-6 for ns")
+            time, count = f"Total Time ({unit})", "Instances"
+            places = {
+                kernel_total_time_idx: time,
+                kernel_instance_idx: count,
+                kernel_name_idx: "Name",
+            }
+            kernels = _with_titles(kernels, places)
+            if nvtxes is not None:
+                duration = f"Projected Duration ({unit})"
+                places = {nvtx_name_idx: "Name", nvtx_proj_duration_idx: duration}
+                nvtxes = _with_titles(nvtxes, places, "Projected Start")
+            if mems is not None:
+                places = {mem_time_idx: time, mem_count_idx: "Count", mem_name_idx: "Operation"}
+                mems = _with_titles(mems, places)
         statistics = compute(
             self._classes,
             kernel_totals(kernels),
-            memory_totals(mem) if mem is not None else None,
-            range_total(nvtx, nvtx_iter_name)
-            if nvtx is not None and nvtx_iter_name is not None
+            memory_totals(mems) if mems is not None else None,
+            range_total(nvtxes, nvtx_iter_name)
+            if nvtxes is not None and nvtx_iter_name is not None
             else None,
-            iterations=num_iters,
+            iterations=iter_times,
             gpus=num_processes,
         )
         for warning in statistics.warnings:
@@ -92,19 +149,86 @@ class StatisticReport:
 
     Attributes:
         statistics: the numbers, exact.
+        kernel_statistic_table: class → time (ms) and instances per iteration, in total.
+        kernel_total_time_per_iter: ms, as all times, without NCCL.
+        kernel_total_instancess_per_iter: spelled as in the scripts that use it.
+        kernel_total_time: of the whole run.
+        kernel_total_instances: likewise.
+        nccl_total_time_per_iter: of NCCL.
+        nccl_total_kernels_per_iter: likewise.
+        nccl_total_time: likewise.
+        nccl_total_kernels: likewise.
+        nccl_statistic_table: as `kernel_statistic_table`, by collective.
+        nvtx_avg_range_time: 0 without ranges.
+        nvtx_total_range_time: likewise.
+        nvtx_range_count: likewise.
+        mem_statistic_table: by kind of operation; None without a table of them.
     """
 
     def __init__(self, statistics: ClassStatistics) -> None:
         self.statistics = statistics
 
-    def text(self, title: str) -> str:
-        """The statistics as text."""
+        def numbers(line: Line) -> list[float]:
+            time = line.time_ns / _NS_PER_MS
+            per_iteration = [time / statistics.divisor, line.per_iteration]
+            return [*per_iteration, time, line.instances]
+
+        def table(lines: Sequence[Line]) -> dict[str, list[float]]:
+            return {line.name: numbers(line) for line in lines}
+
+        self.kernel_statistic_table = table(statistics.kernels)
+        (
+            self.kernel_total_time_per_iter,
+            self.kernel_total_instancess_per_iter,
+            self.kernel_total_time,
+            self.kernel_total_instances,
+        ) = numbers(statistics.kernel_total)
+        self.nccl_statistic_table = table(statistics.nccl)
+        (
+            self.nccl_total_time_per_iter,
+            self.nccl_total_kernels_per_iter,
+            self.nccl_total_time,
+            self.nccl_total_kernels,
+        ) = numbers(statistics.nccl_total)
+        ranges = statistics.ranges
+        self.nvtx_avg_range_time = float(statistics.range_average_ns) / _NS_PER_MS
+        self.nvtx_total_range_time = ranges.time_ns / _NS_PER_MS if ranges else 0.0
+        self.nvtx_range_count = ranges.count if ranges else 0
+        memory = statistics.memory
+        self.mem_statistic_table = table(memory) if memory is not None else None
+
+    def text(self, title: str | None = None) -> str:
+        """The statistics as text, without a heading unless a title is given."""
         return text(self.statistics, title)
 
     def tables(self, title: str = "") -> dict[str, pd.DataFrame]:
         """The statistics as tables by name, as `document.tables` describes them."""
         return tables([(title, self.statistics)])
 
-    def show(self, title: str, *, file: TextIO | None = None) -> None:
+    def show(self, title: str | None = None, *, file: TextIO | None = None) -> None:
         """Write the statistics as text to a file, standard output unless told otherwise."""
         (file or sys.stdout).write(self.text(title))
+
+
+def _with_titles(
+    table: TableSource, places: Mapping[int, str], *more: str
+) -> list[Sequence[object]]:
+    """The rows of a table without a header, below the titles of some of its columns.
+
+    Args:
+        table: a path, a DataFrame or lists.
+        places: place of a column → its title.
+        more: titles of columns that are not asked for, but expected.
+    """
+    rows: list[Sequence[object]]
+    if isinstance(table, str | os.PathLike):
+        with Path(table).open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.reader(file))
+    else:
+        itertuples: Any = getattr(table, "itertuples", None)
+        given: Any = itertuples(index=False, name=None) if itertuples else table
+        rows = [list(row) for row in given]
+    width = max(map(len, rows), default=0)
+    free = iter(more)
+    titles = [places[at] if at in places else next(free, f"column {at}") for at in range(width)]
+    return list(chain([titles], rows))

@@ -5,7 +5,8 @@
      "kernel_to_class_map": {"part_of_kernel_name": "class"}}
 
 With the formats `nsys-rep` and `sqlite`, `nsys_report` (`path`, `with_nvtx`, `with_mem`) stands
-for `nsys_csv_file_path`. Comments and trailing commas are allowed; paths are relative to the file.
+for `nsys_csv_file_path`. Comments and trailing commas are allowed; a path is looked up beside the
+file, then in the current folder.
 """
 
 from __future__ import annotations
@@ -26,42 +27,39 @@ T = TypeVar("T")
 
 FORMATS = ("csv", "nsys-rep", "sqlite")
 
+_ARGUMENTS = "analysis_args"
 _SECTIONS: dict[str, tuple[str, ...]] = {
     "": ("inputs", "kernel_to_class_map"),
     "input": ("format", "title", "nsys_csv_file_path", "nsys_report", "analysis_args"),
     "nsys_csv_file_path": ("kernel_sum", "nvtx_proj_trace", "mem_time_sum"),
     "nsys_report": ("path", "with_nvtx", "with_mem"),
-    "analysis_args": ("num_of_iters", "num_of_gpus", "nvtx_tag_of_iter"),
+    _ARGUMENTS: ("num_of_iters", "num_of_gpus", "nvtx_tag_of_iter"),
 }
+#: Arguments of the original about the places of columns; here the titles of a table tell them.
+_TOLD_BY_TITLES = (
+    *("with_header", "time_scale_to_ms", "kernel_total_time_idx", "kernel_instance_idx"),
+    *("kernel_name_idx", "nvtx_tag_idx", "nvtx_name_idx", "nvtx_proj_duration_idx"),
+    *("mem_name_idx", "mem_time_idx", "mem_count_idx"),
+)
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input: either tables or a trace.
+    """One input: either tables or a trace."""
 
-    Attributes:
-        title: the heading.
-        kernels: the `cuda_gpu_kern_sum` CSV, None for a trace.
-        ranges: the `nvtx_gpu_proj_trace` CSV, if any.
-        memory: the `cuda_gpu_mem_time_sum` CSV, if any.
-        sizes: the `cuda_gpu_mem_size_sum` CSV that goes with it, if any.
-        trace: the trace, None for tables.
-        with_memory: whether memory operations of the trace are wanted.
-        iterations: how many the input holds; None: as many as there are ranges on each GPU.
-        gpus: how many GPUs; None: of a trace those that ran kernels, else 1.
-        tag: name of the ranges that are iterations; None for no ranges.
-    """
-
-    title: str
-    kernels: Path | None = None
-    ranges: Path | None = None
-    memory: Path | None = None
-    sizes: Path | None = None
-    trace: Path | None = None
-    with_memory: bool = True
+    title: str  #: the heading
+    kernels: Path | None = None  #: the `cuda_gpu_kern_sum` CSV, None for a trace
+    ranges: Path | None = None  #: the `nvtx_gpu_proj_trace` CSV, if any
+    memory: Path | None = None  #: the `cuda_gpu_mem_time_sum` CSV, if any
+    sizes: Path | None = None  #: the `cuda_gpu_mem_size_sum` CSV that goes with it, if any
+    trace: Path | None = None  #: the trace, None for tables
+    with_memory: bool = True  #: whether memory operations of the trace are wanted
+    #: how many the input holds; None: as many as there are ranges on each GPU
     iterations: int | None = None
-    gpus: int | None = None
-    tag: str | None = None
+    gpus: int | None = None  #: how many GPUs; None: of a trace those that ran kernels, else 1
+    tag: str | None = None  #: name of the ranges that are iterations; None for no ranges
+    missing: str = ""  #: which file of the input is nowhere, a sentence; empty if all are there
+    notes: tuple[str, ...] = ()  #: what the user should know of what was asked for
 
     @property
     def files(self) -> list[Path]:
@@ -72,14 +70,10 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a configuration file says.
+    """What a configuration file says."""
 
-    Attributes:
-        inputs: at least one.
-        class_map: part of a kernel name → class; None when the file has none.
-    """
-
-    inputs: tuple[InputSpec, ...]
+    inputs: tuple[InputSpec, ...]  #: at least one
+    #: part of a kernel name → class; None when the file has none
     class_map: Mapping[str, str] | None
 
 
@@ -121,22 +115,34 @@ def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
 
 
 def _input(section: _Section, folder: Path) -> InputSpec:
-    chosen = section.get("format", _text, f"one of {', '.join(FORMATS)}")
-    if chosen not in FORMATS:
-        raise section.error("format", f"one of {', '.join(FORMATS)}", chosen)
+    chosen = section.get("format", _format, f"one of {', '.join(FORMATS)}")
     arguments = section.section("analysis_args")
+    missing: list[str] = []
+    notes: tuple[str, ...] = ()
+    if told := arguments.accepted(_TOLD_BY_TITLES):
+        notes = (f"{', '.join(told)}: not needed; the titles of a table tell its columns",)
     iterations = arguments.get("num_of_iters", _count, "a whole number from 1")
     gpus = arguments.find("num_of_gpus", _count, "a whole number from 1")
     tag = arguments.find("nvtx_tag_of_iter", _text, "a text")
     title = section.find("title", _text, "a text")
 
+    def located(holder: _Section, key: str, name: str) -> Path:
+        beside, here = folder / name, Path(name)
+        if not beside.exists() and not here.exists():
+            places = f"{beside} nor {here.absolute()}"
+            missing.append(f"{holder.called(key)}: there is neither {places}; check the path")
+        return here if here.exists() and not beside.exists() else beside
+
+    def needed(holder: _Section, key: str) -> Path:
+        return located(holder, key, holder.get(key, _text, "the name of a file"))
+
     def path(holder: _Section, key: str) -> Path | None:
         name = holder.find(key, _text, "the name of a file, or null")
-        return folder / name if name is not None else None
+        return located(holder, key, name) if name is not None else None
 
     if chosen == "csv":
         files = section.section("nsys_csv_file_path")
-        kernels = folder / files.get("kernel_sum", _text, "the name of a file")
+        kernels = needed(files, "kernel_sum")
         ranges = path(files, "nvtx_proj_trace")
         if ranges is not None and tag is None:
             raise arguments.error("nvtx_tag_of_iter", "the name of the NVTX ranges", None)
@@ -149,9 +155,11 @@ def _input(section: _Section, folder: Path) -> InputSpec:
             iterations=iterations,
             gpus=gpus or 1,
             tag=tag if ranges is not None else None,
+            missing="; ".join(missing),
+            notes=notes,
         )
     report = section.section("nsys_report")
-    trace = folder / report.get("path", _text, "the name of a file")
+    trace = needed(report, "path")
     with_ranges = report.find("with_nvtx", _truth, "true or false")
     with_memory = report.find("with_mem", _truth, "true or false")
     if with_ranges and tag is None:
@@ -163,6 +171,8 @@ def _input(section: _Section, folder: Path) -> InputSpec:
         iterations=iterations,
         gpus=gpus,
         tag=tag if with_ranges is not False else None,
+        missing="; ".join(missing),
+        notes=notes,
     )
 
 
@@ -175,13 +185,17 @@ class _Section:
             raise self.error("", "an object", value)
         self._members: dict[str, object] = value
         for key in value:
-            if key not in _SECTIONS[kind]:
+            if key not in (*_SECTIONS[kind], *(_TOLD_BY_TITLES if kind == _ARGUMENTS else ())):
                 near = difflib.get_close_matches(key, _SECTIONS[kind], n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]!r}?" if near else "leave it out"
                 known = ", ".join(_SECTIONS[kind])
                 raise ConfigurationError(
                     f"{source}: {self._path(key)}: unknown key; {hint} (known: {known})"
                 )
+
+    def accepted(self, keys: tuple[str, ...]) -> list[str]:
+        """Those of some keys that the section has."""
+        return [key for key in self._members if key in keys]
 
     def section(self, key: str) -> _Section:
         """An object within this one that must be there; it is called as its kind."""
@@ -201,15 +215,21 @@ class _Section:
     def error(self, key: str, expected: str, got: object) -> ConfigurationError:
         """The error for a value of a wrong type, or one that is missing."""
         shown = "nothing" if got is None else f"{got!r:.60}"
-        return ConfigurationError(
-            f"{self._source}: {self._path(key) or 'the file'}: expected {expected}, got {shown}"
-        )
+        return ConfigurationError(f"{self.called(key)}: expected {expected}, got {shown}")
+
+    def called(self, key: str) -> str:
+        """The file and the place of a key in it."""
+        return f"{self._source}: {self._path(key) or 'the file'}"
 
     def _path(self, key: str) -> str:
         return ".".join(part for part in (self._where, key) if part)
 
 
 # What a value must be; None for anything else.
+
+
+def _format(value: object) -> str | None:
+    return value.lower() if isinstance(value, str) and value.lower() in FORMATS else None
 
 
 def _text(value: object) -> str | None:

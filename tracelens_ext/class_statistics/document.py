@@ -30,13 +30,14 @@ DESCRIPTIONS = {
 }
 
 
-def document(statistics: Titled) -> Report:
-    """The statistics of some inputs, each with its title."""
+def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
+    """The statistics of some inputs, each with its title; and why others are left out."""
     return Report(
         title=TITLE,
         sheets=tables(statistics),
         facts=[("Inputs", ", ".join(title for title, _ in statistics))],
-        notes=[
+        notes=[f"Left out: {problem}" for problem in problems]
+        + [
             f"{title}: {note}"
             for title, each in statistics
             for note in (*each.warnings, *each.notes)

@@ -16,9 +16,7 @@ from tracelens_ext.readers.nsys.ranges import DOMAIN
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Int64Array, Trace
 
 #: Profilers before 2023 record annotations as operators.
 _RANGE_KINDS = (EventKind.USER_ANNOTATION, EventKind.CPU_OP)
@@ -26,21 +24,13 @@ _RANGE_KINDS = (EventKind.USER_ANNOTATION, EventKind.CPU_OP)
 
 @dataclass(frozen=True)
 class EventTotals:
-    """What the statistics start from.
+    """What the statistics start from."""
 
-    Attributes:
-        kernels: by name, longest first.
-        memory: by kind, longest first; None when not asked for.
-        ranges: of the tag that was asked for.
-        gpus: devices that kernels ran on, at least 1.
-        notes: what the user should know about the trace, a sentence each.
-    """
-
-    kernels: list[Total]
-    memory: list[Total] | None
-    ranges: RangeTotal | None
-    gpus: int
-    notes: tuple[str, ...] = ()
+    kernels: list[Total]  #: by name, longest first
+    memory: list[Total] | None  #: by kind, longest first; None when not asked for
+    ranges: RangeTotal | None  #: of the tag that was asked for
+    gpus: int  #: devices that kernels ran on, at least 1
+    notes: tuple[str, ...] = ()  #: what the user should know about the trace, a sentence each
 
 
 def event_totals(trace: Trace, *, with_memory: bool = True, tag: str | None = None) -> EventTotals:
@@ -110,7 +100,7 @@ def _called(trace: Trace, tag: str) -> Int64Array:
     return rows[found]
 
 
-def _is_named(trace: Trace, rows: Int64Array, name: str) -> npt.NDArray[np.bool_]:
+def _is_named(trace: Trace, rows: Int64Array, name: str) -> BoolArray:
     return np.isin(trace.name[rows], [i for i, known in enumerate(trace.names) if known == name])
 
 

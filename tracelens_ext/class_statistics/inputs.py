@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tracelens_ext.class_statistics.events import EventTotals, event_totals
 from tracelens_ext.class_statistics.statistics import ClassStatistics, compute
 from tracelens_ext.class_statistics.totals import kernel_totals, memory_totals, range_total
-from tracelens_ext.errors import UsageError
+from tracelens_ext.errors import ConfigurationError, TraceError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +24,12 @@ def statistics_of(
     """Compute the statistics of an input.
 
     Raises:
-        TraceError: a file is not there, or not what it should be.
+        TraceError: a file is not there, is not what it should be, or holds no kernels.
+        ConfigurationError: a configuration names a file that is nowhere.
         UsageError: no NVTX range has the tag, or it is not said how many iterations there are.
     """
+    if spec.missing:
+        raise ConfigurationError(spec.missing)
     totals = _table_totals(spec) if spec.trace is None else _trace_totals(spec, spec.trace, read)
     gpus = spec.gpus or totals.gpus
     return compute(
@@ -36,12 +39,17 @@ def statistics_of(
         totals.ranges,
         iterations=spec.iterations or _iterations(spec, totals, gpus),
         gpus=gpus,
-        notes=totals.notes,
+        notes=(*spec.notes, *totals.notes),
     )
 
 
 def _trace_totals(spec: InputSpec, path: Path, read: Callable[[Path], Trace]) -> EventTotals:
-    return event_totals(read(path), with_memory=spec.with_memory, tag=spec.tag)
+    totals = event_totals(read(path), with_memory=spec.with_memory, tag=spec.tag)
+    if not totals.kernels:
+        raise TraceError(
+            path, "holds no GPU kernels", "record them: nsys profile -t cuda,nvtx PROGRAM"
+        )
+    return totals
 
 
 def _table_totals(spec: InputSpec) -> EventTotals:

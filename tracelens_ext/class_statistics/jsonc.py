@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from tracelens_ext.categorize.maps import without_repetition
 from tracelens_ext.errors import ConfigurationError
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
@@ -17,22 +18,23 @@ _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
 def read_commented_json(path: str | os.PathLike[str]) -> object:
     """Decode a JSON file that may hold comments and trailing commas.
 
-    Of a key that occurs twice in an object the last value counts, at the place of the first.
-
     Raises:
-        ConfigurationError: the file cannot be read or is no JSON.
+        ConfigurationError: the file cannot be read, is no JSON, or has a key twice in an object.
     """
     source = os.fspath(path)
     try:
-        return json.loads(plain_json(Path(source).read_text(encoding="utf-8-sig")))
+        text = plain_json(Path(source).read_text(encoding="utf-8-sig"))
+        return json.loads(text, object_pairs_hook=without_repetition)
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error}); check the path"
     except UnicodeDecodeError as error:
         problem = f"is not UTF-8 text (byte {error.start}); save it as UTF-8"
     except json.JSONDecodeError as error:
         problem = f"is not valid JSON: {error}"
-    except (ValueError, RecursionError) as error:
-        problem = f"is not valid JSON: {str(error)[:80]}"
+    except RecursionError:
+        problem = "is not valid JSON: it is nested too deeply"
+    except ValueError as error:
+        problem = str(error)
     raise ConfigurationError(f"{source}: {problem}")
 
 

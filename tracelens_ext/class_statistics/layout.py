@@ -27,12 +27,15 @@ _PERCENT = "(%)"
 _ESTIMATED = "Estimated non-hidden NCCL, mem ops and bubble"
 
 
-def text(statistics: ClassStatistics, title: str) -> str:
-    """The statistics of one input, lines that end with a line feed."""
-    blocks = [
-        [f"===== {safe_text(title)} =====", *_kernels(statistics)],
-        _nccl(statistics),
-    ]
+def text(statistics: ClassStatistics, title: str | None) -> str:
+    """The statistics of one input, lines that end with a line feed.
+
+    Args:
+        statistics: what to show.
+        title: the heading; None for none.
+    """
+    heading = [f"===== {safe_text(title)} ====="] if title is not None else []
+    blocks = [[*heading, *_kernels(statistics)], _nccl(statistics)]
     if statistics.memory is not None:
         table = _table(statistics, statistics.memory, _MEMORY_WIDTH)
         blocks.append(["Mem Ops Statistic:", *table])

@@ -5,7 +5,6 @@ All sums are whole nanoseconds, all quotients exact; numbers are rounded when th
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS
 from tracelens_ext.class_statistics.nccl import collective_of
+from tracelens_ext.class_statistics.totals import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,52 +20,38 @@ if TYPE_CHECKING:
     from tracelens_ext.class_statistics.class_map import Classifier
     from tracelens_ext.class_statistics.totals import RangeTotal, Total
 
-#: `Device-to-Device`; other spellings of a direction (`DtoD`) are short already.
-_DIRECTION = re.compile(r"\b([A-Z])[a-z]+-to-([A-Z])[a-z]+\b")
+#: How copies are shown; all others by the names that they have.
+_SHORT_COPIES = {
+    f"[CUDA memcpy {start}-to-{end}]": f"[CUDA memcpy {start[0]}2{end[0]}]"
+    for start in ("Device", "Host")
+    for end in ("Device", "Host")
+}
 
 
 @dataclass(frozen=True)
 class Line:
-    """A class of kernels, a collective, or a kind of memory operation.
+    """A class of kernels, a collective, or a kind of memory operation."""
 
-    Attributes:
-        name: its name as shown.
-        time_ns: summed duration of all instances.
-        instances: their number.
-        per_iteration: their number in an iteration on one GPU, rounded down kernel by kernel.
-        size_bytes: what they moved; None if it is not known.
-    """
-
-    name: str
-    time_ns: int
-    instances: int
-    per_iteration: int
-    size_bytes: int | None = None
+    name: str  #: its name as shown
+    time_ns: int  #: summed duration of all instances
+    instances: int  #: their number
+    per_iteration: int  #: their number in an iteration on one GPU, rounded down kernel by kernel
+    size_bytes: int | None = None  #: what they moved; None if it is not known
 
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """The statistics of one input.
+    """The statistics of one input."""
 
-    Attributes:
-        iterations: how many the input holds.
-        gpus: the number of GPUs, which all go through each iteration.
-        kernels: by class, without NCCL: `others`, then the classes in their order.
-        nccl: by collective, longest first.
-        memory: by kind, longest first; None when there is no table of them.
-        ranges: the NVTX ranges of the iterations; None without.
-        kernel_classes: each kernel with its class, longest first.
-        notes: what the user should know about the input, a sentence each.
-    """
-
-    iterations: int
-    gpus: int
-    kernels: tuple[Line, ...]
-    nccl: tuple[Line, ...]
-    memory: tuple[Line, ...] | None
-    ranges: RangeTotal | None
-    kernel_classes: tuple[tuple[str, Total], ...]
-    notes: tuple[str, ...] = ()
+    iterations: int  #: how many the input holds
+    gpus: int  #: the number of GPUs, which all go through each iteration
+    kernels: tuple[Line, ...]  #: by class, without NCCL: `others`, then the classes in their order
+    nccl: tuple[Line, ...]  #: by collective, in the order of their kernels
+    memory: tuple[Line, ...] | None  #: by kind, in the order of their table; None without
+    ranges: RangeTotal | None  #: the NVTX ranges of the iterations; None without
+    kernel_classes: tuple[tuple[str, Total], ...]  #: each kernel with its class, longest first
+    notes: tuple[str, ...] = ()  #: what the user should know about the input, a sentence each
+    doubts: tuple[str, ...] = ()  #: why rows of the tables seem to be missing, likewise
 
     @property
     def divisor(self) -> int:
@@ -102,9 +88,9 @@ class ClassStatistics:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the numbers doubtful, a sentence each."""
+        warnings = list(self.doubts)
         if self.ranges is None:
-            return ()
-        warnings = []
+            return self.doubts
         if self.ranges.count != self.divisor:
             warnings.append(
                 f"{self.ranges.count:,} NVTX ranges {self.ranges.tag!r}, not {self.divisor:,}"
@@ -145,20 +131,23 @@ def compute(
     of_class = list(zip(classes, kernels, strict=True))
     nccl = [(collective_of(k.name), k) for name, k in of_class if name == NCCL_CLASS]
     others = [pair for pair in of_class if pair[0] != NCCL_CLASS]
-    lines = {line.name: line for line in _longest_first(_lines(others, divisor))}
+    by_time = sorted(_lines(others, divisor), key=lambda line: -line.time_ns)
+    lines = {line.name: line for line in by_time}
     order = dict.fromkeys(
         (OTHERS_CLASS, *(lines if classifier.classes is None else classifier.classes))
     )
-    shown = [(_short_direction(operation.name), operation) for operation in memory or ()]
+    shown = [(_SHORT_COPIES.get(each.name, each.name), each) for each in memory or ()]
+    doubts = [each.doubt for each in (kernels, memory) if isinstance(each, Totals)]
     return ClassStatistics(
         iterations=iterations,
         gpus=gpus,
         kernels=tuple(lines.get(name, Line(name, 0, 0, 0)) for name in order),
-        nccl=_longest_first(_lines(nccl, divisor)),
-        memory=None if memory is None else _longest_first(_lines(shown, divisor)),
+        nccl=tuple(_lines(nccl, divisor)),
+        memory=None if memory is None else tuple(_lines(shown, divisor)),
         ranges=ranges,
         kernel_classes=tuple(sorted(of_class, key=lambda pair: -pair[1].time_ns)),
         notes=notes,
+        doubts=tuple(filter(None, doubts)),
     )
 
 
@@ -182,10 +171,6 @@ def _known_sum(one: int | None, other: int | None) -> int | None:
     return other if one is None else one + (other or 0)
 
 
-def _longest_first(lines: Iterable[Line]) -> tuple[Line, ...]:
-    return tuple(sorted(lines, key=lambda line: -line.time_ns))
-
-
 def _sum(lines: Sequence[Line]) -> Line:
     return Line(
         "",
@@ -193,7 +178,3 @@ def _sum(lines: Sequence[Line]) -> Line:
         sum(line.instances for line in lines),
         sum(line.per_iteration for line in lines),
     )
-
-
-def _short_direction(name: str) -> str:
-    return _DIRECTION.sub(r"\g<1>2\g<2>", name)

@@ -30,6 +30,16 @@ class Total:
     size_bytes: int | None = None
 
 
+class Totals(list[Total]):
+    """Totals by name, in the order of their table.
+
+    Attributes:
+        doubt: why rows of the table seem to be missing; empty if none seem to be.
+    """
+
+    doubt = ""
+
+
 @dataclass(frozen=True)
 class RangeTotal:
     """The ranges of one NVTX tag, projected onto the GPU."""
@@ -39,7 +49,7 @@ class RangeTotal:
     count: int
 
 
-def kernel_totals(source: TableSource) -> list[Total]:
+def kernel_totals(source: TableSource) -> Totals:
     """Totals by kernel, of a `cuda_gpu_kern_sum` table.
 
     Raises:
@@ -54,7 +64,7 @@ def kernel_totals(source: TableSource) -> list[Total]:
     return totals
 
 
-def memory_totals(source: TableSource, sizes: TableSource | None = None) -> list[Total]:
+def memory_totals(source: TableSource, sizes: TableSource | None = None) -> Totals:
     """Totals by kind of memory operation.
 
     Args:
@@ -72,7 +82,8 @@ def memory_totals(source: TableSource, sizes: TableSource | None = None) -> list
         given = piece.required("total", piece.sizes("total"))
         for name, size in zip(piece.texts("operation"), given, strict=True):
             moved[name] += size
-    return [replace(total, size_bytes=moved.get(total.name)) for total in totals]
+    totals[:] = [replace(total, size_bytes=moved.get(total.name)) for total in totals]
+    return totals
 
 
 def range_total(source: TableSource, tag: str) -> RangeTotal:
@@ -80,7 +91,8 @@ def range_total(source: TableSource, tag: str) -> RangeTotal:
 
     Args:
         source: the table.
-        tag: the name of the ranges, matched exactly.
+        tag: the name of the ranges, matched exactly but for the colon that `nsys stats` puts
+            before names of the default domain: `step` is `:step`.
 
     Raises:
         TraceError: there is no such table.
@@ -92,7 +104,11 @@ def range_total(source: TableSource, tag: str) -> RangeTotal:
     for piece in table.pieces:
         names = piece.texts("name")
         durations = piece.required("projectedduration", piece.nanoseconds("projectedduration"))
-        chosen = [d for name, d in zip(names, durations, strict=True) if name == tag]
+        chosen = [
+            duration
+            for name, duration in zip(names, durations, strict=True)
+            if name.removeprefix(":") == tag.removeprefix(":")
+        ]
         time, count = time + sum(chosen), count + len(chosen)
         seen.update(names)
     if not count:
@@ -123,14 +139,47 @@ def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
 
 def _totals(
     source: TableSource, report: Report, name_column: str, count_column: str, label: str
-) -> list[Total]:
+) -> Totals:
     """Totals by name, in the order of the table; rows of one name are taken together."""
     table = open_report(source, report, label=label)
     sums: dict[str, tuple[int, int]] = {}
+    longest: tuple[int, object] = (0, None)
+    unfinished = False
     for piece in table.pieces:
         times = piece.required("totaltime", piece.nanoseconds("totaltime"))
         counts = piece.required(count_column, piece.whole(count_column))
         for name, time, count in zip(piece.texts(name_column), times, counts, strict=True):
             time_before, count_before = sums.get(name, (0, 0))
             sums[name] = time_before + time, count_before + count
-    return [Total(name, time, count) for name, (time, count) in sums.items()]
+        shares = piece.columns.get("time", [None] * len(times))
+        unfinished = piece.unfinished
+        longest = max(longest, *zip(times, shares, strict=True), key=lambda row: row[0])
+    totals = Totals(Total(name, time, count) for name, (time, count) in sums.items())
+    totals.doubt = _missing_rows(table.source, *longest, sum(time for time, _ in sums.values()))
+    if unfinished and not totals.doubt:
+        totals.doubt = f"{table.source}: its last line does not end; perhaps it was cut off there"
+    return totals
+
+
+def _missing_rows(source: str, time: int, share: object, total: int) -> str:
+    """A sentence if a table holds less than the percentage of its longest row tells; else empty.
+
+    Args:
+        source: what messages call the table.
+        time: of the longest row, ns.
+        share: its cell in the column `Time (%)`.
+        total: the times of all rows together.
+    """
+    text = str(share).strip(" %")
+    try:
+        percent = float(text)
+    except ValueError:
+        return ""
+    rounded = 0.5 * 10.0 ** -len(text.partition(".")[2])
+    if not 0 < percent <= 100 or total * (percent + rounded) >= 100 * time:
+        return ""
+    found = 100 * total / (100 * time / percent)
+    return (
+        f"{source}: its rows are {found:.0f} % of the time that its percentages tell; it was"
+        " cut off or filtered, and the rest counts nowhere"
+    )

@@ -69,6 +69,15 @@ class _Group(TyperGroup):
         """The command, imported now; None if no command has that name."""
         return _made(name) if name in _NAMES else None
 
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
+        """Write what the commands that read traces have in common."""
+        from tracelens_ext.cli.reading import OPTIONS
+
+        super().format_epilog(ctx, formatter)
+        options = [option for option in _made("gaps").params if option.name in OPTIONS]
+        with formatter.section("Options of every command that reads traces"):
+            formatter.write_dl([option.get_help_record(ctx) for option in options])
+
 
 app = typer.Typer(
     cls=_Group,

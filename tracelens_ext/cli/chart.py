@@ -108,7 +108,8 @@ def chart(
     if not wanted:
         raise UsageError(f"name an input, {_FORM}; see 'tracelens-ext chart --help'")
     if categorizer is None:
-        check_models(wanted, known_models(maps or ()))
+        passed_over: list[str] = []
+        check_models(wanted, known_models(maps or (), passed_over), passed_over)
     files = [given.path for given in wanted]
     for note in check_results(out_dir, files, force=force):
         say(f"tracelens-ext: {note}", error=True)

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+_WIDEST = 120  # columns of a help text
+_MAY_BE_EMPTY = "--title"
+
+
 class Command(TyperCommand):
     """A command whose options do not swallow the option that follows.
 
@@ -18,15 +22,53 @@ class Command(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # click's, or typer's own copy of it
-        """Refuse an option whose value is the name of another, then parse as usual."""
-        if found := _without_value(self.get_params(ctx), args):
+        """Refuse an option whose value is the name of another, or empty; parse the rest as usual.
+
+        An empty value is a variable of the shell that is not set; as a path it would be the
+        current folder.
+        """
+        found, empty = _without_value(self.get_params(ctx), args)
+        if found:
             ctx.fail(f"Option {found!r} requires an argument.")
+        if empty:
+            ctx.fail(f"Option {empty!r} has an empty value; give one, or leave the option out.")
         return super().parse_args(ctx, args)
 
+    def get_help(self, ctx: Any) -> str:  # noqa: ANN401  # click's, or typer's own copy of it
+        """The help text, as wide as the terminal."""
+        ctx.max_content_width = _WIDEST
+        return super().get_help(ctx)
 
-def _without_value(parameters: Sequence[Any], args: Sequence[str]) -> str | None:
-    """The first option that takes a value and is followed by an option or nothing, or None."""
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
+        """Write the arguments, the command's own options, and the names of those about reading."""
+        from tracelens_ext.cli.reading import OPTIONS
+
+        shared = []
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for each in self.get_params(ctx):
+            if not (record := each.get_help_record(ctx)):
+                continue
+            if each.name in OPTIONS:
+                shared.append(record[0])
+            else:
+                kind = "Arguments" if each.param_type_name == "argument" else "Options"
+                sections[kind].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+        if shared:
+            with formatter.section("Options about reading, which 'tracelens-ext --help' explains"):
+                formatter.write_text(", ".join(shared))
+
+
+def _without_value(parameters: Sequence[Any], args: Sequence[str]) -> tuple[str, str]:
+    """The first option that takes a value and is followed by an option or nothing; if any.
+
+    And the first that is followed by an empty text, which means something as a title only.
+    """
     values: dict[str, int] = {}  # name of an option → how many values it takes
+    empty = ""
     for each in parameters:
         if each.param_type_name == "option":
             takes_none = each.is_flag or each.count
@@ -38,13 +80,18 @@ def _without_value(parameters: Sequence[Any], args: Sequence[str]) -> str | None
         if arg == "--":
             break
         name, awaited = _awaited(arg, values)
+        if arg.endswith("=") and arg[:-1] in values:
+            left.append("")
+            name, awaited = arg[:-1], 1
         if len(left) < awaited:
-            return name
+            return name, ""
         for _ in range(awaited):
             value = left.pop()
             if value in values or value.startswith("--"):
-                return name
-    return None
+                return name, ""
+            if not value and name != _MAY_BE_EMPTY:
+                empty = empty or name
+    return "", empty
 
 
 def _awaited(arg: str, values: dict[str, int]) -> tuple[str, int]:

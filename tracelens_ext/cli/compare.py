@@ -24,7 +24,7 @@ CROSSED = 3
 
 
 def compare(
-    traces: shared.Traces,
+    traces: shared.TracesOrReports,
     output: Annotated[
         str | None,
         typer.Option(
@@ -66,7 +66,7 @@ def compare(
     top: Annotated[int, typer.Option(help="Operations and kernels to print.", min=0)] = 10,
     quiet: shared.Quiet = False,
 ) -> None:
-    """Compare traces with the first of them: what changed most, by category, operation, kernel."""
+    """Compare traces or their reports with the first: what changed, by category and kernel."""
     from tracelens_ext.analysis.budgets import check_budgets, parse_budget
     from tracelens_ext.analysis.comparison import compare as compare_measurements
     from tracelens_ext.cli.inputs import find_traces
@@ -74,13 +74,14 @@ def compare(
     from tracelens_ext.cli.outputs import Wanted, write_outputs
     from tracelens_ext.report.report import check_places
     from tracelens_ext.sheets.comparison import comparison_report
+    from tracelens_ext.sheets.finished import is_report, measure_report
 
     budgets = [parse_budget(text) for text in fail_if or ()]
     to_stdout = output is None and output_format in (Format.json, Format.markdown)
     wanted = Wanted(output, None if to_stdout else output_format, None, html)
     places = wanted.of_comparison()
     wanted.check_extras()
-    paths, problems = find_traces(traces)
+    paths, problems = find_traces(traces, or_reports=True)
     if problems:
         raise problems[0]
     if len(paths) < 2:
@@ -89,7 +90,13 @@ def compare(
         say(f"tracelens-ext: {note}", error=True)
     options = AnalysisOptions(True, rules or (), categorizer, unlinked_kernels, maps or ())
     told: set[str] = set()
-    measured = [_measured(path, options, micro_idle_thresh_us, told) for path in paths]
+    reports = [path for path in paths if is_report(path)]
+    measured = [
+        measure_report(path)
+        if path in reports
+        else _measured(path, options, micro_idle_thresh_us, told, like_reports=bool(reports))
+        for path in paths
+    ]
     comparison = compare_measurements(measured, per_iteration=False if total else None)
     verdicts = check_budgets(budgets, comparison)
     report = comparison_report(comparison)
@@ -108,14 +115,22 @@ def compare(
 
 
 def _measured(
-    path: Path, options: AnalysisOptions, micro_idle_thresh_us: float | None, told: set[str]
+    path: Path,
+    options: AnalysisOptions,
+    micro_idle_thresh_us: float | None,
+    told: set[str],
+    *,
+    like_reports: bool,
 ) -> Measurement:
     """Measure one trace; only the measurement stays in memory."""
     from tracelens_ext.analysis.comparison import measure
     from tracelens_ext.cli.load import analyze, show_problems
+    from tracelens_ext.sheets.finished import with_reference
 
     analyzer = analyze(path, options)
     measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)
+    if like_reports:
+        measured = with_reference(measured, analyzer)
     show_problems(analyzer.problems, told)
     return measured
 

@@ -1,4 +1,4 @@
-"""`tracelens-ext explain NAME`: why a kernel has its category."""
+"""`tracelens-ext explain NAME`: why a kernel, or an operation, has its category."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 def explain(
-    name: Annotated[str, typer.Argument(help="The kernel's name, as the trace spells it.")],
+    name: Annotated[
+        str | None, typer.Argument(help="The kernel's name, as the trace spells it.")
+    ] = None,
+    op: Annotated[
+        str | None, typer.Option("--op", help="Explain this CPU operation, not a kernel.")
+    ] = None,
     cpu_op: Annotated[
         str | None, typer.Option("--cpu-op", help="The CPU operation that launched it.")
     ] = None,
@@ -22,13 +27,26 @@ def explain(
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
 ) -> None:
-    """Show the category of a kernel, the rule that decides it, and what else would match."""
-    from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.categorize.explain import explain as explain_kernel
+    """Show the category of a kernel, the rule that decides it, and what else would match.
 
+    With --op OPERATION the category of a CPU operation, as the sheets ops_… have it.
+    """
+    from tracelens_ext.categorize import KernelCategorizer
+    from tracelens_ext.categorize.categories import OTHER_OP
+    from tracelens_ext.categorize.explain import explain as explain_name
+    from tracelens_ext.errors import UsageError
+
+    if (name is None) == (op is None) or (op is not None and cpu_op is not None):
+        raise UsageError("explain: give the NAME of a kernel, or --op OPERATION")
     asked = KernelCategorizer.create(rules=rules or (), categorizer=categorizer, maps=maps or ())
-    for line in explanation_lines(explain_kernel(asked, name, cpu_op)):
+    if name is not None:
+        explanation = explain_name(asked, name, cpu_op)
+    else:
+        explanation = explain_name(asked, op or "", kind="op")
+    for line in explanation_lines(explanation):
         say(line)
+    if op is not None and explanation.category == OTHER_OP:
+        say("an operation that is `other` by its name is judged by the first kernel it launches")
     for problem in asked.problems:
         say(f"plugin {problem}", error=True)
 

@@ -14,9 +14,12 @@ from tracelens_ext.cli.messages import print_report
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
+
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.analysis.selection import Selection
 
 
 class GapSort(Enum):
@@ -30,9 +33,25 @@ class GapSort(Enum):
     stdev = "stdev"
 
 
+class StepBy(Enum):
+    """How GPU work is of a step."""
+
+    launch = "launch"
+    time = "time"
+
+
 PStep = Annotated[
     int | None,
-    typer.Option("--pstep", metavar="N", help="Only GPU work launched in ProfilerStep#N.", min=0),
+    typer.Option("--pstep", metavar="N", help="Only GPU work of ProfilerStep#N.", min=0),
+]
+PStepBy = Annotated[
+    StepBy | None,
+    typer.Option(
+        "--pstep-by",
+        help="GPU work of --pstep N: launch, what was launched in the step; time, what started on"
+        " the GPU during it, with or without a launch in the trace.  [default: launch]",
+        show_default=False,
+    ),
 ]
 Stream = Annotated[int | None, typer.Option("--stream", help="Only this stream.")]
 Device = Annotated[int | None, typer.Option("--device", help="Only this device.")]
@@ -57,7 +76,11 @@ GapSorting = Annotated[
 ]
 GapOutput = Annotated[
     Path | None,
-    typer.Option("--gap-output", metavar="FILE", help="Write all about the gaps to a text file."),
+    typer.Option(
+        "--gap-output",
+        metavar="FILE",
+        help="Write all about the gaps to a text file (- prints it).",
+    ),
 ]
 HistMin = Annotated[
     float | None, typer.Option("--hist-min", help="Shortest gap of the histogram, µs.", min=0)
@@ -69,25 +92,20 @@ Log = Annotated[bool, typer.Option("--log", help="Histogram bins of one ratio, n
 Json = Annotated[
     bool, typer.Option("--json", help="Print all tables as JSON instead, every row of them.")
 ]
+All = Annotated[bool, typer.Option("--all", help="In the JSON, every gap as a row too.")]
 
 
 @dataclass(frozen=True)
 class GapOptions:
-    """What is asked about gaps.
+    """What is asked about gaps."""
 
-    Attributes:
-        sort: what the pairs are sorted by.
-        top: pairs and longest gaps to print.
-        hist_min: the shortest gap of the histogram, µs; None for the shortest there is.
-        hist_max: the longest, likewise.
-        log: whether the bins of the histogram have one ratio, not one width.
-    """
-
-    sort: GapSort
-    top: int
+    sort: GapSort  #: what the pairs are sorted by
+    top: int  #: pairs and longest gaps to print
+    #: the shortest gap of the histogram, µs; None for the shortest there is.
     hist_min: float | None
-    hist_max: float | None
-    log: bool
+    hist_max: float | None  #: the longest, likewise
+    log: bool  #: whether the bins of the histogram have one ratio, not one width
+    all: bool = False  #: whether the tables are to have every gap
 
     def __post_init__(self) -> None:
         for bound in (self.hist_min, self.hist_max):
@@ -100,11 +118,50 @@ class GapOptions:
             )
 
 
-def print_json(title: str, trace: Path, sheets: Mapping[str, pd.DataFrame], selected: str) -> None:
+def selection_of(
+    pstep: int | None,
+    pstep_by: StepBy | None,
+    stream: int | None,
+    device: int | None,
+    category: str | None = None,
+) -> Selection:
+    """What the options select.
+
+    Raises:
+        UsageError: they do not go together.
+    """
+    from tracelens_ext.analysis.selection import Selection
+
+    if pstep_by is not None and pstep is None:
+        raise UsageError("--pstep-by needs --pstep N")
+    return Selection(
+        pstep=pstep,
+        pstep_by="time" if pstep_by is StepBy.time else "launch",
+        stream=stream,
+        device=device,
+        category=category,
+    )
+
+
+def selected_text(selection: Selection, work: GpuWork) -> str:
+    """What is selected in words, and what is left out for want of a launch; empty for all."""
+    left_out = selection.left_out(work)
+    if not left_out:
+        return selection.text
+    return f"{selection.text}. {left_out} --pstep-by time goes by that."
+
+
+def print_json(
+    title: str,
+    trace: Path,
+    sheets: Mapping[str, pd.DataFrame],
+    selected: str,
+    notes: Sequence[str] = (),
+) -> None:
     """Print tables as one JSON document."""
     from tracelens_ext.report.report import Report
 
     facts: list[tuple[str, object]] = [("Trace", str(trace))]
     if selected:
         facts.append(("Selected", selected))
-    print_report(Report(title, sheets, facts))
+    print_report(Report(title, sheets, facts, notes))

@@ -23,30 +23,27 @@ if TYPE_CHECKING:
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.cli.gap_options import GapOptions
+    from tracelens_ext.report.histogram import Histogram
 
 TERMINAL_BINS, FILE_BINS = 15, 20
+_HIDING = 0.95  # share of the gaps in one bar that hides all else
 _HOSTS_SHOWN = 8
 _SHOWN_IN_NS = 1.0  # µs: no bin of a histogram reaches as far
 
 
 @dataclass(frozen=True, eq=False)
 class GapReport:
-    """All that is shown of the gaps of a trace.
+    """All that is shown of the gaps of a trace."""
 
-    Attributes:
-        judged: the gaps of the streams.
-        answer: why the GPU was idle, a sentence.
-        sheets: the tables by the names that they have in a report. `gap_hosts` and `gaps_longest`
-            are of whole devices; of the stream if one is selected.
-        selected: which events are asked about, in words; empty for all.
-        options: what was asked for.
-    """
-
-    judged: ClassifiedGaps
-    answer: str
+    judged: ClassifiedGaps  #: the gaps of the streams
+    answer: str  #: why the GPU was idle, a sentence
+    idle: int  #: the idle time that it is about, ns
+    #: the tables by the names that they have in a report. `gap_hosts` and `gaps_longest` are of
+    #: whole devices; of the stream if one is selected.
     sheets: dict[str, pd.DataFrame]
-    selected: str
-    options: GapOptions
+    selected: str  #: which events are asked about, in words; empty for all
+    options: GapOptions  #: what was asked for
+    of_one_stream: bool  #: whether a stream is selected
 
     @classmethod
     def of(cls, work: GpuWork, selection: Selection, options: GapOptions) -> GapReport:
@@ -59,6 +56,7 @@ class GapReport:
         from tracelens_ext.analysis.gaps.answer import answer
         from tracelens_ext.analysis.gaps.classified import classify_gaps
         from tracelens_ext.analysis.gaps.hosts import gap_hosts
+        from tracelens_ext.cli.gap_options import selected_text
 
         streams = classify_gaps(work, "stream", selection)
         devices = classify_gaps(work, "device", selection)
@@ -73,7 +71,9 @@ class GapReport:
                 judged, longest=max(options.top, tables.LONGEST_LISTED)
             ),
         }
-        return cls(streams, answer(judged, selection), sheets, selection.text, options)
+        idle = int(judged.gaps.duration.sum())
+        why, selected = answer(judged, selection), selected_text(selection, work)
+        return cls(streams, why, idle, sheets, selected, options, one_stream)
 
     @property
     def sorted_by(self) -> str:
@@ -84,23 +84,20 @@ class GapReport:
 
     def headline(self) -> list[str]:
         """Totals and streams, a line each."""
+        from tracelens_ext.analysis.gaps.answer import in_words
         from tracelens_ext.report.kernel_text import time_text
 
         gaps = self.judged.gaps
-        total, count = int(gaps.duration.sum()) / 1e3, len(gaps)
-        overlapped = int(gaps.overlapped.sum()) / 1e3
+        several = len(gaps.lanes) > 1 and not self.of_one_stream
+        summed = int(gaps.duration.sum())
         lines = [f"Selected: {self.selected}"] if self.selected else []
         lines += [
-            f"Total gaps found: {count}",
-            f"Total idle time: {time_text(total)}",
-            f"Average gap duration: {time_text(total / max(count, 1))}",
+            f"Total gaps found: {len(gaps)}",
+            f"Total idle time: {in_words(self.idle)}{' (no stream busy)' if several else ''}",
+            f"Average gap duration: {time_text(summed / 1e3 / max(len(gaps), 1))}",
+            "",
+            f"Active streams: {len(self.sheets['gap_streams'])}",
         ]
-        if len(gaps.lanes) > 1:
-            lines.append(
-                f"Of that, other streams of the device were busy for {time_text(overlapped)},"
-                f" none was for {time_text(total - overlapped)}"
-            )
-        lines += ["", f"Active streams: {len(self.sheets['gap_streams'])}"]
         records = self.sheets["gap_streams"].to_dict("records")
         several_devices = len({record["device"] for record in records}) > 1
         places = [(record["device"], record["stream"]) for record in records]
@@ -111,27 +108,75 @@ class GapReport:
                 name = f"Device {record['device']}, stream {record['stream']}"
             if several_processes:
                 name = f"Process {record['process']}, {name[0].lower()}{name[1:]}"
-            lines.append(
-                f"  {name}: {record['gap_count']} gaps,"
-                f" {time_text(record['idle_time_us'])} idle time"
+            idle, overlapped = (
+                in_words(round(record[column] * 1e3), like=self.idle)
+                for column in ("idle_time_us", "overlapped_us")
             )
+            beside = f", {overlapped} of it beside another stream" if len(gaps.lanes) > 1 else ""
+            lines.append(f"  {name}: {record['gap_count']} gaps, {idle} idle time{beside}")
         return lines
+
+    def histogram(self, bins: int, factor: float = 1.0) -> tuple[Histogram, str]:
+        """The lengths of the gaps, µs times a factor; and why its bins are not of one width."""
+        from tracelens_ext.report.histogram import histogram
+
+        options, length = self.options, self.judged.gaps.duration / 1e3 * factor
+        low, high = (
+            None if bound is None else bound * factor
+            for bound in (options.hist_min, options.hist_max)
+        )
+        found = histogram(length, bins=bins, smallest=low, largest=high, log=options.log)
+        inside, most = int(found.counts.sum()), int(found.counts.max(initial=0))
+        if options.log or len(found.counts) < 2 or most <= _HIDING * inside:
+            return found, ""
+        why = f"Logarithmic bins: of equal ones, one would hold {most:,} of the {inside:,} gaps."
+        return histogram(length, bins=bins, smallest=low, largest=high, log=True), why
+
+    def document(self) -> tuple[dict[str, pd.DataFrame], list[str]]:
+        """All tables, and notes.
+
+        Beside the sheets there are `gap_full_names`, `gap_histogram` (`from_us`, `to_us`, `count`;
+        as the text's; gaps outside its bounds have no `from_us` or no `to_us`) and, if asked for,
+        `gaps`.
+        """
+        import numpy as np
+        import pandas as pd
+
+        from tracelens_ext.analysis.gaps.tables import gap_list
+
+        found, why = self.histogram(FILE_BINS)
+        edges, counts = found.edges, [found.below, *found.counts.tolist(), found.above]
+        bins = pd.DataFrame(
+            {
+                "from_us": [np.nan, *edges[:-1], *(edges[-1:] if len(edges) else [np.nan])],
+                "to_us": [*(edges[:1] if len(edges) else [np.nan]), *edges[1:], np.nan],
+                "count": counts,
+            }
+        )
+        bounded = bins["from_us"].notna() & bins["to_us"].notna()
+        bins = bins[bounded | (bins["count"] > 0)]
+        more = {"gap_full_names": self._full_names, "gap_histogram": bins}
+        if self.options.all:
+            more["gaps"] = gap_list(self.judged)
+        return self.sheets | more, [self.answer, *([why] if why else [])]
+
+    @property
+    def _full_names(self) -> pd.DataFrame:
+        from tracelens_ext.analysis.gaps.tables import gap_full_names
+
+        return gap_full_names(self.judged, self.sheets["gap_pairs"])
 
     def histogram_lines(self, bins: int, *, bars: bool) -> list[str]:
         """The lengths of the gaps, a line a bin, and what lies outside of the bins."""
-        from tracelens_ext.report.histogram import histogram, histogram_lines
+        from tracelens_ext.report.histogram import histogram_lines
 
-        options, length = self.options, self.judged.gaps.duration / 1e3
-        end = options.hist_max if options.hist_max is not None else length.max(initial=0.0)
+        end = self.options.hist_max
+        if end is None:
+            end = self.judged.gaps.duration.max(initial=0) / 1e3
         unit, factor = ("ns", 1e3) if end < _SHOWN_IN_NS else ("μs", 1.0)
-        found = histogram(
-            length * factor,
-            bins=bins,
-            smallest=None if options.hist_min is None else options.hist_min * factor,
-            largest=None if options.hist_max is None else options.hist_max * factor,
-            log=options.log,
-        )
-        lines = histogram_lines(found, unit=unit, bars=bars)
+        found, why = self.histogram(bins, factor)
+        lines = [why] if why else []
+        lines += histogram_lines(found, unit=unit, bars=bars)
         if not len(found.counts):
             lines.append("no gap is within these bounds" if len(self.judged) else "no gaps")
         if found.below or found.above:
@@ -144,8 +189,7 @@ class GapReport:
 
         why = [self.answer, ""]
         return gap_text(
-            self.sheets["gap_pairs"],
-            self.sheets["gap_hosts"],
+            self.sheets | {"gap_full_names": self._full_names},
             headline=[*why, *self.headline()],
             histogram=self.histogram_lines(FILE_BINS, bars=False),
             sorted_by=self.sorted_by,
@@ -233,7 +277,7 @@ def _show_pairs(report: GapReport, console: Console, top: int) -> None:
     console.print(frame_table(table))
     said = remarks(
         texts,
-        shared="N pairs of kernels share these names; `kernels --output FILE` lists all.",
+        shared="N pairs of kernels share these names; --gap-output FILE lists all.",
         alike="these look alike at this width; --gap-output FILE has them whole.",
         console=console,
     )

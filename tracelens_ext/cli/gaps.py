@@ -9,7 +9,6 @@ import typer
 
 from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import say
 
 
 def gaps(
@@ -38,34 +37,41 @@ def gaps(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write all about the gaps to a text file.",
+            help="Write all about the gaps to a text file (- prints it).",
         ),
     ] = None,
     hist_min: gap_options.HistMin = None,
     hist_max: gap_options.HistMax = None,
     log: gap_options.Log = False,
     pstep: gap_options.PStep = None,
+    pstep_by: gap_options.PStepBy = None,
     stream: gap_options.Stream = None,
     device: gap_options.Device = None,
     json: gap_options.Json = False,
+    every: gap_options.All = False,
     force: shared.Force = False,
 ) -> None:
     """Show why the GPU was idle: gaps by cause, stream, length and kernels around them."""
-    from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.cli.gap_view import GapReport, show_gaps
     from tracelens_ext.cli.kernel_view import console
     from tracelens_ext.cli.load import AnalysisOptions, analyze
-    from tracelens_ext.cli.text_output import check_texts, write_text
+    from tracelens_ext.cli.text_output import (
+        STANDARD_OUTPUT,
+        check_texts,
+        tell_written,
+        write_text,
+    )
 
-    options = gap_options.GapOptions(sort, top, hist_min, hist_max, log)
-    check_texts([output], trace, force=force)
+    selection = gap_options.selection_of(pstep, pstep_by, stream, device)
+    options = gap_options.GapOptions(sort, top, hist_min, hist_max, log, every)
+    check_texts([output], trace, force=force, json=json, every=every)
     analyzer = analyze(trace, AnalysisOptions(kernel_categories=False))
-    report = GapReport.of(analyzer.work, Selection(pstep, stream, device), options)
+    report = GapReport.of(analyzer.work, selection, options)
     if output is not None:
         write_text(output, report.text())
     if json:
-        gap_options.print_json("GPU idle time", trace, report.sheets, report.selected)
-        return
-    show_gaps(report, console())
-    if output is not None:
-        say(f"Wrote {output}")
+        sheets, notes = report.document()
+        gap_options.print_json("GPU idle time", trace, sheets, report.selected, notes)
+    elif output != STANDARD_OUTPUT:
+        show_gaps(report, console())
+        tell_written([output])

@@ -11,13 +11,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-def find_traces(arguments: Sequence[str]) -> tuple[list[Path], list[TraceError]]:
+def find_traces(
+    arguments: Sequence[str], *, or_reports: bool = False
+) -> tuple[list[Path], list[TraceError]]:
     """The traces that arguments name, in that order.
 
     A folder stands for the traces directly in it (of a report of Nsight Systems and its export the
     export; no databases of other programs), a pattern (`run_*/rank[0-3].json.gz`, `**` for
     any depth) for the files that match it; both without what this program wrote itself. An
     argument that is a file's name is that file, whatever characters it has.
+
+    Args:
+        arguments: as the user gave them.
+        or_reports: whether a folder or pattern without traces stands for finished reports: the
+            one whose tables are in the folder, else the workbooks in it.
 
     Returns:
         The files (one that does not exist too: its reader will say so), and what is wrong with
@@ -33,9 +40,9 @@ def find_traces(arguments: Sequence[str]) -> tuple[list[Path], list[TraceError]]
         path = Path(argument)
         try:
             if path.is_dir():
-                found += _traces_in(path)
+                found += _traces_in(path, or_reports=or_reports)
             elif is_pattern(argument):
-                found += _matching(argument)
+                found += _matching(argument, or_reports=or_reports)
             else:
                 found.append(path)
         except TraceError as error:
@@ -72,16 +79,24 @@ def check_files(paths: Iterable[Path]) -> None:
             raise TraceNotFoundError(path, "no such file", "check the path")
 
 
-def _traces_in(folder: Path) -> list[Path]:
+def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
     from tracelens_ext.trace_files import suffixes_text, traces_in
 
-    if not (traces := traces_in(folder)):
-        raise TraceNotFoundError(
-            folder,
-            f"holds no {suffixes_text()} file",
-            "name the folder that does, or a pattern such as 'FOLDER/**/*.json.gz'",
-        )
-    return traces
+    if traces := traces_in(folder):
+        return traces
+    if or_reports and (reports := _reports([folder]) or _reports(folder.glob("*.xlsx"))):
+        return reports
+    raise TraceNotFoundError(
+        folder,
+        f"holds no {suffixes_text()} file{' and no report' if or_reports else ''}",
+        "name the folder that does, or a pattern such as 'FOLDER/**/*.json.gz'",
+    )
+
+
+def _reports(paths: Iterable[Path]) -> list[Path]:
+    from tracelens_ext.sheets.finished import reports_among
+
+    return reports_among(sorted(paths))
 
 
 def _unusable(path: Path, error: OSError | ValueError) -> TraceNotFoundError:
@@ -91,9 +106,15 @@ def _unusable(path: Path, error: OSError | ValueError) -> TraceNotFoundError:
     )
 
 
-def _matching(pattern: str) -> list[Path]:
-    from tracelens_ext.trace_files import traces_matching
+def _matching(pattern: str, *, or_reports: bool) -> list[Path]:
+    from tracelens_ext.trace_files import paths_matching, traces_matching
 
-    if not (traces := traces_matching(pattern)):
+    found = traces_matching(pattern)
+    if or_reports:
+        from tracelens_ext.sheets.finished import is_report
+
+        traces = [path for path in found if not is_report(path)]
+        found = traces or _reports(paths_matching(pattern)) or found
+    if not found:
         raise TraceNotFoundError(pattern, "no file matches", "check the pattern")
-    return traces
+    return found

@@ -133,7 +133,8 @@ def transitions(pairs: pd.DataFrame, room: int, console: Console, *, lines: int 
         console: where it will be shown.
         lines: 1; or 2 for two texts a pair, `BEFORE` and `→ AFTER`.
     """
-    from tracelens_ext.report.terminal import cut_middle, name_text
+    from tracelens_ext.report.short_names import cut_middle
+    from tracelens_ext.report.terminal import name_text
 
     arrow = "->" if console.options.ascii_only else "→"
     marks = _marks(pairs["full_names"].tolist(), console)
@@ -229,7 +230,7 @@ def _cut(
         dots: what stands for what is cut out.
         beside: texts that tell names apart too.
     """
-    from tracelens_ext.report.terminal import cut_middle
+    from tracelens_ext.report.short_names import cut_middle
 
     pairs = list(zip(names, marks, strict=True))
     cut = [cut_middle(name, room - len(mark), dots) + mark for name, mark in pairs]

@@ -10,11 +10,13 @@ import typer
 
 from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import say
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.analyzer import TreePerfAnalyzer
 
 
 class KernelSort(Enum):
@@ -39,6 +41,7 @@ def kernels(
         ),
     ] = KernelSort.count,
     pstep: gap_options.PStep = None,
+    pstep_by: gap_options.PStepBy = None,
     stream: gap_options.Stream = None,
     device: gap_options.Device = None,
     category: Annotated[
@@ -49,7 +52,12 @@ def kernels(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write every kernel to a text file."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write every kernel to a text file (- prints it).",
+        ),
     ] = None,
     gaps: Annotated[
         bool, typer.Option("--gaps", "-g", help="Also analyse the idle time between kernels.")
@@ -61,6 +69,7 @@ def kernels(
     hist_max: gap_options.HistMax = None,
     log: gap_options.Log = False,
     json: gap_options.Json = False,
+    every: gap_options.All = False,
     rules: shared.Rules = None,
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
@@ -68,11 +77,15 @@ def kernels(
 ) -> None:
     """List kernels by count or duration; with --gaps, the idle time between them too."""
     from tracelens_ext.analysis.kernel_statistics import SORTS, full_names, kernel_statistics
-    from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.cli import kernel_view
     from tracelens_ext.cli.gap_view import GapReport, show_gaps
     from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
-    from tracelens_ext.cli.text_output import check_texts, write_text
+    from tracelens_ext.cli.text_output import (
+        STANDARD_OUTPUT,
+        check_texts,
+        tell_written,
+        write_text,
+    )
     from tracelens_ext.report.kernel_text import kernel_text
 
     wants_gaps = gaps or gap_output is not None
@@ -82,6 +95,7 @@ def kernels(
         "--hist-min": hist_min is not None,
         "--hist-max": hist_max is not None,
         "--log": log,
+        "--all": every,
     }
     given = [option for option, is_given in of_gaps.items() if is_given]
     if given and not wants_gaps:
@@ -89,40 +103,51 @@ def kernels(
         raise UsageError(f"{', '.join(given)} {verb} --gaps (or --gap-output FILE)")
     top_gaps = gap_options.GAP_TOP if gap_top is None else gap_top
     options = gap_options.GapOptions(
-        gap_sort or gap_options.GAP_SORT, top_gaps, hist_min, hist_max, log
+        gap_sort or gap_options.GAP_SORT, top_gaps, hist_min, hist_max, log, every
     )
-    check_texts([output, gap_output], trace, force=force)
+    selection = gap_options.selection_of(pstep, pstep_by, stream, device, category)
+    check_texts([output, gap_output], trace, force=force, json=json, every=every)
     analyzer = analyze(trace, AnalysisOptions(True, rules or (), categorizer, maps=maps or ()))
-    selection = Selection(pstep, stream, device, category)
+    selected = gap_options.selected_text(selection, analyzer.work)
     statistics = kernel_statistics(analyzer.work, sort=sort.value, selection=selection)
     report = GapReport.of(analyzer.work, selection, options) if wants_gaps else None
     show_problems(analyzer.problems, set())
     sorted_by = SORTS[sort.value][1]
-    written = []
 
     def names() -> pd.DataFrame:
         return full_names(analyzer.work, statistics, selection=selection)
 
     if output is not None:
-        text = kernel_text(statistics, names(), sorted_by=sorted_by, selected=selection.text)
+        text = kernel_text(statistics, names(), sorted_by=sorted_by, selected=selected)
         write_text(output, text)
-        written.append(output)
     if gap_output is not None and report is not None:
         write_text(gap_output, report.text())
-        written.append(gap_output)
+    why_none = "" if len(statistics) else _why_none(analyzer, selection)
     if json:
         sheets: dict[str, pd.DataFrame] = {"kernels": statistics, "kernel_full_names": names()}
-        sheets |= report.sheets if report is not None else {}
-        gap_options.print_json("GPU kernels", trace, sheets, selection.text)
+        gap_sheets, notes = report.document() if report is not None else ({}, [])
+        notes = list(dict.fromkeys([why_none, *notes])) if why_none else notes
+        gap_options.print_json("GPU kernels", trace, sheets | gap_sheets, selected, notes)
+        return
+    if STANDARD_OUTPUT in (output, gap_output):
+        tell_written([output, gap_output])
         return
     screen = kernel_view.console()
-    kernel_view.show_kernels(
-        statistics, screen, top=top, sorted_by=sorted_by, selected=selection.text
-    )
+    kernel_view.show_kernels(statistics, screen, top=top, sorted_by=sorted_by, selected=selected)
+    if why_none and report is None:
+        screen.print(f"\n{why_none}", highlight=False, markup=False)
     if verbose and len(statistics):
         kernel_view.show_full_names(names(), screen, top=top)
     if report is not None:
         screen.print()
         show_gaps(report, screen)
-    for path in written:
-        say(f"Wrote {path}")
+    tell_written([output, gap_output])
+
+
+def _why_none(analyzer: TreePerfAnalyzer, selection: Selection) -> str:
+    """Why no kernel is listed."""
+    if len(analyzer.work):
+        return f"No GPU event is of {selection.text}, so all counts are 0."
+    from tracelens_ext.analysis.gaps.answer import NO_GPU_WORK
+
+    return NO_GPU_WORK

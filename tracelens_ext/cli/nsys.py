@@ -11,7 +11,7 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.inputs import check_files
 from tracelens_ext.cli.messages import print_report, say
 from tracelens_ext.cli.reading import reads_traces
-from tracelens_ext.errors import UsageError
+from tracelens_ext.errors import TracelensError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -159,9 +159,11 @@ def stats(
     places = _places(csv, xlsx)
     for note in check_places(places, inputs, force=force):
         say(f"tracelens-ext: {note}", error=True)
-    check_files(inputs)
-    statistics = _computed(specs, classifier)
-    _show(statistics, places, inputs, json=json, quiet=quiet, force=force)
+    statistics, problems = _computed(specs, classifier)
+    if statistics:
+        _show(statistics, problems, places, inputs, json=json, quiet=quiet, force=force)
+    if problems:
+        raise typer.Exit(1)
 
 
 app.command()(reads_traces(stats))
@@ -217,19 +219,30 @@ def _places(csv: Path | None, xlsx: Path | None) -> Places:
 
 def _computed(
     specs: Sequence[InputSpec], classifier: Classifier
-) -> list[tuple[str, ClassStatistics]]:
-    """The statistics of each input; doubts about them are told on standard error."""
+) -> tuple[list[tuple[str, ClassStatistics]], list[str]]:
+    """The statistics of each input, and what is wrong with those that have none.
+
+    Doubts, and all problems but that of a single input, are told on standard error.
+    """
     from tracelens_ext.class_statistics.inputs import statistics_of
 
-    statistics = []
+    statistics, problems = [], []
     for spec in specs:
-        found = statistics_of(spec, classifier, _read)
+        try:
+            check_files([] if spec.missing else spec.files)
+            found = statistics_of(spec, classifier, _read)
+        except TracelensError as error:
+            if len(specs) == 1:
+                raise
+            problems.append(f"{spec.title}: {error}")
+            say(f"tracelens-ext: {problems[-1]}", error=True)
+            continue
         statistics.append((spec.title, found))
         for warning in found.warnings:
             say(f"tracelens-ext: warning: {spec.title}: {warning}", error=True)
         for note in found.notes:
             say(f"tracelens-ext: {spec.title}: {note}", error=True)
-    return statistics
+    return statistics, problems
 
 
 def _read(path: Path) -> Trace:
@@ -243,6 +256,7 @@ def _read(path: Path) -> Trace:
 
 def _show(
     statistics: Sequence[tuple[str, ClassStatistics]],
+    problems: Sequence[str],
     places: Places,
     inputs: Sequence[Path],
     *,
@@ -255,7 +269,7 @@ def _show(
     from tracelens_ext.class_statistics.layout import text
     from tracelens_ext.cli.outputs import write_outputs
 
-    report = document(statistics) if json or places else None
+    report = document(statistics, problems) if json or places else None
     written = write_outputs(report, places, inputs, force=force) if report is not None else []
     if json and report is not None:
         print_report(report)

@@ -42,6 +42,15 @@ Traces = Annotated[
         show_default=False,
     ),
 ]
+TracesOrReports = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TRACE",
+        help="Traces, folders of them, patterns; or finished reports of traces: workbooks (.xlsx),"
+        " folders of CSV or Parquet tables.",
+        show_default=False,
+    ),
+]
 Rules = Annotated[
     list[Path] | None,
     typer.Option("--rules", help="TOML file of your own rules; wins over all others."),

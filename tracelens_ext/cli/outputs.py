@@ -24,19 +24,12 @@ _FOLDER_ENDINGS = {Format.csv: "_csvs", Format.parquet: "_parquet"}
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user asked to be written.
+    """What the user asked to be written."""
 
-    Attributes:
-        output: the value of `--output`.
-        format: that of `--format`.
-        csv_dir: that of `--csv-dir`.
-        html: that of `--html`.
-    """
-
-    output: str | None = None
-    format: Format | None = None
-    csv_dir: Path | None = None
-    html: str | None = None
+    output: str | None = None  #: the value of `--output`
+    format: Format | None = None  #: that of `--format`
+    csv_dir: Path | None = None  #: that of `--csv-dir`
+    html: str | None = None  #: that of `--html`
 
     def for_one(self, trace: Path) -> Places:
         """Where the report of a single trace goes."""
@@ -127,6 +120,8 @@ class Wanted:
             if told or suffix in _PAGE_SUFFIXES:
                 raise UsageError(f"{self.output}: names one file for several traces; name a folder")
             return self.format or Format.xlsx
+        if self.output == "-":
+            raise UsageError("a report cannot go to standard output; name a file")
         if suffix in _PAGE_SUFFIXES:
             raise UsageError(f"{self.output}: names a page; write it with --html")
         if suffix == ".gz":

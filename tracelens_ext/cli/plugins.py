@@ -20,21 +20,25 @@ _PROBE: Final = (
 app = typer.Typer(help="Installed plugins: what each brings, and what is wrong with it.")
 
 
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a plugin has an error.")]
+
+
 @app.callback(invoke_without_command=True)
-def show(context: typer.Context) -> None:
+def show(context: typer.Context, strict: Strict = False) -> None:
     """List the installed plugins, their hooks and rule packs, and their errors."""
     if context.invoked_subcommand is None:
-        list_plugins()
+        list_plugins(strict)
 
 
 @app.command("list")
-def list_plugins() -> None:
+def list_plugins(strict: Strict = False) -> None:
     """List the installed plugins, their hooks and rule packs, and their errors."""
     from tracelens_ext.hooks import NO_PLUGINS_VARIABLE, load_registry
 
-    for status in plugin_status(load_registry()):
+    found = plugin_status(load_registry())
+    for status in found:
         plugin = status.plugin
-        state = "FAILED" if status.problems else "ok"
+        state = "ok" if not status.problems else "partly ok" if status.works else "FAILED"
         typer.echo(f"{plugin.name}  {state}  {plugin.distribution}  ({plugin.module})")
         if plugin.hooks:
             typer.echo(f"    hooks: {', '.join(plugin.hooks)}")
@@ -46,6 +50,8 @@ def list_plugins() -> None:
         "\n* takes part only when chosen with --categorizer. "
         f"{NO_PLUGINS_VARIABLE}=1 leaves out everything but tracelens-ext's own."
     )
+    if strict and any(status.problems for status in found):
+        raise typer.Exit(1)
 
 
 @app.command("new")
@@ -63,17 +69,12 @@ def new(
 
 @dataclass(frozen=True, slots=True)
 class PluginStatus:
-    """A plugin and how it fares.
+    """A plugin and how it fares."""
 
-    Attributes:
-        plugin: the plugin.
-        packs: the names of its rule packs, those to choose marked with `*`.
-        problems: what is wrong with it, a line each; empty when nothing is.
-    """
-
-    plugin: Plugin
-    packs: tuple[str, ...]
-    problems: tuple[str, ...]
+    plugin: Plugin  #: the plugin
+    packs: tuple[str, ...]  #: the names of its rule packs, those to choose marked with `*`
+    works: bool  #: whether some of it works: a pack, a reader, a hook that did not fail
+    problems: tuple[str, ...]  #: what is wrong with it, a line each; empty when nothing is
 
 
 def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
@@ -86,10 +87,13 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
     from tracelens_ext.readers.formats import offered_readers
 
     offered = offered_packs(registry)
-    offered_readers(registry)
+    working = {found.plugin.name for found in offered}
+    working |= {found.plugin.name for found in offered_readers(registry)}
+    working |= {p.name for p in registry.plugins if any("sheets" in hook for hook in p.hooks)}
     for hook in python_hooks(registry):
         with registry.guard(hook.plugin.name):
             python_stage(hook).decide(_PROBE)
+            working.add(hook.plugin.name)
     return [
         PluginStatus(
             plugin,
@@ -98,6 +102,7 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
                 for o in offered
                 if o.plugin.name == plugin.name
             ),
+            plugin.name in working,
             tuple(
                 problem.removeprefix(f"{plugin.name}: ")
                 for problem in registry.problems

@@ -19,17 +19,15 @@ if TYPE_CHECKING:
 
 Salvage = Annotated[
     bool,
-    typer.Option(
-        "--salvage", help="Of a file that is cut off or damaged, analyse the events before that."
-    ),
+    typer.Option("--salvage", help="Of a cut off or damaged file, analyse the events before that."),
 ]
 MaxBytes = Annotated[
     str | None,
     typer.Option(
         "--max-bytes",
         metavar="SIZE",
-        help="Refuse a trace with more text than this, unpacked, such as 5GB.  [default: 64GB,"
-        " or 200 times the file beyond 1GB]",
+        help="Refuse more text than this, unpacked, such as 5GB.  [default: 64GB, or 200 times"
+        " the file beyond 1GB]",
         show_default=False,
     ),
 ]
@@ -44,23 +42,21 @@ Nsys = Annotated[
     typer.Option(
         "--nsys",
         metavar="PROGRAM",
-        help="The nsys program that converts .nsys-rep files.  [default: the one on the PATH]",
+        help="Converts .nsys-rep files.  [default: nsys on the PATH]",
         show_default=False,
     ),
 ]
 NoCache = Annotated[
     bool,
-    typer.Option("--no-cache", help="Read the file, whatever the cache holds of it."),
+    typer.Option("--no-cache", help="Read the file, whatever the cache holds."),
 ]
 VerifyCache = Annotated[
     bool,
-    typer.Option(
-        "--verify-cache", help="Use the cache only if no byte of the file has changed (slower)."
-    ),
+    typer.Option("--verify-cache", help="Use the cache only if no byte has changed (slower)."),
 ]
 
 #: Parameter → its option, and what it is when it is not given.
-_OPTIONS: dict[str, tuple[Any, object]] = {
+OPTIONS: dict[str, tuple[Any, object]] = {
     "salvage": (Salvage, False),
     "max_bytes": (MaxBytes, None),
     "jobs": (Jobs, None),
@@ -87,12 +83,12 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True)
     extra = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in _OPTIONS.items()
+        for name, (kind, default) in OPTIONS.items()
     ]
 
     @functools.wraps(command)
     def with_options(*args: Any, **options: Any) -> None:  # noqa: ANN401  # whatever the command takes
-        chosen = {name: options.pop(name) for name in _OPTIONS}
+        chosen = {name: options.pop(name) for name in OPTIONS}
         _run(functools.partial(command, *args, **options), **chosen)
 
     parameters = [*signature.parameters.values(), *extra]

@@ -106,29 +106,17 @@ def report(
 
 @dataclass
 class Run:
-    """One call of the command.
+    """One call of the command."""
 
-    Attributes:
-        wanted: what to write.
-        options: how to analyse.
-        report_options: which tables, and what they hold.
-        comparing: whether the traces are also compared.
-        total: whether whole traces are compared.
-        force: whether strangers' files may be written over.
-        top: kernels to print.
-        quiet: whether to print nothing.
-        told: the problems of plugins that were shown.
-    """
-
-    wanted: Wanted
-    options: AnalysisOptions
-    report_options: ReportOptions
-    comparing: bool
-    total: bool
-    force: bool
-    top: int
-    quiet: bool
-    told: set[str] = field(default_factory=set)
+    wanted: Wanted  #: what to write
+    options: AnalysisOptions  #: how to analyse
+    report_options: ReportOptions  #: which tables, and what they hold
+    comparing: bool  #: whether the traces are also compared
+    total: bool  #: whether whole traces are compared
+    force: bool  #: whether strangers' files may be written over
+    top: int  #: kernels to print
+    quiet: bool  #: whether to print nothing
+    told: set[str] = field(default_factory=set)  #: the problems of plugins that were shown
 
     def all(self, arguments: Sequence[str]) -> int:
         """Report on all traces; how many could not be."""

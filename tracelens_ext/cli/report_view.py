@@ -91,13 +91,12 @@ def show_comparison(comparison: Comparison, console: Console, *, top: int) -> No
         "ops": f"GPU time by CPU operation, {basis}",
         "kernels": f"GPU time by kernel, {basis}",
     }
-    for name, title in titles.items():
-        frame = comparison.tables[name]
+    for name, frame in comparison.tables.items():
         rows = top if name in ("ops", "kernels") else len(frame)
         if not rows or not len(frame):
             continue
         console.print()
-        console.print(frame_table(_of_comparison(frame.head(rows)), title=title, rows=rows))
+        console.print(frame_table(_of_comparison(frame.head(rows)), title=titles[name], rows=rows))
     console.print()
     for note in comparison.notes:
         console.print(safe_text(note), markup=False, highlight=False)
@@ -113,7 +112,7 @@ def _of_comparison(frame: pd.DataFrame) -> pd.DataFrame:
     if "kernel_name" not in shown:
         return shown
     names = [short_name(name) for name in shown["kernel_name"]]
-    return shown.drop(columns="kernel_category").assign(kernel_name=names)
+    return shown.drop(columns="kernel_category", errors="ignore").assign(kernel_name=names)
 
 
 def _tables(report: Report, top: int) -> list[tuple[str, pd.DataFrame, int]]:
@@ -123,7 +122,7 @@ def _tables(report: Report, top: int) -> list[tuple[str, pd.DataFrame, int]]:
         timeline = sheets["gpu_timeline"]
         columns = [c for c in _TIMELINE if c in timeline]
         tables.append(("GPU timeline", timeline[columns], len(timeline)))
-    if "kernel_categories" in sheets and top:
+    if "kernel_categories" in sheets:
         tables.append(("GPU time by category", _by_category(sheets["kernel_categories"]), 100))
     if "kernels_by_category" in sheets and top:
         kernels = sheets["kernels_by_category"]

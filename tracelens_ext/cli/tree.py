@@ -80,7 +80,8 @@ def tree(
 
 
 def _print_lines(lines: Iterator[str], width: int | None) -> None:
-    from tracelens_ext.report.terminal import cut_middle, safe_text
+    from tracelens_ext.report.short_names import cut_middle
+    from tracelens_ext.report.terminal import safe_text
 
     for line in lines:
         safe = safe_text(line)

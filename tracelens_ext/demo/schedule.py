@@ -31,15 +31,12 @@ _MODULE_CALL = "torch/nn/modules/module.py(1773): _call_impl"
 
 @dataclass(slots=True)
 class Node:
-    """One step of the backward pass: what a differentiable operation leaves behind.
-
-    Attributes:
-        saved: memory that it is the last to need.
-    """
+    """One step of the backward pass: what a differentiable operation leaves behind."""
 
     operation: Statement
     names: Names
     sequence: int
+    #: memory that it is the last to need
     saved: list[tuple[int, int]] = field(default_factory=list)
 
 

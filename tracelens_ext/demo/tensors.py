@@ -25,17 +25,11 @@ _SIZE = re.compile(r"[A-Z0-9*/]+")
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor's description.
+    """A tensor's description."""
 
-    Attributes:
-        shape: its sizes.
-        dtype: its type as the data files spell it, such as ``bf16``.
-        strides: in elements; those of a contiguous tensor unless given.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str = "bf16"
-    strides: tuple[int, ...] = ()
+    shape: tuple[int, ...]  #: its sizes
+    dtype: str = "bf16"  #: its type as the data files spell it, such as ``bf16``
+    strides: tuple[int, ...] = ()  #: in elements; those of a contiguous tensor unless given
 
     def __post_init__(self) -> None:
         if not self.strides:

@@ -40,16 +40,11 @@ _STEM_CHARACTERS = 60
 
 @dataclass(frozen=True)
 class FleetInput:
-    """A trace to be analysed.
+    """A trace to be analysed."""
 
-    Attributes:
-        name: what the user calls it.
-        url: where a worker finds it: an absolute path, or a URL.
-        identity: what tells its content from another, as JSON; None if it is not known.
-    """
-
-    name: str
-    url: str
+    name: str  #: what the user calls it
+    url: str  #: where a worker finds it: an absolute path, or a URL
+    #: what tells its content from another, as JSON; None if it is not known
     identity: Mapping[str, str] | None = None
 
     @property

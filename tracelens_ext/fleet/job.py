@@ -19,9 +19,8 @@ from tracelens_ext.errors import (
     TracelensError,
 )
 from tracelens_ext.fleet.inputs import FleetInput, base_name, file_system
-from tracelens_ext.fleet.portable_rules import PortableRules
+from tracelens_ext.fleet.portable_rules import PortableRules, worker_folder
 from tracelens_ext.fleet.ranks import ORDER, rank_of, world_size_of
-from tracelens_ext.fleet.temporary import worker_folder
 from tracelens_ext.settings import ReadSettings, reading_with
 
 if TYPE_CHECKING:
@@ -38,22 +37,15 @@ _COPY_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class JobOptions:
-    """How every trace of a fleet is analysed.
+    """How every trace of a fleet is analysed."""
 
-    Attributes:
-        rules: the user's rules, categorizer and maps.
-        unlinked_kernels: whether GPU events without a launch count in the timeline.
-        settings: how traces are read.
-        cache: whether the user's cache of traces is used (of files, not of URLs).
-        verify_cache: whether it compares whole files.
-        pause_s: how long the second attempt at a URL waits; the next ones, twice as long each.
-    """
-
+    #: the user's rules, categorizer and maps
     rules: PortableRules = field(default_factory=PortableRules)
-    unlinked_kernels: bool = True
-    settings: ReadSettings = field(default_factory=ReadSettings)
-    cache: bool = False
-    verify_cache: bool = False
+    unlinked_kernels: bool = True  #: whether GPU events without a launch count in the timeline
+    settings: ReadSettings = field(default_factory=ReadSettings)  #: how traces are read
+    cache: bool = False  #: whether the user's cache of traces is used (of files, not of URLs)
+    verify_cache: bool = False  #: whether it compares whole files
+    #: how long the second attempt at a URL waits; the next ones, twice as long each
     pause_s: float = 1.0
 
     @property
@@ -70,21 +62,13 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class TraceJob:
-    """One trace to be done.
+    """One trace to be done."""
 
-    Attributes:
-        source: the trace.
-        place: its place among all traces by name, its rank if neither it nor its name says one.
-        store: where its parts go.
-        options: how it is analysed.
-        key: `options.key`, made where the fleet is started.
-    """
-
-    source: FleetInput
-    place: int
-    store: ResultStore
-    options: JobOptions
-    key: str
+    source: FleetInput  #: the trace
+    place: int  #: its place among all traces by name, its rank if neither it nor its name says one
+    store: ResultStore  #: where its parts go
+    options: JobOptions  #: how it is analysed
+    key: str  #: `options.key`, made where the fleet is started
 
     def is_done(self, mark: Mapping[str, Any] | None) -> bool:
         """Whether a marker says that this very job was done."""
@@ -100,23 +84,15 @@ class TraceJob:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job went.
+    """How a job went."""
 
-    Attributes:
-        stem: of the trace.
-        about: what is noted of the trace, as JSON; None when it failed.
-        stage: where it failed: `open`, `read`, `analyse`, `write` or `worker`.
-        message: why, one line.
-        final: whether another attempt would fail too.
-        problems: what plugins did wrong.
-    """
-
-    stem: str
+    stem: str  #: of the trace
+    #: what is noted of the trace, as JSON; None when it failed
     about: dict[str, Any] | None = None
-    stage: str = ""
-    message: str = ""
-    final: bool = False
-    problems: tuple[str, ...] = ()
+    stage: str = ""  #: where it failed: `open`, `read`, `analyse`, `write` or `worker`
+    message: str = ""  #: why, one line
+    final: bool = False  #: whether another attempt would fail too
+    problems: tuple[str, ...] = ()  #: what plugins did wrong
 
 
 class _StageError(Exception):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import RuleError, UsageError
-from tracelens_ext.fleet.temporary import worker_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,19 +22,12 @@ Files = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True)
 class PortableRules:
-    """What a user's categories are made of.
+    """What a user's categories are made of."""
 
-    Attributes:
-        rules: rule files, (name, content) each, in order.
-        categorizer: the name of a plugin, pack or map.
-        categorizer_file: instead of it a JSON file.
-        maps: files of engine/model maps.
-    """
-
-    rules: Files = ()
-    categorizer: str | None = None
-    categorizer_file: Files = ()
-    maps: Files = ()
+    rules: Files = ()  #: rule files, (name, content) each, in order
+    categorizer: str | None = None  #: the name of a plugin, pack or map
+    categorizer_file: Files = ()  #: instead of it a JSON file
+    maps: Files = ()  #: files of engine/model maps
 
     @classmethod
     def of(
@@ -105,7 +97,11 @@ def _write(folder: Path, files: Files) -> list[Path]:
 
 
 def _map_files(place: Path) -> list[Path]:
-    return sorted(place.glob("*.json")) if place.is_dir() else [place]
+    """The files in a folder that are maps, for it may hold any other JSON; or the file itself."""
+    from tracelens_ext.categorize import load_maps
+
+    packs = load_maps(place, check_patterns=False, passed_over=[])
+    return sorted({Path((pack.source or "").removesuffix(f": {pack.name}")) for pack in packs})
 
 
 def _file(path: Path) -> tuple[str, bytes]:
@@ -113,3 +109,16 @@ def _file(path: Path) -> tuple[str, bytes]:
         return path.name, path.read_bytes()
     except OSError as error:
         raise RuleError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def worker_folder() -> str | None:
+    """The folder of this Dask worker, which goes with it, even if it is killed; None without Dask.
+
+    Files in it need not be removed: the process that started the worker removes the folder.
+    """
+    from distributed import get_worker
+
+    try:
+        return str(get_worker().local_directory)
+    except ValueError:
+        return None

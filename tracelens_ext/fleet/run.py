@@ -66,21 +66,16 @@ class FleetResult:
 
 @dataclass
 class _Tally:
-    """What is known of the jobs so far.
+    """What is known of the jobs so far."""
 
-    Attributes:
-        done: stem → what is noted of the trace.
-        fresh: stems of those done in this run.
-        failed: the jobs given up, how they went, and after how many attempts.
-        attempts: stem → how often a job of this run was tried.
-        problems: of plugins.
-    """
-
+    #: stem → what is noted of the trace
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
-    fresh: set[str] = field(default_factory=set)
+    fresh: set[str] = field(default_factory=set)  #: stems of those done in this run
+    #: the jobs given up, how they went, and after how many attempts
     failed: list[tuple[TraceJob, Outcome, int]] = field(default_factory=list)
+    #: stem → how often a job of this run was tried
     attempts: dict[str, int] = field(default_factory=dict)
-    problems: dict[str, None] = field(default_factory=dict)
+    problems: dict[str, None] = field(default_factory=dict)  #: of plugins
 
 
 def run_fleet(

@@ -32,13 +32,9 @@ _DONE = ".done"
 
 @dataclass(frozen=True)
 class ResultStore:
-    """A folder of results.
+    """A folder of results."""
 
-    Attributes:
-        url: its absolute path, or a URL that fsspec opens.
-    """
-
-    url: str
+    url: str  #: its absolute path, or a URL that fsspec opens
 
     @classmethod
     def at(cls, out: str) -> ResultStore:

@@ -56,19 +56,14 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Who came last, and what it cost.
+    """Who came last, and what it cost."""
 
-    Attributes:
-        collectives: a row a collective, process group, type and size; longest wait first.
-        ranks_of_collectives: a row a collective and rank that came last in it.
-        ranks: a row a rank.
-        ungrouped: whether a collective's process group was not in the traces, and all of one name
-            were taken for those of one group.
-    """
-
+    #: a row a collective, process group, type and size; longest wait first.
     collectives: pd.DataFrame
-    ranks_of_collectives: pd.DataFrame
-    ranks: pd.DataFrame
+    ranks_of_collectives: pd.DataFrame  #: a row a collective and rank that came last in it
+    ranks: pd.DataFrame  #: a row a rank
+    #: whether a collective's process group was not in the traces, and all of one name were taken
+    #: for those of one group.
     ungrouped: bool
 
 

@@ -49,14 +49,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class HookOptions:
-    """What a plugin says about one of its hooks.
+    """What a plugin says about one of its hooks."""
 
-    Attributes:
-        priority: among plugins, higher first.
-        selectable: when True, the hook takes part only when a user chooses the plugin by name.
-    """
-
-    priority: int = 0
+    priority: int = 0  #: among plugins, higher first
+    #: when True, the hook takes part only when a user chooses the plugin by name.
     selectable: bool = False
 
 

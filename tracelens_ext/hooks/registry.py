@@ -56,21 +56,13 @@ class PluginAnswerError(TracelensError):
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """An installed plugin, loaded or not.
+    """An installed plugin, loaded or not."""
 
-    Attributes:
-        name: the name of its entry point.
-        module: what the entry point names.
-        distribution: the installed project it belongs to, with its version.
-        own: True for what this distribution brings.
-        hooks: the hooks it implements; empty when it could not be loaded.
-    """
-
-    name: str
-    module: str
-    distribution: str
-    own: bool
-    hooks: tuple[str, ...] = ()
+    name: str  #: the name of its entry point
+    module: str  #: what the entry point names
+    distribution: str  #: the installed project it belongs to, with its version
+    own: bool  #: True for what this distribution brings
+    hooks: tuple[str, ...] = ()  #: the hooks it implements; empty when it could not be loaded
 
 
 @dataclass(frozen=True, slots=True)

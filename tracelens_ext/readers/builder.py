@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tracelens_ext.trace import Int32Array, Int64Array
-
-    IntArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import Int32Array, Int64Array, IntArray
 
 K = TypeVar("K", bound=Hashable)
 

@@ -22,36 +22,27 @@ MOST_SERIES = 12  # colours that an eye can tell apart
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of one table of the workbook.
+    """A chart of one table of the workbook."""
 
-    Attributes:
-        title: what it shows; the unit of the values is added when it is not there.
-        sheet: the name of the table.
-        label_column: the column whose texts name the bars.
-        value_column: the column of numbers, summed by label (and series).
-        kind: `bar`: a horizontal bar a label, the longest first. `stacked`: with a
-            `series_column` a horizontal bar a label, made of a piece a series; without one a
-            single bar, made of a piece a label. `timeline`, `iterations` and `roofline` are
-            drawings of their own, on pages alone.
-        top: bars to show; the others are summed into one more, which says how many they are.
-        series_column: the column whose texts name the pieces of stacked bars.
-        only: labels to show, in this order, whatever else the table holds; with a
-            `series_column` they are series. Empty: all, by value.
-        on: which of the outputs that have charts have this one.
-        unless: sheets whose charts say the same; a page with one of them goes without this chart.
-        prepare: makes the table that is drawn from the sheet's.
-    """
-
-    title: str
-    sheet: str
-    label_column: str
-    value_column: str
+    title: str  #: what it shows; the unit of the values is added when it is not there
+    sheet: str  #: the name of the table
+    label_column: str  #: the column whose texts name the bars
+    value_column: str  #: the column of numbers, summed by label (and series)
+    #: `bar`: a horizontal bar a label, the longest first. `stacked`: with a `series_column` a
+    #: horizontal bar a label, made of a piece a series; without one a single bar, made of a piece a
+    #: label. `timeline`, `iterations` and `roofline` are drawings of their own, on pages.
     kind: Literal["bar", "stacked", "timeline", "iterations", "roofline"] = "bar"
+    #: bars to show; the others are summed into one more, which says how many they are
     top: int = 25
-    series_column: str | None = None
+    series_column: str | None = None  #: the column whose texts name the pieces of stacked bars
+    #: labels to show, in this order, whatever else the table holds; with a `series_column` they are
+    #: series. Empty: all, by value.
     only: tuple[str, ...] = ()
+    #: which of the outputs that have charts have this one
     on: Literal["both", "workbook", "page"] = "both"
+    #: sheets whose charts say the same; a page with one of them goes without this chart
     unless: tuple[str, ...] = ()
+    #: makes the table that is drawn from the sheet's
     prepare: Callable[[pd.DataFrame], pd.DataFrame] | None = None
 
     def prepared(self, frame: pd.DataFrame) -> pd.DataFrame:

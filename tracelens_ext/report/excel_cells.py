@@ -11,6 +11,7 @@ from xlsxwriter.worksheet import Worksheet
 
 from tracelens_ext.errors import OutputError
 from tracelens_ext.report import excel_text
+from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, TABLES_VERSION_KEY
 
 if TYPE_CHECKING:
     from xlsxwriter.format import Format
@@ -53,8 +54,8 @@ class Book:
         as_text = ("strings_to_formulas", "strings_to_urls", "strings_to_numbers")
         self.xlsx = Workbook(stream, where | dict.fromkeys(as_text, False))
         self.xlsx.use_zip64()  # of parts over 4 GB alone
-        properties = {"title": title, "author": "tracelens-ext", "created": _CREATED}
-        self.xlsx.set_properties(properties)
+        self.xlsx.set_properties({"title": title, "author": GENERATOR, "created": _CREATED})
+        self.xlsx.set_custom_property(TABLES_VERSION_KEY, TABLES_VERSION)
         self.xlsx.worksheet_class = _Sheet
         self._formats: dict[tuple[tuple[str, object], ...], Format] = {}
 

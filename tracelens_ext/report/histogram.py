@@ -21,19 +21,13 @@ _ASCII = str.maketrans({"█": "#", "░": ".", "│": "|", "μ": "u"})
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Counts by bin.
+    """Counts by bin."""
 
-    Attributes:
-        edges: ascending, (b + 1,); of no bins, empty.
-        counts: values in each bin; all but the last leave out their upper edge, (b,).
-        below: values smaller than the first edge.
-        above: values larger than the last.
-    """
-
-    edges: FloatArray
+    edges: FloatArray  #: ascending, (b + 1,); of no bins, empty
+    #: values in each bin; all but the last leave out their upper edge, (b,)
     counts: npt.NDArray[np.int64]
-    below: int
-    above: int
+    below: int  #: values smaller than the first edge
+    above: int  #: values larger than the last
 
 
 def histogram(

@@ -51,15 +51,10 @@ class TextPool:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell as HTML shows it.
+    """A cell as HTML shows it."""
 
-    Attributes:
-        text: what it says.
-        bar: the length of the bar behind a percentage, 0 to 100; or None.
-    """
-
-    text: str
-    bar: float | None = None
+    text: str  #: what it says
+    bar: float | None = None  #: the length of the bar behind a percentage, 0 to 100; or None
 
 
 @dataclass(frozen=True)
@@ -102,23 +97,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the page.
+    """A table of the page."""
 
-    Attributes:
-        name: the name of the sheet.
-        key: its id in the page.
-        caption: what it shows, a clause.
-        columns: the columns.
-        embedded: rows in the page.
-        total: rows in all.
-    """
-
-    name: str
-    key: str
-    caption: str
-    columns: list[Column]
-    embedded: int
-    total: int
+    name: str  #: the name of the sheet
+    key: str  #: its id in the page
+    caption: str  #: what it shows, a clause
+    columns: list[Column]  #: the columns
+    embedded: int  #: rows in the page
+    total: int  #: rows in all
 
     @property
     def first_rows(self) -> list[tuple[Cell, ...]]:

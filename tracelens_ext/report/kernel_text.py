@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tracelens_ext.report.terminal import name_text, safe_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pandas as pd
 
@@ -57,24 +57,46 @@ def _launches(count: int) -> str:
     return f"{count} launch{'es' if count != 1 else ''}"
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"
+
+
 def time_text(us: float) -> str:
     """A time for a line of text, in ns where two decimals of a µs would be zeros."""
     return f"{us:.2f} μs" if us >= _SHOWN_IN_US or not us else f"{us * 1e3:.2f} ns"
 
 
+def _idle_text(ms: float) -> str:
+    return f"{ms:,.3f} ms" if ms >= 1 else time_text(ms * 1e3)
+
+
 def gap_text(
-    pairs: pd.DataFrame,
-    hosts: pd.DataFrame,
+    sheets: Mapping[str, pd.DataFrame],
     *,
     headline: Sequence[str],
     histogram: Sequence[str],
     sorted_by: str,
 ) -> str:
-    """The overview of the gaps, their histogram, and every row of two tables as a block."""
+    """The overview of the gaps, their histogram, and every row of the tables.
+
+    Args:
+        sheets: `gap_summary`, `gap_hosts`, `gap_pairs`, `gap_full_names` and `gaps_longest`.
+        headline: totals and streams, a line each.
+        histogram: a line a bin.
+        sorted_by: what the pairs are sorted by, in words.
+    """
     lines = [GAP_TITLE, _RULE, "", *headline, "", "Gap Duration Histogram:", "-" * 30, *histogram]
-    lines += ["", "Idle Time by What the Host Was In:", _BLOCK, *_host_lines(hosts)]
-    lines += ["", f"Kernel Pairs Ranked by {sorted_by}:", _BLOCK]
-    for rank, row in enumerate(pairs.to_dict("records"), start=1):
+    lines += ["", "Idle Time by Cause:", _BLOCK, *_cause_lines(sheets["gap_summary"])]
+    lines += ["", "Idle Time by What the Host Was In:", _BLOCK]
+    lines += [*_host_lines(sheets["gap_hosts"]), "", "Longest Gaps:", _BLOCK]
+    lines += [*_longest_lines(sheets["gaps_longest"]), ""]
+    lines += [f"Kernel Pairs Ranked by {sorted_by}:", _BLOCK]
+    full: dict[int, list[str]] = {}
+    columns = ["rank", "full_name_before", "full_name_after", "count"]
+    for rank, before, after, count in sheets["gap_full_names"][columns].itertuples(index=False):
+        names = f"{name_text(before)} → {name_text(after)}"
+        full.setdefault(rank, []).append(f"  Full Names ({_counted(count, 'gap')}): {names}")
+    for rank, row in enumerate(sheets["gap_pairs"].to_dict("records"), start=1):
         lines += [
             f"Rank {rank}: {name_text(row['kernel_before'])} → {name_text(row['kernel_after'])}",
             f"  Count: {row['count']}",
@@ -87,8 +109,34 @@ def gap_text(
         ]
         if row["full_names"] > 1:
             lines.append(f"  Pairs of Full Names: {row['full_names']}")
-        lines.append(_PAIR_BLOCK)
+        lines += [*full[rank], _PAIR_BLOCK]
     return _text(lines)
+
+
+def _cause_lines(summary: pd.DataFrame) -> Iterator[str]:
+    """The rows of `gap_summary` that have gaps, a line each."""
+    for row in summary[summary["count"] > 0].to_dict("records"):
+        yield (
+            f"{row['scope'].capitalize()}, {row['cause']}: {_counted(row['count'], 'gap')},"
+            f" {_idle_text(row['idle_time_ms'])} ({row['% of idle time']:.1f}% of idle time),"
+            f" average {time_text(row['avg_gap_us'])}, max {time_text(row['max_gap_us'])},"
+            f" beside another stream {_idle_text(row['overlapped_time_ms'])}"
+        )
+
+
+def _longest_lines(longest: pd.DataFrame) -> Iterator[str]:
+    """Every row of `gaps_longest`."""
+    for rank, row in enumerate(longest.to_dict("records"), start=1):
+        yield f"Rank {rank}: {time_text(row['gap_us'])} from {row['start_us']:.3f} μs"
+        stream = f", stream {row['stream']}" if row["stream"] >= 0 else ""
+        yield f"  Device: {row['device']}{stream}"
+        yield f"  Cause: {row['cause']}"
+        yield f"  Beside Another Stream: {time_text(row['overlapped_us'])}"
+        for column in ("host_op", "host_call", "python_frame", "cpu_op"):
+            if row[column]:
+                yield f"  {column}: {row[column]}"
+        yield f"  Kernels: {name_text(row['kernel_before'])} → {name_text(row['kernel_after'])}"
+        yield _PAIR_BLOCK
 
 
 def _host_lines(hosts: pd.DataFrame) -> Iterator[str]:
@@ -98,7 +146,7 @@ def _host_lines(hosts: pd.DataFrame) -> Iterator[str]:
         if row["python_frame"]:
             yield f"  Python Frame: {row['python_frame']}"
         yield (
-            f"  Idle Time: {time_text(row['idle_time_ms'] * 1e3)}"
+            f"  Idle Time: {_idle_text(row['idle_time_ms'])}"
             f" ({row['% of idle time']:.1f}% of idle time)"
         )
         yield f"  Gaps: {row['count']}"

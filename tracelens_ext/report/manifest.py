@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MANIFEST = ".tracelens-ext-manifest.json"
-_GENERATOR = "tracelens-ext"
+GENERATOR = "tracelens-ext"
+#: The version of the tables, which a manifest and a workbook say under this name. It grows when a
+#: column that is read back (`sheets.finished`) gets another meaning.
+TABLES_VERSION, TABLES_VERSION_KEY = 1, "tables_version"
 #: How a text file of ours begins.
 _MARK = re.compile(
     rb'\{\s*"generator": "tracelens-ext",'
@@ -52,7 +55,7 @@ def check_output(
     Raises:
         OutputError: the file stands in the way.
     """
-    _refuse_input(path, inputs)
+    refuse_input(path, inputs)
     if not force and not may_replace(path):
         raise OutputError(
             f"{os.fspath(path)}: exists and was not made by tracelens-ext;"
@@ -82,7 +85,7 @@ def check_folder(
     ours = set(manifest_files(target))
     for name in names:
         path = target / name
-        _refuse_input(path, inputs)
+        refuse_input(path, inputs)
         if not force and name not in ours and _holds_something(path):
             raise OutputError(
                 f"{path}: exists and was not made by tracelens-ext;"
@@ -103,7 +106,12 @@ def write_manifest(folder: Path, names: Sequence[str], *, unfinished: bool = Fal
     """
     from tracelens_ext import __version__
 
-    manifest = {"generator": _GENERATOR, "version": __version__, "files": list(names)}
+    manifest: dict[str, object] = {
+        "generator": GENERATOR,
+        "version": __version__,
+        TABLES_VERSION_KEY: TABLES_VERSION,
+        "files": list(names),
+    }
     if unfinished:
         manifest["unfinished"] = True
     with written_beside(folder / MANIFEST) as beside:
@@ -112,14 +120,14 @@ def write_manifest(folder: Path, names: Sequence[str], *, unfinished: bool = Fal
 
 def manifest_files(folder: str | os.PathLike[str]) -> list[str]:
     """The files of a folder that this program made, by its manifest; none without one."""
-    files = _manifest(folder).get("files")
+    files = read_manifest(folder).get("files")
     names = files if isinstance(files, list) else []
     return [name for name in names if isinstance(name, str) and _is_plain(name)]
 
 
 def unfinished_note(folder: str | os.PathLike[str]) -> list[str]:
     """A line about a folder to which a run wrote that was killed; nothing of any other."""
-    if not _manifest(folder).get("unfinished"):
+    if not read_manifest(folder).get("unfinished"):
         return []
     return [
         f"{os.fspath(folder)}: a run was killed while it put its files in place here; until this"
@@ -127,8 +135,8 @@ def unfinished_note(folder: str | os.PathLike[str]) -> list[str]:
     ]
 
 
-def _manifest(folder: str | os.PathLike[str]) -> dict[str, object]:
-    """What the manifest of a folder says; nothing if there is none, or it is not ours."""
+def read_manifest(folder: str | os.PathLike[str]) -> dict[str, object]:
+    """The manifest of a folder; empty if it has none that this program wrote."""
     path = Path(folder) / MANIFEST
     try:
         if not path.is_file():  # a pipe would never answer
@@ -137,7 +145,7 @@ def _manifest(folder: str | os.PathLike[str]) -> dict[str, object]:
             manifest = json.loads(stream.read(_MANIFEST_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
-    ours = isinstance(manifest, dict) and manifest.get("generator") == _GENERATOR
+    ours = isinstance(manifest, dict) and manifest.get("generator") == GENERATOR
     return manifest if ours else {}
 
 
@@ -183,7 +191,12 @@ def _holds_something(path: Path) -> bool:
         return False
 
 
-def _refuse_input(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
+def refuse_input(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
+    """Refuse to write to a file or folder that is read.
+
+    Raises:
+        OutputError: it is one of the inputs.
+    """
     for source in inputs:
         try:
             same = Path(path).samefile(source)

@@ -21,29 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """Tables and what goes with them.
+    """Tables and what goes with them."""
 
-    Attributes:
-        title: the heading.
-        sheets: the tables by name, in order.
-        facts: label and value of what was analysed.
-        notes: what the reader should know first, a sentence each.
-        descriptions: what a table shows, by its name.
-        charts: what to draw in a workbook and on a page.
-        page_sheets: tables that only a page has, after the others, by name.
-    """
-
-    title: str
-    sheets: Mapping[str, pd.DataFrame]
-    facts: Sequence[tuple[str, object]] = ()
-    notes: Sequence[str] = ()
+    title: str  #: the heading
+    sheets: Mapping[str, pd.DataFrame]  #: the tables by name, in order
+    facts: Sequence[tuple[str, object]] = ()  #: label and value of what was analysed
+    notes: Sequence[str] = ()  #: what the reader should know first, a sentence each
+    #: what a table shows, by its name
     descriptions: Mapping[str, str] = field(default_factory=dict)
-    charts: Sequence[Chart] = ()
+    charts: Sequence[Chart] = ()  #: what to draw in a workbook and on a page
+    #: tables that only a page has, after the others, by name
     page_sheets: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
 
 def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> list[str]:
-    """Refuse to write over a file that this program did not make, before anything is read.
+    """Refuse to write over an input or what this program did not make, before anything is read.
 
     Args:
         places: files and folders to write, and their formats. What is in a folder is checked when
@@ -57,11 +49,12 @@ def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -
     Raises:
         OutputError: a file stands in the way.
     """
-    from tracelens_ext.report.manifest import check_output, unfinished_note
+    from tracelens_ext.report.manifest import check_output, refuse_input, unfinished_note
 
     notes: list[str] = []
     for path, chosen in places.items():
         if isinstance(chosen, Format) and chosen.is_folder:
+            refuse_input(path, inputs)
             notes += unfinished_note(path)
         else:
             check_output(path, inputs, force=force)

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tracelens_ext.report.short_names import cut_middle, told_apart
 from tracelens_ext.report.units import header_text, unit_of
 from tracelens_ext.text import NO_NAME
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _GAP = 2  # blanks between columns
 _TEXT_AT_LEAST = 16  # a name cut shorter tells little; columns are left out before that
+_NAME_WIDTH = 20  # of the first column, as long as there are columns that do not fit
 _NAME_AT_LEAST = 8  # of the first column, which stays in any case
 _FOLDED_AT_LEAST = 8  # of a folded header, which would else be a tower of words
 _HEADER_BREAK = re.compile(r"(?<=[_ ])")
@@ -70,11 +72,15 @@ class FrameTable:
     """A rich renderable of a DataFrame that fits the width it is given.
 
     Made by `frame_table`. Rendered, it keeps every number whole, cuts texts in the middle with
-    `…`, and says below the table which columns and how many rows are not shown.
+    `…`, different ones differently, and says below the table which columns and how many rows are not
+    shown.
     """
 
-    def __init__(self, columns: Sequence[_Column], *, title: str, rows: int) -> None:
+    def __init__(
+        self, columns: Sequence[_Column], *, title: str, rows: int, name_width: int
+    ) -> None:
         self._columns = list(columns)
+        self._name_width = name_width
         self._title = title
         self._rows = rows  # of the whole table
 
@@ -86,7 +92,7 @@ class FrameTable:
         ascii_only = options.ascii_only
         if self._title:
             yield Text(_plain(self._title, ascii_only=ascii_only), style="bold", no_wrap=True)
-        shown, widths, folded = _layout(self._columns, options.max_width)
+        shown, widths, folded = _layout(self._columns, options.max_width, self._name_width)
         yield _table(shown, widths, folded=folded, ascii_only=ascii_only)
         for remark in self._remarks(shown):
             yield Text(_plain(remark, ascii_only=ascii_only), style="dim")
@@ -117,6 +123,7 @@ def frame_table(
     title: str = "",
     columns: Sequence[str] | None = None,
     rows: int | None = None,
+    name_width: int = _NAME_WIDTH,
 ) -> FrameTable:
     r"""Make a table for the terminal.
 
@@ -130,6 +137,7 @@ def frame_table(
         columns: the columns to show, in this order; those that the table lacks are left out.
             When not all fit, the last are left out first; a first column of texts stays.
         rows: rows to show, the first ones; all by default.
+        name_width: what a first column of texts keeps before others are shown.
 
     Returns:
         A renderable for `rich.console.Console.print`.
@@ -140,7 +148,10 @@ def frame_table(
         places = [names.index(name) for name in columns if name in names]
     shown = frame.iloc[:rows] if rows is not None else frame
     return FrameTable(
-        [_column(shown.iloc[:, place]) for place in places], title=title, rows=len(frame)
+        [_column(shown.iloc[:, place]) for place in places],
+        title=title,
+        rows=len(frame),
+        name_width=name_width,
     )
 
 
@@ -152,36 +163,6 @@ def safe_text(text: str) -> str:
 def name_text(name: str) -> str:
     """Show a name as `safe_text` does; one of nothing but blanks as `(no name)`."""
     return safe_text(name) if name.strip() else NO_NAME
-
-
-def cut_middle(text: str, width: int, mark: str = "…") -> str:
-    """Cut a text in its middle; the end of a kernel's name tells as much as its beginning.
-
-    Args:
-        text: a text without control characters.
-        width: cells of the terminal that it may take; a wide character takes two.
-        mark: what stands for the part cut out.
-    """
-    from rich.cells import cell_len
-
-    if cell_len(text) <= width:
-        return text
-    if width <= len(mark):
-        return mark[:width]
-    room = width - len(mark)
-    end = room // 3
-    tail = _head(text[::-1], end)[::-1]
-    return _head(text, room - end) + mark + tail
-
-
-def _head(text: str, width: int) -> str:
-    """Keep as many characters as fit the width."""
-    from rich.cells import cell_len
-
-    head = text[:width]
-    while cell_len(head) > width:
-        head = head[:-1]
-    return head
 
 
 def _plain(text: str, *, ascii_only: bool) -> str:
@@ -228,8 +209,13 @@ def _number_cells(series: pd.Series, header: str) -> list[str]:
     return [unit.text(value, fractions=fractions, largest=largest) for value in values]
 
 
-def _layout(columns: Sequence[_Column], width: int) -> tuple[list[_Column], list[int], bool]:
+def _layout(
+    columns: Sequence[_Column], width: int, name_width: int
+) -> tuple[list[_Column], list[int], bool]:
     """Choose which columns fit, and how wide each is.
+
+    A wider terminal never shows less of a text: as long as columns do not fit, texts get what they
+    need and no more, and headers stay folded until every text is shown whole.
 
     Returns:
         The columns to show, their widths, and whether headers are folded.
@@ -237,8 +223,11 @@ def _layout(columns: Sequence[_Column], width: int) -> tuple[list[_Column], list
     shown = list(columns)
     while shown:
         for folded in (False, True):
-            widths = _widths(shown, width, folded=folded)
-            if widths is not None:
+            widths = _needed(shown, width, name_width, folded=folded)
+            left = width - _GAP * (len(shown) - 1) - sum(widths)
+            if left >= 0:
+                if len(shown) == len(columns):
+                    widths = _shared(shown, widths, left)
                 return shown, widths, folded
         if len(shown) == 1 and not shown[0].is_number:
             return shown, [max(1, min(width, shown[0].width))], True
@@ -246,34 +235,30 @@ def _layout(columns: Sequence[_Column], width: int) -> tuple[list[_Column], list
     return [], [], False
 
 
-def _widths(columns: Sequence[_Column], width: int, *, folded: bool) -> list[int] | None:
-    """Share the width among columns: numbers what they need, texts the rest evenly.
-
-    Returns:
-        A width a column; None when the columns do not fit.
-    """
+def _needed(columns: Sequence[_Column], width: int, name_width: int, *, folded: bool) -> list[int]:
+    """The least that each column is to have: numbers, and texts below unfolded headers, all."""
     from rich.cells import cell_len
 
-    room = width - _GAP * (len(columns) - 1)
-    wanted, needed = [], []
+    needed = []
     for place, column in enumerate(columns):
-        lines = column.header_lines() if folded else [column.header]
-        header = max(cell_len(line) for line in lines)
-        wanted.append(max(column.width, header))
+        header = max(map(cell_len, column.header_lines() if folded else [column.header]))
         at_least = _TEXT_AT_LEAST
         if not place:
-            at_least = min(at_least, max(_NAME_AT_LEAST, room // 2))
-        needed.append(wanted[-1] if column.is_number else min(wanted[-1], max(at_least, header)))
-    left = room - sum(needed)
-    if left < 0:
-        return None
-    # The text that lacks least is satisfied first; what it leaves goes to the others.
-    hungry = sorted(range(len(columns)), key=lambda place: wanted[place] - needed[place])
-    for turn, place in enumerate(hungry):
-        more = min(wanted[place] - needed[place], left // (len(hungry) - turn))
-        needed[place] += more
-        left -= more
+            at_least = min(name_width, max(_NAME_AT_LEAST, width // 2))
+        whole = column.is_number or not folded
+        needed.append(max(header, column.width if whole else min(column.width, at_least)))
     return needed
+
+
+def _shared(columns: Sequence[_Column], needed: Sequence[int], left: int) -> list[int]:
+    """Share what is left among texts; the one that lacks least is satisfied first."""
+    widths = list(needed)
+    hungry = sorted(range(len(widths)), key=lambda place: columns[place].width - widths[place])
+    for turn, place in enumerate(hungry):
+        more = min(max(columns[place].width - widths[place], 0), left // (len(hungry) - turn))
+        widths[place] += more
+        left -= more
+    return widths
 
 
 def _table(
@@ -303,11 +288,10 @@ def _table(
             no_wrap=True,
             vertical="bottom",
         )
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(
-            *(
-                Text(cut_middle(_plain(cell, ascii_only=ascii_only), width, mark))
-                for cell, width in zip(cells, widths, strict=True)
-            )
-        )
+    shown = [
+        told_apart([_plain(cell, ascii_only=ascii_only) for cell in column.cells], width, mark)
+        for column, width in zip(columns, widths, strict=True)
+    ]
+    for cells in zip(*shown, strict=True):
+        table.add_row(*map(Text, cells))
     return table

@@ -33,19 +33,12 @@ class Quantity(Enum):
 
 @dataclass(frozen=True)
 class Unit:
-    """What a column's numbers are.
+    """What a column's numbers are."""
 
-    Attributes:
-        quantity: the kind of number.
-        symbol: the unit as shown after a number: `ms`, `µs`, `%`, `GB/s`; empty for none.
-        decimals: digits after the point that are worth showing.
-        signed: a difference, shown with its sign.
-    """
-
-    quantity: Quantity
-    symbol: str = ""
-    decimals: int = 0
-    signed: bool = False
+    quantity: Quantity  #: the kind of number
+    symbol: str = ""  #: the unit as shown after a number: `ms`, `µs`, `%`, `GB/s`; empty for none
+    decimals: int = 0  #: digits after the point that are worth showing
+    signed: bool = False  #: a difference, shown with its sign
 
     def excel_format(self, *, fractions: bool = True, largest: float = math.inf) -> str:
         """Give the Excel number format.

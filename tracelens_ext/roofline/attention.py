@@ -14,23 +14,14 @@ from tracelens_ext.roofline.operation import (
 
 
 class _Places(NamedTuple):
-    """Where the arguments of an attention operation are; None: it has no such argument.
+    """Where the arguments of an attention operation are; None: it has no such argument."""
 
-    Attributes:
-        query: Q; K and V follow.
-        causal: the flag, or the kind of mask: 0 for none.
-        heads_first: [B, H, N, D], else [B, N, H, D].
-        lengths: the cumulated lengths of sequences.
-        window: the size of a sliding window, negative for none.
-        backward: whether it is the backward pass, with the gradient before Q.
-    """
-
-    query: int
-    causal: int
-    heads_first: bool
-    lengths: int | None = None
-    window: int | None = None
-    backward: bool = False
+    query: int  #: Q; K and V follow
+    causal: int  #: the flag, or the kind of mask: 0 for none
+    heads_first: bool  #: [B, H, N, D], else [B, N, H, D]
+    lengths: int | None = None  #: the cumulated lengths of sequences
+    window: int | None = None  #: the size of a sliding window, negative for none
+    backward: bool = False  #: whether it is the backward pass, with the gradient before Q
 
 
 _FORWARD = {

@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Iterable, Sequence
 
-    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.roofline.table import Judged, Roofline
-    from tracelens_ext.trace import Trace
+    from tracelens_ext.trace import Float64Array, Trace
 
 #: What tables call the family of operations without a performance model.
 NO_FAMILY = "(no model)"
@@ -35,14 +34,10 @@ _WHOLE_TRACE = "the whole trace"
 
 @dataclass(frozen=True)
 class Modelled:
-    """How much of the GPU time has a performance model.
+    """How much of the GPU time has a performance model."""
 
-    Attributes:
-        percent: of the GPU time of operations, without copies between host and device.
-        largest: the operation without a model that takes longest: name, percent, why; or None.
-    """
-
-    percent: float
+    percent: float  #: of the GPU time of operations, without copies between host and device
+    #: the operation without a model that takes longest: name, percent, why; or None.
     largest: tuple[str, float, str] | None
 
     def __str__(self) -> str:
@@ -179,7 +174,7 @@ def utilisation(
     )
 
 
-def _each(values: Iterable[float]) -> npt.NDArray[np.float64]:
+def _each(values: Iterable[float]) -> Float64Array:
     return np.array(list(values), dtype=np.float64)
 
 

@@ -32,10 +32,11 @@ def comparison_report(comparison: Comparison) -> Report:
         Chart(
             title=f"Change of GPU time by category, {letter} against {letters[0]}",
             sheet="categories",
-            label_column="kernel_category",
+            label_column=str(categories.columns[0]),
             value_column=column,
         )
         for letter, column in differences.items()
+        if (categories := comparison.tables.get("categories")) is not None
     ]
     return Report(
         title=TITLE,

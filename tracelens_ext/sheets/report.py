@@ -15,6 +15,7 @@ from tracelens_ext.report.report import Report, check_places, write_report
 from tracelens_ext.sheets.options import ReportOptions, takes_report_options
 from tracelens_ext.sheets.plugin_tables import plugin_tables
 from tracelens_ext.sheets.sheet import offered_sheets
+from tracelens_ext.tracelens_calls import knows_tracelens
 
 if TYPE_CHECKING:
     import os
@@ -117,6 +118,7 @@ def _notes(
     return list(sheet.notes(analyzer, options, tables))
 
 
+@knows_tracelens
 @takes_report_options
 @fast_pandas()
 def generate_perf_report_pytorch(

@@ -14,6 +14,10 @@ from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 if TYPE_CHECKING:
     from tracelens_ext.analysis.gaps.classified import ClassifiedGaps
 
+NO_GPU_WORK = (
+    "There is no GPU work in the trace, so all counts are 0; record it with"
+    " ProfilerActivity.CUDA (Nsight Systems: -t cuda)."
+)
 _WORTH_SAYING = 0.0005  # of the idle time: less would be shown as 0.0 %
 
 
@@ -26,7 +30,7 @@ def answer(classified: ClassifiedGaps, selection: Selection | None = None) -> st
     """
     chosen = selection or Selection()
     if not len(classified.work):
-        return "There is no GPU work in the trace."
+        return NO_GPU_WORK
     if not classified.events.any():
         return f"No GPU event is selected: none is of {chosen.text}."
     who, several = _who(classified, chosen)
@@ -41,10 +45,10 @@ def answer(classified: ClassifiedGaps, selection: Selection | None = None) -> st
     was = "were together" if several else "was"
     order = [int(i) for i in np.argsort(-idle, kind="stable") if idle[i]]
     shown = [i for i in order if idle[i] >= total * _WORTH_SAYING]
-    shares = ", ".join(f"{CAUSES[i]} {100 * idle[i] / total:.1f} %" for i in shown)
+    shares = ", ".join(f"{CAUSES[i]} {100.0 * idle[i] / total:.1f} %" for i in shown)
     span = watched_time(classified)
     return (
-        f"{subject} {was} idle{before} for {_in_words(total)} of {_in_words(span)}"
+        f"{subject} {was} idle{before} for {in_words(total)} of {in_words(span)}"
         f" ({_percent(total, span)}): {shares}."
     )
 
@@ -82,10 +86,11 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if part >= whole * _WORTH_SAYING else "<0.1 %"
 
 
-def _in_words(nanoseconds: int) -> str:
-    """A time in the unit that shows its digits."""
-    if nanoseconds < NS_PER_US:
+def in_words(nanoseconds: int, like: int | None = None) -> str:
+    """A time in the unit that shows its digits, or those of another time."""
+    size = nanoseconds if like is None else like
+    if size < NS_PER_US:
         return f"{nanoseconds} ns"
-    if nanoseconds < NS_PER_MS:
+    if size < NS_PER_MS:
         return f"{nanoseconds / NS_PER_US:.3f} μs"
     return f"{nanoseconds / NS_PER_MS:,.3f} ms"

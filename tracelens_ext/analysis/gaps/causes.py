@@ -25,19 +25,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis.gaps.find import find_gaps, find_lanes
-from tracelens_ext.analysis.group_search import by_group_and_time, last_before, running_maximum
+from tracelens_ext.analysis.group_search import (
+    by_group_and_time,
+    items_before,
+    last_before,
+    running_maximum,
+)
 from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.trace import LAUNCH_KINDS, NONE
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from tracelens_ext.analysis.gaps.find import Gaps, Scope
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int64Array, Trace
-
-    BoolArray = npt.NDArray[np.bool_]
-    IntArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray, Trace
 
 SYNCHRONISATION, HOST, DEPENDENCY, LAUNCH_OVERHEAD, UNKNOWN = range(5)
 CAUSES = ("synchronisation", "host", "dependency", "launch overhead", "unknown")
@@ -86,7 +86,7 @@ def find_causes(work: GpuWork, scope: Scope) -> Causes:
     if work.tree.linked.any() or calls.count:
         cause[short] = LAUNCH_OVERHEAD
     rest = np.flatnonzero(~late & (synchronising == NONE))
-    follows = gaps.end[rest] - _last_end_of_device(work, gaps.chosen(rest)) <= DEPENDENCY_LATENCY_NS
+    follows = gaps.end[rest] - _last_end_beside(work, gaps.chosen(rest)) <= DEPENDENCY_LATENCY_NS
     cause[rest[follows | calls.waits_before(thread[rest], begun[rest])]] = DEPENDENCY
     cause[late] = HOST
     cause[synchronising != NONE] = SYNCHRONISATION
@@ -193,21 +193,30 @@ def _named(trace: Trace, rows: Int64Array, pattern: re.Pattern[str]) -> Int64Arr
 
 
 @once_for_each
-def _ends_by_device(work: GpuWork) -> tuple[Int64Array, Int64Array]:
-    """The device and the end of each GPU event, by device and end, both (g,)."""
-    device = find_lanes(work, "device").of_gpu
-    order = by_group_and_time(device, work.end)
-    return device[order], work.end[order]
+def _ends(work: GpuWork, scope: Scope) -> tuple[Int64Array, Int64Array]:
+    """The lane and the end of each GPU event, by lane and end, both (g,)."""
+    lane = find_lanes(work, scope).of_gpu
+    order = by_group_and_time(lane, work.end)
+    return lane[order], work.end[order]
 
 
-def _last_end_of_device(work: GpuWork, gaps: Gaps) -> Int64Array:
+def _last_end_beside(work: GpuWork, gaps: Gaps) -> Int64Array:
     """When the last event that the device finished within each gap ended, far back without, (k,).
 
-    What ends within a gap of a stream ran on another stream.
+    What ends before a gap does ran on another stream. What ends with it may also be an event of no
+    length that ended the gap itself, and for which nothing waited.
     """
-    device, end = _ends_by_device(work)
+
+    def ended(scope: Scope, until: Int64Array) -> Int64Array:
+        """How many events have ended on the lane of each gap, and on those before it."""
+        lane = find_lanes(work, scope).of_gpu[gaps.after]
+        return items_before(*_ends(work, scope), lane, until)
+
+    before, until = ended("device", gaps.end), ended("device", gaps.end + 1)
+    own = gaps.lanes.scope
+    beside = until - before > ended(own, gaps.end + 1) - ended(own, gaps.end)
+    last = np.where(beside, until, before) - 1
+    device, end = _ends(work, "device")
     of_gap = find_lanes(work, "device").of_gpu[gaps.after]
-    at = last_before(device, end, of_gap, gaps.end + 1)
-    ended = end[np.maximum(at, 0)] if len(end) else gaps.end
-    far_back = np.iinfo(np.int64).min // 2
-    return np.where((at != NONE) & (ended > gaps.start), ended, far_back)
+    found = (last >= 0) & (device[last] == of_gap) & (end[last] > gaps.start)
+    return np.where(found, end[last], np.iinfo(np.int64).min // 2)

@@ -14,33 +14,21 @@ from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import BoolArray, Int64Array
 
 
 @dataclass(frozen=True, eq=False)
 class ClassifiedGaps:
-    """Gaps with their causes, k of them.
+    """Gaps with their causes, k of them."""
 
-    Attributes:
-        work: the GPU events.
-        gaps: the gaps: when each began and ended, and between which events.
-        cause: of each, an index into `CAUSES`, (k,).
-        launch: row of the launch of the event after, `NONE` without, (k,).
-        synchronising: row of the synchronising call that ran, `NONE` without, (k,).
-        selected: which GPU events are selected, (g,).
-        events: how many of those each lane has, (p,).
-    """
-
-    work: GpuWork
-    gaps: Gaps
-    cause: Int64Array
-    launch: Int64Array
-    synchronising: Int64Array
-    selected: npt.NDArray[np.bool_]
-    events: Int64Array
+    work: GpuWork  #: the GPU events
+    gaps: Gaps  #: the gaps: when each began and ended, and between which events
+    cause: Int64Array  #: of each, an index into `CAUSES`, (k,)
+    launch: Int64Array  #: row of the launch of the event after, `NONE` without, (k,)
+    synchronising: Int64Array  #: row of the synchronising call that ran, `NONE` without, (k,)
+    selected: BoolArray  #: which GPU events are selected, (g,)
+    events: Int64Array  #: how many of those each lane has, (p,)
 
     def __len__(self) -> int:
         return len(self.gaps)

@@ -19,34 +19,21 @@ from tracelens_ext.intervals import covered
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int64Array
-
-    BoolArray = npt.NDArray[np.bool_]
-    IntArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
 Scope = Literal["stream", "device"]
 
 
 @dataclass(frozen=True, eq=False)
 class Lanes:
-    """What is idle or busy as a whole: the streams of a trace, or its devices, p of them.
+    """What is idle or busy as a whole: the streams of a trace, or its devices, p of them."""
 
-    Attributes:
-        scope: which of the two.
-        process: the process of each as the trace spells it, p of them.
-        device: its number, `NONE` where the trace does not say, (p,).
-        stream: likewise; `NONE` for a whole device, (p,).
-        of_gpu: the lane of each GPU event, (g,).
-    """
-
-    scope: Scope
-    process: list[int | str]
-    device: Int64Array
-    stream: Int64Array
-    of_gpu: Int64Array
+    scope: Scope  #: which of the two
+    process: list[int | str]  #: the process of each as the trace spells it, p of them
+    device: Int64Array  #: its number, `NONE` where the trace does not say, (p,)
+    stream: Int64Array  #: likewise; `NONE` for a whole device, (p,)
+    of_gpu: Int64Array  #: the lane of each GPU event, (g,)
 
     def __len__(self) -> int:
         return len(self.process)
@@ -54,25 +41,15 @@ class Lanes:
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """The gaps of all lanes, k of them, by lane, then by time.
+    """The gaps of all lanes, k of them, by lane, then by time."""
 
-    Attributes:
-        lanes: the streams or devices.
-        lane: of each gap, an index into those, (k,).
-        start: when the event before ended, ns since the trace's first event, (k,).
-        end: when the event after started, (k,).
-        before: the event that ended last, a place in `trace.gpu_rows`, (k,).
-        after: the event that ended the gap, likewise, (k,).
-        overlapped: how much of the gap other streams of the device were busy, ns, (k,).
-    """
-
-    lanes: Lanes
-    lane: Int64Array
-    start: Int64Array
-    end: Int64Array
-    before: Int64Array
-    after: Int64Array
-    overlapped: Int64Array
+    lanes: Lanes  #: the streams or devices
+    lane: Int64Array  #: of each gap, an index into those, (k,)
+    start: Int64Array  #: when the event before ended, ns since the trace's first event, (k,)
+    end: Int64Array  #: when the event after started, (k,)
+    before: Int64Array  #: the event that ended last, a place in `trace.gpu_rows`, (k,)
+    after: Int64Array  #: the event that ended the gap, likewise, (k,)
+    overlapped: Int64Array  #: how much of the gap other streams of the device were busy, ns, (k,)
 
     def __len__(self) -> int:
         return len(self.lane)

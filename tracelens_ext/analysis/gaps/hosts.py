@@ -18,13 +18,10 @@ from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventK
 from tracelens_ext.tree import UNLINKED
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.gaps.classified import ClassifiedGaps
-    from tracelens_ext.trace import Int64Array
-
-    IntArray = npt.NDArray[np.integer]
+    from tracelens_ext.trace import Int64Array, IntArray
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 

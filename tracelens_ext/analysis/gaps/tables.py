@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gaps.classified import ClassifiedGaps
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import Int64Array, IntArray
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 
@@ -150,6 +150,43 @@ def gap_pairs(classified: ClassifiedGaps, *, sort: GapSort = "avg") -> pd.DataFr
     )
     keys = [PAIR_SORTS[sort][0], "total_gap_us", "kernel_before", "kernel_after"]
     return frame.sort_values(keys, ascending=[False, False, True, True]).reset_index(drop=True)
+
+
+def gap_full_names(classified: ClassifiedGaps, pairs: pd.DataFrame) -> pd.DataFrame:
+    """A row a pair of full names behind the pairs of kernels.
+
+    Args:
+        classified: the gaps.
+        pairs: rows of `gap_pairs`.
+
+    Returns:
+        Columns `rank` (of the row of `pairs`, from 1), `kernel_before`, `kernel_after`,
+        `full_name_before`, `full_name_after`, `count`, `total_gap_us`; of each rank the most
+        frequent first.
+    """
+    import pandas as pd
+
+    work, gaps = classified.work, classified.gaps
+    simple, names = simple_codes(work)
+    around = (gaps.before, gaps.after)
+    codes: list[IntArray] = [*(simple[each] for each in around), *(work.name[e] for e in around)]
+    groups = group_durations(codes, gaps.duration)
+    full = work.trace.names
+    frame = pd.DataFrame(
+        {
+            "kernel_before": pd.array(texts(groups.keys[0], names), dtype="str"),
+            "kernel_after": pd.array(texts(groups.keys[1], names), dtype="str"),
+            "full_name_before": pd.array(texts(groups.keys[2], full), dtype="str"),
+            "full_name_after": pd.array(texts(groups.keys[3], full), dtype="str"),
+            "count": groups.count,
+            "total_gap_us": groups.total / NS_PER_US,
+        }
+    )
+    same = ["kernel_before", "kernel_after"]
+    ranked = pairs[same].assign(rank=np.arange(1, len(pairs) + 1))[["rank", *same]]
+    frame = ranked.merge(frame, on=same, how="inner")
+    order = ["rank", "count", "total_gap_us"]
+    return frame.sort_values(order, ascending=[True, False, False], ignore_index=True)
 
 
 def gap_list(classified: ClassifiedGaps, *, longest: int | None = None) -> pd.DataFrame:

@@ -16,9 +16,9 @@ from msgspec import Raw
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy.typing as npt
+    from tracelens_ext.trace import Int64Array
 
-    Int64Array = npt.NDArray[np.int64]
+    Int64Array = Int64Array
 
 #: What stands for "this event has no such number". Never a time stamp that a trace may hold:
 #: 285 years before zero, and times 1,000 it still fits in 64 bits.

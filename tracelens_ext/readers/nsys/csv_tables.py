@@ -40,6 +40,9 @@ TableSource: TypeAlias = "str | os.PathLike[str] | pd.DataFrame | Iterable[Any]"
 _PIECE_BYTES = 1 << 18
 _ROWS_AT_ONCE = 1 << 15
 _MOST_PREAMBLE_LINES = 1000
+#: Characters of one cell; names of kernels full of templates exceed the 131,072 of the library.
+_LONGEST_CELL = 1 << 24
+csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
 
 
 class Report(StrEnum):
@@ -69,7 +72,11 @@ _COLUMNS = {
     Report.GPU_TRACE: ("start", "duration", "corrid", "name"),
 }
 #: Columns that are read where they are there.
-_OPTIONAL = {Report.GPU_TRACE: ("device", "strm")}
+_OPTIONAL = {
+    Report.GPU_TRACE: ("device", "strm"),
+    Report.KERNELS: ("time",),
+    Report.MEMORY_TIME: ("time",),
+}
 #: What has all these columns is that report; the first that fits, so the special come first.
 _RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
     (Report.RANGES, _COLUMNS[Report.RANGES]),
@@ -90,21 +97,20 @@ _RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
+class _Unfinished(list["Cell"]):
+    """A row whose line does not end, as the last of a file that was cut off."""
+
+
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of a table, column by column.
+    """Some rows of a table, column by column."""
 
-    Attributes:
-        source: what messages call the table.
-        lines: where each row stands in the file, or its number among the rows.
-        columns: the cells by column, named as its title without unit, blanks and case.
-        units: the unit that a column's title tells, None without.
-    """
-
-    source: str
-    lines: list[int]
+    source: str  #: what messages call the table
+    lines: list[int]  #: where each row stands in the file, or its number among the rows
+    #: the cells by column, named as its title without unit, blanks and case
     columns: Mapping[str, Sequence[Cell]]
-    units: Mapping[str, str | None]
+    units: Mapping[str, str | None]  #: the unit that a column's title tells, None without
+    unfinished: bool = False  #: whether the line of the last row does not end
 
     def nanoseconds(self, column: str) -> list[int | None]:
         """The times of a column in ns; None for an empty cell.
@@ -167,15 +173,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class Table:
-    """A report, its rows still to be read, once.
+    """A report, its rows still to be read, once."""
 
-    Attributes:
-        source: what messages call it.
-        pieces: the rows, some thousands at a time.
-    """
-
-    source: str
-    pieces: Iterator[Piece]
+    source: str  #: what messages call it
+    pieces: Iterator[Piece]  #: the rows, some thousands at a time
 
 
 def open_report(source: TableSource | ByteSource, report: Report, *, label: str = "table") -> Table:
@@ -253,7 +254,8 @@ def _table(rows: Iterator[tuple[int, Row]], titles: Row, report: Report, source:
     def pieces() -> Iterator[Piece]:
         while some := list(islice(body, _ROWS_AT_ONCE)):
             columns = {name: [row[place] for _, row in some] for name, (place, _) in places.items()}
-            yield Piece(source, [line for line, _ in some], columns, units)
+            unfinished = isinstance(some[-1][1], _Unfinished)
+            yield Piece(source, [line for line, _ in some], columns, units, unfinished)
 
     return Table(source, pieces())
 
@@ -321,10 +323,24 @@ def _read_opened(opened: ByteSource) -> Iterator[tuple[int, Row]]:
         raise TraceFormatError(
             opened.path, "is no CSV", "give what `nsys stats --format csv` makes of a report"
         )
-    reader = csv.reader(_lines(opened, encoding))
+    line, quotes, width = "", 0, 0
+
+    def lines() -> Iterator[str]:
+        nonlocal line, quotes
+        for line in _lines(opened, encoding):
+            quotes += line.count('"')
+            yield line
+
+    reader = csv.reader(lines())
     try:
         for row in reader:
-            yield reader.line_num, row
+            # Of a file that was cut off the last line does not end.
+            if not line.endswith("\n") and (quotes % 2 or len(row) == 1 < width):
+                raise TraceFormatError(
+                    opened.path, f"line {reader.line_num} is cut off", "make it again"
+                )
+            quotes, width = 0, len(row)
+            yield reader.line_num, row if line.endswith("\n") else _Unfinished(row)
     except csv.Error as error:
         raise TraceFormatError(
             opened.path, f"is no CSV ({error}, line {reader.line_num})", "make it again"

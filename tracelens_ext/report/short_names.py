@@ -1,0 +1,118 @@
+"""Names cut to a width, so that different names never look alike."""
+
+from __future__ import annotations
+
+from os.path import commonprefix
+from typing import TYPE_CHECKING
+
+from tracelens_ext.kernel_names import short_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pandas as pd
+
+LABEL_WIDTH = 60  # characters of a kernel's short name in a table
+_WORD_BEFORE = 12  # characters before a difference that help to read it
+
+
+def cut_middle(text: str, width: int, mark: str = "…") -> str:
+    """Cut a text in its middle; the end of a kernel's name tells as much as its beginning.
+
+    Args:
+        text: a text without control characters.
+        width: cells of the terminal that it may take; a wide character takes two.
+        mark: what stands for the part cut out.
+    """
+    from rich.cells import cell_len
+
+    if cell_len(text) <= width:
+        return text
+    if width <= len(mark):
+        return mark[:width]
+    room = width - len(mark)
+    end = room // 3
+    tail = _head(text[::-1], end)[::-1]
+    return _head(text, room - end) + mark + tail
+
+
+def told_apart(texts: Sequence[str], width: int, mark: str = "…") -> list[str]:
+    """Cut texts as `cut_middle` does; where different ones would look alike, show the difference.
+
+    Args:
+        texts: texts without control characters, the same one perhaps several times.
+        width: as for `cut_middle`.
+        mark: likewise.
+
+    Returns:
+        A text each. Those that no difference tells apart in so little room end in a number.
+    """
+    labels = {text: cut_middle(text, width, mark) for text in texts}
+    open_groups = _alike(labels, labels)
+    while open_groups:
+        group = open_groups.pop()
+        differ_at = len(commonprefix(group))
+        for text in group:
+            labels[text] = _with_difference(text, differ_at, width, mark)
+        open_groups += [part for part in _alike(labels, group) if len(part) < len(group)]
+    for group in _alike(labels, labels):
+        for number, text in enumerate(group, 1):
+            end = f"#{number}"
+            labels[text] = cut_middle(text, max(width - len(end), 0), mark) + end
+    return [labels[text] for text in texts]
+
+
+def kernel_labels(names: Sequence[str], width: int = LABEL_WIDTH) -> list[str]:
+    """Short names of kernels, a text each; different kernels get different ones.
+
+    Args:
+        names: as the trace has them, the same one perhaps several times.
+        width: the most characters of a short name.
+    """
+    short = {name: short_name(name) for name in names}
+    for group in _alike(short, short):  # namespaces or parameters alone tell these apart
+        short |= {name: name.removeprefix("void ") for name in group}
+    return told_apart([short[name] for name in names], width)
+
+
+def with_short_names(table: pd.DataFrame, column: str = "kernel_name") -> pd.DataFrame:
+    """A table that begins with the short names of its kernels, `kernel`, and ends with the full."""
+    others = table.drop(columns=column)
+    others.insert(0, "kernel", kernel_labels(table[column].tolist()))
+    return others.assign(**{column: table[column]})
+
+
+def _alike(labels: dict[str, str], texts: Iterable[str]) -> list[list[str]]:
+    """The texts that share a label."""
+    groups: dict[str, list[str]] = {}
+    for text in texts:
+        groups.setdefault(labels[text], []).append(text)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _with_difference(text: str, differ_at: int, width: int, mark: str) -> str:
+    """The beginning of a text, and what stands where it begins to differ from others."""
+    if differ_at < width - len(mark):
+        return cut_end(text, width, mark)
+    room = width - 2 * len(mark)
+    head = room // 2
+    start = max(differ_at - min(_WORD_BEFORE, room // 4), head)
+    rest = text[start:]
+    return _head(text, head) + mark + cut_end(rest, width - head - len(mark), mark)
+
+
+def cut_end(text: str, width: int, mark: str = "…") -> str:
+    """Cut the end of a text."""
+    from rich.cells import cell_len
+
+    return text if cell_len(text) <= width else _head(text, max(width - len(mark), 0)) + mark
+
+
+def _head(text: str, width: int) -> str:
+    """Keep as many characters as fit the width."""
+    from rich.cells import cell_len
+
+    head = text[: max(width, 0)]
+    while head and cell_len(head) > width:
+        head = head[:-1]
+    return head

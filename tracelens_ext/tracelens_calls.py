@@ -1,0 +1,75 @@
+"""How scripts for TraceLens call us: its static methods, and keywords that only it has."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from tracelens_ext.errors import UsageError
+
+_Arguments = ParamSpec("_Arguments")
+_Self = TypeVar("_Self")
+_Result = TypeVar("_Result")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_EXTENSION = "write a plugin (docs/plugins.md)"
+_TREE = "leave it out; the call tree is made here"
+_PEAKS = "leave it out, or use a version that has rooflines"
+#: Keyword of TraceLens → what to do instead. Those that a function here takes are its own.
+_INSTEAD = {
+    "arch": _PEAKS,
+    "augmented_tree": _TREE,
+    "comparison_json_path": "compare with: tracelens-ext compare A B",
+    "decode_threshold": "leave it out; there is no analysis of phases",
+    "detect_recompute": "leave it out; recomputation is not detected",
+    "enable_pseudo_ops": "leave it out; there are no pseudo operations",
+    "event_to_category": "leave it out; the kinds of events are those of the profiler",
+    "extension_file": _EXTENSION,
+    "gpu_arch_json_path": _PEAKS,
+    "include_args": "leave it out; the arguments are always there",
+    "include_call_stack": "use get_df_call_tree()",
+    "include_first_occurrence_time": "leave it out; `ex_UID` is the first operation of a row",
+    "include_kernel_names": "use include_kernel_details=True",
+    "include_nccl": "use get_df_collectives()",
+    "include_overlap_info": "use get_df_gpu_timeline(), which tells what is exposed",
+    "inductor_cache_dir": "leave it out; kernels of Inductor are known by their names",
+    "inference_phase_analysis": "leave it out; there is no analysis of phases",
+    "jax": "leave it out; give categorizer='jax' for JAX's categories",
+    "python_path": "leave it out; nothing is simulated",
+    "rebuild_tree": _TREE,
+    "topk_roofline_ops": _PEAKS,
+    "tree": "use trace, the path of the trace",
+    "tree_postprocess_extension": _EXTENSION,
+}
+
+
+def knows_tracelens(function: _Function) -> _Function:
+    """Refuse TraceLens's keywords that a function does not have, with what to use instead.
+
+    The function raises `UsageError` for them; other unknown keywords are Python's `TypeError`.
+    """
+    own = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def checked(*args: Any, **given: Any) -> Any:  # noqa: ANN401  # whatever the function takes
+        for name in given:
+            if name not in own and name in _INSTEAD:
+                called = function.__qualname__.removesuffix(".__init__")
+                raise UsageError(f"{called} has no argument {name!r}: {_INSTEAD[name]}")
+        return function(*args, **given)
+
+    return checked  # type: ignore[return-value]  # of the same signature
+
+
+class OnClassToo(Generic[_Self, _Arguments, _Result]):
+    """A method that the class has too, as TraceLens's static methods; `self` is None then."""
+
+    def __init__(self, method: Callable[Concatenate[_Self | None, _Arguments], _Result]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, instance: _Self | None, owner: type[_Self]) -> Callable[_Arguments, _Result]:
+        """The method of an object, or of the class."""
+        return functools.wraps(self._method)(functools.partial(self._method, instance))
