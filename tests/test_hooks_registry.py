@@ -30,6 +30,7 @@ from tracelens_ext.hooks import (
 )
 from tracelens_ext.hooks.guard import SECONDS_VARIABLE
 from tracelens_ext.readers.formats import offered_readers
+from tracelens_ext.roofline.models import offered_models
 from tracelens_ext.sheets.plugin_tables import plugin_tables
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,6 +52,7 @@ def problem_of(module: object) -> str:
     assert asked.categorize(["good"]).category == ["Good"]
     plugin_tables(object(), registry=plugins)
     offered_readers(plugins)
+    offered_models(plugins)
     problems = list(dict.fromkeys([*plugins.problems, *asked.problems]))
     assert len(problems) == 1
     assert problems[0].startswith("broken: ")
@@ -236,6 +238,16 @@ def test_broken_report_sheets(answer: Any) -> None:
 
     found = problem_of(plugin(tracelens_report_sheets=tracelens_report_sheets))
     assert found.startswith("tracelens_report_sheets: expected sheet name → DataFrame, got ")
+
+
+@pytest.mark.parametrize("answer", [[5], "x", {"aten::mm": 5}, {5: len}, None])
+def test_models_that_are_no_functions(answer: Any) -> None:
+    @hookimpl
+    def tracelens_performance_models() -> Any:
+        return answer
+
+    found = problem_of(plugin(tracelens_performance_models=tracelens_performance_models))
+    assert found == "tracelens_performance_models: expected operation name → function"
 
 
 def test_each_item_that_is_offered_is_checked_for_itself() -> None:

@@ -310,14 +310,14 @@ def test_process_names_that_are_none(name: str) -> None:
 
 def test_devices_and_other_members() -> None:
     properties = [
-        {"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 1},
-        {"id": 1},
+        {"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 80, "numSms": 132, "warpSize": 32},
+        {"id": 1, "numSms": "many", "warpSize": -1, "totalGlobalMem": 1e9},
         {"name": "without a number"},
         "no object",
         {"id": "0"},
     ]
     trace = read(deviceProperties=properties, schemaVersion=1, distributedInfo={"rank": 3})
-    assert trace.devices == (Device(0, "NVIDIA H100"), Device(1, ""))
+    assert trace.devices == (Device(0, "NVIDIA H100", 132, 32, 80), Device(1, ""))
     assert trace.metadata["schemaVersion"] == 1
     assert trace.metadata["distributedInfo"] == {"rank": 3}
     assert "traceEvents" not in trace.metadata

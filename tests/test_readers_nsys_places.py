@@ -14,7 +14,7 @@ from nsys_export_maker import PID, ExportMaker, global_tid, parents, read, train
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.gaps.find import find_gaps, find_lanes
 from tracelens_ext.readers.nsys.places import DEVICES_A_MACHINE
-from tracelens_ext.trace import NONE
+from tracelens_ext.trace import NONE, Device
 from tracelens_ext.tree import CallTree
 
 
@@ -144,11 +144,12 @@ def test_names_of_processes_threads_and_devices() -> None:
             priority=priority,
             globalTid=global_tid(PID),
         )
-    maker.insert("TARGET_INFO_GPU", vmId=1 << 48, id=0, name="NVIDIA H100")
+    told = {"smCount": 132, "threadsPerWarp": 32, "totalMemory": 80}
+    maker.insert("TARGET_INFO_GPU", vmId=1 << 48, id=0, name="NVIDIA H100", **told)
     trace = read(maker)
     assert trace.process_names == {PID: "python3"}
     assert trace.thread_names == {(PID, PID): "main"}
-    assert [device.name for device in trace.devices] == ["NVIDIA H100"]
+    assert trace.devices == (Device(0, "NVIDIA H100", 132, 32, 80),)
 
 
 def test_gpu_events_without_a_process_belong_to_the_only_one() -> None:

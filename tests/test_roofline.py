@@ -285,20 +285,6 @@ def test_a_model_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     assert len(problems) == 1
 
 
-def test_an_answer_that_is_no_dictionary() -> None:
-    @hookimpl
-    def tracelens_performance_models() -> list[int]:
-        return [5]
-
-    theirs = plugin(tracelens_performance_models=tracelens_performance_models)
-    registry = PluginRegistry(
-        [FakeEntryPoint("own", models, own=True), FakeEntryPoint("theirs", theirs)]
-    )
-    assert "aten::mm" in models.offered_models(registry)
-    (problem,) = registry.problems
-    assert "expected operation name" in problem
-
-
 # The command, the report, the page.
 
 

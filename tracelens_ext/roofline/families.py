@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from tracelens_ext.analysis.launchers import ARGUMENTS
 from tracelens_ext.errors import UsageError
-from tracelens_ext.roofline.table import roofline_table
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens_ext.analysis.grouping import Float64Array
     from tracelens_ext.roofline.table import Roofline
 
 #: Families with a sheet of their own, and the parameters of their models.
@@ -47,37 +50,54 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows = [row for row in roofline.rows if row.cost is not None and row.cost.family == family]
-    if not rows and family not in FAMILIES:
+    found = [
+        (i, r, r.cost) for i, r in enumerate(roofline.rows) if r.cost and r.cost.family == family
+    ]
+    if not found and family not in FAMILIES:
         there = sorted({row.cost.family for row in roofline.rows if row.cost} | FAMILIES.keys())
         raise UsageError(f"there is no family {family!r}; there are {', '.join(there)}")
-    table = roofline_table(roofline)
-    table = table[(table["family"] == family).to_numpy()].reset_index(drop=True)
-    costs = [row.cost for row in rows if row.cost]
     named = dict.fromkeys(FAMILIES.get(family, "").split()) or dict.fromkeys(
-        key for cost in costs for key in cost.parameters
+        key for _, _, cost in found for key in cost.parameters
     )
-    gpu_us = table["gpu_time_ms"] * 1e3
-    columns: dict[str, object] = {"name": table["op_name"]}
-    for key in named:
-        columns[f"param: {key}"] = pd.Series(
-            [_shown(cost.parameters.get(key)) for cost in costs], dtype=object
-        ).infer_objects()
-    flops, moved = (table[name].astype("float64") for name in ("flops", "bytes"))
-    columns |= {
+    rows, costs = [row for _, row, _ in found], [cost for _, _, cost in found]
+    flops, moved, count, gpu_ns, best_ns, lost_ns = (
+        np.array([np.nan if n is None else n for n in numbers], dtype=np.float64)
+        for numbers in (
+            [cost.flops for cost in costs],
+            [cost.bytes for cost in costs],
+            [row.count for row in rows],
+            [row.gpu_ns for row in rows],
+            [row.roofline_ns for row in rows],
+            [row.lost_ns for row in rows],
+        )
+    )
+    texts = roofline.groups.texts
+    columns: dict[str, object] = {
+        "name": [row.operation.name for row in rows],
+        **{f"param: {key}": [_shown(c.parameters.get(key)) for c in costs] for key in named},
         "GFLOPS_first": flops / 1e9,
         "Data Moved (MB)_first": moved / 1e6,
-        "FLOPS/Byte_first": flops / moved.where(moved > 0),
-        "TB/s": table["tb_per_s"],
-        "TFLOPS/s": table["tflops_per_s"],
+        "FLOPS/Byte_first": _ratio(flops, moved),
+        "TB/s": _ratio(moved * count, gpu_ns) / 1e3,
+        "TFLOPS/s": _ratio(flops * count, gpu_ns) / 1e3,
         "Compute Spec": [f"{cost.engine}_{cost.data_type}" for cost in costs],
-        **{f"{argument}_first": table[argument] for argument in ARGUMENTS},
-        "Kernel Time (µs)_mean": gpu_us / table["count"],
-        "Kernel Time (µs)_sum": gpu_us,
-        "name_count": table["count"],
+        **{f"{a}_first": [texts[a][i] for i, _, _ in found] for a in ARGUMENTS},
+        "Kernel Time (µs)_mean": gpu_ns / count / NS_PER_US,
+        "Kernel Time (µs)_sum": gpu_ns / NS_PER_US,
+        "name_count": count.astype(np.int64),
+        "bound": [row.bound for row in rows],
+        "% of roofline": 100.0 * _ratio(best_ns, gpu_ns),
+        "time_lost_ms": lost_ns / NS_PER_MS,
+        "why_slow": [row.why_slow for row in rows],
     }
-    last = ["bound", "% of roofline", "time_lost_ms", "why_slow"]
-    return pd.DataFrame(columns | {name: table[name] for name in last})
+    return pd.DataFrame(columns)
+
+
+def _ratio(part: Float64Array, whole: Float64Array) -> Float64Array:
+    """One by the other, NaN where there is nothing to divide by."""
+    result: Float64Array = np.full(len(part), np.nan)
+    np.divide(part, whole, out=result, where=whole > 0)
+    return result
 
 
 def _shown(value: object) -> object:
