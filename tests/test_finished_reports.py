@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import openpyxl
+import pandas as pd
 import pytest
 from comparison_helpers import training, write
 
@@ -174,6 +175,20 @@ def test_tracelens_tables_of_a_real_trace(name: str) -> None:
         if name == "categories":  # flash attention is `other` there
             same |= table["op category"].isin(["SDPA_fwd", "other"])
         assert same.all(), name
+
+
+@pytest.mark.real_data
+def test_a_workbook_of_tracelens(tmp_path: Path) -> None:
+    folder = SHARED / "traces/amd/Qwen_Qwen1.5-0.5B-Chat__1016005_perf_report_csvs"
+    with pd.ExcelWriter(tmp_path / "theirs.xlsx", engine="openpyxl") as writer:
+        for path in folder.glob("*.csv"):
+            pd.read_csv(path).to_excel(writer, sheet_name=path.stem[:31], index=False)
+    workbook = measure_report(tmp_path / "theirs.xlsx")
+    assert workbook.report == "TraceLens"
+    comparison = compare([workbook, measure_report(folder)])
+    assert list(comparison.tables) == TABLES
+    nothing_changed(comparison)
+    assert not any("files some operations" in note for note in comparison.notes)
 
 
 @pytest.mark.real_data

@@ -124,7 +124,7 @@ def measure_report(path: Path) -> Measurement:
     """
     sheets = (_TIMELINE, *_SHEETS)
     read = read_tables(path, {sheet.name: sheet.columns for sheet in sheets})
-    if isinstance(read.version, int | float | str) and str(read.version) > str(TABLES_VERSION):
+    if isinstance(read.version, int | float) and read.version > TABLES_VERSION:
         raise TraceFormatError(
             path, "was made by a newer tracelens-ext", "update this one, or name the trace"
         )
