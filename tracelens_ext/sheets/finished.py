@@ -72,7 +72,6 @@ _TOTAL = {"total time ms": NS_PER_MS}
 _DIRECT = {"total direct kernel time ms": NS_PER_MS}
 #: What is read beside the timeline; a table is taken from the first sheet that has its columns.
 _SHEETS = (
-    _Sheet("kernels", _OF_KERNELS, _TOTAL, "count", "of gpu time"),
     _Sheet("kernels_by_category", _OF_KERNELS, _TOTAL, "count", "of gpu time"),
     _Sheet("kernel_categories", _OF_KERNELS, _TOTAL, "count", "of gpu time"),
     _Sheet(

@@ -186,11 +186,15 @@ def _sheet_table(path: Path, sheet: Any, columns: Collection[str]) -> pd.DataFra
 
 
 def _places(header: Collection[object], columns: Collection[str]) -> dict[str, int]:
-    """Plain name of each wanted column that is there → its place; the first of two alike."""
+    """Plain name of each wanted column that is there → its place; the first of two alike.
+
+    A unit in brackets may follow the name: `count (kernels)`.
+    """
     places: dict[str, int] = {}
     for place, name in enumerate(header):
-        if (plain := plain_name(name)) in columns:
-            places.setdefault(plain, place)
+        for spelling in (str(name), re.sub(r" \([^()]*\)$", "", str(name))):
+            if (plain := plain_name(spelling)) in columns:
+                places.setdefault(plain, place)
     return places
 
 
