@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import openpyxl
+import pandas as pd
 import pytest
 from comparison_helpers import training, write
 
-from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.analysis.comparison import Comparison, compare, measure
 from tracelens_ext.cli import run
 from tracelens_ext.errors import TraceError
@@ -109,18 +110,35 @@ def test_several_devices_and_the_split_of_idle_time(tmp_path: Path) -> None:
     assert len(compare([measured, plain]).tables["timeline"]) == 16
 
 
-def test_a_report_without_categories_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_report_with_tracelens_sheets_alone_is_compared_as_far_as_it_goes(
+    tmp_path: Path,
+) -> None:
     maker = training(3)
     maker.gpu("gpu_memcpy", "Memcpy HtoD", 6000, 7)
-    plain = TreePerfAnalyzer(maker.document())
+    generate_perf_report_pytorch(write(tmp_path / "a.json", maker), tmp_path / "all.xlsx")
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    book = openpyxl.load_workbook(tmp_path / "all.xlsx", read_only=True)
+    for name in ("gpu_timeline", "kernel_summary", "ops_summary", "ops_summary_by_category"):
+        rows = pd.DataFrame(book[name].values)
+        rows.to_csv(folder / f"{name}.csv", index=False, header=False)
     analyzer = analyzed(maker)
     measured = with_reference(measure(analyzer.work), analyzer)
-    comparison = compare([measured, measure_report(reports_of(plain, tmp_path)[0])])
+    comparison = compare([measured, measure_report(folder)])
     nothing_changed(comparison)
     assert "op category" in comparison.tables["categories"]
     assert "launcher" in comparison.tables["ops"]
     assert "Memcpy HtoD" not in set(comparison.tables["kernels"]["kernel_name"])
-    assert any("B does not hold more" in note for note in comparison.notes)
+    assert sum("B does not hold more" in note for note in comparison.notes) == 3
+
+
+def test_units_in_headers_do_not_matter(tmp_path: Path) -> None:
+    folder = reports_of(analyzed(training(2)), tmp_path)[1]
+    before = measure_report(folder).total.tables["kernels"]
+    path = folder / "kernels_by_category.csv"
+    text = path.read_text().replace(",count,", ",Count (GPU events),", 1)
+    path.write_text(text.replace("total_time_ms", "total time (ms)", 1))
+    pd.testing.assert_frame_equal(measure_report(folder).total.tables["kernels"], before)
 
 
 @pytest.mark.usefixtures("in_folder")
@@ -174,6 +192,20 @@ def test_tracelens_tables_of_a_real_trace(name: str) -> None:
         if name == "categories":  # flash attention is `other` there
             same |= table["op category"].isin(["SDPA_fwd", "other"])
         assert same.all(), name
+
+
+@pytest.mark.real_data
+def test_a_workbook_of_tracelens(tmp_path: Path) -> None:
+    folder = SHARED / "traces/amd/Qwen_Qwen1.5-0.5B-Chat__1016005_perf_report_csvs"
+    with pd.ExcelWriter(tmp_path / "theirs.xlsx", engine="openpyxl") as writer:
+        for path in folder.glob("*.csv"):
+            pd.read_csv(path).to_excel(writer, sheet_name=path.stem[:31], index=False)
+    workbook = measure_report(tmp_path / "theirs.xlsx")
+    assert workbook.report == "TraceLens"
+    comparison = compare([workbook, measure_report(folder)])
+    assert list(comparison.tables) == TABLES
+    nothing_changed(comparison)
+    assert not any("files some operations" in note for note in comparison.notes)
 
 
 @pytest.mark.real_data

@@ -65,7 +65,6 @@ _TOTAL = {"total time ms": NS_PER_MS}
 _DIRECT = {"total direct kernel time ms": NS_PER_MS}
 #: What is read beside the timeline; a table is taken from the first sheet that has its columns.
 _SHEETS = (
-    _Sheet("kernels", _OF_KERNELS, _TOTAL, "count", "of gpu time"),
     _Sheet("kernels_by_category", _OF_KERNELS, _TOTAL, "count", "of gpu time"),
     _Sheet("kernel_categories", _OF_KERNELS, _TOTAL, "count", "of gpu time"),
     _Sheet(
@@ -117,7 +116,7 @@ def measure_report(path: Path) -> Measurement:
     """
     sheets = (_TIMELINE, *_SHEETS)
     read = read_tables(path, {sheet.name: sheet.columns for sheet in sheets})
-    if isinstance(read.version, int | float | str) and str(read.version) > str(TABLES_VERSION):
+    if isinstance(read.version, int | float) and read.version > TABLES_VERSION:
         raise TraceFormatError(
             path, "was made by a newer tracelens-ext", "update this one, or name the trace"
         )

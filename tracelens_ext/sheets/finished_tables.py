@@ -7,6 +7,7 @@ unpacks to, how many elements it has and how deep they nest, and that it declare
 
 from __future__ import annotations
 
+import errno
 import re
 import warnings
 import zipfile
@@ -40,12 +41,12 @@ _WORKBOOK_PART = "xl/workbook.xml"
 _MOST_BYTES, _MOST_ROWS = 300 * 10**6, 1_048_576
 #: Columns in which one is looked for, and parts of a workbook.
 _MOST_COLUMNS, _MOST_PARTS = 1000, 10_000
-#: Elements of a workbook: cells and what is in them; all others, which cost openpyxl more.
-_MOST_CELLS, _MOST_OTHERS, _DEEPEST = 8_000_000, 200_000, 100
+#: Elements of a workbook: cells and what is in them; all others, which cost openpyxl more, to the
+#: square for some; how deep they nest.
+_MOST_CELLS, _MOST_OTHERS, _DEEPEST = 4_000_000, 20_000, 100
 _OF_CELLS = frozenset({"row", "c", "v", "is", "si", "t"})
 _ROWS_AT_ONCE = 65_536
 _PIECE = 1 << 18
-_SMALLER = "name the trace, or allow more with --max-bytes"
 
 
 @dataclass(frozen=True)
@@ -125,15 +126,19 @@ def _damage_told(path: Path, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (TracelensError, OSError):
+    except TracelensError:
         raise
-    except Exception as error:  # noqa: BLE001  # openpyxl, zipfile, pandas, pyarrow: any kind
+    except Exception as error:  # openpyxl, zipfile, pandas, pyarrow: any kind
+        # Those about damage: zipfile looks before the file's beginning; pyarrow's have no number.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
         said = one_line(str(error)) or type(error).__name__
         raise TraceFormatError(path, f"{what} is damaged ({said})", "write it again") from None
 
 
 def _too_large(path: Path, what: str) -> TraceTooLargeError:
-    return TraceTooLargeError(path, f"holds more than {what}", _SMALLER)
+    remedy = "name the trace, or allow more bytes with --max-bytes"
+    return TraceTooLargeError(path, f"holds more than {what}", remedy)
 
 
 def _most_bytes() -> int:
@@ -155,7 +160,8 @@ def _read_workbook(path: Path, file: BinaryIO, wanted: Mapping[str, Collection[s
         book = openpyxl.load_workbook(file, read_only=True, data_only=True, keep_links=False)
         tables = {}
         for sheet in book.worksheets:
-            if columns := wanted.get(sheet.title):
+            columns = wanted.get(sheet.title)
+            if columns and sheet.title not in tables:
                 tables[sheet.title] = _sheet_table(path, sheet, columns)
         properties: Any = book.custom_doc_props  # type: ignore[attr-defined]  # since 3.1
         told = {each.name: each.value for each in properties.props}
@@ -165,7 +171,7 @@ def _read_workbook(path: Path, file: BinaryIO, wanted: Mapping[str, Collection[s
 def _sheet_table(path: Path, sheet: Any, columns: Collection[str]) -> pd.DataFrame:  # noqa: ANN401
     import pandas as pd
 
-    sheet.reset_dimensions()  # they are a claim
+    sheet.reset_dimensions()  # a claim that may be wrong
     header = next(sheet.iter_rows(max_row=1, max_col=_MOST_COLUMNS, values_only=True), ())
     places = _places(header, columns)
     rows: list[tuple[object, ...]] = []
@@ -180,11 +186,15 @@ def _sheet_table(path: Path, sheet: Any, columns: Collection[str]) -> pd.DataFra
 
 
 def _places(header: Collection[object], columns: Collection[str]) -> dict[str, int]:
-    """Plain name of each wanted column that is there → its place; the first of two alike."""
+    """Plain name of each wanted column that is there → its place; the first of two alike.
+
+    A unit in brackets may follow the name: `count (kernels)`.
+    """
     places: dict[str, int] = {}
     for place, name in enumerate(header):
-        if (plain := plain_name(name)) in columns:
-            places.setdefault(plain, place)
+        for spelling in (str(name), re.sub(r" \([^()]*\)$", "", str(name))):
+            if (plain := plain_name(spelling)) in columns:
+                places.setdefault(plain, place)
     return places
 
 
@@ -244,11 +254,9 @@ class _Limits:
                 self._path, f"nests XML over {_DEEPEST} deep, as no workbook does", "name another"
             )
         if self._cells > _MOST_CELLS or self._others > _MOST_OTHERS:
-            raise TraceTooLargeError(
-                self._path,
-                f"holds more than {_MOST_CELLS // 2:,} cells, or {_MOST_OTHERS:,} other elements",
-                "name the trace, or a folder of CSV or Parquet tables",
-            )
+            what = f"{_MOST_CELLS // 2:,} cells, or {_MOST_OTHERS:,} other elements"
+            remedy = "name the trace, or a folder of CSV or Parquet tables"
+            raise TraceTooLargeError(self._path, f"holds more than {what}", remedy)
 
     def _end(self, _: str) -> None:
         self._depth -= 1
