@@ -88,7 +88,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["run"], 2, "--out"),
         (["none*.json", "-o", "out"], 1, "none*.json: names no trace"),
-        (["run", "-o", ""], 1, "has no name"),
+        (["run", "-o", ""], 2, "has an empty value"),
         (["run", "-o", "run"], 1, "holds files that tracelens-ext did not make"),
         (["run", "-o", "out", "--categorizer", "nonsense"], 2, "no categorizer is called"),
         (["run", "-o", "nonsense://out"], 2, "nonsense://out: cannot be opened"),

@@ -16,7 +16,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _EXTENSION = "write a plugin (docs/plugins.md)"
 _TREE = "leave it out; the call tree is made here"
-_PEAKS = "leave it out, or use a version that has rooflines"
+_PEAKS = "leave it out; these tables need no peaks of the device"
 #: Keyword of TraceLens → what to do instead. Those that a function here takes are its own.
 _INSTEAD = {
     "arch": _PEAKS,
