@@ -9,7 +9,7 @@ import pytest
 from categorize_helpers import registry
 
 from tracelens_ext.categorize import KernelCategorizer, load_maps
-from tracelens_ext.categorize.maps import pack_from_mapping, substring_pack
+from tracelens_ext.categorize.maps import load_map_file, pack_from_mapping, substring_pack
 from tracelens_ext.errors import RuleError, UsageError
 
 if TYPE_CHECKING:
@@ -158,3 +158,12 @@ def test_an_unknown_name_lists_those_known(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean 'DEF:ABC'") as caught:
         KernelCategorizer.create(categorizer="DEF:AB", maps=[tmp_path], registry=registry())
     assert caught.value.exit_code == 2
+
+
+def test_maps_are_bounded(tmp_path: Path) -> None:
+    with pytest.raises(RuleError, match="at most 5,000 keys, got 5,001"):
+        substring_pack({f"key{n:06}": "c" for n in range(5_001)})
+    path = tmp_path / "map.json"
+    path.write_text('{"e": {"m": {"a": ' + "1" * 5000 + "}}}")
+    with pytest.raises(RuleError, match="holds a number that is too long"):
+        load_map_file(path)

@@ -29,7 +29,7 @@ MaxBytes = Annotated[
         "--max-bytes",
         metavar="SIZE",
         help="Refuse a trace with more text than this, unpacked, such as 5GB.  [default: 64GB,"
-        " or 200 times the file beyond 1GB]",
+        " or 100 times the file beyond 200MB]",
         show_default=False,
     ),
 ]
