@@ -230,3 +230,23 @@ def test_nothing_is_drawn_on_a_stderr_that_is_no_terminal(tmp_path: Path) -> Non
     )
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the limit is not heeded elsewhere"
+)
+@pytest.mark.parametrize(("limit", "words"), [(100, "so little memory"), (257, "")])
+def test_too_little_memory_is_a_line(limit: int, words: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps(cuda_graph_example()), encoding="utf-8")
+    script = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]) << 20,) * 2)"
+        "; from tracelens_ext.cli import main; main(['kernels', sys.argv[2], '--no-cache'])"
+    )
+    command = [sys.executable, "-c", script, str(limit), str(trace)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) in {(1, 1), (0, 0)}
+    assert words in done.stderr
+    if done.returncode:
+        assert done.stderr.startswith(f"tracelens-ext: {trace}: ")
