@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from make_trace import short_demo
+from make_trace import cuda_graph_example, short_demo
 
 from tracelens_ext.cli import run
 
@@ -241,8 +241,9 @@ def test_too_little_memory_is_a_line(limit: int, words: str, tmp_path: Path) -> 
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps(cuda_graph_example()), encoding="utf-8")
     script = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]) << 20,) * 2)"
-        "; from tracelens_ext.cli import main; main(['kernels', sys.argv[2], '--no-cache'])"
+        "import resource, sys;"
+        "resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]) << 20,) * 2);"
+        "from tracelens_ext.cli import main; main(['kernels', sys.argv[2], '--no-cache'])"
     )
     command = [sys.executable, "-c", script, str(limit), str(trace)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)

@@ -48,8 +48,8 @@ SHEETS = [
             process, device: where there are several
             start_ms: since the trace's first event
             wall_time_ms: of the annotation, on the host
-            busy_time_ms: busy time of what was launched in it, and of what started in it without a launch in
-             the trace: the sum of the three that follow
+            busy_time_ms: of what was launched in it, and of what started in it without a launch in the
+             trace: the sum of the three that follow
             computation_time_ms: kernels that neither communicate nor copy, and memsets
             exposed_comm_time_ms: communication (by the built-in rules) that none of those hid
             exposed_memcpy_time_ms: copies that neither hid
