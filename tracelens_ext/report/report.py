@@ -20,6 +20,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """A table that answers where the time went, and so stands first.
+
+    Attributes:
+        title: the heading.
+        sheet: the table's name; `ROWS` of it are shown.
+        columns: those that are shown.
+    """
+
+    title: str
+    sheet: str
+    columns: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Report:
     """Tables and what goes with them.
 
@@ -31,6 +46,8 @@ class Report:
         descriptions: what a table shows, by its name.
         charts: what to draw in a workbook and on a page.
         page_sheets: tables that only a page has, after the others, by name.
+        units: the units of a table's columns, by their names, by its name.
+        answers: what a workbook and the terminal show first.
     """
 
     title: str
@@ -40,6 +57,8 @@ class Report:
     descriptions: Mapping[str, str] = field(default_factory=dict)
     charts: Sequence[Chart] = ()
     page_sheets: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    units: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    answers: Sequence[Answer] = ()
 
 
 def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> None:
@@ -139,6 +158,8 @@ def _write_workbook(report: Report, path: Path) -> None:
         path,
         report.sheets,
         facts=report.facts,
+        units=report.units,
+        answers=report.answers,
         charts=[c for c in report.charts if c.on != "page" and c.sheet in report.sheets],
         notes=report.notes,
         descriptions=report.descriptions,
@@ -153,6 +174,7 @@ def _write_page(report: Report, path: Path) -> None:
         path,
         {**report.sheets, **report.page_sheets},
         facts=report.facts,
+        units=report.units,
         charts=report.charts,
         notes=report.notes,
         descriptions=report.descriptions,

@@ -72,8 +72,7 @@ class FrameTable:
     """A rich renderable of a DataFrame that fits the width it is given.
 
     Made by `frame_table`. Rendered, it keeps every number whole, cuts texts in the middle with
-    `…`, different ones differently, and says below the table which columns and how many rows are not
-    shown.
+    `…`, different ones differently, and says below the table what is not shown.
     """
 
     def __init__(
@@ -235,9 +234,7 @@ def _layout(
     return [], [], False
 
 
-def _needed(
-    columns: Sequence[_Column], width: int, name_width: int, *, folded: bool
-) -> list[int]:
+def _needed(columns: Sequence[_Column], width: int, name_width: int, *, folded: bool) -> list[int]:
     """The least that each column is to have: numbers, and texts below unfolded headers, all."""
     from rich.cells import cell_len
 
