@@ -45,7 +45,7 @@ def test_sheets_with_and_without_categories(trace: Path, tmp_path: Path) -> None
     assert book.sheetnames[0] == "summary"
     assert set(sheets) <= set(book.sheetnames)
     with zipfile.ZipFile(tmp_path / "full.xlsx") as package:
-        assert len([n for n in package.namelist() if n.startswith("xl/charts/chart")]) == 3
+        assert len([n for n in package.namelist() if n.startswith("xl/charts/chart")]) == 5
     for name in sheets:
         assert book[name].freeze_panes is not None
         assert book[name].auto_filter.ref is not None

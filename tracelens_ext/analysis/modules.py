@@ -63,13 +63,15 @@ def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
         instances: a row for each module; PyTorch numbers those of a class, `Block_0`, `Block_1`.
 
     Returns:
-        Columns `path` (outermost module first), `modules` (how many the row sums), `calls`,
-        `kernels` (GPU events launched within), `gpu_time_total_ms` (busy time of those), `gpu_time_self_ms` (of those launched by no
-        module within), `% of GPU busy time` (of the total), `top_category` and
-        `top_category (% of kernel time)` when there are categories, and `backward_time_ms` (busy
-        time of the GPU events that autograd launched for operations of the module; they run outside
-        of it and are in no other column) when the trace has any. A call's busy times are unions;
-        they are summed over calls. Longest total first. No rows without modules.
+        Columns `path` (outermost module first), `modules` (how many the row sums, without
+        `instances`), `calls`,
+        `kernels` (GPU events launched within), `gpu_time_total_ms` (busy time of those),
+        `gpu_time_self_ms` (of those launched by no module within), `% of GPU busy time` (of the
+        total), `top_category` and `top_category (% of kernel time)` when there are categories, and
+        `backward_time_ms` (busy time of the GPU events that autograd launched for operations of the
+        module; they run outside of it and are in no other column) when the trace has any. A call's
+        busy times are unions; they are summed over calls. Longest total first. No rows without
+        modules.
     """
     import pandas as pd
 
@@ -88,7 +90,7 @@ def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
     nothing = np.zeros(len(work), dtype=np.int64)
     columns: dict[str, object] = {
         "path": paths.texts(labels, SEPARATOR),
-        "modules": np.bincount(of_each, minlength=len(paths)),
+        **({} if instances else {"modules": np.bincount(of_each, minlength=len(paths))}),
         "calls": np.bincount(paths.of_node, minlength=len(paths)),
         "kernels": _below(paths, frames.of_gpu, nothing, nothing + 1, 1)[:, 0],
         "gpu_time_total_ms": total / NS_PER_MS,

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_cells import checked, put, put_text
+from tracelens_ext.report.short_names import told_apart
 from tracelens_ext.report.units import unit_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
     from xlsxwriter.chart_bar import ChartBar
     from xlsxwriter.worksheet import Worksheet
@@ -83,12 +86,13 @@ def _write_table(book: Book, sheet: Worksheet, top: int, chart: Chart, table: pd
     first, header = _CHART_COLUMNS, book.format(bold=True, font_color=_INK)
     put(sheet, top, first, _titled(chart), book.format(bold=True))
     put_text(sheet, top + 1, first, chart.label_column, header)
-    for column, name in enumerate(table.columns, first + 1):
-        put(sheet, top + 1, column, _short(name), header)
+    for column, name in enumerate(_short(table.columns), first + 1):
+        put(sheet, top + 1, column, name, header)
     numbers = table.to_numpy()
     style = book.format(num_format=_cell_format(chart, table))
-    for row, (label, values) in enumerate(zip(table.index, numbers.tolist(), strict=True), top + 2):
-        put(sheet, row, first, _short(label), book.format())
+    rows = zip(_short(table.index), numbers.tolist(), strict=True)
+    for row, (label, values) in enumerate(rows, top + 2):
+        put(sheet, row, first, label, book.format())
         for column, value in enumerate(values, first + 1):
             put(sheet, row, column, value, style)
 
@@ -100,14 +104,14 @@ def drawing(book: Book, top: int, chart: Chart, table: pd.DataFrame) -> ChartBar
     numbers = table.to_numpy()
     first, last = top + 2, top + 1 + len(table)
     # With a blank: labels that all look like numbers (`0`, `nan`) would be stored as numbers.
-    labels = [f"{_short(label)} " for label in table.index]
-    for place, name in enumerate(table.columns):
+    labels = [f"{label} " for label in _short(table.index)]
+    for place, (name, short) in enumerate(zip(table.columns, _short(table.columns), strict=True)):
         column = _CHART_COLUMNS + 1 + place
         colour = colour_of(str(name)) if stacked else ONE_COLOUR
         # Names and labels are references to cells: as texts they could be taken for formulas.
         series: dict[str, Any] = {
             "name": [CHARTS, top + 1, column],
-            "name_data": [_short(name)],
+            "name_data": [short],
             "categories": [CHARTS, first, _CHART_COLUMNS, last, _CHART_COLUMNS],
             "categories_data": labels,
             "values": [CHARTS, first, column, last, column],
@@ -125,7 +129,8 @@ def drawing(book: Book, top: int, chart: Chart, table: pd.DataFrame) -> ChartBar
                 for label in map(str, table.index)
             ]
             series["points"] = [
-                {"fill": {"color": each}, "border": {"color": each}} for each in colours
+                None if each == ONE_COLOUR else {"fill": {"color": each}, "border": {"color": each}}
+                for each in colours
             ]
         drawn.add_series(series)
     font = {"size": 13, "bold": True, "color": _INK}
@@ -145,13 +150,10 @@ def drawing(book: Book, top: int, chart: Chart, table: pd.DataFrame) -> ChartBar
     return drawn
 
 
-def _short(label: object) -> str:
-    """Cut a label in the middle: the end of a kernel's name tells as much as its beginning."""
-    text = excel_text.cleaned(" ".join(str(label).split()))
-    if len(text) <= _LABEL_CHARACTERS:
-        return text
-    end = _LABEL_CHARACTERS // 3
-    return f"{text[: _LABEL_CHARACTERS - end - 1]}…{text[-end:]}"
+def _short(labels: Iterable[object]) -> list[str]:
+    """Cut labels, so that different ones stay different."""
+    texts = [excel_text.cleaned(" ".join(str(label).split())) for label in labels]
+    return told_apart(texts, _LABEL_CHARACTERS)
 
 
 def _titled(chart: Chart) -> str:

@@ -83,7 +83,8 @@ def write_html(
 
     The headline comes first (how busy the GPU was, exposed communication, idle time, the top
     category and operation), then charts, notes, links to the tables, facts, and the tables in the
-    order given. The index of a DataFrame is not written. Numbers are shown as their column's name suggests.
+    order given. The index of a DataFrame is not written. Numbers are shown as their column's name
+    suggests.
 
     Args:
         path: the file; missing folders are created.

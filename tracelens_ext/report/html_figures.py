@@ -8,6 +8,7 @@ affair: they depend on the screen.
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from tracelens_ext.report.html_text import (
     plotly_lines,
     plotly_text,
 )
+from tracelens_ext.report.short_names import told_apart
 from tracelens_ext.report.units import unit_of, with_unit
 
 if TYPE_CHECKING:
@@ -96,6 +98,7 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     labels = [label if label.strip() else "(all)" if stacked else "(none)" for label in table.index]
     of_kernels = "kernel" in chart.label_column.lower() and "name" in chart.label_column.lower()
     short = elided_kernel_name if of_kernels else elided
+    names = [short(label, sys.maxsize) for label in labels]
     factor = ms_per_unit(chart.value_column)
     unit_of_values = unit_of(chart.value_column)
     unit, signed = "ms" if factor else unit_of_values.symbol, unit_of_values.signed
@@ -128,11 +131,10 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
         spec={
             "axis": plotly_text(axis),
             "bars": [
-                {
-                    "wide": plotly_text(short(label, _WIDE)),
-                    "narrow": plotly_text(short(label, _NARROW)),
-                }
-                for label in labels
+                {"wide": plotly_text(wide), "narrow": plotly_text(narrow)}
+                for wide, narrow in zip(
+                    *(told_apart(names, width) for width in (_WIDE, _NARROW)), strict=True
+                )
             ],
             "ends": [  # in the unit of the axis
                 plotly_text(

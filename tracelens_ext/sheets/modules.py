@@ -12,7 +12,7 @@ NN_MODULES = Sheet(
     columns="""
         path: classes, the outermost module first, joined by `/`; with `nn_module_instances=True`
             modules, `Block_0`, `Block_1`
-        modules [modules]: how many there are of the path
+        modules [modules]: how many there are of the path; not with `nn_module_instances=True`
         calls [calls]: how many
         kernels [GPU events]: launched within
         gpu_time_total_ms: busy time of those, summed over the calls
