@@ -80,7 +80,7 @@ def small_report() -> dict[str, pd.DataFrame]:
             (f"kernel_{n:02d}", "GEMM" if n % 2 else "Elementwise", n, 1.5 * n, 100.0 * n / 325)
             for n in range(25, 0, -1)
         ],
-        columns=["kernel_name", "kernel_category", "count", "total_time_ms", "% of GPU time"],
+        columns=["kernel", "kernel_category", "count", "total_time_ms", "% of GPU time"],
     )
     launches = pd.DataFrame(
         {
@@ -101,10 +101,25 @@ def small_report() -> dict[str, pd.DataFrame]:
                 "percent": [time / 2 for time in timeline.values()],
             }
         ),
-        "kernel_categories": categories,
+        "gpu_time_by_category": by_category(categories),
         "kernels_by_category": kernels,
+        "kernel_categories": categories,
         "graph_launches": launches,
     }
+
+
+def by_category(categories: pd.DataFrame) -> pd.DataFrame:
+    """The table `gpu_time_by_category` of the table by operation."""
+    sums: dict[str, float] = {}
+    for name, time in zip(categories["kernel_category"], categories["total_time_ms"], strict=True):
+        sums[name] = sums.get(name, 0.0) + time
+    longest = sorted(sums, key=lambda name: -sums[name])
+    return pd.DataFrame(
+        {
+            "kernel_category": pd.Series(longest, dtype=object),
+            "total_time_ms": [sums[name] for name in longest],
+        }
+    )
 
 
 def iterations(count: int) -> pd.DataFrame:
@@ -134,14 +149,14 @@ def hostile_report() -> dict[str, pd.DataFrame]:
         pd.Series(texts, dtype=object)
         for texts in (HOSTILE, HOSTILE[::-1], [*HOSTILE[3:], *HOSTILE[:3]])
     )
+    categories = pd.DataFrame({"cpu_op": names, "kernel_category": turned, "total_time_ms": times})
     return {
         "gpu_timeline": small_report()["gpu_timeline"],
-        "kernel_categories": pd.DataFrame(
-            {"cpu_op": names, "kernel_category": turned, "total_time_ms": times}
-        ),
+        "gpu_time_by_category": by_category(categories),
+        "kernel_categories": categories,
         "kernels_by_category": pd.DataFrame(
             {
-                "kernel_name": names,
+                "kernel": names,
                 "kernel_category": shifted,
                 "total_time_ms": times,
                 "<script>window.pwned = 8</script>": names,

@@ -99,7 +99,7 @@ def test_a_table_that_is_large_for_a_workbook_is_named(
     write(tmp_path / "t.json", training(2))
     assert report("t.json", "-q", "-o", "x.xlsx") == 0
     lines = capsys.readouterr().err.splitlines()
-    assert any(line.startswith("kernel_summary has ") for line in lines)
+    assert any(line.startswith("kernels_by_category has ") for line in lines)
     assert all("--format csv or parquet" in line for line in lines)
     assert report("t.json", "-q", "--format", "csv") == 0
     assert capsys.readouterr().err == ""
@@ -141,7 +141,7 @@ def test_folders_of_tables(tmp_path: Path, arguments: list[str], folder: str) ->
     write(tmp_path / "t.json", training(1))
     assert report("t.json", "-q", *arguments) == 0
     written = names(tmp_path / folder)
-    assert {MANIFEST, "gpu_timeline.csv", "kernel_summary.csv"} <= set(written)
+    assert {MANIFEST, "gpu_timeline.csv", "kernels_by_category.csv"} <= set(written)
     assert len(names(tmp_path)) == len(written) + 1, "nothing else but the trace"
     assert report("t.json", "-q", *arguments) == 0, "its own folder is written again"
     with Path(folder, "gpu_timeline.csv").open(encoding="utf-8") as stream:

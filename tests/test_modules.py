@@ -36,7 +36,7 @@ def _model() -> TraceMaker:
 
 
 def _table(maker: TraceMaker, **options: Any) -> pd.DataFrame:
-    return TreePerfAnalyzer(maker.document(), **options).get_df_nn_modules()
+    return TreePerfAnalyzer(maker.document(), **options).get_df_nn_modules(instances=True)
 
 
 @pytest.mark.parametrize("add_python_func", [False, True])
@@ -150,7 +150,7 @@ def _check_against_full_tree(analyzer: TreePerfAnalyzer) -> None:
     """Count and time the kernels of each path the slow way."""
     work = analyzer.work
     innermost = CallTree(analyzer.trace, add_python_func=True).module_of_gpu()
-    table = nn_modules(work)
+    table = nn_modules(work, instances=True)
     assert len(table)
     for path, calls, kernels, total in zip(
         table["path"], table["calls"], table["kernels"], table["gpu_time_total_ms"], strict=True
@@ -160,3 +160,16 @@ def _check_against_full_tree(analyzer: TreePerfAnalyzer) -> None:
         if calls == 1:
             assert total == pytest.approx(union_length(work.start[below], work.end[below]) / 1e6)
     assert (table["gpu_time_self_ms"] <= table["gpu_time_total_ms"]).all()
+
+
+def test_modules_of_a_class_are_one_row() -> None:
+    maker = TraceMaker()
+    maker.frame("nn.Module: Model_0", 0, 100)
+    for number in range(3):
+        at = 10 + 20 * number
+        maker.frame(f"nn.Module: Linear_{number}", at, 10)
+        maker.launched("gemm", 200 + at, 5, correlation=number + 1, at=at + 1)
+    table = TreePerfAnalyzer(maker.document()).get_df_nn_modules()
+    assert table["path"].tolist() == ["Model", "Model/Linear"]
+    assert table["modules"].tolist() == [1, 3]
+    assert table["kernels"].tolist() == [3, 3]

@@ -14,6 +14,8 @@ import pytest
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.errors import OutputError, TraceError, UsageError
 from tracelens_ext.report.fast_pandas import fast_pandas
+from tracelens_ext.report.formats import Format
+from tracelens_ext.report.report import write_report
 from tracelens_ext.sheets.report import build_perf_report, default_report_path
 
 
@@ -45,7 +47,7 @@ def test_sheets_with_and_without_categories(trace: Path, tmp_path: Path) -> None
     assert book.sheetnames[0] == "summary"
     assert set(sheets) <= set(book.sheetnames)
     with zipfile.ZipFile(tmp_path / "full.xlsx") as package:
-        assert len([n for n in package.namelist() if n.startswith("xl/charts/chart")]) == 3
+        assert len([n for n in package.namelist() if n.startswith("xl/charts/chart")]) == 5
     for name in sheets:
         assert book[name].freeze_panes is not None
         assert book[name].auto_filter.ref is not None
@@ -168,3 +170,35 @@ def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
     assert set(report.page_sheets) <= set(both.sheets)
     assert both.page_sheets == {}
     assert build_perf_report(analyzer).page_sheets == {}
+
+
+def test_the_default_report_is_for_reading(trace: Path) -> None:
+    analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
+    report = build_perf_report(analyzer)
+    assert [answer.sheet for answer in report.answers] == [
+        *("gpu_timeline", "gpu_time_by_category", "kernels_by_category"),
+    ]
+    kernels = report.sheets["kernels_by_category"]
+    assert "kernel_summary" not in report.sheets
+    assert (kernels.columns[0], kernels.columns[-1]) == ("kernel", "kernel_name")
+    assert kernels["kernel"].nunique() == kernels["kernel_name"].nunique()
+    operations = report.sheets["ops_summary"]
+    assert not [name for name in map(str, operations) if name.endswith("_sum")]
+    assert not operations["Categories"].str.contains("[", regex=False).any()
+    arguments = list(report.sheets["ops_unique_args"])
+    assert arguments.index("total_direct_kernel_time_ms") < arguments.index("process_name")
+    by_category = report.sheets["gpu_time_by_category"]
+    assert by_category["total_time_ms"].sum() == pytest.approx(kernels["total_time_ms"].sum())
+
+
+def test_headers_tell_their_units(trace: Path, tmp_path: Path) -> None:
+    report = build_perf_report(TreePerfAnalyzer(trace, use_kernel_name_categories=True))
+    write_report(report, {tmp_path / "r.xlsx": Format.xlsx})
+    book = openpyxl.load_workbook(tmp_path / "r.xlsx")
+    headers = [cell.value for cell in book["kernels_by_category"][1]]
+    assert "count (GPU events)" in headers
+    assert "avg_time_us" in headers
+    first = [row[0].value for row in book["summary"].iter_rows() if row[0].value]
+    places = [first.index(t) for t in ("GPU timeline", "GPU time by category", "Top kernels")]
+    assert places == sorted(places)
+    assert places[-1] < first.index("Sheets") < first.index("Facts")

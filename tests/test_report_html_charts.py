@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_html_helpers import HOSTILE, charts_of, hostile_report, small_report
 
+from tracelens_ext.categorize import builtin_categorizer
 from tracelens_ext.report.charts import Chart
+from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.html_charts import page_figures
-from tracelens_ext.report.html_figures import Figure, Palette
 from tracelens_ext.report.html_headline import headline
 from tracelens_ext.report.html_text import (
     duration_text,
@@ -27,12 +28,15 @@ from tracelens_ext.report.html_text import (
     plotly_text,
 )
 
+if TYPE_CHECKING:
+    from tracelens_ext.report.html_figures import Figure
+
 # What plotly may read as markup: a tag, or an entity.
 _TAG_OR_ENTITY = re.compile(r"<[^<>]*>|&[^;\s]*;?")
 
 
 def _figures(sheets: dict[str, pd.DataFrame]) -> dict[str, Any]:
-    return {figure.title: figure for figure in page_figures(sheets, charts_of(sheets), Palette())}
+    return {figure.title: figure for figure in page_figures(sheets, charts_of(sheets))}
 
 
 def _texts(value: object) -> list[str]:
@@ -56,8 +60,8 @@ def test_the_charts_of_a_perf_report() -> None:
     assert list(figures) == [
         "GPU timeline",
         "GPU time by category",
-        "GPU time by operation",
         "Top kernels",
+        "GPU time by operation",
         "GPU time by graph launch",
     ]
     timeline = figures["GPU timeline"]
@@ -120,18 +124,6 @@ def test_idle_time_is_split_where_the_table_splits_it() -> None:
     assert sum(_piece(timeline["GPU timeline"], n)[0] for n in range(4)) == 100.0
 
 
-def test_layers_of_a_kind_are_one_bar() -> None:
-    modules = pd.DataFrame(
-        {
-            "path": ["Model_0", "Model_0/Linear_0", "Model_0/Linear_1", "Model_0/Act_12"],
-            "gpu_time_self_ms": [0.5, 1.0, 2.0, 0.25],
-        }
-    )
-    (figure,) = _figures({"nn_modules": modules}).values()
-    assert [bar["wide"] for bar in figure.spec["bars"]] == ["Linear", "Model", "Act"]
-    assert _piece(figure, 0) == [3.0, 0.5, 0.25]
-
-
 @pytest.mark.parametrize(
     ("sheet", "columns", "title"),
     [
@@ -166,49 +158,51 @@ def test_absent_empty_and_strange_tables_give_no_chart() -> None:
     zero = {"kernel_categories": sheets["kernel_categories"].assign(total_time_ms=0.0)}
     for tables in ({}, strange, empty, zero):
         assert _figures(tables) == {}
-        assert headline(tables, Palette()) == []
+        assert headline(tables) == []
 
 
-def test_a_category_has_one_colour_and_what_is_left_over_is_grey() -> None:
-    palette = Palette()
-    colours = [palette.colour(f"category {n}") for n in range(13)]
-    assert len(set(colours)) == 13
-    assert [palette.colour(f"category {n}") for n in range(13)] == colours
-    grey = {palette.colour(name) for name in ("(3 others)", "(unlinked)", "Uncategorized", "")}
+def test_a_category_has_one_colour_everywhere() -> None:
+    assert colour_of("GEMM") == colour_of("gemm") == colour_of("computation_time")
+    assert colour_of("idle_time") == colour_of("CPU(non-GPU)") == "#aab1bd"
+    assert colour_of("my fused op") == "#c47e4f"  # of a plugin: follows from the name alone
+    grey = {colour_of(name) for name in ("(3 others)", "(unlinked)", "Uncategorized", "")}
     assert len(grey) == 1
-    assert not grey & set(colours)
-    sheets = small_report()
-    by_title = _figures(sheets)
-    of_pieces = dict(by_title["GPU time by operation"].legend)
-    assert dict(by_title["Top kernels"].legend).items() <= of_pieces.items()
+
+
+def test_the_built_in_categories_have_colours_of_their_own() -> None:
+    packs = builtin_categorizer().packs
+    names = {
+        rule.category for bound in packs if bound.pack.kind == "kernel" for rule in bound.pack.rules
+    }
+    assert len({colour_of(name) for name in names}) == len(names)
 
 
 def test_small_and_large_times_have_an_axis_that_fits() -> None:
     chart = Chart("T", "s", "name", "total_time_ms")
     for time, axis, value in ((0.25, "µs", 250.0), (2.0, "ms", 2.0), (20_000.0, "s", 20.0)):
         frame = pd.DataFrame({"name": ["a"], "total_time_ms": [time]})
-        (figure,) = page_figures({"s": frame}, [chart], Palette())
+        (figure,) = page_figures({"s": frame}, [chart])
         assert (figure.spec["axis"], _piece(figure, 0)) == (axis, [value])
 
 
 def test_differences_have_no_share_of_a_whole() -> None:
     frame = pd.DataFrame({"op": ["a", "b"], "difference_ms": [2.0, -3.0]})
     chart = Chart("D", "s", "op", "difference_ms")
-    (figure,) = page_figures({"s": frame}, [chart], Palette())
-    assert figure.spec["ends"] == ["-3.00 ms", "+2.00 ms"]
+    (figure,) = page_figures({"s": frame}, [chart])
+    assert figure.spec["ends"] == ["-3 ms", "+2 ms"]
     assert figure.summary == ""
 
 
 def test_a_chart_of_what_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="absent"):
-        page_figures({}, [Chart("T", "absent", "a", "b")], Palette())
+        page_figures({}, [Chart("T", "absent", "a", "b")])
 
 
 def test_no_text_of_a_trace_is_markup_to_plotly() -> None:
     sheets = hostile_report()
     tiny = {"time ms": 0.002, "percent": 0.001}  # shown as <0.1%
     sheets["gpu_timeline"].loc[2, list(tiny)] = list(tiny.values())
-    figures = page_figures(sheets, charts_of(sheets), Palette())
+    figures = page_figures(sheets, charts_of(sheets))
     assert len(figures) == 4
     seen = set()
     for figure in figures:

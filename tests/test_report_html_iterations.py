@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 from report_html_helpers import HOSTILE, charts_of, iterations
 
 from tracelens_ext.report.html_charts import page_figures
-from tracelens_ext.report.html_figures import Figure, Palette
 from tracelens_ext.report.html_iterations import MOST_BARS, iteration_figures
 from tracelens_ext.report.html_text import plotly_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tracelens_ext.report.html_figures import Figure
+
 _PARTS = ("computation", "exposed_comm", "exposed_memcpy", "idle")
 
 
 def figures(frame: pd.DataFrame) -> dict[str, Figure]:
-    return {figure.title: figure for figure in iteration_figures(frame, Palette())}
+    return {figure.title: figure for figure in iteration_figures(frame)}
 
 
 def spec(figure: Figure) -> Mapping[str, Any]:
@@ -116,7 +117,7 @@ def test_a_chart_a_process_and_device() -> None:
     one = iterations(3)
     several = pd.concat([one.assign(process=p, device=d) for p in (7, 8) for d in (0, 1)])
     more = pd.concat([several, one.assign(process=9, device=0)], ignore_index=True)
-    drawn = iteration_figures(more, Palette())
+    drawn = iteration_figures(more)
     titles = [figure.title for figure in drawn]
     assert titles[::2] == [f"Iterations, process {p}, device {d}" for p in (7, 8) for d in (0, 1)]
     assert len({figure.key for figure in drawn}) == len(drawn) == 8
@@ -197,5 +198,5 @@ def test_hostile_names_are_text() -> None:
 
 def test_the_page_draws_them_when_the_table_is_there() -> None:
     tables = {"iterations": iterations(3)}
-    drawn = [figure.title for figure in page_figures(tables, charts_of(tables), Palette())]
+    drawn = [figure.title for figure in page_figures(tables, charts_of(tables))]
     assert drawn == ["Iterations", "Iterations by category"]

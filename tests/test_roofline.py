@@ -25,7 +25,6 @@ from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.hooks.guard import SECONDS_VARIABLE
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.html_charts import page_figures
-from tracelens_ext.report.html_figures import Palette
 from tracelens_ext.roofline import models
 from tracelens_ext.roofline.shapes import shape_text
 from tracelens_ext.roofline.summary import (
@@ -386,7 +385,7 @@ def test_the_chart_has_a_point_an_operation_and_the_roofs() -> None:
     analyzer = analyzed(("aten::mm", MM, 1000), ("aten::fill_", arguments([64]), 9))
     sheets: dict[str, pd.DataFrame] = {"roofline": analyzer.get_df_roofline()}
     chart = Chart("Roofline", "roofline", "op_name", "time_lost_ms", kind="roofline", on="page")
-    (figure,) = page_figures(sheets, [chart], Palette())
+    (figure,) = page_figures(sheets, [chart])
     points: Any = figure.spec["points"]
     assert [len(piece["x"]) for piece in points] == [1]  # a fill computes nothing
     assert points[0]["x"] == [pytest.approx(4096 / 3)]

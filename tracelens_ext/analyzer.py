@@ -181,10 +181,28 @@ class TreePerfAnalyzer:
 
     # Kernels.
 
-    def get_df_kernel_summary(self) -> pd.DataFrame:
-        """GPU time by operation and kernel, longest first, as the sheet `kernels_by_category`."""
-        from tracelens_ext.analysis.kernels import kernel_summary
+    def get_df_gpu_time_by_category(self) -> pd.DataFrame:
+        """GPU time by category, longest first, as the sheet `gpu_time_by_category`.
 
+        Raises:
+            UsageError: the analyzer was made without categories.
+        """
+        from tracelens_ext.analysis.kernels import gpu_time_by_category
+
+        self._require_categories()
+        return gpu_time_by_category(self.work)
+
+    def get_df_kernel_summary(self, *, detail: bool = False) -> pd.DataFrame:
+        """GPU time by operation and kernel, longest first, as the sheet `kernels_by_category`.
+
+        Args:
+            detail: also `op category`, `streams` and `% of total time`.
+        """
+        from tracelens_ext.analysis.kernels import kernel_detail, kernel_summary
+        from tracelens_ext.analysis.timeline import total_time_ns
+
+        if detail:
+            return kernel_detail(self.work, total_time_ns(self.work))
         return kernel_summary(self.work)
 
     def get_df_kernel_category_summary(self) -> pd.DataFrame:
@@ -195,12 +213,15 @@ class TreePerfAnalyzer:
         """
         from tracelens_ext.analysis.kernels import kernel_category_summary
 
+        self._require_categories()
+        return kernel_category_summary(self.work)
+
+    def _require_categories(self) -> None:
         if self.work.categories is None:
             raise UsageError(
                 "kernel categories are switched off; make the analyzer with"
                 " TreePerfAnalyzer(trace, use_kernel_name_categories=True)"
             )
-        return kernel_category_summary(self.work)
 
     def get_df_kernels(
         self,
@@ -415,14 +436,17 @@ class TreePerfAnalyzer:
 
         return graph_launches(self.work)
 
-    def get_df_nn_modules(self) -> pd.DataFrame:
-        """GPU time by path of `nn.Module`s, as the sheet `nn_modules`.
+    def get_df_nn_modules(self, *, instances: bool = False) -> pd.DataFrame:
+        """GPU time by path of `nn.Module` classes, as the sheet `nn_modules`.
 
         The trace must have been recorded with stacks; `add_python_func` is not needed.
+
+        Args:
+            instances: a row for each module (`Block_0`, `Block_1` …), not for each class.
         """
         from tracelens_ext.analysis.modules import nn_modules
 
-        return nn_modules(self.work)
+        return nn_modules(self.work, instances=instances)
 
     def get_df_cpu_ops(self) -> pd.DataFrame:
         """Host time by CPU op, as the sheet `cpu_ops`."""

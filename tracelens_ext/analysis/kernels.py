@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.gpu_work import KIND_NAMES
-from tracelens_ext.analysis.grouping import Groups, group_durations, percent, sums, texts
+from tracelens_ext.analysis.grouping import (
+    Groups,
+    group_durations,
+    number_groups,
+    percent,
+    sums,
+    texts,
+)
 from tracelens_ext.analysis.launchers import busy_below
 from tracelens_ext.analysis.op_arguments import op_argument
 from tracelens_ext.analysis.op_categories import op_categories
@@ -50,6 +57,66 @@ def kernel_summary(work: GpuWork) -> pd.DataFrame:
     columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
     columns["kind"] = texts(groups.keys[2], KIND_NAMES)
     return pd.DataFrame(columns)
+
+
+def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
+    """As `kernel_summary`, with what TraceLens's sheet of kernels tells as well.
+
+    Args:
+        work: the GPU events.
+        total_time_ns: what `% of total time` is a percentage of.
+
+    Returns:
+        The columns of `kernel_summary`, then `op category` (of the innermost CPU op around the
+        launch; of several the first), `streams` (joined by commas) and `% of total time`.
+    """
+    op, _ = work.tree.cpu_op_label_of_gpu
+    keys: list[IntArray] = [op, work.name, work.kind]
+    if work.categories:
+        keys.append(work.categories.code)
+    groups = group_durations(keys, work.duration)
+    category, labels = _parent_op_category(work)
+    first, _ = number_groups([groups.number, work.trace.stream])
+    streams: list[list[str]] = [[] for _ in range(len(groups))]
+    for group, stream in zip(
+        groups.number[first].tolist(), work.trace.stream[first].tolist(), strict=True
+    ):
+        if stream >= 0:
+            streams[group].append(str(stream))
+    frame = kernel_summary(work)
+    frame["op category"] = texts(category[groups.first], labels)
+    frame["streams"] = [", ".join(each) for each in streams]
+    frame["% of total time"] = percent(groups.total, total_time_ns)
+    return frame
+
+
+def gpu_time_by_category(work: GpuWork) -> pd.DataFrame:
+    """GPU time by category; every GPU event is in it.
+
+    Returns:
+        Columns `kernel_category`, `count`, `total_time_ms` (summed duration), `avg_time_us`,
+        `kernel_names` (distinct ones), `% of GPU time` (the sum of all durations being 100).
+        Longest total first.
+
+    Raises:
+        ValueError: there are no categories.
+    """
+    import pandas as pd
+
+    if work.categories is None:
+        raise ValueError("kernel categories were not asked for")
+    groups = group_durations([work.categories.code], work.duration)
+    named, _ = number_groups([groups.number, work.name])
+    return pd.DataFrame(
+        {
+            "kernel_category": texts(groups.keys[0], work.categories.labels),
+            "count": groups.count,
+            "total_time_ms": groups.total / NS_PER_MS,
+            "avg_time_us": groups.mean / NS_PER_US,
+            "kernel_names": np.bincount(groups.number[named], minlength=len(groups)),
+            "% of GPU time": percent(groups.total, int(work.duration.sum())),
+        }
+    )
 
 
 def kernel_category_summary(work: GpuWork) -> pd.DataFrame:

@@ -6,6 +6,7 @@ the launches alone answers the question; it is hundreds of times smaller than on
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 MODULE_PREFIX = "nn.Module: "
 SEPARATOR = "/"
+_INSTANCE = re.compile(r"_\d+$")  # PyTorch numbers the modules of a class
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +47,12 @@ def has_modules(trace: Trace) -> bool:
     return bool(len(_module_rows(trace)))
 
 
-def nn_modules(work: GpuWork) -> pd.DataFrame:
-    """GPU time by path of modules.
+def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
+    """GPU time by path of module classes.
+
+    Args:
+        work: the GPU events.
+        instances: a row for each module; PyTorch numbers those of a class, `Block_0`, `Block_1`.
 
     Returns:
         Columns as the sheet `nn_modules`. Longest total first. No rows without modules.
@@ -56,13 +62,19 @@ def nn_modules(work: GpuWork) -> pd.DataFrame:
     frames = _find_frames(work)
     trace = work.trace
     labels, codes = _module_names(trace, frames.rows)
-    paths = find_paths(frames.parent, codes)
+    each = paths = find_paths(frames.parent, codes)
+    if not instances:
+        labels, codes = _class_names(labels, codes)
+        paths = find_paths(frames.parent, codes)
+    of_each = np.zeros(len(each), dtype=np.int64)
+    of_each[each.of_node] = paths.of_node
     busy = BusyTime(work.start, work.end)
     total = sums(paths.of_node, busy.by_subtree(frames.parent, frames.of_gpu), len(paths))
     own = sums(paths.of_node, busy.by_owner(frames.of_gpu, len(frames.rows)), len(paths))
     nothing = np.zeros(len(work), dtype=np.int64)
     columns: dict[str, object] = {
         "path": paths.texts(labels, SEPARATOR),
+        **({} if instances else {"modules": np.bincount(of_each, minlength=len(paths))}),
         "calls": np.bincount(paths.of_node, minlength=len(paths)),
         "kernels": _below(paths, frames.of_gpu, nothing, nothing + 1, 1)[:, 0],
         "gpu_time_total_ms": total / NS_PER_MS,
@@ -135,6 +147,13 @@ def _module_names(trace: Trace, rows: Int64Array) -> tuple[list[str], Int64Array
     """The names of frames without the prefix: labels and codes."""
     used, codes = np.unique(trace.name[rows], return_inverse=True)
     return [trace.names[i].removeprefix(MODULE_PREFIX) for i in used.tolist()], codes
+
+
+def _class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64Array]:
+    """The same without the number of the instance."""
+    classes: dict[str, int] = {}
+    code_of = [classes.setdefault(_INSTANCE.sub("", label), len(classes)) for label in labels]
+    return list(classes), np.array(code_of, dtype=np.int64)[codes]
 
 
 def _below(

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tracelens_ext.chart.runs import NOT_GPU, grouped
+from tracelens_ext.chart.runs import grouped
 from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.chart.tables import (
     ELAPSED,
@@ -16,9 +16,10 @@ from tracelens_ext.chart.tables import (
     kernel_table,
 )
 from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.excel_text import cell_text, cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
-from tracelens_ext.report.html_figures import Figure, Palette
+from tracelens_ext.report.html_figures import Figure
 from tracelens_ext.report.html_headline import Card
 from tracelens_ext.report.html_tables import (
     FIRST_ROWS,
@@ -32,6 +33,7 @@ from tracelens_ext.report.html_text import (
     amount_text,
     duration_text,
     elided,
+    percent_text,
     plotly_lines,
     plotly_text,
 )
@@ -54,13 +56,8 @@ _DESCRIPTIONS: Final = {
 _MOST_CARDS: Final = 6
 _WIDE, _NARROW = 62, 40  # characters of a bar's name on wide and narrow screens
 _MS: Final = 1e3
-_NOT_GPU_COLOUR: Final = "#aab1bd"
-#: For the categories beyond those of `Palette`, which gives out its colours again after these.
-_MORE_COLOURS: Final = (
-    "#c3e08a", "#f4a6b8", "#b9a3e3", "#7fd6de", "#e6d27a", "#b5651d", "#5d9cec", "#a0a65a",
-    "#e57373", "#4db6ac", "#cf9fd6", "#d7a98c", "#7986cb",
-)  # fmt: skip
-_FIRST_COLOURS: Final = 13
+#: Of bars that differ by this factor the short ones show nothing but their length.
+_MUCH_LONGER: Final = 3
 
 
 def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str = "") -> list[str]:
@@ -75,7 +72,6 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
     """
     require_html_extra()
     table = category_table(runs)
-    colours = _colours(list(table.index))
     pool = TextPool()
     pivot = _pivot(table, runs, pool)
     kernels = kernel_table(runs).sort_values(
@@ -83,15 +79,19 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
     )
     others, cut = page_tables({_INPUTS: input_table(runs), _KERNELS: kernels}, _DESCRIPTIONS, pool)
     tables = [pivot, *(_with_digits(table, _decimals(runs)) for table in others)]
-    figure = _figure(table, runs, colours, title)
+    figures = [_figure(table, runs, title)]
+    if (longest := max(run.elapsed_ns for run in runs)) > _MUCH_LONGER * min(
+        run.elapsed_ns or longest for run in runs
+    ):
+        figures.append(_figure(table, runs, title, percent=True))
     notes = [*run_notes(runs), *cut]
     with written_beside(path) as beside:
         page = render_page(
             title=cleaned(title or DEFAULT_TITLE),
             subtitle="",
-            cards=[_card(run, colours) for run in runs] if len(runs) <= _MOST_CARDS else [],
+            cards=[_card(run) for run in runs] if len(runs) <= _MOST_CARDS else [],
             notes=[cleaned(note) for note in notes],
-            figures=[figure],
+            figures=figures,
             coverage=[],
             facts=[],
             tables=tables,
@@ -101,7 +101,7 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
                 # The whole pivot table is in sight, its total row too.
                 "first_rows": max(FIRST_ROWS, pivot.total),
                 "tables": [table.for_script() for table in tables],
-                "figures": [{"key": figure.key, **figure.spec}],
+                "figures": [{"key": figure.key, **figure.spec} for figure in figures],
             },
         )
         beside.write_text(page, encoding="utf-8", newline="\n")
@@ -114,24 +114,12 @@ def run_notes(runs: Sequence[Run]) -> list[str]:
     return [f"{labels}: {note}" for note, labels in grouped(about)]
 
 
-def _colours(categories: Sequence[str]) -> dict[str, str]:
-    """A colour for each category, no two alike as long as there are enough."""
-    palette = Palette()
-    colours = {}
-    for place, name in enumerate(name for name in categories if name != NOT_GPU):
-        more = place - _FIRST_COLOURS
-        colours[name] = (
-            palette.colour(name) if more < 0 else _MORE_COLOURS[more % len(_MORE_COLOURS)]
-        )
-    return colours | {NOT_GPU: _NOT_GPU_COLOUR}
-
-
 def _figure(
-    table: pd.DataFrame, runs: Sequence[Run], colours: dict[str, str], title: str
+    table: pd.DataFrame, runs: Sequence[Run], title: str, *, percent: bool = False
 ) -> Figure:
-    """A bar a run, a piece a category; in seconds, or milliseconds where all are short."""
+    """A bar a run, a piece a category: in seconds, as the tables, or in percent of the bar."""
     wholes = [run.elapsed_ns / 1e6 for run in runs]
-    in_seconds = max(wholes, default=0.0) >= _MS
+    scales = [100 / (ms or 1.0) if percent else 1 / _MS for ms in wholes]
     bars = [plotly_lines(run.label) for run in runs]
     instances = _instances(runs)
     pieces, legend = [], []
@@ -140,12 +128,15 @@ def _figure(
         if not any(amounts):
             continue
         category = str(name)
-        legend.append((cleaned(category), colours[category]))
+        legend.append((cleaned(category), colour_of(category)))
         pieces.append(
             {
-                "colour": colours[category],
-                "values": [ms / _MS if in_seconds else ms for ms in amounts],
-                "inside": [plotly_text(_short(ms, in_seconds=in_seconds)) for ms in amounts],
+                "colour": colour_of(category),
+                "values": (values := [ms * by for ms, by in zip(amounts, scales, strict=True)]),
+                "inside": [
+                    plotly_text(percent_text(value) if percent else _short(value))
+                    for value in values
+                ],
                 "hover": [
                     f"<b>{plotly_text(elided(category, _WIDE))}</b><br>"
                     f"{plotly_text(amount_text(ms, 'ms', whole))}{count}<br>{bar}"
@@ -160,13 +151,16 @@ def _figure(
             }
         )
     return Figure(
-        key="chart-elapsed-time",
-        title=cleaned(f"Elapsed time for {title}" if title else "Elapsed time by category"),
+        key="chart-share-of-time" if percent else "chart-elapsed-time",
+        title=cleaned(
+            ("Share of elapsed time" if percent else "Elapsed time")
+            + (f" for {title}" if title else " by category")
+        ),
         summary="; ".join(f"{elided(run.label, _WIDE)}: {_in_words(run)}" for run in runs[:4]),
         legend=legend,
         sheet=_BY_CATEGORY,
         spec={
-            "axis": "s" if in_seconds else "ms",
+            "axis": "%" if percent else "s",
             "bars": [
                 {
                     "wide": plotly_text(elided(run.label, _WIDE)),
@@ -174,7 +168,7 @@ def _figure(
                 }
                 for run in runs
             ],
-            "ends": [plotly_text(duration_text(whole)) for whole in wholes],
+            "ends": [plotly_text(f"{_short(whole / _MS)}\u00a0s") for whole in wholes],
             "pieces": pieces,
         },
     )
@@ -224,13 +218,13 @@ def _decimals(runs: Sequence[Run]) -> int:
     return min(max(5 - math.floor(math.log10(longest)), 2), 9) if longest else 2
 
 
-def _card(run: Run, colours: dict[str, str]) -> Card:
+def _card(run: Run) -> Card:
     label = cleaned(run.label)
     return Card(
         f"{duration_text(run.elapsed_ns / 1e6)} elapsed",
         elided(label, _WIDE),
         _in_words(run),
-        colours[_largest(run)[0]],
+        colour_of(_largest(run)[0]),
         label,  # in the smaller type of names
     )
 
@@ -267,7 +261,7 @@ def _events(count: int | None) -> str:
     return f", {count:,} GPU event{'' if count == 1 else 's'}" if count else ""
 
 
-def _short(ms: float, *, in_seconds: bool) -> str:
-    """A number for the inside of a piece, three digits of it."""
-    value = ms / _MS if in_seconds else ms
-    return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f}"
+def _short(value: float) -> str:
+    """A number for a piece or a bar, three digits of it."""
+    decimals = 2 - math.floor(math.log10(value)) if 0 < value < 1 else 2
+    return f"{value:,.{min(decimals, 9) if value < 10 else 1 if value < 100 else 0}f}"

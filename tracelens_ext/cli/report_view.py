@@ -23,8 +23,7 @@ _SHARES = {
     "exposed comm (%)": "exposed_comm_time",
     "idle (%)": "idle_time",
 }
-_TIMELINE = ("device", "type", "time ms", "percent")
-_KERNELS = ("% of GPU time", "total_time_ms", "count", "kernel_category", "cpu_op", "kernel_name")
+_NAME_WIDTH = 32  # of a kernel, however narrow the terminal
 
 
 def show_report(report: Report, console: Console, *, top: int) -> None:
@@ -38,9 +37,15 @@ def show_report(report: Report, console: Console, *, top: int) -> None:
             continue
         shown = f"{value:,.3f}" if isinstance(value, float) else str(value)
         console.print(safe_text(f"{label}: {shown}"), markup=False, highlight=False)
-    for title, frame, rows in _tables(report, top):
-        console.print()
-        console.print(frame_table(_readable(frame.head(rows)), title=title, rows=rows))
+    for answer in report.answers:
+        frame = report.sheets[answer.sheet][list(answer.columns)]
+        title, rows = answer.title, len(frame)
+        if title.startswith("Top "):
+            rows = min(top, rows)
+            title = f"Top {rows} {title.removeprefix('Top ')}"
+        if rows:
+            console.print()
+            console.print(frame_table(frame.head(rows), title=title, name_width=_NAME_WIDTH))
     console.print()
     for line in [*_coverage(facts), *report.notes]:
         console.print(safe_text(line), markup=False, highlight=False)
@@ -56,9 +61,9 @@ def summary_row(trace: Path, report: Report) -> dict[str, object]:
         row["total_time_ms"] = total
         for label, kind in _SHARES.items():
             row[label] = 100 * float(times[kind]) / total if total else 0.0
-    categories = report.sheets.get("kernel_categories")
+    categories = report.sheets.get("gpu_time_by_category")
     if categories is not None and len(categories):
-        longest = _by_category(categories).iloc[0]
+        longest = categories.iloc[0]
         row["top category"] = f"{longest['kernel_category']} {longest['% of GPU time']:.0f} %"
     return row
 
@@ -113,46 +118,6 @@ def _of_comparison(frame: pd.DataFrame) -> pd.DataFrame:
         return shown
     names = [short_name(name) for name in shown["kernel_name"]]
     return shown.drop(columns="kernel_category", errors="ignore").assign(kernel_name=names)
-
-
-def _tables(report: Report, top: int) -> list[tuple[str, pd.DataFrame, int]]:
-    sheets = report.sheets
-    tables: list[tuple[str, pd.DataFrame, int]] = []
-    if "gpu_timeline" in sheets:
-        timeline = sheets["gpu_timeline"]
-        columns = [c for c in _TIMELINE if c in timeline]
-        tables.append(("GPU timeline", timeline[columns], len(timeline)))
-    if "kernel_categories" in sheets:
-        tables.append(("GPU time by category", _by_category(sheets["kernel_categories"]), 100))
-    if "kernels_by_category" in sheets and top:
-        kernels = sheets["kernels_by_category"]
-        tables.append((f"Top {min(top, len(kernels))} kernels", kernels[list(_KERNELS)], top))
-    elif "kernel_summary" in sheets and top:
-        kernels = sheets["kernel_summary"]
-        shown = ["Parent cpu_op", "Kernel name", "Kernel duration (µs)_sum"]
-        shown += ["Kernel duration (µs)_count", "Percent of kernels time (%)"]
-        columns = [c for c in shown if c in kernels]
-        tables.append((f"Top {min(top, len(kernels))} kernels", kernels[columns], top))
-    if "cpu_ops" in sheets and top:
-        tables.append(("CPU operations", sheets["cpu_ops"], top))
-    return tables
-
-
-def _by_category(frame: pd.DataFrame) -> pd.DataFrame:
-    columns = ["count", "total_time_ms", "% of GPU time"]
-    grouped = frame.groupby("kernel_category", sort=False)[columns].sum()
-    return grouped.sort_values("total_time_ms", ascending=False).reset_index()
-
-
-def _readable(frame: pd.DataFrame) -> pd.DataFrame:
-    """Simplify kernel names, and put them last, where they get the most room."""
-    from tracelens_ext.kernel_names import short_name
-
-    for column in ("kernel_name", "Kernel name"):
-        if column in frame:
-            names = [short_name(name) for name in frame[column]]
-            frame = frame.drop(columns=column).assign(**{column: names})
-    return frame
 
 
 def _coverage(facts: dict[str, object]) -> list[str]:

@@ -14,19 +14,21 @@ from tracelens_ext.report import excel_text
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.charts import chart_table
 from tracelens_ext.report.excel_cells import Book, checked, print_one_page_wide, put, put_text
-from tracelens_ext.report.excel_charts import CHARTS, write_charts
+from tracelens_ext.report.excel_charts import CHARTS, drawing, write_charts
 from tracelens_ext.report.excel_columns import column_of
-from tracelens_ext.report.units import unit_of
+from tracelens_ext.report.units import unit_of, with_units
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
     import pandas as pd
+    from xlsxwriter.chart_bar import ChartBar
     from xlsxwriter.worksheet import Worksheet
 
     from tracelens_ext.report.charts import Chart
     from tracelens_ext.report.excel_columns import Column
+    from tracelens_ext.report.report import Answer
 
 MOST_ROWS = 1_048_576  # of a sheet, with the header
 MOST_COLUMNS = 16_384
@@ -34,6 +36,9 @@ MOST_COLUMNS = 16_384
 MANY_CELLS = 200_000
 
 _SUMMARY = "summary"
+_ANSWER_ROWS = 24
+_SUMMARY_WIDTHS = (60, 16, 16, 16, 24, 40)
+_CHART_AT, _CHART_ROWS, _CHART_SIZE = 4, 14, (640, 280)  # column; rows and pixels that it takes
 _ROWS_AT_ONCE = 8192  # bounds the memory: a million rows are never all Python objects
 # Other than Excel's 15, which XlsxWriter would leave out; of a row without a height Excel makes
 # one as high as its text has lines.
@@ -54,11 +59,14 @@ def write_workbook(
     charts: Sequence[Chart] = (),
     notes: Sequence[str] = (),
     descriptions: Mapping[str, str] | None = None,
+    units: Mapping[str, Mapping[str, str]] | None = None,
+    answers: Sequence[Answer] = (),
     title: str = "GPU performance report",
 ) -> list[str]:
     """Write tables to an Excel file, replacing it only when all is written.
 
-    The first sheet, `summary`, shows the facts, a linked index of the sheets, and the notes; then
+    The first sheet, `summary`, shows the answers with the charts of their tables, a linked index
+    of the sheets, the facts and the notes; then
     comes a sheet a table, in the order given; then `charts`, when there are any. The index of a
     DataFrame is not written. Numbers are shown with the unit that the column's name tells;
     percentages (0 to 100) get bars. Texts stay texts. An empty cell stands for None, NaN and NaT;
@@ -73,6 +81,8 @@ def write_workbook(
         charts: the charts; one whose numbers are all zero is left out.
         notes: remarks for the first sheet.
         descriptions: what a sheet shows, by its name, for the index.
+        units: the units of a table's columns, for their headers, by its name.
+        answers: the tables that the first sheet begins with.
         title: the heading of the first sheet.
 
     Returns:
@@ -86,7 +96,7 @@ def write_workbook(
     all_notes = list(notes)
     names = excel_text.unique_sheet_names(sheets, taken=(_SUMMARY, CHARTS))
     shown = {
-        name: _fitting(wanted, name, frame, all_notes)
+        name: _fitting(wanted, name, with_units(frame, (units or {}).get(wanted, {})), all_notes)
         for name, (wanted, frame) in zip(names, sheets.items(), strict=True)
     }
     drawn = _charts_with_tables(charts, sheets, all_notes)
@@ -100,21 +110,32 @@ def write_workbook(
     many = sum(frame.size for frame in shown.values()) > MANY_CELLS
     stored = io.BytesIO()  # compressed; so a full disk meets no half-written archive
     with (
-        written_beside(path) as beside,
+        written_beside(path) as target,
         tempfile.TemporaryDirectory(prefix="tracelens-ext-") if many else nullcontext() as scratch,
     ):
         book = Book(stored, excel_text.cleaned(title), scratch)
         summary = book.xlsx.add_worksheet(_SUMMARY)
         for name, frame in shown.items():
             _write_table(book, book.xlsx.add_worksheet(name), frame, all_notes)
-        if drawn:
-            write_charts(book, book.xlsx.add_worksheet(CHARTS), drawn)
-        _write_summary(book, summary, title, facts, index, all_notes)
+        tops = write_charts(book, book.xlsx.add_worksheet(CHARTS), drawn) if drawn else []
+        put_text(summary, 0, 0, title, book.format(font_size=16, bold=True, font_color=_INK))
+        row = 2
+        for answer in answers:
+            table = with_units(
+                sheets[answer.sheet][list(answer.columns)], (units or {})[answer.sheet]
+            )
+            beside = [
+                drawing(book, top, *each)
+                for top, each in zip(tops, drawn, strict=True)
+                if each[0].sheet == answer.sheet
+            ]
+            row = _write_answer(book, summary, row, answer.title, table, beside[:1])
+        _write_summary(book, summary, row, facts, index, all_notes)
         try:
             book.xlsx.close()
         except FileCreateError as error:  # around the error of the system
             raise error.args[0] from error
-        with beside.open("wb") as stream:
+        with target.open("wb") as stream:
             stream.write(stored.getbuffer())
     return all_notes
 
@@ -216,19 +237,62 @@ def _write_rows(book: Book, sheet: Worksheet, columns: Sequence[Column], rows: i
                 put(sheet, row, place, value, chosen)
 
 
+def _write_answer(
+    book: Book,
+    sheet: Worksheet,
+    top: int,
+    title: str,
+    table: pd.DataFrame,
+    charts: Sequence[ChartBar],
+) -> int:
+    """Write the first rows of a table on the first sheet, a chart beside it; the next free row."""
+    shown = table.iloc[:_ANSWER_ROWS]
+    columns = [column_of(series) for _, series in shown.items()]
+    put_text(sheet, top, 0, title, book.format(font_size=13, bold=True, font_color=_INK))
+    for place, column in enumerate(columns):
+        put(sheet, top + 1, place, column.header, book.format(**_HEADER))
+    for row, values in enumerate(zip(*(c.cells(0, len(shown)) for c in columns), strict=True)):
+        for place, (value, column) in enumerate(zip(values, columns, strict=True)):
+            style = book.format(**_LINES, num_format=column.number_format)
+            put(sheet, top + 2 + row, place, value, style)
+    if len(columns) > _CHART_AT:  # no room beside it
+        charts = ()
+    for chart in charts:
+        chart.set_size({"width": _CHART_SIZE[0], "height": _CHART_SIZE[1]})
+        checked(sheet.insert_chart(top, _CHART_AT, chart))
+    return top + max(len(shown) + 2, _CHART_ROWS if charts else 0) + 1
+
+
 def _write_summary(
     book: Book,
     sheet: Worksheet,
-    title: str,
+    top: int,
     facts: Sequence[tuple[str, object]],
     index: Sequence[tuple[str, str, str]],
     notes: Sequence[str],
 ) -> None:
-    """Write the first sheet."""
+    """Write what stands below the answers on the first sheet.
+
+    Args:
+        book: the workbook.
+        sheet: its first sheet.
+        top: the row to begin at.
+        facts: label and value a line; a number is shown with the unit that its label tells.
+        index: a line for each other sheet: its name, how many rows it has, what it shows.
+        notes: remarks, a line each.
+    """
     plain_text = book.format()
     heading = book.format(font_size=13, bold=True, font_color=_INK)
-    put_text(sheet, 0, 0, title, book.format(font_size=16, bold=True, font_color=_INK))
-    for row, (label, value) in enumerate(facts, 2):
+    put(sheet, top, 0, "Sheets", heading)
+    for row, (name, rows, what) in enumerate(index, top + 1):
+        target = "internal:'{}'!A1".format(name.replace("'", "''"))
+        link = book.format(underline=1, font_color=_LINK)
+        checked(sheet.write_url(row, 0, target, link, string=name))
+        put(sheet, row, 1, rows, book.format(font_color=_GREY))
+        put_text(sheet, row, 2, what, plain_text)
+    facts_at = top + len(index) + 2
+    put(sheet, facts_at, 0, "Facts", heading)
+    for row, (label, value) in enumerate(facts, facts_at + 1):
         put_text(sheet, row, 0, label, book.format(bold=True))
         plain = excel_text.cell_value(value)
         if isinstance(plain, int | float) and not isinstance(plain, bool):
@@ -237,20 +301,12 @@ def _write_summary(
             put(sheet, row, 1, plain, book.format(num_format=shown, align="left"))
         elif plain is not None:
             put_text(sheet, row, 1, str(plain), plain_text)
-    sheets_at = len(facts) + 3
-    put(sheet, sheets_at, 0, "Sheets", heading)
-    for row, (name, rows, what) in enumerate(index, sheets_at + 1):
-        target = "internal:'{}'!A1".format(name.replace("'", "''"))
-        link = book.format(underline=1, font_color=_LINK)
-        checked(sheet.write_url(row, 0, target, link, string=name))
-        put(sheet, row, 1, rows, book.format(font_color=_GREY))
-        put_text(sheet, row, 2, what, plain_text)
     if notes:
-        notes_at = sheets_at + len(index) + 2
+        notes_at = facts_at + len(facts) + 2
         put(sheet, notes_at, 0, "Notes", heading)
         for row, note in enumerate(notes, notes_at + 1):
             put_text(sheet, row, 0, note, plain_text)
-    for column, width in enumerate((34, 14, 90)):
+    for column, width in enumerate(_SUMMARY_WIDTHS):
         checked(sheet.set_column(column, column, width))
     sheet.hide_gridlines(2)
     print_one_page_wide(sheet)

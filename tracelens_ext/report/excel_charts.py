@@ -6,11 +6,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.report import excel_text
-from tracelens_ext.report.charts import MOST_SERIES
+from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_cells import checked, put, put_text
+from tracelens_ext.report.short_names import told_apart
 from tracelens_ext.report.units import unit_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
     from xlsxwriter.chart_bar import ChartBar
     from xlsxwriter.worksheet import Worksheet
@@ -25,11 +28,7 @@ _LABEL_CHARACTERS = 48  # a longer label would leave no room for the bars
 _CHART_COLUMNS = 12  # sheet columns under a chart, of the default width of 64 pixels
 _WIDTH_PIXELS, _ROW_PIXELS = 756, 20
 _PAGE_ROWS, _PRINT_SCALE = 40, 85  # of a landscape page, A4 or Letter; in percent
-_INK, _GRID, _OTHERS_COLOUR = "#404040", "#D9D9D9", "#A6A6A6"
-_COLOURS = (
-    *("#3B6FB6", "#E08A2E", "#3E9A5F", "#C94F4F", "#7D62B5", "#8C6D4F"),
-    *("#D37AB0", "#B8B03A", "#3FA7B8", "#1F3B64", "#F2C14E", "#6E8F2A"),
-)
+_INK, _GRID = "#404040", "#D9D9D9"
 _SMALL = {"size": 9, "bold": False, "color": _INK}
 _LINE = {"color": _GRID}
 _AXIS = {
@@ -40,10 +39,12 @@ _AXIS = {
 }
 
 
-def write_charts(book: Book, sheet: Worksheet, charts: list[tuple[Chart, pd.DataFrame]]) -> None:
-    """Draw charts below one another, each with its table at its right."""
+def write_charts(
+    book: Book, sheet: Worksheet, charts: list[tuple[Chart, pd.DataFrame]]
+) -> list[int]:
+    """Draw charts below one another, each with its table at its right; the row of each table."""
     row = page_start = 0
-    breaks = []
+    breaks, tops = [], []
     for chart, table in charts:
         bars, series = table.shape
         # Room for the title, the axis and the legend; a bar needs a little more than a line.
@@ -52,10 +53,11 @@ def write_charts(book: Book, sheet: Worksheet, charts: list[tuple[Chart, pd.Data
         if row + chart_rows > page_start + _PAGE_ROWS:
             breaks.append(row)
             page_start = row
+        tops.append(row)
         _write_table(book, sheet, row, chart, table)
-        drawing = _drawing(book, row, chart, table)
-        drawing.set_size({"width": _WIDTH_PIXELS, "height": chart_rows * _ROW_PIXELS})
-        checked(sheet.insert_chart(row, 0, drawing))
+        drawn = drawing(book, row, chart, table)
+        drawn.set_size({"width": _WIDTH_PIXELS, "height": chart_rows * _ROW_PIXELS})
+        checked(sheet.insert_chart(row, 0, drawn))
         row += max(chart_rows, bars + 2) + 2
     widest = max(table.shape[1] for _, table in charts)
     checked(sheet.set_column(_CHART_COLUMNS, _CHART_COLUMNS, _LABEL_CHARACTERS))
@@ -67,6 +69,7 @@ def write_charts(book: Book, sheet: Worksheet, charts: list[tuple[Chart, pd.Data
     sheet.set_h_pagebreaks(breaks)
     # Printed are the charts alone: their tables would make them small.
     checked(sheet.print_area(0, 0, row, _CHART_COLUMNS - 1))
+    return tops
 
 
 def _write_table(book: Book, sheet: Worksheet, top: int, chart: Chart, table: pd.DataFrame) -> None:
@@ -74,32 +77,32 @@ def _write_table(book: Book, sheet: Worksheet, top: int, chart: Chart, table: pd
     first, header = _CHART_COLUMNS, book.format(bold=True, font_color=_INK)
     put(sheet, top, first, _titled(chart), book.format(bold=True))
     put_text(sheet, top + 1, first, chart.label_column, header)
-    for column, name in enumerate(table.columns, first + 1):
-        put(sheet, top + 1, column, _short(name), header)
+    for column, name in enumerate(_short(table.columns), first + 1):
+        put(sheet, top + 1, column, name, header)
     numbers = table.to_numpy()
     style = book.format(num_format=_cell_format(chart, table))
-    for row, (label, values) in enumerate(zip(table.index, numbers.tolist(), strict=True), top + 2):
-        put(sheet, row, first, _short(label), book.format())
+    rows = zip(_short(table.index), numbers.tolist(), strict=True)
+    for row, (label, values) in enumerate(rows, top + 2):
+        put(sheet, row, first, label, book.format())
         for column, value in enumerate(values, first + 1):
             put(sheet, row, column, value, style)
 
 
-def _drawing(book: Book, top: int, chart: Chart, table: pd.DataFrame) -> ChartBar:
+def drawing(book: Book, top: int, chart: Chart, table: pd.DataFrame) -> ChartBar:
     """Draw horizontal bars over a table written by `_write_table`."""
     stacked = chart.kind == "stacked"
-    drawing = book.xlsx.add_chart({"type": "bar", "subtype": "stacked" if stacked else "clustered"})
+    drawn = book.xlsx.add_chart({"type": "bar", "subtype": "stacked" if stacked else "clustered"})
     numbers = table.to_numpy()
     first, last = top + 2, top + 1 + len(table)
     # With a blank: labels that all look like numbers (`0`, `nan`) would be stored as numbers.
-    labels = [f"{_short(label)} " for label in table.index]
-    for place, name in enumerate(table.columns):
+    labels = [f"{label} " for label in _short(table.index)]
+    for place, (name, short) in enumerate(zip(table.columns, _short(table.columns), strict=True)):
         column = _CHART_COLUMNS + 1 + place
-        is_rest = place == MOST_SERIES
-        colour = _OTHERS_COLOUR if is_rest else _COLOURS[place % len(_COLOURS)]
+        colour = colour_of(str(name)) if stacked else ONE_COLOUR
         # Names and labels are references to cells: as texts they could be taken for formulas.
         series: dict[str, Any] = {
             "name": [CHARTS, top + 1, column],
-            "name_data": [_short(name)],
+            "name_data": [short],
             "categories": [CHARTS, first, _CHART_COLUMNS, last, _CHART_COLUMNS],
             "categories_data": labels,
             "values": [CHARTS, first, column, last, column],
@@ -111,34 +114,37 @@ def _drawing(book: Book, top: int, chart: Chart, table: pd.DataFrame) -> ChartBa
         if not stacked:
             series["data_labels"] = {"value": True, "font": _SMALL}
             series["data_labels"]["num_format"] = _cell_format(chart, table)
-            if str(table.index[-1]).endswith(" others)"):
-                grey = {"fill": {"color": _OTHERS_COLOUR}, "border": {"color": _OTHERS_COLOUR}}
-                series["points"] = [None] * (len(table) - 1) + [grey]
-        drawing.add_series(series)
+            of_categories = "category" in chart.label_column
+            colours = [
+                colour_of(label) if of_categories or not is_name(label) else ONE_COLOUR
+                for label in map(str, table.index)
+            ]
+            series["points"] = [
+                None if each == ONE_COLOUR else {"fill": {"color": each}, "border": {"color": each}}
+                for each in colours
+            ]
+        drawn.add_series(series)
     font = {"size": 13, "bold": True, "color": _INK}
     title = {"name": [CHARTS, top, _CHART_COLUMNS], "data": [_titled(chart)], "name_font": font}
-    drawing.set_title(title)
+    drawn.set_title(title)
     # Of bars that lie, XlsxWriter's y axis is that of the labels. The first row of the table is
     # the top bar, its label beside the plot also where bars go to the left; numbers stay below.
-    drawing.set_y_axis(_AXIS | {"reverse": True, "label_position": "low", "crossing": "max"})
+    drawn.set_y_axis(_AXIS | {"reverse": True, "label_position": "low", "crossing": "max"})
     # A bar that starts elsewhere than at zero shows a wrong proportion.
     from_zero = {"min": 0} if float(numbers.min()) >= 0 else {}
     grid = {"visible": True, "line": _LINE}
     largest = float(abs(numbers.sum(axis=1) if stacked else numbers).max())
     shown = {"num_format": _axis_format(unit_of(chart.value_column), largest)}
-    drawing.set_x_axis(_AXIS | from_zero | shown | {"major_gridlines": grid})
+    drawn.set_x_axis(_AXIS | from_zero | shown | {"major_gridlines": grid})
     several = table.shape[1] > 1
-    drawing.set_legend({"position": "bottom", "font": _SMALL} if several else {"none": True})
-    return drawing
+    drawn.set_legend({"position": "bottom", "font": _SMALL} if several else {"none": True})
+    return drawn
 
 
-def _short(label: object) -> str:
-    """Cut a label in the middle: the end of a kernel's name tells as much as its beginning."""
-    text = excel_text.cleaned(" ".join(str(label).split()))
-    if len(text) <= _LABEL_CHARACTERS:
-        return text
-    end = _LABEL_CHARACTERS // 3
-    return f"{text[: _LABEL_CHARACTERS - end - 1]}…{text[-end:]}"
+def _short(labels: Iterable[object]) -> list[str]:
+    """Cut labels, so that different ones stay different."""
+    texts = [excel_text.cleaned(" ".join(str(label).split())) for label in labels]
+    return told_apart(texts, _LABEL_CHARACTERS)
 
 
 def _titled(chart: Chart) -> str:

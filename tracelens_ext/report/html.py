@@ -20,11 +20,10 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.excel_text import cell_value, cleaned
 from tracelens_ext.report.html_charts import page_figures
-from tracelens_ext.report.html_figures import Palette
 from tracelens_ext.report.html_headline import headline
 from tracelens_ext.report.html_tables import FIRST_ROWS, TextPool, page_tables
 from tracelens_ext.report.html_text import json_for_script
-from tracelens_ext.report.units import Quantity, unit_of
+from tracelens_ext.report.units import Quantity, unit_of, with_units
 
 if TYPE_CHECKING:
     import os
@@ -77,13 +76,15 @@ def write_html(
     charts: Sequence[Chart] = (),
     notes: Sequence[str] = (),
     descriptions: Mapping[str, str] | None = None,
+    units: Mapping[str, Mapping[str, str]] | None = None,
     title: str = "GPU performance report",
 ) -> list[str]:
     """Write tables and charts as one self-contained HTML file.
 
     The headline comes first (how busy the GPU was, exposed communication, idle time, the top
-    category and operation), then notes, charts, facts, and the tables in the order given. The
-    index of a DataFrame is not written. Numbers are shown as their column's name suggests.
+    category and operation), then charts, notes, links to the tables, facts, and the tables in the
+    order given. The index of a DataFrame is not written. Numbers are shown as their column's name
+    suggests.
 
     Args:
         path: the file; missing folders are created.
@@ -92,6 +93,7 @@ def write_html(
         charts: the charts to draw; see `page_figures` for those that are left out.
         notes: remarks, shown below the headline.
         descriptions: what a table shows, by its name.
+        units: the units of a table's columns, for their headers, by its name.
         title: the heading.
 
     Returns:
@@ -105,9 +107,9 @@ def write_html(
     require_html_extra()
     with written_beside(path) as beside:
         pool = TextPool()
-        tables, cut = page_tables(sheets, descriptions or {}, pool)
-        palette = Palette()
-        figures = page_figures(sheets, charts, palette)
+        headed = {name: with_units(sheets[name], (units or {}).get(name, {})) for name in sheets}
+        tables, cut = page_tables(headed, descriptions or {}, pool)
+        figures = page_figures(sheets, charts)
         data = {
             "texts": pool.texts(),
             "first_rows": FIRST_ROWS,
@@ -119,7 +121,7 @@ def write_html(
         page = render_page(
             title=cleaned(title),
             subtitle=_subtitle(shown_facts),
-            cards=headline(sheets, palette),
+            cards=headline(sheets),
             notes=[cleaned(note) for note in all_notes],
             figures=figures,
             coverage=[fact for fact in shown_facts if fact.share is not None],

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tracelens_ext.report.charts import Chart, chart_table
-from tracelens_ext.report.html_figures import Figure, Palette, bar_figure, timeline_figure
+from tracelens_ext.report.html_figures import Figure, bar_figure, timeline_figure
 from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_roofline import roofline_figures
 
@@ -16,15 +16,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def page_figures(
-    sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart], palette: Palette
-) -> list[Figure]:
+def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) -> list[Figure]:
     """Draw charts; one without a number other than zero is left out.
 
     Args:
         sheets: the tables by name.
         charts: the charts; those for workbooks alone are left out.
-        palette: the colours, given out in the order of the categories' times.
 
     Raises:
         ValueError: the table of a chart, or one of its columns, is absent.
@@ -36,7 +33,7 @@ def page_figures(
         if chart.sheet not in sheets:
             message = f"the chart {chart.title!r} needs the sheet {chart.sheet!r}"
             raise ValueError(message)
-        figures += _drawn(sheets[chart.sheet], chart, palette)
+        figures += _drawn(sheets[chart.sheet], chart)
     keys = [figure.key for figure in figures]  # two charts may have one title
     return [
         replace(figure, key=f"{figure.key}-{at}") if figure.key in keys[:at] else figure
@@ -44,12 +41,12 @@ def page_figures(
     ]
 
 
-def _drawn(frame: pd.DataFrame, chart: Chart, palette: Palette) -> list[Figure]:
+def _drawn(frame: pd.DataFrame, chart: Chart) -> list[Figure]:
     if chart.kind == "timeline":
         return [timeline_figure(frame)]
     if chart.kind == "iterations":
-        return iteration_figures(frame, palette)
+        return iteration_figures(frame)
     if chart.kind == "roofline":
-        return roofline_figures(frame, palette)
+        return roofline_figures(frame)
     table = chart_table(frame, chart)
-    return [bar_figure(chart, table, palette)] if len(table) else []
+    return [bar_figure(chart, table)] if len(table) else []

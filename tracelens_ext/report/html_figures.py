@@ -8,9 +8,11 @@ affair: they depend on the screen.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html_text import (
     amount_text,
@@ -21,7 +23,8 @@ from tracelens_ext.report.html_text import (
     plotly_lines,
     plotly_text,
 )
-from tracelens_ext.report.units import unit_of
+from tracelens_ext.report.short_names import told_apart
+from tracelens_ext.report.units import unit_of, with_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,39 +40,20 @@ _IN_WORDS = 60  # characters of a name in a sentence
 
 _NOT_IN_ID = re.compile(r"[^a-z0-9]+")
 _OTHERS = re.compile(r"\([\d,]+ others\)")
-_NO_NAME = re.compile(r"\((?:unlinked|none|[\d,]+ others)\)")
-
-_GREY, _ONE_COLOUR = "#8b93a1", "#3f7fd4"
-#: Told apart by most eyes, neighbours most of all, on white and on black.
-_PALETTE = (
-    "#3f7fd4", "#e58a2b", "#2f9e73", "#d1495b", "#8d6bc7", "#17a2b8",
-    "#c9a227", "#d870ad", "#8c6d46", "#6c9a2e", "#86b6ec", "#f0b27a", "#9ad0b5",
-)  # fmt: skip
-
 #: What makes up the total time: row of `gpu_timeline`, its name on the page, its colour.
-TIMELINE_PIECES = (
-    ("computation_time", "Computation", "#3f7fd4"),
-    ("exposed_comm_time", "Exposed communication", "#e58a2b"),
-    ("exposed_memcpy_time", "Exposed memory copies", "#8d6bc7"),
-    ("idle_time", "Idle", "#aab1bd"),
+TIMELINE_PIECES = tuple(
+    (kind, name, colour_of(kind))
+    for kind, name in (
+        ("computation_time", "Computation"),
+        ("exposed_comm_time", "Exposed communication"),
+        ("exposed_memcpy_time", "Exposed memory copies"),
+        ("idle_time", "Idle"),
+    )
 )
 _SPLIT_IDLE = (
-    ("micro_idle_time", "Idle, short holes", "#c3c9d2"),
-    ("macro_idle_time", "Idle, long holes", "#8b93a1"),
+    ("micro_idle_time", "Idle, short holes", colour_of("micro_idle_time")),
+    ("macro_idle_time", "Idle, long holes", colour_of("macro_idle_time")),
 )
-
-
-@dataclass
-class Palette:
-    """Colours by name: a category has one colour on the whole page."""
-
-    _colours: dict[str, str] = field(default_factory=dict)
-
-    def colour(self, name: str) -> str:
-        """Give the colour of a name; what is left over or unknown is grey."""
-        if not is_name(name) or name == "Uncategorized":
-            return _GREY
-        return self._colours.setdefault(name, _PALETTE[len(self._colours) % len(_PALETTE)])
 
 
 @dataclass(frozen=True)
@@ -86,6 +70,7 @@ class Figure:
             at their `ends`; and its `pieces`, each with a value a bar, what to say of it beside
             the pointer, perhaps `inside` it, and a colour or a colour a bar. Upright bars
             (`html_iterations`) have a spec of their own.
+        numbers: what it shows as rows of texts, with a header, where no table has it so.
     """
 
     key: str
@@ -94,6 +79,7 @@ class Figure:
     legend: list[tuple[str, str]]
     sheet: str
     spec: dict[str, object]
+    numbers: Sequence[Sequence[str]] = ()
 
 
 def ms_per_unit(column: str) -> float | None:
@@ -101,17 +87,13 @@ def ms_per_unit(column: str) -> float | None:
     return _MS_PER.get(unit_of(column).symbol)
 
 
-def is_name(label: str) -> bool:
-    """Whether a label names something, and is not `(unlinked)`, `(none)` or `(12 others)`."""
-    return bool(label.strip()) and _NO_NAME.fullmatch(label) is None
-
-
-def bar_figure(chart: Chart, table: pd.DataFrame, palette: Palette) -> Figure:
-    """Draw the sums of a chart."""
+def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
+    """Draw the sums of a chart: of what `chart_table` made of it, a bar a row, a piece a column."""
     stacked = chart.kind == "stacked" and list(table.columns) != [""]  # pieces have names
     labels = [label if label.strip() else "(all)" if stacked else "(none)" for label in table.index]
     of_kernels = "kernel" in chart.label_column.lower() and "name" in chart.label_column.lower()
     short = elided_kernel_name if of_kernels else elided
+    names = [short(label, sys.maxsize) for label in labels]
     factor = ms_per_unit(chart.value_column)
     unit_of_values = unit_of(chart.value_column)
     unit, signed = "ms" if factor else unit_of_values.symbol, unit_of_values.signed
@@ -126,9 +108,7 @@ def bar_figure(chart: Chart, table: pd.DataFrame, palette: Palette) -> Figure:
         of = f"{plotly_text(name)}: " if stacked else ""
         pieces.append(
             {
-                "colour": palette.colour(name)
-                if stacked
-                else _bar_colours(labels, chart.label_column, palette),
+                "colour": colour_of(name) if stacked else _bar_colours(labels, chart.label_column),
                 "values": [amount * scale for amount in amounts],
                 "hover": [
                     f"<b>{plotly_lines(label)}</b><br>{of}"
@@ -141,23 +121,39 @@ def bar_figure(chart: Chart, table: pd.DataFrame, palette: Palette) -> Figure:
         key=f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}",
         title=cleaned(chart.title),
         summary=_in_words([short(label, _IN_WORDS) for label in labels], sums, whole),
-        legend=[(cleaned(name), palette.colour(name)) for name in table.columns] if stacked else [],
+        legend=[(cleaned(name), colour_of(name)) for name in table.columns] if stacked else [],
         sheet=chart.sheet,
         spec={
             "axis": plotly_text(axis),
             "bars": [
-                {
-                    "wide": plotly_text(short(label, _WIDE)),
-                    "narrow": plotly_text(short(label, _NARROW)),
-                }
-                for label in labels
+                {"wide": plotly_text(wide), "narrow": plotly_text(narrow)}
+                for wide, narrow in zip(
+                    *(told_apart(names, width) for width in (_WIDE, _NARROW)), strict=True
+                )
             ],
-            "ends": [
-                plotly_text(amount_text(amount, unit, whole, signed=signed)) for amount in sums
+            "ends": [  # in the unit of the axis
+                plotly_text(
+                    f"{amount * scale:{'+' if signed else ''},.4g}\u00a0{axis}".rstrip()
+                    + (f" ({percent_text(100.0 * amount / whole)})" if whole else "")
+                )
+                for amount in sums
             ],
             "pieces": pieces,
         },
+        numbers=_numbers(chart, table, axis, scale),
     )
+
+
+def _numbers(chart: Chart, table: pd.DataFrame, axis: str, scale: float) -> list[list[str]]:
+    """What bars and their pieces are, in the unit of the axis."""
+    named = [name for name in map(str, table.columns) if is_name(name) or name.startswith("(")]
+    pieces = named if len(named) > 1 else []
+    header = [chart.label_column, with_unit("total" if pieces else chart.title, axis), *pieces]
+    rows = [
+        [label, f"{scale * sum(values):,.3f}", *(f"{scale * v:,.3f}" for v in values if pieces)]
+        for label, values in zip(map(str, table.index), table.to_numpy().tolist(), strict=True)
+    ]
+    return [[cleaned(text) for text in row] for row in (header, *rows)]
 
 
 def timeline_figure(frame: pd.DataFrame) -> Figure:
@@ -223,11 +219,11 @@ def axis_of(unit: str, longest: float) -> tuple[str, float]:
     return ("ms", 1.0) if longest < 10_000 else ("s", 1e-3)  # ms: up to four digits
 
 
-def _bar_colours(labels: Sequence[str], column: str, palette: Palette) -> list[str]:
+def _bar_colours(labels: Sequence[str], column: str) -> list[str]:
     """Colour bars that are whole: categories with their own colours, other names alike."""
     if "category" in column:
-        return [palette.colour(label) for label in labels]
-    return [_ONE_COLOUR if is_name(label) else _GREY for label in labels]
+        return [colour_of(label) for label in labels]
+    return [ONE_COLOUR if is_name(label) else GREY for label in labels]
 
 
 def _span(shares: Sequence[float]) -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens_ext.report.charts import Chart, chart_table
-from tracelens_ext.report.html_figures import TIMELINE_PIECES, Palette, is_name, ms_per_unit
+from tracelens_ext.report.colours import colour_of, is_name
+from tracelens_ext.report.html_figures import TIMELINE_PIECES, ms_per_unit
 from tracelens_ext.report.html_text import duration_text, elided, percent_text
 
 if TYPE_CHECKING:
@@ -20,12 +21,13 @@ _ALL = 1_000_000_000  # no bar is summed with others
 #: Where the time of an operation stands: table, column of names, column of times, what it is of.
 _OPERATION_TIMES = (
     ("kernel_categories", "cpu_op", "total_time_ms", "GPU time"),
+    ("kernels_by_category", "cpu_op", "total_time_ms", "GPU time"),
     ("kernel_summary", "Parent cpu_op", "Kernel duration (µs)_sum", "GPU time"),
     ("ops_summary", "name", "total_direct_kernel_time_ms", "GPU time in operations"),
     ("cpu_ops", "cpu_op", "self_time_ms", "CPU time in operations"),
 )
 _CATEGORY_TIMES = (
-    ("kernel_categories", "kernel_category", "total_time_ms", "GPU time"),
+    ("gpu_time_by_category", "kernel_category", "total_time_ms", "GPU time"),
     (
         "ops_summary_by_category",
         "op category",
@@ -54,13 +56,13 @@ class Card:
     full: str = ""
 
 
-def headline(sheets: Mapping[str, pd.DataFrame], palette: Palette) -> list[Card]:
+def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:
     """Give the numbers that the tables allow, the most telling first."""
     cards = _timeline_cards(sheets.get("gpu_timeline"))
     category = _largest(sheets, _CATEGORY_TIMES)
     if category:
         name, detail = category
-        cards.append(Card("Top category", elided(name, _NAME), detail, palette.colour(name), name))
+        cards.append(Card("Top category", elided(name, _NAME), detail, colour_of(name), name))
     operation = _largest(sheets, _OPERATION_TIMES)
     if operation:
         name, detail = operation

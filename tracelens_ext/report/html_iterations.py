@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.report.charts import MOST_SERIES
-from tracelens_ext.report.html_figures import TIMELINE_PIECES, Figure, Palette, axis_of
+from tracelens_ext.report.colours import colour_of
+from tracelens_ext.report.html_figures import TIMELINE_PIECES, Figure, axis_of
 from tracelens_ext.report.html_text import (
     duration_text,
     elided,
@@ -91,13 +92,12 @@ class _Piece:
     values: Float64Array
 
 
-def iteration_figures(frame: pd.DataFrame, palette: Palette) -> list[Figure]:
+def iteration_figures(frame: pd.DataFrame) -> list[Figure]:
     """Draw what each iteration's time was, and by category where the table has them.
 
     Args:
         frame: the table `iterations`. Those that are not whole are left out; where fewer than two
             are left there is nothing to see.
-        palette: the colours of the categories.
     """
     whole = frame[frame["whole"].to_numpy(dtype=bool)]
     keys = [key for key in ("process", "device") if key in whole]
@@ -111,7 +111,7 @@ def iteration_figures(frame: pd.DataFrame, palette: Palette) -> list[Figure]:
     for number, (where, part) in enumerate(parts[:_MOST_FIGURES]):
         if len(part) > 1:
             figures.append(_figure(part, _time_pieces(part), "Iterations", where, number))
-            if categories := _category_pieces(part, palette):
+            if categories := _category_pieces(part):
                 title = "Iterations by category"
                 figures.append(_figure(part, categories, title, where, number))
     return figures
@@ -123,7 +123,7 @@ def _time_pieces(frame: pd.DataFrame) -> list[_Piece]:
     return [piece for piece in pieces if piece.values.any()]
 
 
-def _category_pieces(frame: pd.DataFrame, palette: Palette) -> list[_Piece]:
+def _category_pieces(frame: pd.DataFrame) -> list[_Piece]:
     """The summed durations by category, the longest first; those beyond a dozen are one piece."""
     found = {
         str(column).removesuffix(_CATEGORY_ENDING): _numbers(frame, str(column))
@@ -133,11 +133,11 @@ def _category_pieces(frame: pd.DataFrame, palette: Palette) -> list[_Piece]:
     order = sorted(found, key=lambda name: -float(found[name].sum()))
     order = [name for name in order if found[name].any()]
     shown, rest = (order, []) if len(order) <= MOST_SERIES + 1 else _split(order)
-    pieces = [_Piece(name, palette.colour(name), found[name]) for name in shown]
+    pieces = [_Piece(name, colour_of(name), found[name]) for name in shown]
     if rest:
         name = f"({len(rest):,} others)"
         values = np.sum([found[each] for each in rest], axis=0)
-        pieces.append(_Piece(name, palette.colour(name), values))
+        pieces.append(_Piece(name, colour_of(name), values))
     return pieces
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.report.html_figures import Figure, Palette
+from tracelens_ext.report.colours import colour_of
+from tracelens_ext.report.html_figures import Figure
 from tracelens_ext.report.html_text import (
     duration_text,
     elided,
@@ -29,12 +30,11 @@ _IN_SUMMARY = 3
 _SMALLEST, _LARGEST = 5.0, 42.0  # pixels
 
 
-def roofline_figures(frame: pd.DataFrame, palette: Palette) -> list[Figure]:
+def roofline_figures(frame: pd.DataFrame) -> list[Figure]:
     """Draw the operations that compute; none without any.
 
     Args:
         frame: the table `roofline`; `attrs["roofs"]` has the peaks.
-        palette: the colours of the families.
     """
     lost = _numbers(frame, "time_lost_ms")
     known = np.isfinite(lost).any()
@@ -71,7 +71,7 @@ def roofline_figures(frame: pd.DataFrame, palette: Palette) -> list[Figure]:
         places = [at for at, each in enumerate(families) if each == family]
         pieces.append(
             {
-                "colour": palette.colour(family),
+                "colour": colour_of(family),
                 "x": x[places].tolist(),
                 "y": y[places].tolist(),
                 "sizes": np.maximum(
@@ -85,7 +85,7 @@ def roofline_figures(frame: pd.DataFrame, palette: Palette) -> list[Figure]:
             key="chart-roofline",
             title="Roofline",
             summary=_in_words(part, size[drawn], lost=bool(known)),
-            legend=[(family, palette.colour(family)) for family in named],
+            legend=[(family, colour_of(family)) for family in named],
             sheet="roofline",
             spec={
                 "roofs": _roofs(peaks, memory, across),

@@ -20,6 +20,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """A table that answers where the time went, and so stands first.
+
+    Attributes:
+        title: the heading.
+        sheet: the table's name; `ROWS` of it are shown.
+        columns: those that are shown.
+    """
+
+    title: str
+    sheet: str
+    columns: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Report:
     """Tables and what goes with them."""
 
@@ -32,6 +47,9 @@ class Report:
     charts: Sequence[Chart] = ()  #: what to draw in a workbook and on a page
     #: tables that only a page has, after the others, by name
     page_sheets: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    #: the units of a table's columns, by their names, by its name
+    units: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    answers: Sequence[Answer] = ()  #: what a workbook and the terminal show first
 
 
 def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> list[str]:
@@ -132,6 +150,8 @@ def _write_workbook(report: Report, path: Path) -> None:
         path,
         report.sheets,
         facts=report.facts,
+        units=report.units,
+        answers=report.answers,
         charts=[c for c in report.charts if c.on != "page" and c.sheet in report.sheets],
         notes=report.notes,
         descriptions=report.descriptions,
@@ -146,6 +166,7 @@ def _write_page(report: Report, path: Path) -> None:
         path,
         {**report.sheets, **report.page_sheets},
         facts=report.facts,
+        units=report.units,
         charts=report.charts,
         notes=report.notes,
         descriptions=report.descriptions,

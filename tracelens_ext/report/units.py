@@ -12,6 +12,12 @@ import math
 import re
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
 
 _SHOWN_WHOLE = 10**15  # a spreadsheet shows 15 digits of a number and zeros after them
 _MOST_DECIMALS = 9
@@ -169,6 +175,26 @@ def header_text(name: object) -> str:
     if isinstance(name, tuple):
         return " ".join(str(level) for level in name if str(level))
     return str(name)
+
+
+_SPELLED = {
+    "µs": {"us", "µs", "\u03bcs"},
+    "%": {"%", "percent", "percentage"},
+    "10⁹ bytes/s": {"gb"},
+}
+
+
+def with_unit(name: str, unit: str) -> str:
+    """A column's name as a header: with its unit, where the name does not tell it."""
+    words = set(re.findall(r"[a-zµ\u03bc%]+", name.lower()))
+    if not unit or words & _SPELLED.get(unit, {unit.lower()}):
+        return name
+    return f"{name} ({unit})"
+
+
+def with_units(frame: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:
+    """A table whose columns are named as headers; `units` by the names of columns."""
+    return frame.rename(columns={name: with_unit(name, unit) for name, unit in units.items()})
 
 
 def fits_a_spreadsheet(value: int) -> bool:

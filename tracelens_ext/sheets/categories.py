@@ -1,9 +1,46 @@
-"""The sheets about kernel categories: `kernel_categories` and `kernels_by_category`."""
+"""The sheets by kernel category: of all, by operation, and kernel by kernel."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tracelens_ext.report.charts import Chart
-from tracelens_ext.sheets.sheet import CATEGORIES, GPU_EVENTS, Sheet
+from tracelens_ext.report.short_names import with_short_names
+from tracelens_ext.sheets.sheet import CATEGORIES, GPU_EVENTS, Condition, Sheet
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.sheets.options import ReportOptions
+
+
+def _kernels(analyzer: TreePerfAnalyzer, _: ReportOptions) -> pd.DataFrame:
+    table = with_short_names(analyzer.get_df_kernel_summary(detail=True))
+    described = [column.name for column in KERNELS_BY_CATEGORY.described_columns()]
+    return table[[name for name in described if name in table]]
+
+
+GPU_TIME_BY_CATEGORY = Sheet(
+    name="gpu_time_by_category",
+    shows="GPU time by category",
+    columns="""
+        kernel_category: of the kernel, by its name
+        count [GPU events]: how many
+        total_time_ms: summed duration
+        avg_time_us: of a GPU event
+        kernel_names [names]: distinct ones
+        % of GPU time: of all summed durations
+        """,
+    table=lambda analyzer, _: analyzer.get_df_gpu_time_by_category(),
+    when=[GPU_EVENTS, CATEGORIES],
+    method="get_df_gpu_time_by_category()",
+    answer="GPU time by category",
+    answer_columns=("kernel_category", "total_time_ms", "% of GPU time", "count"),
+    charts=[
+        Chart("GPU time by category", "gpu_time_by_category", "kernel_category", "total_time_ms")
+    ],
+)
 
 KERNEL_CATEGORIES = Sheet(
     name="kernel_categories",
@@ -23,12 +60,6 @@ KERNEL_CATEGORIES = Sheet(
     method="get_df_kernel_category_summary()",
     charts=[
         Chart(
-            "GPU time by category",
-            "kernel_categories",
-            "kernel_category",
-            "total_time_ms",
-        ),
-        Chart(
             "GPU time by operation",
             "kernel_categories",
             "cpu_op",
@@ -45,19 +76,40 @@ KERNELS_BY_CATEGORY = Sheet(
     name="kernels_by_category",
     shows="GPU time by operation, category and kernel",
     columns="""
+        kernel: a short name, which tells it from the others of the sheet
+        kernel_category: of the kernel, by its name
         cpu_op: `graph` when a graph launch started the event; else the innermost CPU op around the
             launch; else the launch's name; else `(unlinked)`
-        kernel_category: of the kernel, by its name
-        kernel_name: as the trace has it
+        op category: of the innermost CPU op; without one `graph` or `runtime`
         count [GPU events]: how many
         total_time_ms: summed duration
-        avg_time_us, min_time_us, max_time_us: of a GPU event
         % of GPU time: of all summed durations
+        % of total time: of `total_time` of `gpu_timeline`
+        avg_time_us, min_time_us, max_time_us: of a GPU event
         kind: `kernel`, `memcpy` or `memset`
+        streams: that it ran on
+        kernel_name: as the trace has it
         """,
-    table=lambda analyzer, _: analyzer.get_df_kernel_summary(),
-    when=[GPU_EVENTS, CATEGORIES],
-    method="get_df_kernel_summary()",
+    table=_kernels,
+    when=[
+        GPU_EVENTS,
+        Condition(
+            "categories are on, or `tracelens_sheets=False`",
+            lambda analyzer, options: (
+                analyzer.work.categories is not None or not options.tracelens_sheets
+            ),
+        ),
+    ],
+    method="get_df_kernel_summary(detail=True)",
+    answer="Top kernels",
+    answer_columns=(
+        "kernel",
+        "total_time_ms",
+        "% of GPU time",
+        "count",
+        "kernel_category",
+        "cpu_op",
+    ),
     charts=[
         Chart(
             "Top operations",
@@ -72,14 +124,23 @@ KERNELS_BY_CATEGORY = Sheet(
         Chart(
             "Top kernels",
             "kernels_by_category",
-            "kernel_name",
+            "kernel",
             "total_time_ms",
             kind="stacked",
             top=20,
             series_column="kernel_category",
             on="page",
         ),
+        Chart(
+            "Top kernels",
+            "kernels_by_category",
+            "kernel",
+            "total_time_ms",
+            top=20,
+            on="page",
+            unless=("gpu_time_by_category",),
+        ),
     ],
 )
 
-SHEETS = [KERNEL_CATEGORIES, KERNELS_BY_CATEGORY]
+SHEETS = [GPU_TIME_BY_CATEGORY, KERNELS_BY_CATEGORY, KERNEL_CATEGORIES]

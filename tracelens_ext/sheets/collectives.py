@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from tracelens_ext.report.short_names import with_short_names
 from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
 
 COLL_ANALYSIS = Sheet(
     name="coll_analysis",
     shows="Collectives by size: duration and bandwidth",
     columns="""
+        kernel: a short name, which tells it from the others of the sheet
         Collective name: of the metadata, else of the annotation `nccl:…` around it
         Process Group Name, Process Group Description: of the metadata
         Group size [ranks]: of the process group
         dtype: of an element
         In msg nelems [elements]: what this rank puts in
         Out msg nelems [elements]: what this rank gets out
-        kernel_name: as the trace has it
         In msg bytes [bytes]: what this rank puts in
         Out msg bytes [bytes]: what this rank gets out
         count [kernels]: how many
@@ -25,8 +26,9 @@ COLL_ANALYSIS = Sheet(
             divided by the mean duration
         bus bandwidth (GB/s) [10⁹ bytes/s]: algorithm bandwidth times a factor of the collective
         best bus bandwidth (GB/s) [10⁹ bytes/s]: the same at the shortest duration
+        kernel_name: as the trace has it
         """,
-    table=lambda analyzer, _: analyzer.get_df_collectives(),
+    table=lambda analyzer, _: with_short_names(analyzer.get_df_collectives()),
     when=[
         GPU_EVENTS,
         Condition(

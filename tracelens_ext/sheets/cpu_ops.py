@@ -24,6 +24,11 @@ CPU_OPS = Sheet(
         )
     ],
     method="get_df_cpu_ops()",
+    answer="Top CPU operations",
+    answer_columns=(
+        *("cpu_op", "count", "total_time_ms", "self_time_ms", "avg_time_us"),
+        "% of CPU op time",
+    ),
     charts=[
         Chart(
             "CPU time by operation",

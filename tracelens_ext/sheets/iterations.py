@@ -35,9 +35,17 @@ def _notes(
     return found.notes
 
 
-_HAS_ITERATIONS = Condition(
-    "the trace has iterations", lambda analyzer, options: len(_found(analyzer, options)) > 0
-)
+def _whole(frame: pd.DataFrame) -> int:
+    return int(frame["iteration"][frame["whole"]].nunique()) if len(frame) else 0
+
+
+def _enough(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
+    """Whether there are iterations; if nobody asked for them, two whole ones to be compared."""
+    found = _found(analyzer, options)
+    return len(found) > 0 if options.iterations else _whole(found.frame) > 1
+
+
+_HAS_ITERATIONS = Condition("the trace has iterations (for a page, two whole ones)", _enough)
 
 SHEETS = [
     Sheet(
@@ -48,7 +56,7 @@ SHEETS = [
             process, device: where there are several
             start_ms: since the trace's first event
             wall_time_ms: of the annotation, on the host
-            busy_time_ms: of what was launched in it, and of what started in it without a launch in the
+            busy_time_ms: of what was launched in it, and what started in it without a launch in the
              trace: the sum of the three that follow
             computation_time_ms: kernels that neither communicate nor copy, and memsets
             exposed_comm_time_ms: communication (by the built-in rules) that none of those hid
@@ -81,15 +89,15 @@ SHEETS = [
         name="iteration_statistics",
         shows="Mean and spread over whole iterations",
         columns="""
-            column: what was measured; the other columns are in its unit
+            column: what was measured, with its unit
             device: where there are several
             iterations [iterations]: that are whole
-            mean [as `column`]: over them
-            std [as `column`]: standard deviation of a sample, 0 for a single iteration
-            median [as `column`]: over them
-            mad [as `column`]: median absolute deviation
-            min [as `column`]: the least
-            max [as `column`]: the largest
+            mean [unit of what is told]: over them
+            std [unit of what is told]: standard deviation of a sample, 0 for a single iteration
+            median [unit of what is told]: over them
+            mad [unit of what is told]: median absolute deviation
+            min [unit of what is told]: the least
+            max [unit of what is told]: the largest
             odd [iterations]: beyond three of `mad`, and 5 %, from the median
             """,
         table=lambda analyzer, options: _found(analyzer, options).statistics,

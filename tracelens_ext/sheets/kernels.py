@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tracelens_ext.analysis.kernels import reference_kernel_summary
 from tracelens_ext.analysis.short_kernels import short_kernel_histogram, short_kernels_summary
 from tracelens_ext.analysis.timeline import total_time_ns
 from tracelens_ext.report.charts import Chart
+from tracelens_ext.report.short_names import with_short_names
 from tracelens_ext.sheets.sheet import Sheet
+from tracelens_ext.tree import UNLINKED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.sheets.options import ReportOptions
 
 KERNEL_SUMMARY = Sheet(
     name="kernel_summary",
@@ -34,7 +44,7 @@ KERNEL_SUMMARY = Sheet(
             "Kernel duration (µs)_sum",
             top=15,
             on="page",
-            unless=("kernel_categories",),
+            unless=("kernel_categories", "kernels_by_category"),
         ),
         Chart(
             "Top kernels",
@@ -65,12 +75,28 @@ SHORT_KERNEL_HISTOGRAM = Sheet(
 )
 
 
+def _short_kernels(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame:
+    table = short_kernels_summary(
+        analyzer.work,
+        options.short_kernel_threshold_us,
+        total_time_ns(analyzer.work),
+        options.topk_short_kernels,
+    )
+    if options.tracelens_sheets:
+        return table
+    if "Parent cpu_op" in table:
+        table["Parent cpu_op"] = table["Parent cpu_op"].replace("", UNLINKED)
+    return with_short_names(table, "Kernel name")
+
+
 SHORT_KERNELS_SUMMARY = Sheet(
     name="short_kernels_summary",
     shows="Short kernels by operation, arguments and name",
     columns="""
         Parent cpu_op: the innermost CPU op around the launch; else the launch's name; else empty.
             Missing when the trace has no CPU ops
+        kernel: a short name, which tells it from the others of the sheet; not with
+            `tracelens_sheets=True`
         Input dims, Input strides, Concrete Inputs: of that operation, tuples as text
         Kernel name: of kernels shorter than `short_kernel_threshold_us`
         Short Kernel duration (µs) sum: of all
@@ -78,14 +104,9 @@ SHORT_KERNELS_SUMMARY = Sheet(
         Short Kernel duration (µs) mean: of one
         Short Kernel duration (µs) percent of total time: of `total_time` of `gpu_timeline`
         """,
-    table=lambda analyzer, options: short_kernels_summary(
-        analyzer.work,
-        options.short_kernel_threshold_us,
-        total_time_ns(analyzer.work),
-        options.topk_short_kernels,
-    ),
+    table=_short_kernels,
     asked_by="short_kernel_study",
-    options=["short_kernel_threshold_us", "topk_short_kernels"],
+    options=["short_kernel_threshold_us", "topk_short_kernels", "tracelens_sheets"],
 )
 
 SHEETS = [KERNEL_SUMMARY, SHORT_KERNEL_HISTOGRAM, SHORT_KERNELS_SUMMARY]

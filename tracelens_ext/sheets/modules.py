@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
-
 from tracelens_ext.analysis.modules import has_modules
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-_INSTANCE = re.compile(r"_\d+$")  # PyTorch numbers the modules of a class
-
-
-def _classes(table: pd.DataFrame) -> pd.DataFrame:
-    """The class of each module: 24 layers of a kind are one bar, not 24."""
-    paths = table["path"].astype(str).tolist()
-    return table.assign(module=[_INSTANCE.sub("", path.rpartition("/")[2]) for path in paths])
-
 
 NN_MODULES = Sheet(
     name="nn_modules",
     shows="GPU time by nn.Module",
     columns="""
-        path: outermost module first, joined by `/`
+        path: classes, the outermost module first, joined by `/`; with `nn_module_instances=True`
+            modules, `Block_0`, `Block_1`
+        modules [modules]: how many there are of the path; not with `nn_module_instances=True`
         calls [calls]: how many
         kernels [GPU events]: launched within
         gpu_time_total_ms: busy time of those, summed over the calls
@@ -36,7 +23,10 @@ NN_MODULES = Sheet(
         backward_time_ms: in training: busy time of what autograd launched for the operations of the
             module. It runs on another thread, outside of the module, and is in no other column.
         """,
-    table=lambda analyzer, _: analyzer.get_df_nn_modules(),
+    table=lambda analyzer, options: analyzer.get_df_nn_modules(
+        instances=options.nn_module_instances
+    ),
+    options=["nn_module_instances"],
     when=[
         GPU_EVENTS,
         Condition(
@@ -49,10 +39,9 @@ NN_MODULES = Sheet(
         Chart(
             "GPU time by module class, without the modules within",
             "nn_modules",
-            "module",
+            "path",
             "gpu_time_self_ms",
             top=15,
-            prepare=_classes,
             on="page",
         )
     ],

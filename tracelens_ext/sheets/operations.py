@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
+from tracelens_ext.analysis.op_tables import METRICS
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
 
@@ -42,6 +44,42 @@ def _notes(
         )
 
 
+_DIRECT, _SUBTREE = "total_direct_kernel_time", "total_subtree_kernel_time"
+
+
+def _summary(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame:
+    table = analyzer.get_df_kernel_launchers_summary().iloc[: options.topk_ops]
+    if options.tracelens_sheets:
+        return table
+    names = [", ".join(ast.literal_eval(text)) for text in table["Categories"]]
+    order = [
+        *("name", "Categories", "Count", f"{_DIRECT}_ms", "Percentage (%)"),
+        *("Cumulative Percentage (%)", f"{_SUBTREE}_ms"),
+    ]
+    return table.assign(Categories=names)[order]
+
+
+def _unique_args(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame:
+    table = analyzer.get_df_kernel_launchers_unique_args(
+        group_by_num_kernels=options.group_by_num_kernels
+    ).iloc[: options.topk_ops]
+    if options.tracelens_sheets:
+        return table
+    # Sums are ms, as on the other sheets; what tells rows apart stands with the times.
+    for time in (_DIRECT, _SUBTREE):
+        table = table.assign(**{f"{time}_ms": table[f"{time}_sum"] / 1e3})
+        table = table.drop(columns=f"{time}_sum")
+    first = [
+        *("name", "op category", "Input Dims", "direct_kernel_count", "operation_count"),
+        *(f"{_DIRECT}_ms", "Percentage (%)", "Cumulative Percentage (%)", f"{_SUBTREE}_ms"),
+        *(f"{_DIRECT}_{metric}" for metric in METRICS),
+        *("Input type", "Input Strides", "Concrete Inputs"),
+    ]
+    first = [name for name in first if name in table]
+    last = [name for name in table if name not in first]
+    return table[[*first, *last]]
+
+
 SHEETS = [
     Sheet(
         name="ops_summary_by_category",
@@ -65,7 +103,7 @@ SHEETS = [
                 "op category",
                 "total_direct_kernel_time_ms",
                 on="page",
-                unless=("kernel_categories",),
+                unless=("gpu_time_by_category",),
             )
         ],
     ),
@@ -75,18 +113,17 @@ SHEETS = [
         columns="""
             name: the *launcher*: the nearest CPU op above the launch that is not called `execute`;
                 else the launch
-            total_direct_kernel_time_sum: busy time of what it is the launcher of
-            total_subtree_kernel_time_sum: busy time of all below it
+            total_direct_kernel_time_sum, total_subtree_kernel_time_sum: the same as `…_ms`; with
+                `tracelens_sheets=True`
             Count [operations]: how many
-            total_direct_kernel_time_ms, total_subtree_kernel_time_ms: the same as `…_sum`
-            Categories: the op categories, a list as text
+            total_direct_kernel_time_ms: busy time of what it is the launcher of
+            total_subtree_kernel_time_ms: busy time of all below it
+            Categories: the op categories; with `tracelens_sheets=True` a list as text
             Percentage (%), Cumulative Percentage (%): of the direct times of all operations
             """,
-        table=lambda analyzer, options: analyzer.get_df_kernel_launchers_summary().iloc[
-            : options.topk_ops
-        ],
+        table=_summary,
         when=[_CPU_OPS, GPU_EVENTS],
-        options=["topk_ops"],
+        options=["topk_ops", "tracelens_sheets"],
         method="get_df_kernel_launchers_summary()",
         notes=_notes,
         charts=[
@@ -97,7 +134,7 @@ SHEETS = [
                 "total_direct_kernel_time_ms",
                 top=15,
                 on="page",
-                unless=("kernel_categories", "kernel_summary"),
+                unless=("kernel_categories", "kernels_by_category", "kernel_summary"),
             )
         ],
     ),
@@ -122,17 +159,17 @@ SHEETS = [
                 total_subtree_kernel_time_std, total_subtree_kernel_time_min,
                 total_subtree_kernel_time_max, total_subtree_kernel_time_sum: over the operations;
                 `std` is that of a sample, empty for one operation
+            total_direct_kernel_time_ms, total_subtree_kernel_time_ms: the sums; with
+                `tracelens_sheets=True` `…_sum` in their place
             ex_UID: row in the trace of the first such operation, for `tree.print_subtree(…)`
             kernel_details_summary [µs]: the GPU events by name and stream, a list of dictionaries
                 as a Python literal
             trunc_kernel_details [µs]: the same with short names
             Percentage (%), Cumulative Percentage (%): of the direct times of all operations
             """,
-        table=lambda analyzer, options: analyzer.get_df_kernel_launchers_unique_args(
-            group_by_num_kernels=options.group_by_num_kernels
-        ).iloc[: options.topk_ops],
+        table=_unique_args,
         when=[_CPU_OPS, GPU_EVENTS],
-        options=["topk_ops", "group_by_num_kernels"],
+        options=["topk_ops", "group_by_num_kernels", "tracelens_sheets"],
         method="get_df_kernel_launchers_unique_args()",
     ),
 ]

@@ -37,7 +37,17 @@ class ReportOptions:
     micro_idle_thresh_us: float | None = _option(
         None, "Split idle time into holes up to this many µs and longer ones.", least=0
     )
-    kernel_summary: bool = _option(True, "Write the sheet kernel_summary.")
+    tracelens_sheets: bool = _option(
+        False, "Write TraceLens's sheets with its columns, and kernel_summary, as its scripts do."
+    )
+    kernel_summary: bool | None = _option(
+        None,
+        "Write the sheet kernel_summary.",
+        shown_default="as --tracelens-sheets",
+    )
+    nn_module_instances: bool = _option(
+        False, "In nn_modules, a row for each module and not for each class."
+    )
     short_kernel_study: bool = _option(False, "Write the sheets about short kernels.")
     short_kernel_threshold_us: float = _option(
         10, "Kernels shorter than this are short, µs.", least=0
@@ -78,6 +88,8 @@ class ReportOptions:
             if value is not None and most is not None and value > most:
                 raise UsageError(f"{each.name} is {value}; expected a {what} of at most {most}")
         user_pattern(self.annotation, "annotation")
+        if self.kernel_summary is None:
+            object.__setattr__(self, "kernel_summary", self.tracelens_sheets)
         if self.annotation is not None:
             object.__setattr__(self, "iterations", True)
 
@@ -95,9 +107,14 @@ def takes_report_options(function: _Function) -> _Function:
             f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=types[f.name]
         )
         for f in fields(ReportOptions)
+        if f.name not in signature.parameters
     ]
     function.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
-    lines = [f"        {f.name}: {f.metadata['meaning']}\n" for f in fields(ReportOptions)]
+    lines = [
+        f"        {f.name}: {f.metadata['meaning']}\n"
+        for f in fields(ReportOptions)
+        if f.name not in signature.parameters
+    ]
     head, _, tail = (function.__doc__ or "").partition("        options: ")
     function.__doc__ = head + "".join(lines) + tail.partition("\n")[2]
     return function

@@ -11,7 +11,7 @@ from tracelens_ext.hooks import PluginAnswerError, default_registry
 from tracelens_ext.hooks.guard import call_within, time_limit
 from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format
-from tracelens_ext.report.report import Report, check_places, write_report
+from tracelens_ext.report.report import Answer, Report, check_places, write_report
 from tracelens_ext.sheets.options import ReportOptions, takes_report_options
 from tracelens_ext.sheets.plugin_tables import plugin_tables
 from tracelens_ext.sheets.sheet import offered_sheets
@@ -76,8 +76,23 @@ def build_perf_report(
     for offered in sheets:
         notes += _within_limits(registry, offered, partial(_notes, analyzer, chosen, tables)) or ()
     notes += [f"Plugin {problem}" for problem in analyzer.problems]
-    descriptions = {offered.item.name: offered.item.shows for offered in sheets}
-    return Report(_TITLE, tables, facts, notes, descriptions, charts, page_tables)
+    shown = {offered.item.name: offered.item for offered in sheets}
+    everything = {**tables, **page_tables}
+    return Report(
+        _TITLE,
+        tables,
+        facts,
+        notes,
+        {name: sheet.shows for name, sheet in shown.items()},
+        charts,
+        page_tables,
+        units={name: shown[name].units(everything[name]) for name in everything if name in shown},
+        answers=[
+            Answer(sheet.answer, name, [c for c in sheet.answer_columns if c in tables[name]])
+            for name, sheet in shown.items()
+            if sheet.answer and len(tables.get(name, ()))
+        ],
+    )
 
 
 def _within_limits(
@@ -134,6 +149,7 @@ def generate_perf_report_pytorch(
     without_packs: Sequence[str] = (),
     salvage: bool = False,
     gpu_arch_json_path: str | os.PathLike[str] | None = None,
+    tracelens_sheets: bool = True,
     **options: Any,  # noqa: ANN401
 ) -> dict[str, pd.DataFrame]:
     """Analyse a PyTorch profiler trace and write the report.
@@ -153,6 +169,7 @@ def generate_perf_report_pytorch(
         salvage: whether the events before the place where a file is cut off or damaged are
             analysed; the notes of the report say what is lost.
         gpu_arch_json_path: TraceLens's description of a GPU; the same as `device_peaks`.
+        tracelens_sheets: whether the sheets that TraceLens has too are as there, or for reading.
         options: fields of `ReportOptions`.
 
     Returns:
@@ -168,7 +185,7 @@ def generate_perf_report_pytorch(
 
     if gpu_arch_json_path is not None:
         options.setdefault("device_peaks", str(gpu_arch_json_path))
-    chosen = ReportOptions(**options)
+    chosen = ReportOptions(tracelens_sheets=tracelens_sheets, **options)
     places: dict[Path, Format] = {}
     if output_csvs_dir is not None:
         places[Path(output_csvs_dir)] = Format.csv

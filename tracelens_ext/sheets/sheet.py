@@ -71,7 +71,10 @@ class Sheet:
         charts: what to draw of the table. A chart whose columns the table lacks is left out.
         notes: what the reader should know, a sentence each, given the tables of the report.
         on_every_page: whether a page for browsers has the table even if it is not asked for.
-        method: the call on `TreePerfAnalyzer` that gives the same table, if there is one.
+        method: the call on `TreePerfAnalyzer` that gives the same numbers, if there is one.
+        answer: the heading under which the first sheet of a workbook, and the terminal, show its
+            first rows; empty if they do not.
+        answer_columns: the columns that are shown there, where the table has them.
     """
 
     name: str
@@ -87,6 +90,8 @@ class Sheet:
     ] = lambda *_: ()
     on_every_page: bool = False
     method: str = ""
+    answer: str = ""
+    answer_columns: Sequence[str] = ()
 
     def described_columns(self) -> list[Column]:
         """The columns, one by one.
@@ -104,6 +109,14 @@ class Sheet:
                 Column(name, meaning, unit or unit_of(name).symbol) for name in names.split(", ")
             ]
         return described
+
+    def units(self, table: pd.DataFrame) -> dict[str, str]:
+        """The unit of each column of its table, by name; empty for none."""
+        described = self.described_columns()
+        return {
+            name: next((column.unit for column in described if column.matches(name)), "")
+            for name in map(str, table.columns)
+        }
 
     def is_asked_for(self, options: ReportOptions) -> bool:
         """Whether the options ask for it."""

@@ -33,6 +33,8 @@ GPU_TIMELINE = Sheet(
     table=lambda analyzer, options: analyzer.get_df_gpu_timeline(options.micro_idle_thresh_us),
     options=["micro_idle_thresh_us"],
     method="get_df_gpu_timeline()",
+    answer="GPU timeline",
+    answer_columns=("device", "type", "time ms", "percent"),
     charts=[
         Chart(
             "GPU timeline",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from tracelens_ext.report.short_names import with_short_names
 from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
 
 UNLINKED_KERNELS = Sheet(
     name="unlinked_kernels",
     shows="GPU events whose launch is not in the trace",
     columns="""
-        kernel_name: as the trace has it
+        kernel: a short name, which tells it from the others of the sheet
         kernel_category: of the kernel, by its name; when categories are on
         kind: `kernel`, `memcpy` or `memset`
         reason: `launch not in the trace` (as when the profiler started between launch and kernel)
@@ -20,8 +21,9 @@ UNLINKED_KERNELS = Sheet(
         % of GPU time: of all summed durations
         first_start_ms: since the trace's first event
         last_end_ms: likewise; all early means that the profiler started late
+        kernel_name: as the trace has it
         """,
-    table=lambda analyzer, _: analyzer.get_df_unlinked_kernels(),
+    table=lambda analyzer, _: with_short_names(analyzer.get_df_unlinked_kernels()),
     when=[
         GPU_EVENTS,
         Condition(
