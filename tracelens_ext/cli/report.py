@@ -217,7 +217,7 @@ class Run:
         from tracelens_ext.sheets.report import build_perf_report
 
         check_places(places, inputs, force=self.force)
-        analyzer = analyze(trace, self.options)
+        analyzer = analyze(trace, self.options, tells_dropped=False)
         options, for_page = self.report_options, self.wanted.html is not None
         result = build_perf_report(analyzer, options, for_page=for_page)
         measured = None
