@@ -39,8 +39,15 @@ class AnalysisOptions:
             raise UsageError("--maps needs --categorizer ENGINE:MODEL, which names one of them")
 
 
-def analyze(trace: Path, options: AnalysisOptions) -> TreePerfAnalyzer:
+def analyze(
+    trace: Path, options: AnalysisOptions, *, tells_dropped: bool = True
+) -> TreePerfAnalyzer:
     """Read and analyse a trace.
+
+    Args:
+        trace: its file.
+        options: how.
+        tells_dropped: whether standard error has events that could not be used; a report has them.
 
     Raises:
         TraceError: the trace cannot be analysed.
@@ -64,7 +71,8 @@ def analyze(trace: Path, options: AnalysisOptions) -> TreePerfAnalyzer:
             progress=progress,
             cache=chosen_cache(),
         )
-    tell_dropped(trace, analyzer.trace)
+    if tells_dropped:
+        tell_dropped(trace, analyzer.trace)
     if read_settings().salvage:
         for note in analyzer.trace.provenance.notes:
             say(f"tracelens-ext: {trace}: {note}", error=True)

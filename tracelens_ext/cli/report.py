@@ -212,7 +212,7 @@ class Run:
 
         for note in check_places(places, inputs, force=self.force):
             say(f"tracelens-ext: {note}", error=True)
-        analyzer = analyze(trace, self.options)
+        analyzer = analyze(trace, self.options, tells_dropped=False)
         options, for_page = self.report_options, self.wanted.html is not None
         result = build_perf_report(analyzer, options, for_page=for_page)
         measured = None
