@@ -183,7 +183,7 @@ def test_the_default_report_is_for_reading(trace: Path) -> None:
     assert (kernels.columns[0], kernels.columns[-1]) == ("kernel", "kernel_name")
     assert kernels["kernel"].nunique() == kernels["kernel_name"].nunique()
     operations = report.sheets["ops_summary"]
-    assert not [name for name in operations if name.endswith("_sum")]
+    assert not [name for name in operations if str(name).endswith("_sum")]
     assert not operations["Categories"].str.contains("[", regex=False).any()
     arguments = list(report.sheets["ops_unique_args"])
     assert arguments.index("total_direct_kernel_time_ms") < arguments.index("process_name")
