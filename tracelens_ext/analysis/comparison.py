@@ -301,8 +301,8 @@ def _report_notes(comparison: Comparison) -> list[str]:
     if "TraceLens" in makers and len(makers) > 1:
         notes.append(
             "TraceLens's timeline leaves out GPU events without a launch, as ours does with"
-            " --no-unlinked-kernels; it files some operations, such as those of flash attention,"
-            " under `other`."
+            " --exclude-unlinked-kernels. It files some operations, such as those of flash"
+            " attention, under `other`."
         )
     return notes + [
         f"{letter}: {note}." for letter, measured in comparison.named for note in measured.notes
