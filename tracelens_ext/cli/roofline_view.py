@@ -6,7 +6,8 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from tracelens_ext.cli.kernel_view import show_lines
-from tracelens_ext.report.terminal import cut_middle, frame_table, name_text, safe_text
+from tracelens_ext.report.short_names import cut_middle
+from tracelens_ext.report.terminal import frame_table, name_text, safe_text
 from tracelens_ext.roofline.shapes import shape_text
 from tracelens_ext.roofline.summary import modelled
 from tracelens_ext.trace import NS_PER_MS
