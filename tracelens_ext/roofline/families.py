@@ -13,8 +13,8 @@ from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens_ext.trace import Float64Array
     from tracelens_ext.roofline.table import Roofline
+    from tracelens_ext.trace import Float64Array
 
 #: Families with a sheet of their own, and the parameters of their models.
 FAMILIES: Final = {
