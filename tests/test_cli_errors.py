@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from make_trace import cuda_graph_example, short_demo
+from make_trace import short_demo
 
 from tracelens_ext.cli import run
 

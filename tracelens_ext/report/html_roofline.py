@@ -116,7 +116,11 @@ def _roofs(
     if not memory:
         return []
     lines: list[dict[str, object]] = []
-    for name, peak in peaks.items():
+    by_peak: dict[float, list[str]] = {}
+    for name, peak in peaks.items():  # types with one peak have one line
+        by_peak.setdefault(peak, []).append(name)
+    for peak, names in by_peak.items():
+        name = ", ".join(names)
         places = [across[0], peak / memory, across[1]]
         lines.append(
             {

@@ -218,7 +218,7 @@ def advice(work: GpuWork, roofline: Roofline) -> list[str]:
     if unlinked >= _MANY_UNLINKED:
         notes.append(
             f"{unlinked:.1f} % of the GPU time has no launch in the trace: it belongs to no"
-            " operation, and is not here."
+            " operation, and is not in the roofline."
         )
     if not roofline.has_shapes and roofline.rows:
         notes.append(
