@@ -16,11 +16,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _EXTENSION = "write a plugin (docs/plugins.md)"
 _TREE = "leave it out; the call tree is made here"
-<<<<<<< HEAD
-_PEAKS = "leave it out; these tables need no peaks of the device"
-=======
 _PEAKS = "give device_peaks to the report, or to get_df_roofline()"
->>>>>>> h_roofline
 #: Keyword of TraceLens → what to do instead. Those that a function here takes are its own.
 _INSTEAD = {
     "arch": _PEAKS,
