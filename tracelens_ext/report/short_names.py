@@ -51,7 +51,7 @@ def told_apart(texts: Sequence[str], width: int, mark: str = "…") -> list[str]
     open_groups = _alike(labels, labels)
     while open_groups:
         group = open_groups.pop()
-        differ_at = len(commonprefix(group))
+        differ_at = len(commonprefix(group))  # noqa: RUF071  # texts, not paths
         for text in group:
             labels[text] = _with_difference(text, differ_at, width, mark)
         open_groups += [part for part in _alike(labels, group) if len(part) < len(group)]

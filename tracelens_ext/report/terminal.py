@@ -72,8 +72,8 @@ class FrameTable:
     """A rich renderable of a DataFrame that fits the width it is given.
 
     Made by `frame_table`. Rendered, it keeps every number whole, cuts texts in the middle with
-    `…`, different ones differently, and says below the table which columns and how many rows are not
-    shown.
+    `…`, different ones differently, and says below the table which columns and how many rows are
+    not shown.
     """
 
     def __init__(
