@@ -195,3 +195,31 @@ def test_the_own_name_of_a_kernel_is_what_stands_before_its_arguments() -> None:
     assert found == [True, True, False, False, False]
     with pytest.raises(RuleError, match="unless: is about the kernel's own name"):
         parse_pack({"rule": [{"category": "A", "pattern": "a", "unless": "b"}]})
+
+
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        (
+            "pattern = '" + "|".join(f"k{n:06}" for n in range(300_000)) + "'",
+            "2,399,999 characters",
+        ),
+        ("pattern = '(((a{1000}){1000}){1000}){1000}'", "repeats its parts 1e+12 times"),
+        ("pattern = 'a'\npriority = " + "1" * 5000, "holds a number that is too long"),
+    ],
+    ids=["alternation", "repeats", "digits"],
+)
+def test_what_would_take_minutes_is_refused(tmp_path: Path, rule: str, problem: str) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text(f"[[rule]]\ncategory = 'X'\n{rule}\n")
+    with pytest.raises(RuleError) as caught:
+        load_pack(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert problem in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_pack_of_too_many_rules_is_refused() -> None:
+    rules = [{"category": "X", "pattern": "a"}] * 10_001
+    with pytest.raises(RuleError, match="at most 10,000 rules, got 10,001"):
+        parse_pack({"rule": rules})

@@ -9,7 +9,7 @@ import pytest
 from categorize_helpers import registry
 
 from tracelens_ext.categorize import KernelCategorizer, load_maps
-from tracelens_ext.categorize.maps import pack_from_mapping, substring_pack
+from tracelens_ext.categorize.maps import load_map_file, pack_from_mapping, substring_pack
 from tracelens_ext.errors import RuleError, UsageError
 
 if TYPE_CHECKING:
@@ -194,3 +194,12 @@ def test_a_key_that_occurs_twice_is_refused_by_name(tmp_path: Path) -> None:
         load_maps(path)
     with pytest.raises(RuleError, match="the key 'gemm' occurs twice; case does not matter"):
         substring_pack({"GEMM": "a", "gemm": "b"})
+
+
+def test_maps_are_bounded(tmp_path: Path) -> None:
+    with pytest.raises(RuleError, match="at most 5,000 keys, got 5,001"):
+        substring_pack({f"key{n:06}": "c" for n in range(5_001)})
+    path = tmp_path / "map.json"
+    path.write_text('{"e": {"m": {"a": ' + "1" * 5000 + "}}}")
+    with pytest.raises(RuleError, match="holds a number that is too long"):
+        load_map_file(path)

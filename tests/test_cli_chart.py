@@ -20,7 +20,12 @@ from report_html_helpers import HOSTILE, read_page
 
 from tracelens_ext.chart.engines import known_models
 from tracelens_ext.cli import run
-from tracelens_ext.report.manifest import MANIFEST, manifest_files
+from tracelens_ext.report.manifest import (
+    MANIFEST,
+    manifest_files,
+    unfinished_note,
+    write_manifest,
+)
 
 SHARED = ROOT.parent / "shared"
 TWO_GPUS = SHARED / "nsys" / "two_gpu_training.sqlite"
@@ -240,6 +245,23 @@ def test_tables_of_a_report_in_the_same_folder_stay() -> None:
     assert chart("run2.sqlite,vllm,llama,1", "-q", "--out-dir", "x") == 0
     assert {path.name for path in Path("x").glob("*.csv")} == before | {"result.csv"}
     assert {"result.csv", *before} <= set(manifest_files("x"))
+
+
+def test_an_unfinished_folder_is_told_and_mended(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a run leaves it that is killed between two renames."""
+    for command in (
+        ["chart", "run2.sqlite,vllm,llama,1", "-q", "--out-dir", "x"],
+        ["report", "demo.json.gz", "--csv-dir", "x", "-q"],
+        ["nsys", "stats", "demo.json.gz", "--iterations", "1", "--csv", "x", "-q"],
+        ["compare", "demo.json.gz", "demo.json.gz", "--format", "csv", "-o", "x", "-q"],
+    ):
+        assert run(command) == 0
+        assert "two reports" not in capsys.readouterr().err
+        write_manifest(Path("x"), manifest_files("x"), unfinished=True)
+        assert run(command) == 0
+        told = capsys.readouterr().err
+        assert "x: a run was killed while it put its files in place" in told
+        assert unfinished_note("x") == []
 
 
 def test_an_input_called_as_an_output_is_safe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -230,3 +230,38 @@ def test_nothing_is_drawn_on_a_stderr_that_is_no_terminal(tmp_path: Path) -> Non
     )
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others heed no such limit")
+def test_too_small_a_limit_of_memory_is_a_line(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text("{}")
+    script = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (100 << 20,) * 2)"
+        "; from tracelens_ext.cli import main; main(['kernels', sys.argv[1]])"
+    )
+    command = [sys.executable, "-c", script, str(trace)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"tracelens-ext: {trace}: cannot be analysed in so little memory (ulimit -v);"
+        " allow 256 MB at least\n"
+    )
+
+
+def test_too_little_memory_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    trace = tmp_path / "trace.json"
+    trace.write_text("{}")
+    for place in ("tracelens_ext.readers.kineto.reader.read", "tracelens_ext.cli.load.analyze"):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, no_memory)
+            assert run(["kernels", str(trace), "--no-cache"]) == 1
+        said = capfd.readouterr().err
+        assert said.startswith(f"tracelens-ext: {trace}: there is not enough memory for ")
+        assert said.count("\n") == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import time
 import tracemalloc
 from typing import Any
 
@@ -16,6 +17,7 @@ from make_trace import LAYOUTS, Document, cuda_graph_example, kineto_layout, one
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.kineto import json_events
 from tracelens_ext.readers.kineto.json_events import EventStream
 from tracelens_ext.readers.source import ByteSource
 
@@ -421,3 +423,36 @@ def test_a_number_of_too_many_digits() -> None:
     text = '{"traceEvents": [' + json.dumps(EVENT) + '], "x": ' + "1" * 5000 + "}"
     with pytest.raises(TraceFormatError, match="number that is too long"):
         events_of(text.encode())
+
+
+@pytest.mark.parametrize("events", ["1," * 200_000 + "1", "{}," * 100_000 + "{}"])
+def test_what_is_no_event_takes_no_minutes(events: str) -> None:
+    """A tenth of what an attacker sent; the time was quadratic, or 25 µs for each."""
+    before = time.process_time()
+    with pytest.raises(TraceFormatError, match="holds no event"):
+        read_trace(io.BytesIO(f'{{"traceEvents": [{events}]}}'.encode()))
+    assert time.process_time() - before < 2
+
+
+def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_events, "_MOST_EVENT_BYTES", 1 << 21)
+    for text in ('{"traceEvents": [{"name": "%s"}]}', '{"x": "%s", "traceEvents": []}'):
+        with pytest.raises(TraceFormatError, match="holds more than 64 MB of text"):
+            read_trace(io.BytesIO((text % ("a" * (1 << 23))).encode()))
+
+
+@pytest.mark.parametrize(
+    ("text", "worthwhile"),
+    [
+        ('{"traceEvents": [', False),
+        ('{"traceEvents": [{"ph": "X"', False),
+        ('{"traceEvents": [oops', False),
+        ('{"traceEvents": [], "x": ', False),
+        ('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1}, {"ph', True),
+        ('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1}, oops', True),
+    ],
+)
+def test_salvage_is_suggested_where_it_finds_events(text: str, worthwhile: bool) -> None:
+    with pytest.raises(TraceFormatError) as caught:
+        read_trace(io.BytesIO(text.encode()))
+    assert ("--salvage" in caught.value.remedy) == worthwhile

@@ -8,12 +8,15 @@ import io
 import json
 import lzma
 import sqlite3
+import tarfile
 import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from make_trace import TraceMaker
 from refusal_helpers import refused
 
+from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers import read_trace
 
 if TYPE_CHECKING:
@@ -139,3 +142,31 @@ def test_what_is_no_source_at_all(source: Any) -> None:
 def test_a_bare_list_of_events_is_a_document() -> None:
     event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2}
     assert read_trace([event]).names == ["k"]
+
+
+TEXT = '{"traceEvents": [{"ph": "X", "name": "a"}]}'
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+def test_other_encodings_are_named(encoding: str) -> None:
+    assert f"is {encoding[:6].upper()} text; save it as UTF-8" in refused(TEXT.encode(encoding))
+
+
+def test_tar_archives_are_named() -> None:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as file:
+        file.addfile(tarfile.TarInfo("trace.json"))
+    for data in (held.getvalue(), gzip.compress(held.getvalue())):
+        assert "is a tar archive, not a trace; unpack it" in refused(data)
+
+
+def test_json_lines_are_named() -> None:
+    assert "is JSON lines" in refused(b'{"ph": "X", "name": "a"}\n{"ph": "X", "name": "b"}\n')
+
+
+def test_more_devices_than_any_machine_has() -> None:
+    maker = TraceMaker()
+    for device in range(129):
+        maker.gpu("kernel", "k", device, 1, device=device)
+    with pytest.raises(TraceFormatError, match="GPU events of 129 devices"):
+        read_trace(maker.document())

@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens_ext.cli.signals import Stopping
@@ -19,6 +20,9 @@ _INTERRUPTED = 130  # typer answers it too
 #: by default a fifth of a small trace's time goes into looking. Importing the libraries alone makes
 #: fewer than this.
 _OBJECTS_BEFORE_COLLECTION = 200_000
+_LEAST_MEMORY = 1 << 28
+_CRAMPED = "cannot be analysed in so little memory (ulimit -v); allow 256 MB at least"
+_NO_MEMORY = "there is not enough memory for this; free some, or analyse less at once"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -27,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: what follows the program's name, `sys.argv[1:]` unless given.
     """
+    # Threads for matrices, of which there are none here, need memory, and SIGINT if they get none.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     stopping = Stopping()
     stopping.listen()
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
@@ -60,6 +66,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     from tracelens_ext.cli.app import app
     from tracelens_ext.errors import TracelensError
 
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if _is_cramped() and not {"--help", "--version"} & set(given):
+        sys.stderr.write(f"tracelens-ext: {_file_in(given)}{_CRAMPED}\n")
+        return 1
     try:
         outcome = app(
             args=list(arguments) if arguments is not None else None,
@@ -71,7 +81,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except TracelensError as error:
         return _fail(str(error), error.exit_code)
     except MemoryError:
-        return _fail("there is not enough memory for this; free some, or analyse less at once", 1)
+        return _fail(f"{_file_in(given)}{_NO_MEMORY}", 1)
     except BrokenPipeError:
         _abandon_output()
         return 1
@@ -86,6 +96,8 @@ def _run(arguments: Sequence[str] | None) -> int:
             return code
         if os.environ.get(DEBUG_VARIABLE):
             raise
+        if isinstance(error, ImportError) and "failed to map segment" in str(error):
+            return _fail(f"{_file_in(given)}{_NO_MEMORY}", 1)
         detail = " ".join(str(error).split())
         return _fail(
             f"internal error: {type(error).__name__}: {detail}; this is a bug: please report it"
@@ -93,6 +105,22 @@ def _run(arguments: Sequence[str] | None) -> int:
             1,
         )
     return outcome if isinstance(outcome, int) else 0
+
+
+def _is_cramped() -> bool:
+    """Whether the memory of the process is limited to less than the libraries need."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        return False
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return limit != resource.RLIM_INFINITY and limit < _LEAST_MEMORY
+
+
+def _file_in(arguments: Sequence[str]) -> str:
+    """The first file that arguments name, for the beginning of a message."""
+    named = next((each for each in arguments if Path(each).is_file()), None)
+    return f"{named}: " if named else ""
 
 
 def _abandon_output() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens_ext.cli.messages import say
-from tracelens_ext.errors import TraceFormatError, UsageError
+from tracelens_ext.errors import TraceError, TraceFormatError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -94,6 +94,9 @@ def reading(trace: Path) -> Iterator[Callable[[int, int | None], None] | None]:
     except TraceFormatError:
         show_problems(default_registry().problems, set())
         raise
+    except MemoryError:
+        problem = "there is not enough memory for it"
+        raise TraceError(trace, problem, "free some, or analyse less at once") from None
 
 
 def show_problems(problems: Sequence[str], told: set[str]) -> None:

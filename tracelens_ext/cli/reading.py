@@ -26,8 +26,8 @@ MaxBytes = Annotated[
     typer.Option(
         "--max-bytes",
         metavar="SIZE",
-        help="Refuse more text than this, unpacked, such as 5GB.  [default: 64GB, or 200 times"
-        " the file beyond 1GB]",
+        help="Refuse more text than this, unpacked, such as 5GB.  [default: 64GB, or 100 times"
+        " the file beyond 200MB]",
         show_default=False,
     ),
 ]

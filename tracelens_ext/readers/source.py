@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +18,7 @@ from tracelens_ext.errors import (
     TraceTooLargeError,
 )
 from tracelens_ext.readers import gunzip
-from tracelens_ext.settings import read_settings, size_text
+from tracelens_ext.settings import read_settings, reading_with, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,8 +31,11 @@ _FILE_BUFFER = 1 << 18
 #: Most text that a file may hold unless the user says so, bytes; gzipped, when it is beyond
 #: `_ALWAYS_BYTES`, also at most so many times the file. Profilers' traces shrink 10 to 30 times.
 _MOST_BYTES, _ALWAYS_BYTES, _MOST_TIMES = 64 * 10**9, 2 * 10**8, 100
+_AGAIN = "copy or record the file again"
 #: What the user can do to get the events before the damage.
 SALVAGE = "analyse what comes before that with --salvage"
+_LOOKED_AT = 1 << 16
+_AN_EVENT = re.compile(rb'"ph"\s*:\s*"[^{}]*(?:\{[^{}]*\}[^{}]*)?\}')
 
 
 class Readable(Protocol):
@@ -215,13 +219,13 @@ class ByteSource:
             raise TraceCutOffError(
                 self.path,
                 f"the gzip stream ends in the middle (after {self._unpacked:,} bytes of text)",
-                f"copy or record the file again, or {SALVAGE}",
+                _AGAIN,
             ) from None
         except self._gunzip_errors as error:
             raise TraceCutOffError(
                 self.path,
                 f"the gzip stream is damaged after {self._unpacked:,} bytes of text ({error})",
-                f"copy or record the file again, or {SALVAGE}",
+                f"{_AGAIN}, or {SALVAGE}" if self._has_events_before_damage() else _AGAIN,
             ) from None
         except UnicodeDecodeError:
             raise TraceFormatError(
@@ -231,6 +235,14 @@ class ByteSource:
             raise TraceNotFoundError(
                 self.path, f"cannot be read ({error.strerror or error})", "check the file"
             ) from None
+
+    def _has_events_before_damage(self) -> bool:
+        """Whether a stream of which not one byte was given gives events when it is salvaged."""
+        if self.file is None or self._salvage or self._unpacked:
+            return False
+        with suppress(TraceError), reading_with(salvage=True), ByteSource(self.file) as again:
+            return _AN_EVENT.search(again.peek(_LOOKED_AT)) is not None
+        return False
 
     def _position(self) -> int:
         try:

@@ -14,10 +14,17 @@ if TYPE_CHECKING:
 
     from tracelens_ext.trace import Trace
 
+_UNPACK = "unpack it and give one trace of it"
+_TAR_PLACE = slice(257, 263)
+#: How text in other encodings begins: with a byte order mark, or with a bracket.
+_ENCODINGS = (
+    ((b"\xff\xfe\0\0", b"\0\0\xfe\xff", b"{\0\0\0", b"[\0\0\0", b"\0\0\0"), "UTF-32"),
+    ((b"\xff\xfe", b"\xfe\xff", b"{\0", b"[\0", b"\0{", b"\0["), "UTF-16"),
+)
 #: First bytes of a file → what it is, and what to do; nothing but to give another file if empty.
 _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "gzipped twice", "unpack it once with gunzip"),
-    (b"PK\x03\x04", "a zip archive", "unpack it and give one trace of it"),
+    (b"PK\x03\x04", "a zip archive", _UNPACK),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it with `zstd -d`"),
     (b"BZh", "compressed with bzip2", "unpack it with bunzip2"),
     (b"\xfd7zXZ", "compressed with xz", "unpack it with unxz"),
@@ -47,11 +54,23 @@ def one_line(text: str) -> str:
     return line if len(line) <= _MOST_QUOTED else f"{line[:_MOST_QUOTED]}…"
 
 
+def encoding_of(head: bytes) -> str | None:
+    """`UTF-16` or `UTF-32` if a file begins as such text does; None of any other."""
+    for marks, name in _ENCODINGS:
+        if head.startswith(marks):
+            return name
+    return None
+
+
 def refuse_bytes(path: str, head: bytes, formats: Sequence[str]) -> TraceFormatError:
     """The error for a file that no reader recognises."""
     text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
     if not text:
         return TraceFormatError(path, "is empty", "record the trace again")
+    if encoding := encoding_of(head):
+        return TraceFormatError(path, f"is {encoding} text", "save it as UTF-8")
+    if head[_TAR_PLACE].startswith(b"ustar"):
+        return TraceFormatError(path, "is a tar archive, not a trace", f"{_UNPACK} (`tar -xf`)")
     expected = "expected " + ", or ".join(formats)
     for magic, what, remedy in _MAGIC:
         if text.startswith(magic):

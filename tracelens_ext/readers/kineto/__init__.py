@@ -22,7 +22,8 @@ class KinetoReader(Reader):
 
     def recognises(self, path: Path, head: bytes) -> bool:  # noqa: ARG002
         """Whether a file begins as a JSON object or list does."""
-        return head.lstrip(b" \t\r\n\xef\xbb\xbf").startswith((b"{", b"["))
+        text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
+        return text.startswith((b"{", b"[")) and text[1:2] != b"\0"  # which UTF-16 has there
 
     def read_source(self, source: ByteSource) -> Trace:
         """Read a document."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 import msgspec
@@ -51,6 +52,7 @@ class EventDecoder(Protocol[E]):
 SLICE_BYTES = 1 << 20
 _MEMBER_BYTES = 1 << 13  # read at a time outside the array
 _SMALL = 1 << 14  # below this a refused slice is walked rather than halved
+_MOST_LOOKED_AT = 1 << 16
 _WINDOW = 1 << 13  # how far back from the end of a slice a cut is looked for first
 _VALUE_WINDOW = 1 << 8  # how much text is tried first for a value outside of the array
 #: No profiler writes so much text in one event, or beside the events.
@@ -119,6 +121,7 @@ class EventStream(Generic[E]):
         self._at_end = False
         self._cut = _ANY_CUT
         self._count = 0
+        self._found_some = False  # in the slice that is being read
         self.members: dict[str, object] = {}
         self.found_events = False
 
@@ -126,10 +129,20 @@ class EventStream(Generic[E]):
         try:
             yield from self._document()
         except TraceFormatError as error:
+            if not self._salvage and self._holds_events():
+                remedy = f"{error.remedy}, or {SALVAGE}"
+                raise type(error)(error.path, error.problem, remedy) from None
             if not self._salvage or not self.found_events:
                 raise
             self.damage = error
         self.damage = self._source.damage or self.damage
+
+    def _holds_events(self) -> bool:
+        """Whether an event was found, or is in what was read before the error."""
+        if self.found_events and not self._count:
+            with suppress(TraceError):
+                self._walk(self._rest[:_MOST_LOOKED_AT], self.place)
+        return bool(self._count) or self._found_some
 
     @property
     def place(self) -> int:
@@ -146,6 +159,9 @@ class EventStream(Generic[E]):
             yield from self._object()
         else:
             self._refuse("is not JSON", "give a trace that a profiler wrote as .json or .json.gz")
+        if self._next_byte() == opening == b"{" and self.members and not self.found_events:
+            problem = "is JSON lines, a document each, and not one document"
+            self._refuse(problem, "write the events as one list, with commas between them")
         if self._next_byte():
             self._refuse("has more data after the end of the JSON document", _REMEDY_DAMAGED)
 
@@ -353,7 +369,9 @@ class EventStream(Generic[E]):
         mended = text
         for _ in range(2):
             try:
-                return self._decoder.decode(mended), len(text) - 2, False
+                events = self._decoder.decode(mended)
+                self._found_some = self._found_some or bool(events)
+                return events, len(text) - 2, False
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 mended = mend_bytes(text)
                 if mended is text:
@@ -383,7 +401,8 @@ class EventStream(Generic[E]):
             start = end = json.position
             while len(values) < _EVENTS_AT_ONCE and not (ended := json.ends_array()):
                 try:
-                    values.append(self._next_value(json, text, base))
+                    values.append(value := self._next_value(json, text, base))
+                    self._found_some = self._found_some or isinstance(value, dict)
                 except IncompleteError:
                     stopped = True
                     break
@@ -417,16 +436,13 @@ class EventStream(Generic[E]):
         if not self._salvage:
             # Text out of a damaged gzip stream is no fault of the JSON's.
             self._source.check_rest()
-        if self.found_events:
-            remedy = f"{remedy}, or {SALVAGE}"
         raise TraceFormatError(self._source.path, problem, remedy) from None
 
     def _cut_off(self) -> NoReturn:
-        remedy = "copy or record the file again"
         raise TraceCutOffError(
             self._source.path,
             f"the JSON ends in the middle, after {self._count:,} events",
-            f"{remedy}, or {SALVAGE}" if self.found_events else remedy,
+            "copy or record the file again",
         ) from None
 
 

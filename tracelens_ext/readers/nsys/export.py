@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tempfile
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens_ext.cache.store import TraceCache
+_TROUBLE = re.compile(
+    r"error|fail|cannot|can't|could not|unable|invalid|corrupt|unsupported|not supported|no such"
+    r"|denied|not found|newer|version|what\(\)",
+    re.IGNORECASE,
+)
 
 
 @contextmanager
@@ -76,7 +82,7 @@ def _export(path: str, made: Path) -> None:
     except OSError as error:
         raise _failed(path, f"{program} cannot be run ({error.strerror or error})") from None
     if done.returncode != 0:
-        said = _last_line(done.stderr) or _last_line(done.stdout) or "it says nothing"
+        said = _telling(done.stderr) or _telling(done.stdout) or "it says nothing"
         raise _failed(path, f"`nsys export` failed with exit code {done.returncode} ({said})")
     if not made.is_file():
         raise _failed(path, "`nsys export` wrote no database")
@@ -109,6 +115,8 @@ def _failed(path: str, why: str) -> TraceFormatError:
     )
 
 
-def _last_line(output: bytes) -> str:
+def _telling(output: bytes) -> str:
+    """What a program said went wrong: its lines about errors, else its last line."""
     lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
-    return one_line(lines[-1]) if lines else ""
+    telling = [line.strip() for line in lines if _TROUBLE.search(line)]
+    return one_line("; ".join(dict.fromkeys(telling or lines[-1:])))
