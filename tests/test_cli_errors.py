@@ -150,7 +150,7 @@ def _cpu_only() -> bytes:
 @pytest.mark.parametrize(
     ("make", "sheets", "absent"),
     [
-        (_gpu_only, {"gpu_timeline", "kernel_summary"}, "Parent cpu_op"),
+        (_gpu_only, {"gpu_timeline", "kernels_by_category"}, "Input Dims"),
         (_cpu_only, {"cpu_ops"}, "Kernel name"),
     ],
 )

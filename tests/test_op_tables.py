@@ -97,7 +97,7 @@ def test_packs_of_the_user_categorise_operations_everywhere(tmp_path: Path) -> N
         "['elementwise']",
     }
     assert "Mine" in set(analyzer.get_df_kernel_launchers_unique_args()["op category"])
-    report = build_perf_report(analyzer)
+    report = build_perf_report(analyzer, tracelens_sheets=True)
     for sheet, column in (
         ("ops_summary_by_category", "op category"),
         ("kernel_summary", "Parent op category"),

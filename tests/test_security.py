@@ -189,8 +189,8 @@ def test_csv_keeps_names_as_they_are(hostile: Path, tmp_path: Path) -> None:
     import pandas as pd
 
     assert run(["report", str(hostile), "--csv-dir", str(tmp_path / "csv"), "--quiet"]) == 0
-    table = pd.read_csv(tmp_path / "csv" / "kernel_summary.csv")
-    assert HOSTILE in set(table["Kernel name"])
+    table = pd.read_csv(tmp_path / "csv" / "kernels_by_category.csv")
+    assert HOSTILE in set(table["kernel_name"])
 
 
 def test_json_keeps_names_and_escapes_them() -> None:

@@ -281,7 +281,7 @@ def test_the_report_has_its_sheets(real: Real) -> None:
         assert list(report.sheets) == ["cpu_ops"]
         assert not report.sheets["cpu_ops"].empty
         return
-    for sheet in ("gpu_timeline", "kernel_summary", "kernels_by_category", "kernel_categories"):
+    for sheet in ("gpu_timeline", "gpu_time_by_category", "kernels_by_category"):
         assert not report.sheets[sheet].empty
 
 

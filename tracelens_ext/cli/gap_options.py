@@ -48,8 +48,7 @@ PStepBy = Annotated[
     StepBy | None,
     typer.Option(
         "--pstep-by",
-        help="GPU work of --pstep N: launch, what was launched in the step; time, what started on"
-        " the GPU during it, with or without a launch in the trace.  [default: launch]",
+        help="By launch in that step, or by time on the GPU.  [default: launch]",
         show_default=False,
     ),
 ]

@@ -25,8 +25,7 @@ def gaps(
             "--gap-top",
             "--top",
             "-t",
-            help="Kernel pairs, longest gaps and (at most 8) rows of what the host was in to"
-            " print.",
+            help="Kernel pairs, longest gaps and (at most 8) host rows to print.",
             min=0,
         ),
     ] = gap_options.GAP_TOP,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.analysis.iteration_table import named_iterations
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
@@ -134,6 +133,8 @@ def utilisation(
         empty where the peaks are not known.
     """
     import pandas as pd
+
+    from tracelens_ext.analysis.iteration_table import named_iterations
 
     groups = roofline.groups
     group = groups.of_gpu[groups.first_gpu]
