@@ -187,10 +187,12 @@ def test_dicts_may_be_packs_and_engine_maps() -> None:
         (RuntimeError("oops"), "RuntimeError: oops"),
         (
             ["A", "B"],
-            "categorizer broken: expected 1 categories, one a row of the table, got 2; it is called "
-            "once, with a table whose columns are kernel_name and cpu_op, and answers a category "
-            "or None for each row; give a function f of one name as "
-            "lambda table: [f(name) for name in table.kernel_name]",
+            (
+                "categorizer broken: expected 1 categories, one a row of the table, got 2; it is"
+                " called once, with a table whose columns are kernel_name and cpu_op, and answers a"
+                " category or None for each row; give a function f of one name as"
+                " lambda table: [f(name) for name in table.kernel_name]"
+            ),
         ),
         ([1], "categorizer broken: expected categories as texts or None, got 1"),
     ],

@@ -48,7 +48,7 @@ PStepBy = Annotated[
     StepBy | None,
     typer.Option(
         "--pstep-by",
-        help="By launch in that step, or by time on the GPU.  [default: launch]",
+        help="Work of that step by launch, or by time.  [default: launch]",
         show_default=False,
     ),
 ]
