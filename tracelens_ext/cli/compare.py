@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_report, say
+from tracelens_ext.cli.messages import print_line, print_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.formats import Format
 
@@ -88,7 +88,7 @@ def compare(
     if len(paths) < 2:
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
     for note in check_places(places, paths, force=force):
-        say(f"tracelens-ext: {note}", error=True)
+        print_line(f"tracelens-ext: {note}", error=True)
     options = AnalysisOptions(
         True,
         rules or (),
@@ -147,9 +147,9 @@ def _tell(verdicts: Sequence[Verdict], written: Sequence[Path], *, quiet: bool) 
     """Say what was written and which budgets hold; crossed ones always, on standard error."""
     for path in written:
         if not quiet:
-            say(f"Wrote {path}")
+            print_line(f"Wrote {path}")
     for verdict in verdicts:
         if verdict.crossed:
-            say(f"tracelens-ext: budget crossed: {verdict}", error=True)
+            print_line(f"tracelens-ext: budget crossed: {verdict}", error=True)
         elif not quiet:
-            say(f"Budget holds: {verdict}")
+            print_line(f"Budget holds: {verdict}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import say
+from tracelens_ext.cli.messages import print_line
 from tracelens_ext.cli.report_options import with_report_options
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.report.formats import Format
@@ -211,7 +211,7 @@ class Run:
         from tracelens_ext.sheets.report import build_perf_report
 
         for note in check_places(places, inputs, force=self.force):
-            say(f"tracelens-ext: {note}", error=True)
+            print_line(f"tracelens-ext: {note}", error=True)
         analyzer = analyze(trace, self.options, tells_dropped=False)
         options, for_page = self.report_options, self.wanted.html is not None
         result = build_perf_report(analyzer, options, for_page=for_page)
@@ -259,8 +259,8 @@ class Run:
 
 def _tell_written(paths: Sequence[Path]) -> None:
     for path in paths:
-        say(f"Wrote {path}")
+        print_line(f"Wrote {path}")
 
 
 def _tell_error(error: TracelensError) -> None:
-    say(f"tracelens-ext: {error}", error=True)
+    print_line(f"tracelens-ext: {error}", error=True)
