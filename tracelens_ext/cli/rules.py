@@ -186,8 +186,9 @@ def _refuse_unknown(asked: str | None, known: set[str], what: str = "no rule is 
     from tracelens_ext.errors import UsageError
 
     if asked is not None and asked not in known:
-        near = get_close_matches(asked, known, n=3, cutoff=0.4) or sorted(known)
-        raise UsageError(f"{what} {asked!r}; known: {', '.join(near)}")
+        near = get_close_matches(asked, known, n=3, cutoff=0.7)
+        listed = f"similar: {', '.join(near)}" if near else f"known: {', '.join(sorted(known))}"
+        raise UsageError(f"{what} {asked!r}; {listed}")
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
