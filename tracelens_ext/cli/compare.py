@@ -97,12 +97,14 @@ def compare(
         maps or (),
         without_packs=without_pack or (),
     )
-    told: set[str] = set()
+    shown_problems: set[str] = set()
     reports = [path for path in paths if is_report(path)]
     measured = [
         measure_report(path)
         if path in reports
-        else _measured(path, options, micro_idle_thresh_us, told, like_reports=bool(reports))
+        else _measured(
+            path, options, micro_idle_thresh_us, shown_problems, like_reports=bool(reports)
+        )
         for path in paths
     ]
     comparison = compare_measurements(measured, per_iteration=False if total else None)
@@ -126,7 +128,7 @@ def _measured(
     path: Path,
     options: AnalysisOptions,
     micro_idle_thresh_us: float | None,
-    told: set[str],
+    shown_problems: set[str],
     *,
     like_reports: bool,
 ) -> Measurement:
@@ -139,7 +141,7 @@ def _measured(
     measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)
     if like_reports:
         measured = with_reference(measured, analyzer)
-    show_problems(analyzer.problems, told)
+    show_problems(analyzer.problems, shown_problems)
     return measured
 
 

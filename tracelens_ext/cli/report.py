@@ -122,7 +122,9 @@ class Run:
     force: bool  #: whether strangers' files may be written over
     top: int  #: kernels to print
     quiet: bool  #: whether to print nothing
-    told: set[str] = field(default_factory=set)  #: the problems of plugins that were shown
+    shown_problems: set[str] = field(
+        default_factory=set
+    )  #: the problems of plugins that were shown
 
     def all(self, arguments: Sequence[str]) -> int:
         """Report on all traces; how many could not be."""
@@ -144,7 +146,7 @@ class Run:
         from tracelens_ext.cli.load import show_problems
 
         result, written, _, problems = self.one(trace, self.wanted.for_one(trace), [trace])
-        show_problems(problems, self.told)
+        show_problems(problems, self.shown_problems)
         if self.quiet:
             return
         from rich.console import Console
@@ -176,7 +178,7 @@ class Run:
                     _tell_error(error)
                     measured.append(None)
                     continue
-                show_problems(of_plugins, self.told)
+                show_problems(of_plugins, self.shown_problems)
                 rows.append(row)
                 measured.append(measurement)
                 if not self.quiet:
