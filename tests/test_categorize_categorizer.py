@@ -294,7 +294,7 @@ def test_plugins_are_chosen_by_name() -> None:
         chosen("several")
     with pytest.raises(UsageError, match="'broken' failed: ImportError: no module named nothing"):
         chosen("broken")
-    with pytest.raises(UsageError, match="no categorizer is called 'nobody'"):
+    with pytest.raises(UsageError, match="no categorizer is called 'nobody'; known: "):
         chosen("nobody")
     assert KernelCategorizer.create(registry=plugins).categorize(["k"]).category == ["aa k"]
 

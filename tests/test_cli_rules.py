@@ -46,7 +46,7 @@ def test_rules_list(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(["rules", "list", "--pack", "atention"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "no rule is of 'atention'; known: attention" in captured.err
+    assert "no rule is of 'atention'; similar: attention" in captured.err
 
 
 def test_rules_check_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -93,7 +93,9 @@ def test_show_a_pack_to_start_from(capsys: pytest.CaptureFixture[str], tmp_path:
         chosen = KernelCategorizer.create(categorizer=pack).categorize(names).category
         assert KernelCategorizer.create(rules=[copy]).categorize(names).category == chosen
     assert run(["rules", "show", "gem"]) == 2
-    assert "no pack is called 'gem'; known: gemm" in capsys.readouterr().err
+    assert "no pack is called 'gem'; similar: gemm" in capsys.readouterr().err
+    assert run(["rules", "show", "jkl"]) == 2
+    assert "no pack is called 'jkl'; known: attention, " in capsys.readouterr().err
 
 
 def test_a_pack_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,9 +140,9 @@ def _by_name(
 
     known = sorted({*selectable, *(h.plugin.name for h in python_hooks(registry))})
     near = get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = f"did you mean {near[0]!r}? Known" if near else "known"
     raise UsageError(
-        f"no categorizer is called {name!r}; {hint}Known: {', '.join(known) or 'none'}, "
+        f"no categorizer is called {name!r}; {hint}: {', '.join(known) or 'none'}, "
         f"or the path of a JSON map{not_maps(passed_over)}"
     )
 

@@ -10,7 +10,7 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.command import Command
 from tracelens_ext.cli.inputs import check_files
-from tracelens_ext.cli.messages import say
+from tracelens_ext.cli.messages import print_line
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def chart(
         check_models(wanted, known_models(maps or (), passed_over), passed_over)
     files = [given.path for given in wanted]
     for note in check_results(out_dir, files, force=force):
-        say(f"tracelens-ext: {note}", error=True)
+        print_line(f"tracelens-ext: {note}", error=True)
     check_files(files)
     options = [
         AnalysisOptions(
@@ -129,7 +129,7 @@ def chart(
     runs = _measured(wanted, options, per_device=per_device, nsys=nsys_cmd)
     for run in runs:
         for warning in run.warnings:
-            say(f"tracelens-ext: {run.label}: {warning}", error=True)
+            print_line(f"tracelens-ext: {run.label}: {warning}", error=True)
     written = write_results(out_dir, runs, title=title)
     if quiet:
         return
@@ -139,7 +139,7 @@ def chart(
 
     show_runs(runs, Console())
     for path in written:
-        say(f"Wrote {path}")
+        print_line(f"Wrote {path}")
 
 
 def _measured(

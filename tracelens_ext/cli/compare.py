@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_report, say
+from tracelens_ext.cli.messages import print_line, print_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.formats import Format
 
@@ -88,7 +88,7 @@ def compare(
     if len(paths) < 2:
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
     for note in check_places(places, paths, force=force):
-        say(f"tracelens-ext: {note}", error=True)
+        print_line(f"tracelens-ext: {note}", error=True)
     options = AnalysisOptions(
         True,
         rules or (),
@@ -97,12 +97,14 @@ def compare(
         maps or (),
         without_packs=without_pack or (),
     )
-    told: set[str] = set()
+    shown_problems: set[str] = set()
     reports = [path for path in paths if is_report(path)]
     measured = [
         measure_report(path)
         if path in reports
-        else _measured(path, options, micro_idle_thresh_us, told, like_reports=bool(reports))
+        else _measured(
+            path, options, micro_idle_thresh_us, shown_problems, like_reports=bool(reports)
+        )
         for path in paths
     ]
     comparison = compare_measurements(measured, per_iteration=False if total else None)
@@ -126,7 +128,7 @@ def _measured(
     path: Path,
     options: AnalysisOptions,
     micro_idle_thresh_us: float | None,
-    told: set[str],
+    shown_problems: set[str],
     *,
     like_reports: bool,
 ) -> Measurement:
@@ -139,7 +141,7 @@ def _measured(
     measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)
     if like_reports:
         measured = with_reference(measured, analyzer)
-    show_problems(analyzer.problems, told)
+    show_problems(analyzer.problems, shown_problems)
     return measured
 
 
@@ -147,9 +149,9 @@ def _tell(verdicts: Sequence[Verdict], written: Sequence[Path], *, quiet: bool) 
     """Say what was written and which budgets hold; crossed ones always, on standard error."""
     for path in written:
         if not quiet:
-            say(f"Wrote {path}")
+            print_line(f"Wrote {path}")
     for verdict in verdicts:
         if verdict.crossed:
-            say(f"tracelens-ext: budget crossed: {verdict}", error=True)
+            print_line(f"tracelens-ext: budget crossed: {verdict}", error=True)
         elif not quiet:
-            say(f"Budget holds: {verdict}")
+            print_line(f"Budget holds: {verdict}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import say
+from tracelens_ext.cli.messages import print_line
 
 if TYPE_CHECKING:
     from tracelens_ext.categorize.explain import Explanation, Match
@@ -53,11 +53,13 @@ def explain(
     else:
         explanation = explain_name(asked, op or "", kind="op")
     for line in explanation_lines(explanation):
-        say(line)
+        print_line(line)
     if op is not None and explanation.category == OTHER_OP:
-        say("an operation that is `other` by its name is judged by the first kernel it launches")
+        print_line(
+            "an operation that is `other` by its name is judged by the first kernel it launches"
+        )
     for problem in asked.problems:
-        say(f"plugin {problem}", error=True)
+        print_line(f"plugin {problem}", error=True)
 
 
 def explanation_lines(explanation: Explanation) -> list[str]:

@@ -34,7 +34,7 @@ def show_fleet(result: FleetResult, console: Console, *, top: int) -> None:
 
 
 def _headline(result: FleetResult) -> list[str]:
-    parts = [f"{result.done} traces analysed"]
+    parts = [f"{_of(result.done, 'trace')} analysed"]
     parts += [f"{result.kept} kept from before"] if result.kept else []
     parts += [f"{result.failed} failed"] if result.failed else []
     lines = [f"Results: {result.out}", ", ".join(parts)]

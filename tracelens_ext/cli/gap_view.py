@@ -35,7 +35,7 @@ _SHOWN_IN_NS = 1.0  # µs: no bin of a histogram reaches as far
 class GapReport:
     """All that is shown of the gaps of a trace."""
 
-    judged: ClassifiedGaps  #: the gaps of the streams
+    classified: ClassifiedGaps  #: the gaps of the streams
     answer: str  #: why the GPU was idle, a sentence
     idle: int  #: the idle time that it is about, ns
     #: the tables by the names that they have in a report. `gap_hosts` and `gaps_longest` are of
@@ -61,18 +61,18 @@ class GapReport:
         streams = classify_gaps(work, "stream", selection)
         devices = classify_gaps(work, "device", selection)
         one_stream = selection.stream is not None
-        judged = streams if one_stream else devices
+        classified = streams if one_stream else devices
         sheets = {
             "gap_summary": tables.gap_summary([streams] if one_stream else [devices, streams]),
-            "gap_hosts": gap_hosts(judged),
+            "gap_hosts": gap_hosts(classified),
             "gap_streams": tables.gap_streams(streams),
             "gap_pairs": tables.gap_pairs(streams, sort=options.sort.value),
             "gaps_longest": tables.gap_list(
-                judged, longest=max(options.top, tables.LONGEST_LISTED)
+                classified, longest=max(options.top, tables.LONGEST_LISTED)
             ),
         }
-        idle = int(judged.gaps.duration.sum())
-        why, selected = answer(judged, selection), selected_text(selection, work)
+        idle = int(classified.gaps.duration.sum())
+        why, selected = answer(classified, selection), selected_text(selection, work)
         return cls(streams, why, idle, sheets, selected, options, one_stream)
 
     @property
@@ -87,7 +87,7 @@ class GapReport:
         from tracelens_ext.analysis.gaps.answer import in_words
         from tracelens_ext.report.kernel_text import time_text
 
-        gaps = self.judged.gaps
+        gaps = self.classified.gaps
         several = len(gaps.lanes) > 1 and not self.of_one_stream
         summed = int(gaps.duration.sum())
         lines = [f"Selected: {self.selected}"] if self.selected else []
@@ -120,7 +120,7 @@ class GapReport:
         """The lengths of the gaps, µs times a factor; and why its bins are not of one width."""
         from tracelens_ext.report.histogram import histogram
 
-        options, length = self.options, self.judged.gaps.duration / 1e3 * factor
+        options, length = self.options, self.classified.gaps.duration / 1e3 * factor
         low, high = (
             None if bound is None else bound * factor
             for bound in (options.hist_min, options.hist_max)
@@ -157,14 +157,14 @@ class GapReport:
         bins = bins[bounded | (bins["count"] > 0)]
         more = {"gap_full_names": self._full_names, "gap_histogram": bins}
         if self.options.all:
-            more["gaps"] = gap_list(self.judged)
+            more["gaps"] = gap_list(self.classified)
         return self.sheets | more, [self.answer, *([why] if why else [])]
 
     @property
     def _full_names(self) -> pd.DataFrame:
         from tracelens_ext.analysis.gaps.tables import gap_full_names
 
-        return gap_full_names(self.judged, self.sheets["gap_pairs"])
+        return gap_full_names(self.classified, self.sheets["gap_pairs"])
 
     def histogram_lines(self, bins: int, *, bars: bool) -> list[str]:
         """The lengths of the gaps, a line a bin, and what lies outside of the bins."""
@@ -172,13 +172,13 @@ class GapReport:
 
         end = self.options.hist_max
         if end is None:
-            end = self.judged.gaps.duration.max(initial=0) / 1e3
+            end = self.classified.gaps.duration.max(initial=0) / 1e3
         unit, factor = ("ns", 1e3) if end < _SHOWN_IN_NS else ("μs", 1.0)
         found, why = self.histogram(bins, factor)
         lines = [why] if why else []
         lines += histogram_lines(found, unit=unit, bars=bars)
         if not len(found.counts):
-            lines.append("no gap is within these bounds" if len(self.judged) else "no gaps")
+            lines.append("no gap is within these bounds" if len(self.classified) else "no gaps")
         if found.below or found.above:
             lines.append(f"{found.below} gaps are shorter, {found.above} longer")
         return lines
@@ -202,11 +202,11 @@ def show_gaps(report: GapReport, console: Console) -> None:
 
     lines = ["=== GPU IDLE TIME GAP ANALYSIS ===", "", report.answer, "", *report.headline()]
     show_lines(lines, console)
-    if not len(report.judged):
+    if not len(report.classified):
         return
     summary = report.sheets["gap_summary"]
     summary = summary[summary["count"] > 0]
-    if len(report.judged.gaps.lanes) < 2:  # then both scopes say the same
+    if len(report.classified.gaps.lanes) < 2:  # then both scopes say the same
         summary = summary[summary["scope"] == "stream"].drop(columns="overlapped_time_ms")
     title = "WHY (device: no stream busy; stream: each by itself)"
     if len(set(summary["scope"])) == 1:

@@ -103,16 +103,16 @@ def _print(trace: Path, table: IterationTable, top: int) -> None:
     console = Console()
     frame = table.frame
 
-    def say(line: str) -> None:
+    def print_line(line: str) -> None:
         console.print(safe_text(line), markup=False, highlight=False)
 
-    say(f"Trace: {trace}")
+    print_line(f"Trace: {trace}")
     console.print()
     if top:
         shown = frame[_shown(frame.columns)]
         console.print(frame_table(shown.head(top), title="Iterations", rows=min(top, len(frame))))
         if len(frame) > top:
-            say(f"{len(frame) - top:,} more iterations not shown (--top)")
+            print_line(f"{len(frame) - top:,} more iterations not shown (--top)")
         console.print()
     if len(table.statistics):
         count = int(table.statistics["iterations"].max())
@@ -121,9 +121,9 @@ def _print(trace: Path, table: IterationTable, top: int) -> None:
         console.print(frame_table(statistics, title=title, columns=_STATISTICS))
         console.print()
     for line in _odd_lines(table, console.width):
-        say(line)
+        print_line(line)
     for note in table.notes:
-        say(note)
+        print_line(note)
 
 
 def _shown(columns: Iterable[str]) -> list[str]:

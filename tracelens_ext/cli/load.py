@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.messages import say
+from tracelens_ext.cli.messages import print_line
 from tracelens_ext.errors import TraceError, TraceFormatError, UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def analyze(
         tell_dropped(trace, analyzer.trace)
     if read_settings().salvage:
         for note in analyzer.trace.provenance.notes:
-            say(f"tracelens-ext: {trace}: {note}", error=True)
+            print_line(f"tracelens-ext: {trace}: {note}", error=True)
     return analyzer
 
 
@@ -84,7 +84,7 @@ def tell_dropped(path: Path, trace: Trace) -> None:
     if dropped := trace.provenance.dropped_text:
         count = sum(trace.provenance.dropped.values())
         of = f"{count:,} of {trace.provenance.present:,} events"
-        say(f"tracelens-ext: {path}: {of} dropped: {dropped}", error=True)
+        print_line(f"tracelens-ext: {path}: {of} dropped: {dropped}", error=True)
 
 
 @contextmanager
@@ -116,5 +116,5 @@ def show_problems(problems: Sequence[str], told: set[str]) -> None:
     """
     for problem in problems:
         if problem not in told:
-            say(f"tracelens-ext: plugin {problem}", error=True)
+            print_line(f"tracelens-ext: plugin {problem}", error=True)
             told.add(problem)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tracelens_ext.report.report import Report
 
 
-def say(text: str, *, error: bool = False) -> None:
+def print_line(text: str, *, error: bool = False) -> None:
     """Print a line; what could act on a terminal, or break the line, is shown as an escape.
 
     Args:

@@ -9,7 +9,7 @@ import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.inputs import check_files
-from tracelens_ext.cli.messages import print_report, say
+from tracelens_ext.cli.messages import print_line, print_report
 from tracelens_ext.cli.reading import reads_traces
 from tracelens_ext.errors import TracelensError, UsageError
 
@@ -158,7 +158,7 @@ def stats(
     inputs = [path for spec in specs for path in spec.files]
     places = _places(csv, xlsx)
     for note in check_places(places, inputs, force=force):
-        say(f"tracelens-ext: {note}", error=True)
+        print_line(f"tracelens-ext: {note}", error=True)
     statistics, problems = _computed(specs, classifier)
     if statistics:
         _show(statistics, problems, places, inputs, json=json, quiet=quiet, force=force)
@@ -235,13 +235,13 @@ def _computed(
             if len(specs) == 1:
                 raise
             problems.append(f"{spec.title}: {error}")
-            say(f"tracelens-ext: {problems[-1]}", error=True)
+            print_line(f"tracelens-ext: {problems[-1]}", error=True)
             continue
         statistics.append((spec.title, found))
         for warning in found.warnings:
-            say(f"tracelens-ext: warning: {spec.title}: {warning}", error=True)
+            print_line(f"tracelens-ext: warning: {spec.title}: {warning}", error=True)
         for note in found.notes:
-            say(f"tracelens-ext: {spec.title}: {note}", error=True)
+            print_line(f"tracelens-ext: {spec.title}: {note}", error=True)
     return statistics, problems
 
 
@@ -278,4 +278,4 @@ def _show(
     elif not quiet:
         typer.echo("\n\n".join(text(found, title) for title, found in statistics), nl=False)
         for path in written:
-            say(f"Wrote {path}")
+            print_line(f"Wrote {path}")

@@ -151,13 +151,13 @@ def write_outputs(
     Raises:
         OutputError: a file cannot be written, or would replace someone else's.
     """
-    from tracelens_ext.cli.messages import say
+    from tracelens_ext.cli.messages import print_line
     from tracelens_ext.report.excel import slow_tables
     from tracelens_ext.report.report import write_report
 
     written = write_report(report, places, inputs, force=force)
     for line in slow_tables(report.sheets) if Format.xlsx in places.values() else ():
-        say(line, error=True)
+        print_line(line, error=True)
     return written
 
 

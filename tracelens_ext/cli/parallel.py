@@ -166,7 +166,7 @@ class _Workers(Generic[T]):
 
     def _result(self, number: int, future: Future[Answer[T]] | None) -> T:
         """Print what a worker printed, and return its result or raise the trace's error."""
-        from tracelens_ext.cli.messages import say
+        from tracelens_ext.cli.messages import print_line
 
         try:
             answer = future.result() if future is not None else None
@@ -180,7 +180,7 @@ class _Workers(Generic[T]):
             return self._tasks[number]()
         printed, result, error = answer
         for line in printed.splitlines():
-            say(line, error=True)
+            print_line(line, error=True)
         if error is not None:
             raise OutputError(error)
         return result  # type: ignore[return-value]  # no error: it is there

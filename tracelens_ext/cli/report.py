@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import say
+from tracelens_ext.cli.messages import print_line
 from tracelens_ext.cli.report_options import with_report_options
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.report.formats import Format
@@ -122,7 +122,9 @@ class Run:
     force: bool  #: whether strangers' files may be written over
     top: int  #: kernels to print
     quiet: bool  #: whether to print nothing
-    told: set[str] = field(default_factory=set)  #: the problems of plugins that were shown
+    shown_problems: set[str] = field(
+        default_factory=set
+    )  #: the problems of plugins that were shown
 
     def all(self, arguments: Sequence[str]) -> int:
         """Report on all traces; how many could not be."""
@@ -144,7 +146,7 @@ class Run:
         from tracelens_ext.cli.load import show_problems
 
         result, written, _, problems = self.one(trace, self.wanted.for_one(trace), [trace])
-        show_problems(problems, self.told)
+        show_problems(problems, self.shown_problems)
         if self.quiet:
             return
         from rich.console import Console
@@ -176,7 +178,7 @@ class Run:
                     _tell_error(error)
                     measured.append(None)
                     continue
-                show_problems(of_plugins, self.told)
+                show_problems(of_plugins, self.shown_problems)
                 rows.append(row)
                 measured.append(measurement)
                 if not self.quiet:
@@ -211,7 +213,7 @@ class Run:
         from tracelens_ext.sheets.report import build_perf_report
 
         for note in check_places(places, inputs, force=self.force):
-            say(f"tracelens-ext: {note}", error=True)
+            print_line(f"tracelens-ext: {note}", error=True)
         analyzer = analyze(trace, self.options, tells_dropped=False)
         options, for_page = self.report_options, self.wanted.html is not None
         result = build_perf_report(analyzer, options, for_page=for_page)
@@ -259,8 +261,8 @@ class Run:
 
 def _tell_written(paths: Sequence[Path]) -> None:
     for path in paths:
-        say(f"Wrote {path}")
+        print_line(f"Wrote {path}")
 
 
 def _tell_error(error: TracelensError) -> None:
-    say(f"tracelens-ext: {error}", error=True)
+    print_line(f"tracelens-ext: {error}", error=True)

@@ -10,7 +10,7 @@ import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
-from tracelens_ext.cli.messages import say
+from tracelens_ext.cli.messages import print_line
 from tracelens_ext.cli.reading import reads_traces
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def suggest(
     if graphs := whole_graphs(analyzer.trace):
         unknown = unknown[~unknown["kernel_name"].isin(graphs)]
         for note in analyzer.trace.provenance.notes:
-            say(f"tracelens-ext: {trace}: {note}", error=True)
+            print_line(f"tracelens-ext: {trace}: {note}", error=True)
     groups = group_unknown(
         zip(unknown["kernel_name"], unknown["cpu_op"], unknown["total_time_ms"], strict=True)
     )
@@ -149,7 +149,7 @@ def suggest(
         return
     with written_beside(output) as beside:
         beside.write_text(draft, encoding="utf-8")
-    say(f"{output}: {len(groups[:top])} rules to edit")
+    print_line(f"{output}: {len(groups[:top])} rules to edit")
 
 
 _WIDEST = 40  # what is longer is cut, but for the last column
@@ -186,8 +186,9 @@ def _refuse_unknown(asked: str | None, known: set[str], what: str = "no rule is 
     from tracelens_ext.errors import UsageError
 
     if asked is not None and asked not in known:
-        near = get_close_matches(asked, known, n=3, cutoff=0.4) or sorted(known)
-        raise UsageError(f"{what} {asked!r}; known: {', '.join(near)}")
+        near = get_close_matches(asked, known, n=3, cutoff=0.7)
+        listed = f"similar: {', '.join(near)}" if near else f"known: {', '.join(sorted(known))}"
+        raise UsageError(f"{what} {asked!r}; {listed}")
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:

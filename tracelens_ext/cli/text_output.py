@@ -64,11 +64,11 @@ def write_text(path: Path, text: str) -> None:
 
 def tell_written(paths: Sequence[Path | None]) -> None:
     """Say which files were written; on standard error where a text is on standard output."""
-    from tracelens_ext.cli.messages import say
+    from tracelens_ext.cli.messages import print_line
 
     for path in paths:
         if path is not None and path != STANDARD_OUTPUT:
-            say(f"Wrote {path}", error=STANDARD_OUTPUT in paths)
+            print_line(f"Wrote {path}", error=STANDARD_OUTPUT in paths)
 
 
 def _is_our_text(path: Path) -> bool:

@@ -111,9 +111,11 @@ def write_workbook(
     stored = io.BytesIO()  # compressed; so a full disk meets no half-written archive
     with (
         written_beside(path) as target,
-        tempfile.TemporaryDirectory(prefix="tracelens-ext-") if many else nullcontext() as scratch,
+        tempfile.TemporaryDirectory(prefix="tracelens-ext-")
+        if many
+        else nullcontext() as temporary_folder,
     ):
-        book = Book(stored, excel_text.cleaned(title), scratch)
+        book = Book(stored, excel_text.cleaned(title), temporary_folder)
         summary = book.xlsx.add_worksheet(_SUMMARY)
         for name, frame in shown.items():
             _write_table(book, book.xlsx.add_worksheet(name), frame, all_notes)

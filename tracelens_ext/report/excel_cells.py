@@ -45,12 +45,16 @@ class Book:
     Args:
         stream: receives the file.
         title: of the document's properties.
-        scratch: a folder for temporary files; rows are kept there while they are written, and
-            not in memory. None keeps all in memory, which is faster.
+        temporary_folder: where rows are kept while they are written. None keeps them in
+            memory, which is faster.
     """
 
-    def __init__(self, stream: BinaryIO, title: str, scratch: str | None = None) -> None:
-        where = {"constant_memory": True, "tmpdir": scratch} if scratch else {"in_memory": True}
+    def __init__(self, stream: BinaryIO, title: str, temporary_folder: str | None = None) -> None:
+        where = (
+            {"constant_memory": True, "tmpdir": temporary_folder}
+            if temporary_folder
+            else {"in_memory": True}
+        )
         as_text = ("strings_to_formulas", "strings_to_urls", "strings_to_numbers")
         self.xlsx = Workbook(stream, where | dict.fromkeys(as_text, False))
         self.xlsx.use_zip64()  # of parts over 4 GB alone

@@ -58,9 +58,9 @@ class DevicePeaks:
         memory: bandwidth of device memory, 10^9 bytes a second.
         link: bandwidth to the host in one direction, likewise; None: unknown.
         names: what traces call it; `*` stands for anything.
-        units: compute units (multiprocessors); 0: not told.
-        warp: threads of a warp or wave; 0: not told.
-        memory_gb: size of its memory, 10^9 bytes; 0: not told.
+        units: compute units (multiprocessors); 0: not known.
+        warp: threads of a warp or wave; 0: not known.
+        memory_gb: size of its memory, 10^9 bytes; 0: not known.
         partitions: whether a device of a trace may be a part of the product.
         source: where the numbers are from.
     """
@@ -148,10 +148,10 @@ def peaks_of_devices(trace: Trace, own: DevicePeaks | None = None) -> dict[int, 
         trace: describes its devices, or does not.
         own: what to take for all of them.
     """
-    told = {device.ordinal: device for device in trace.devices}
+    by_ordinal = {device.ordinal: device for device in trace.devices}
     found: dict[int, DevicePeaks | None] = {}
     for number in set(trace.device.tolist()):
-        device = told.get(number) or (trace.devices[0] if len(told) == 1 else None)
+        device = by_ordinal.get(number) or (trace.devices[0] if len(by_ordinal) == 1 else None)
         if own is not None or device is None:
             found[number] = own
         else:

@@ -181,11 +181,11 @@ def _each(values: Iterable[float]) -> Float64Array:
 
 def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]:
     """The devices and their peaks, and the totals: label and value."""
-    told = {device.ordinal: device.name for device in trace.devices}
+    by_ordinal = {device.ordinal: device.name for device in trace.devices}
     only = trace.devices[0].name if len(trace.devices) == 1 else ""
     facts: list[tuple[str, object]] = []
     for number, peaks in roofline.peaks.items():
-        name = told.get(number, only) or "not named in the trace"
+        name = by_ordinal.get(number, only) or "not named in the trace"
         facts += [(f"Device {number}", name), (f"Peaks of device {number}", described(peaks))]
     rows = roofline.rows
     facts += [
