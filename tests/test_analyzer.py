@@ -227,7 +227,7 @@ def test_overview() -> None:
     )
     assert facts["Trace"] == "<dict>"
     assert facts["Duration (ms)"] == 0.18
-    assert facts["Devices"] == "0: NVIDIA H100, 1"
+    assert facts["Devices"] == "0: NVIDIA H100, GPU 1"
     assert facts["Rank"] == "3 of 8"
     assert facts["Events"] == 6
     assert facts["Events dropped"] == "1 no usable duration (dur)"

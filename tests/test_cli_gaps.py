@@ -63,7 +63,7 @@ def test_the_answer_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
         "",
         "Total gaps found: 2",
         "Total idle time: 51.000 μs (no stream busy)",
-        "Average gap duration: 50.50 μs",
+        "Average gap duration: 50.50 μs (each stream by itself)",
         "",
         "Active streams: 2",
         "  Stream 7: 2 gaps, 101.000 μs idle time, 50.000 μs of it beside another stream",

@@ -450,6 +450,25 @@ def test_a_comparison_of_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixt
 # On the terminal.
 
 
+def test_rows_of_one_kernel_differ_at_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are a kernel and an operation: its name tells them apart, the count does not."""
+    monkeypatch.setenv("COLUMNS", "80")
+    maker = TraceMaker()
+    for number, op in enumerate(("aten::linear_of_a_long_name", "aten::mm"), start=1):
+        maker.op(op, 20 * number, 10)
+        maker.call("cudaLaunchKernel", 20 * number + 1, correlation=number)
+        maker.kernel(f"flash_fwd_kernel_{'x' * 40}", 20 * number + 5, 10, correlation=number)
+    write(tmp_path / "t.json", maker)
+    assert report("t.json") == 0
+    out = capsys.readouterr().out
+    rows = out[out.index("Top 2 kernels") :].splitlines()
+    ops = [row.split()[-1] for row in rows if row.startswith("flash_fwd")]
+    assert len(ops) == 2
+    assert all(op.startswith("aten::") for op in ops)
+
+
 @pytest.mark.parametrize("width", [80, 160])
 def test_names_that_act_on_a_terminal_are_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int

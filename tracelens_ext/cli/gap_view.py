@@ -91,10 +91,11 @@ class GapReport:
         several = len(gaps.lanes) > 1 and not self.of_one_stream
         summed = int(gaps.duration.sum())
         lines = [f"Selected: {self.selected}"] if self.selected else []
+        each = " (each stream by itself)" if several else ""
         lines += [
             f"Total gaps found: {len(gaps)}",
             f"Total idle time: {in_words(self.idle)}{' (no stream busy)' if several else ''}",
-            f"Average gap duration: {time_text(summed / 1e3 / max(len(gaps), 1))}",
+            f"Average gap duration: {time_text(summed / 1e3 / max(len(gaps), 1))}{each}",
             "",
             f"Active streams: {len(self.sheets['gap_streams'])}",
         ]

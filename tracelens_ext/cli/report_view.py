@@ -23,7 +23,7 @@ _SHARES = {
     "exposed comm (%)": "exposed_comm_time",
     "idle (%)": "idle_time",
 }
-_NAME_WIDTH = 32  # of a kernel, however narrow the terminal
+_NAME_WIDTH = 28  # of a kernel: at 80 columns its category and operation fit beside it
 
 
 def show_report(report: Report, console: Console, *, top: int) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _GAP = 2  # blanks between columns
-_TEXT_AT_LEAST = 16  # a name cut shorter tells little; columns are left out before that
+_TEXT_AT_LEAST = 14  # a name cut shorter tells little; columns are left out before that
 _NAME_WIDTH = 20  # of the first column, as long as there are columns that do not fit
 _NAME_AT_LEAST = 8  # of the first column, which stays in any case
 _FOLDED_AT_LEAST = 8  # of a folded header, which would else be a tower of words

@@ -106,9 +106,9 @@ KERNELS_BY_CATEGORY = Sheet(
         "kernel",
         "total_time_ms",
         "% of GPU time",
-        "count",
         "kernel_category",
-        "cpu_op",
+        "cpu_op",  # tells rows of one kernel apart: the count goes first where there is no room
+        "count",
     ),
     charts=[
         Chart(
