@@ -36,7 +36,7 @@ def test_it_prints_the_largest_changes_and_writes_nothing(
     assert compare("a.json", "b.json") == 0
     out = capsys.readouterr().out
     lines = out.splitlines()
-    assert lines[0] == "A (baseline): a.json; devices: 0; iterations: 3 (ProfilerStep#5 to #7)"
+    assert lines[0] == "A (baseline): a.json; devices: GPU 0; iterations: 3 (ProfilerStep#5 to #7)"
     (gemm,) = [line.split() for line in lines if line.startswith("GEMM")]
     assert gemm == ["GEMM", "0.0400", "0.0500", "+0.0100", "+25.0%"]
     assert "B, largest changes by category: GEMM +0.010 ms (+25.0 %)." in out
