@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    import pandas as pd
+
     from tracelens_ext.analysis.budgets import Verdict
-    from tracelens_ext.analysis.comparison import Measurement
+    from tracelens_ext.analysis.comparison import Comparison, Measurement
     from tracelens_ext.cli.load import AnalysisOptions
 
 #: What the command exits with when a budget is crossed.
@@ -99,17 +101,24 @@ def compare(
     )
     shown_problems: set[str] = set()
     reports = [path for path in paths if is_report(path)]
+    rooflines: list[pd.Series] = []
     measured = [
         measure_report(path)
         if path in reports
         else _measured(
-            path, options, micro_idle_thresh_us, shown_problems, like_reports=bool(reports)
+            path,
+            options,
+            micro_idle_thresh_us,
+            shown_problems,
+            rooflines,
+            like_reports=bool(reports),
         )
         for path in paths
     ]
     comparison = compare_measurements(measured, per_iteration=False if total else None)
     verdicts = check_budgets(budgets, comparison)
-    report = comparison_report(comparison)
+    lost = _compare_lost(rooflines, comparison) if len(rooflines) == len(paths) else None
+    report = comparison_report(comparison, lost)
     written = write_outputs(report, places, paths, force=force)
     if to_stdout and output_format is not None:
         print_report(report, output_format)
@@ -118,7 +127,7 @@ def compare(
 
         from tracelens_ext.cli.report_view import show_comparison
 
-        show_comparison(comparison, Console(), top=top)
+        show_comparison(comparison, Console(), top=top, lost=lost)
     _tell(verdicts, written, quiet=quiet or to_stdout)
     if any(verdict.crossed for verdict in verdicts):
         raise typer.Exit(CROSSED)
@@ -129,20 +138,33 @@ def _measured(
     options: AnalysisOptions,
     micro_idle_thresh_us: float | None,
     shown_problems: set[str],
+    rooflines: list[pd.Series],
     *,
     like_reports: bool,
 ) -> Measurement:
-    """Measure one trace; only the measurement stays in memory."""
+    """Measure one trace; only the measurement and the time lost (if it has shapes) stay."""
     from tracelens_ext.analysis.comparison import measure
     from tracelens_ext.cli.load import analyze, show_problems
+    from tracelens_ext.roofline.comparison import time_lost
     from tracelens_ext.sheets.finished import with_reference
 
     analyzer = analyze(path, options)
     measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)
     if like_reports:
         measured = with_reference(measured, analyzer)
+    elif (roofline := analyzer.roofline()).has_shapes:
+        rooflines.append(time_lost(roofline))
     show_problems(analyzer.problems, shown_problems)
     return measured
+
+
+def _compare_lost(rooflines: Sequence[pd.Series], comparison: Comparison) -> pd.DataFrame | None:
+    """The time lost of all traces; None where none of it is known."""
+    from tracelens_ext.roofline.comparison import compare_time_lost
+
+    if not all(map(len, rooflines)):
+        return None
+    return compare_time_lost(rooflines, comparison.letters)
 
 
 def _tell(verdicts: Sequence[Verdict], written: Sequence[Path], *, quiet: bool) -> None:

@@ -78,7 +78,9 @@ def show_summary(rows: Sequence[dict[str, object]], console: Console) -> None:
     console.print(frame_table(pd.DataFrame(rows), title="Traces"))
 
 
-def show_comparison(comparison: Comparison, console: Console, *, top: int) -> None:
+def show_comparison(
+    comparison: Comparison, console: Console, *, top: int, lost: pd.DataFrame | None = None
+) -> None:
     """Print what was compared, the tables with the largest changes first, and the notes."""
     from tracelens_ext.analysis.comparison import time_basis
     from tracelens_ext.report.terminal import frame_table, safe_text
@@ -102,6 +104,10 @@ def show_comparison(comparison: Comparison, console: Console, *, top: int) -> No
             continue
         console.print()
         console.print(frame_table(_of_comparison(frame.head(rows)), title=titles[name], rows=rows))
+    if lost is not None and top and len(lost):
+        console.print()
+        title = "Time lost against the best case, whole traces"
+        console.print(frame_table(lost.head(top), title=title, rows=top))
     console.print()
     for note in comparison.notes:
         console.print(safe_text(note), markup=False, highlight=False)

@@ -8,6 +8,8 @@ from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.report import Report
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tracelens_ext.analysis.comparison import Comparison
 
 TITLE = "GPU performance comparison"
@@ -17,11 +19,12 @@ _DESCRIPTIONS = {
     "categories": "GPU time by category, the largest change first",
     "ops": "GPU time by CPU operation, the largest change first",
     "kernels": "GPU time by kernel, the largest change first",
+    "roofline": "Time lost against the best case, whole traces, the largest change first",
 }
 
 
-def comparison_report(comparison: Comparison) -> Report:
-    """A comparison, ready for any format."""
+def comparison_report(comparison: Comparison, lost: pd.DataFrame | None = None) -> Report:
+    """A comparison, ready for any format; with the table of time lost, if there is one."""
     letters = comparison.letters
     differences = (
         {letters[1]: "difference_ms"}
@@ -40,7 +43,7 @@ def comparison_report(comparison: Comparison) -> Report:
     ]
     return Report(
         title=TITLE,
-        sheets=comparison.tables,
+        sheets=comparison.tables | ({} if lost is None else {"roofline": lost}),
         facts=comparison.facts,
         notes=comparison.notes,
         descriptions=_DESCRIPTIONS,
