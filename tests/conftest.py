@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import sys
 from collections import Counter
@@ -60,6 +61,7 @@ def _start(self: BaseProcess, start: Any = BaseProcess.start) -> None:
     start(self)
 
 
+platform.processor()  # starts a process when it is first asked, as distributed does
 sys.addaudithook(_notice)
 BaseProcess.start = _start  # type: ignore[method-assign]  # tells no audit hook
 
