@@ -300,9 +300,9 @@ def _report_notes(comparison: Comparison) -> list[str]:
     makers = {measured.report for measured in comparison.measurements}
     if "TraceLens" in makers and len(makers) > 1:
         notes.append(
-            "TraceLens's timeline leaves out GPU events without a launch, as ours does with"
-            " --exclude-unlinked-kernels. It files some operations, such as those of flash"
-            " attention, under `other`."
+            "TraceLens's timeline leaves out GPU events without a launch; with"
+            " --exclude-unlinked-kernels (which `compare` takes beside such a report) so does ours."
+            " It files some operations, such as those of flash attention, under `other`."
         )
     return notes + [
         f"{letter}: {note}." for letter, measured in comparison.named for note in measured.notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -77,7 +78,7 @@ def compare(
     from tracelens_ext.cli.outputs import Wanted, write_outputs
     from tracelens_ext.report.report import check_places
     from tracelens_ext.sheets.comparison import comparison_report
-    from tracelens_ext.sheets.finished import is_report, measure_report
+    from tracelens_ext.sheets.finished import TRACELENS, is_report, measure_report
 
     budgets = [parse_budget(text) for text in fail_if or ()]
     to_stdout = output is None and output_format in (Format.json, Format.markdown)
@@ -100,18 +101,20 @@ def compare(
         without_packs=without_pack or (),
     )
     shown_problems: set[str] = set()
-    reports = [path for path in paths if is_report(path)]
+    of_reports = {path: measure_report(path) for path in paths if is_report(path)}
+    if any(measured.report == TRACELENS for measured in of_reports.values()):
+        options = replace(options, unlinked_kernels=False)  # as TraceLens: alike is compared
     rooflines: list[pd.Series] = []
     measured = [
-        measure_report(path)
-        if path in reports
+        of_reports[path]
+        if path in of_reports
         else _measured(
             path,
             options,
             micro_idle_thresh_us,
             shown_problems,
             rooflines,
-            like_reports=bool(reports),
+            like_reports=bool(of_reports),
         )
         for path in paths
     ]

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.trace import Int64Array
 
+#: What made a report that is not ours.
+TRACELENS = "TraceLens"
+
 
 @dataclass(frozen=True)
 class _Sheet:
@@ -142,7 +145,7 @@ def measure_report(path: Path) -> Measurement:
         categories=frozenset(found.tables["categories"]["kernel_category"])
         if "categories" in found.tables
         else frozenset(),
-        report=GENERATOR if read.ours else "TraceLens",
+        report=GENERATOR if read.ours else TRACELENS,
         notes=tuple(found.notes),
         spelled=_spelled,
     )
