@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from docs_helpers import documented_addition
 from make_trace import TraceMaker
 
 import tracelens_ext.cli
@@ -19,29 +19,15 @@ from tracelens_ext.cli import run
 if TYPE_CHECKING:
     import pytest
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "architecture.md"
-
 
 def test_adding_a_command_is_one_file_and_one_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (diff,) = re.findall(
-        r"```diff\n--- /dev/null\n\+\+\+ b/tracelens_ext/cli/(.*?)```",
-        PAGE.read_text(encoding="utf-8"),
-        re.DOTALL,
-    )
-    new, hunk = diff.split("--- a/tracelens_ext/cli/app.py\n")
-    name, _, *lines = new.splitlines()
-    assert all(line.startswith("+") for line in lines)
-    (tmp_path / name).write_text("".join(f"{line[1:]}\n" for line in lines))
+    name, new, before, after = documented_addition("cli", "app.py")
+    (tmp_path / name).write_text(new)
     monkeypatch.setattr(tracelens_ext.cli, "__path__", [*tracelens_ext.cli.__path__, str(tmp_path)])
-    changes = hunk.splitlines()[2:]
-    before, after = (
-        "".join(f"{line[1:]}\n" for line in changes if line[0] in kept) for kept in (" -", " +")
-    )
     source = inspect.getsource(app_module)
     assert source.count(before) == 1
-    assert [line[0] for line in changes].count("+") == 1
     changed = ModuleType(app_module.__name__)
     monkeypatch.setitem(sys.modules, app_module.__name__, changed)
     exec(source.replace(before, after), changed.__dict__)  # noqa: S102  # a file of this project

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from docs_helpers import documented_addition
 
 from tracelens_ext.roofline import models
 from tracelens_ext.roofline.operation import Operation
@@ -15,21 +16,12 @@ from tracelens_ext.roofline.operation import Operation
 if TYPE_CHECKING:
     import pytest
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "architecture.md"
-
 
 def test_adding_a_model_is_one_file_and_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (diff,) = re.findall(
-        r"```diff\n--- /dev/null\n\+\+\+ b/tracelens_ext/roofline/(.*?)```",
-        PAGE.read_text(encoding="utf-8"),
-        re.DOTALL,
-    )
-    new, hunk = diff.split("--- a/tracelens_ext/roofline/models.py\n")
-    file, _, *lines = new.splitlines()
-    assert all(line.startswith("+") for line in lines)
-    (tmp_path / file).write_text("".join(f"{line[1:]}\n" for line in lines), encoding="utf-8")
+    file, new, before, after = documented_addition("roofline", "models.py")
+    (tmp_path / file).write_text(new, encoding="utf-8")
     full_name = f"tracelens_ext.roofline.{Path(file).stem}"
     spec = importlib.util.spec_from_file_location(full_name, tmp_path / file)
     assert spec is not None
@@ -38,13 +30,8 @@ def test_adding_a_model_is_one_file_and_one_line(
     monkeypatch.setitem(sys.modules, full_name, module)
     spec.loader.exec_module(module)
 
-    changes = hunk.splitlines()[2:]
-    before, after = (
-        "".join(f"{line[1:]}\n" for line in changes if line[0] in kept) for kept in (" -", " +")
-    )
     source = inspect.getsource(models)
     assert source.count(before) == 1
-    assert [line[0] for line in changes].count("+") == 1
     changed: dict[str, Any] = {"__name__": models.__name__}
     exec(source.replace(before, after), changed)  # noqa: S102  # a file of this project
     model = changed["tracelens_performance_models"]()["acme::scale_rows"]

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.measurement import KEYS, REFERENCE_KEYS, Measurement, measure
+from tracelens_ext.analysis.measurement import (
+    KEYS,
+    REFERENCE_KEYS,
+    TRACELENS,
+    Measurement,
+    measure,
+)
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.trace import NONE, NS_PER_MS
 
@@ -298,7 +304,7 @@ def _report_notes(comparison: Comparison) -> list[str]:
         else:
             notes.append(f"There is no table of {name}, which {holds}.")
     makers = {measured.report for measured in comparison.measurements}
-    if "TraceLens" in makers and len(makers) > 1:
+    if TRACELENS in makers and len(makers) > 1:
         notes.append(
             "TraceLens's timeline leaves out GPU events without a launch; with"
             " --exclude-unlinked-kernels (which `compare` takes beside such a report) so does ours."

@@ -47,6 +47,10 @@ REFERENCE_KEYS: Mapping[TableName, tuple[str, ...]] = {
 _OF_THE_SPAN = ("idle_time", "total_time")
 
 
+#: The program whose reports are read besides ours.
+TRACELENS = "TraceLens"
+
+
 @dataclass(frozen=True)
 class Figures:
     """Where the GPU time of a trace, or of its whole iterations, went."""

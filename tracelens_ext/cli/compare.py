@@ -73,12 +73,13 @@ def compare(
     """Compare traces or their reports with the first: what changed, by category and kernel."""
     from tracelens_ext.analysis.budgets import check_budgets, parse_budget
     from tracelens_ext.analysis.comparison import compare as compare_measurements
+    from tracelens_ext.analysis.measurement import TRACELENS
     from tracelens_ext.cli.inputs import find_traces
     from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted, write_outputs
     from tracelens_ext.report.report import check_places
     from tracelens_ext.sheets.comparison import comparison_report
-    from tracelens_ext.sheets.finished import TRACELENS, is_report, measure_report
+    from tracelens_ext.sheets.finished import is_report, measure_report
 
     budgets = [parse_budget(text) for text in fail_if or ()]
     to_stdout = output is None and output_format in (Format.json, Format.markdown)

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.measurement import KEYS, REFERENCE_KEYS, Figures, Measurement
+from tracelens_ext.analysis.measurement import (
+    KEYS,
+    REFERENCE_KEYS,
+    TRACELENS,
+    Figures,
+    Measurement,
+)
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.report.excel_text import cell_text
@@ -33,9 +39,6 @@ if TYPE_CHECKING:
     from tracelens_ext.analysis.measurement import TableName
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.trace import Int64Array
-
-#: What made a report that is not ours.
-TRACELENS = "TraceLens"
 
 
 @dataclass(frozen=True)
