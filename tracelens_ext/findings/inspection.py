@@ -119,6 +119,7 @@ class Inspection:
                 f"; {host_bound:,.1f} ms of it lie where the host limits: as long as the host is"
                 " no faster, the GPU would only wait longer there"
             )
+        places = {**places_of(self.wall, claim), **(where or {})}
         return Finding(
             id=detector,
             title=title.format(saving=f"{saving:,.1f} ms ({share:.1f} %)"),
@@ -126,7 +127,7 @@ class Inspection:
             share_percent=share,
             confidence=confidence,
             confidence_reason=reason,
-            where={**places_of(self.wall, claim), **(where or {})},
+            where={kind: found for kind, found in places.items() if found},
             evidence=list(evidence),
             advice=advice,
             documentation=f"docs/findings.md#{detector}",
