@@ -217,8 +217,8 @@ def test_broken_python_categorisers(answer: Any, problem: str) -> None:
     [
         ([5], "tracelens_findings: expected Detector objects, got int"),
         (
-            [Detector("Not an id", lambda _: None)],
-            "detector 'Not an id': an id is lower case with hyphens",
+            [Detector("No id", lambda _: None)],
+            "detector 'No id': an id is lower case with hyphens",
         ),
         (7, "tracelens_findings: expected a list, got int"),
     ],
