@@ -135,6 +135,32 @@ class Inspection:
             saving_high_ms=high_ms,
         )
 
+    def information(
+        self,
+        detector: str,
+        about: Claim,
+        *,
+        title: str,
+        advice: str,
+        reason: str,
+        evidence: Sequence[Evidence] = (),
+        snippet: str = "",
+    ) -> Finding:
+        """A finding that claims no time, about GPU events; arguments as for `finding`."""
+        return Finding(
+            id=detector,
+            title=title,
+            saving_ms=0.0,
+            share_percent=0.0,
+            confidence="high",
+            confidence_reason=reason,
+            where=places_of(self.wall, about),
+            evidence=list(evidence),
+            advice=advice,
+            documentation=f"docs/findings.md#{detector}",
+            snippet=snippet,
+        )
+
 
 @dataclass(frozen=True)
 class Detector:
