@@ -126,7 +126,11 @@ class Inspection:
             share_percent=share,
             confidence=confidence,
             confidence_reason=reason,
-            where={**places_of(self.wall, claim), **(where or {})},
+            where={
+                kind: places
+                for kind, places in {**places_of(self.wall, claim), **(where or {})}.items()
+                if places
+            },
             evidence=list(evidence),
             advice=advice,
             documentation=f"docs/findings.md#{detector}",

@@ -37,7 +37,6 @@ def places_of(wall: WallTime, claim: Claim) -> dict[str, list[Place]]:
     return {
         kind: sorted(_merged(found), key=lambda place: -place.saving_ms)[:MOST_PLACES]
         for kind, found in joined.items()
-        if found
     }
 
 
