@@ -121,16 +121,12 @@ class Inspection:
             )
         return Finding(
             id=detector,
-            title=title.format(saving=f"{saving:,.1f} ms ({share:.1f} %)"),
+            title=title.replace("{saving}", f"{saving:,.1f} ms ({share:.1f} %)"),
             saving_ms=saving,
             share_percent=share,
             confidence=confidence,
             confidence_reason=reason,
-            where={
-                kind: places
-                for kind, places in {**places_of(self.wall, claim), **(where or {})}.items()
-                if places
-            },
+            where=places_of(self.wall, claim, where),
             evidence=list(evidence),
             advice=advice,
             documentation=f"docs/findings.md#{detector}",
