@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from make_trace import TraceMaker
 
-from tests.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 
 if TYPE_CHECKING:

@@ -142,12 +142,12 @@ class Inspection:
             )
         return Finding(
             id=detector,
-            title=title.format(saving=f"{saving:,.1f} ms ({share:.1f} %)"),
+            title=title.replace("{saving}", f"{saving:,.1f} ms ({share:.1f} %)"),
             saving_ms=saving,
             share_percent=share,
             confidence=confidence,
             confidence_reason=reason,
-            where={**places_of(self.wall, claim), **(where or {})},
+            where=places_of(self.wall, claim, where),
             evidence=list(evidence),
             advice=advice,
             documentation=f"docs/findings.md#{detector}",
