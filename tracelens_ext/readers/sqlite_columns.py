@@ -164,6 +164,14 @@ class Database:
                 self._connection.execute(_select(table, ["1"]) + " LIMIT 1").fetchone() is not None
             )
 
+    def count(self, table: str) -> int:
+        """How many rows a table has; 0 for one that is not there."""
+        if table not in self.tables:
+            return 0
+        with self._explained():
+            (count,) = self._connection.execute(_select(table, ["count(*)"])).fetchone()
+        return int(count)
+
     def chunks(
         self, table: str, columns: tuple[str, ...], where: str = ""
     ) -> Iterator[dict[str, Int64Array]]:
