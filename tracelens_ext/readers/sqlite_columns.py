@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import contextmanager
-from itertools import chain, islice
 from typing import TYPE_CHECKING, ClassVar, Self
 from urllib.parse import quote
 
@@ -30,6 +29,7 @@ MISSING = -(2**62)
 
 _ROWS_AT_ONCE = 1 << 19
 _IDS_AT_ONCE = 20_000
+_NEAR = 1 << 20
 _WRITE_VERSION, _WAL = slice(18, 20), b"\x02\x02"
 
 
@@ -191,25 +191,40 @@ class Database:
         have = self.tables.get(table)
         if have is None:
             return
+        own = [name for name in columns if name in have]
         done = 0
         for expression in (_IF_NULL, _IF_NO_INTEGER):
-            exact = [expression.format(_quoted(c)) if c in have else str(MISSING) for c in columns]
-            with self._explained():
-                rows = self._connection.execute(_select(table, exact) + where)
-                next(islice(rows, done, done), None)
-            values = chain.from_iterable(rows)
-            while True:
-                try:
-                    with self._explained():
-                        flat = np.fromiter(islice(values, _ROWS_AT_ONCE * len(columns)), np.int64)
-                except (TypeError, ValueError, OverflowError):
-                    break  # something is no number: ask for the type of every value
-                if not len(flat):
+            while (found := self._integers(table, expression, own, where, done)) is not None:
+                count, values = found
+                if not count:
                     return
-                done += len(flat) // len(columns)
+                done += count
                 self._check_rows(done)
-                pieces = np.ascontiguousarray(flat.reshape(-1, len(columns)).T)
-                yield dict(zip(columns, pieces, strict=True))
+                missing = np.full(count, MISSING, dtype=np.int64)
+                yield {name: values.get(name, missing) for name in columns}
+
+    def _integers(
+        self, table: str, expression: str, columns: list[str], where: str, start: int
+    ) -> tuple[int, dict[str, Int64Array]] | None:
+        """The next rows: how many, and the columns; None if something is no whole number.
+
+        SQLite joins the numbers of a column to one text, which numpy parses: that takes half the
+        time of making Python's integers of them.
+        """
+        names = [f"c{place}" for place in range(len(columns))]
+        wanted = [
+            f"{expression.format(_quoted(column))} AS {name}"
+            for column, name in zip(columns, names, strict=True)
+        ]
+        some = f"{_select(table, wanted or ['1'])}{where} LIMIT {_ROWS_AT_ONCE} OFFSET {start}"
+        joined = "".join(f", group_concat({name})" for name in names)
+        with self._explained():
+            query = f"SELECT count(*){joined} FROM ({some})"  # noqa: S608  # of our own making
+            count, *texts = self._connection.execute(query).fetchone()
+        values = [_parsed(text or b"", count) for text in texts]
+        if any(each is None for each in values):
+            return None
+        return count, dict(zip(columns, values, strict=True))  # type: ignore[arg-type]
 
     def texts(self, table: str, column: str, where: str = "") -> Iterator[bytes | None]:
         """The texts of a column in the table's order; None for a row without one.
@@ -253,6 +268,20 @@ class Database:
         return [found.get(number) for number in ids.tolist()]
 
 
+_NUMBERS = b"0123456789-,"
+
+
+def _parsed(text: bytes, count: int) -> Int64Array | None:
+    """So many whole numbers between commas; None if there are others, or something else."""
+    if text.translate(None, _NUMBERS):
+        return None
+    try:
+        numbers = np.fromstring(text, dtype=np.int64, sep=",")
+    except (ValueError, DeprecationWarning):
+        return None
+    return numbers if len(numbers) == count else None
+
+
 _IF_NULL = f"ifnull({{}}, {MISSING})"
 _IF_NO_INTEGER = f"CASE typeof({{0}}) WHEN 'integer' THEN {{0}} ELSE {MISSING} END"
 
@@ -287,9 +316,25 @@ def distinct_rows(*columns: Int64Array) -> tuple[list[tuple[int, ...]], Int64Arr
         Each distinct row, and the number of every row's, shape (m,).
     """
     key = np.zeros(len(columns[0]), dtype=np.int64)  # at most 2**19 values a column: they fit
+    values = []
     for column in columns:
-        values, code = np.unique(column, return_inverse=True)
-        key = key * len(values) + code
-    _, first, number = np.unique(key, return_index=True, return_inverse=True)
-    chosen = [column[first].tolist() for column in columns]
-    return list(zip(*chosen, strict=True)), number.astype(np.int64, copy=False)
+        distinct, code = _numbered(column)
+        key = key * len(distinct) + code
+        values.append(distinct)
+    rest, number = _numbered(key)
+    chosen = []
+    for distinct in reversed(values):
+        rest, code = np.divmod(rest, max(len(distinct), 1))
+        chosen.append(distinct[code].tolist())
+    return list(zip(*reversed(chosen), strict=True)), number
+
+
+def _numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The distinct values, ascending, and the place of each; sorted only if they lie far apart."""
+    least, greatest = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    if greatest - least >= _NEAR:
+        distinct, number = np.unique(values, return_inverse=True)
+        return distinct, number.astype(np.int64, copy=False)
+    there = np.zeros(greatest - least + 1, dtype=bool)
+    there[values - least] = True
+    return np.flatnonzero(there) + least, (np.cumsum(there) - 1)[values - least]

@@ -10,12 +10,14 @@ Format: `rocprofiler-sdk-tool` of ROCprofiler-SDK, `source/lib/output/generateJS
 from __future__ import annotations
 
 from collections import defaultdict
+from io import BytesIO
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
 
+from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.kineto.json_events import ANY_CUT, SLICE_BYTES, EventStream
 from tracelens_ext.readers.rocprof.records import (
@@ -32,13 +34,13 @@ from tracelens_ext.readers.rocprof.records import (
     valid_ids,
 )
 from tracelens_ext.readers.salvage import salvage_note
+from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Int64Array, Trace
 
 FORMAT = "rocprofv3 JSON"
@@ -185,6 +187,23 @@ def read(source: ByteSource) -> Trace:
         present = records.builder.present
         records.notes.append(salvage_note(source, stream.damage, stream.place, present))
     return records.finish(source.path, FORMAT, source.bytes_read)
+
+
+def from_document(document: Mapping[str, object], path: str) -> Trace:
+    """The trace of a loaded document.
+
+    Raises:
+        TraceFormatError: as `read`, or it holds what JSON does not.
+    """
+    try:
+        text = msgspec.json.encode(document)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TraceFormatError(
+            path, f"is no JSON document ({error})", "give it as loaded"
+        ) from None
+    with ByteSource(BytesIO(text)) as source:
+        source.path = path
+        return read(source)
 
 
 class _Decoder:

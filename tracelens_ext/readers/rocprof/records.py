@@ -120,6 +120,7 @@ class RocprofRecords:
         self._same_pid: dict[int | str, int] = {}
         self._machines: dict[Hashable, int] = {}
         self._devices: dict[int, Device] = {}
+        self._has_calls = False
 
     def process(self, key: Hashable, pid: int | str, command: str = "") -> int:
         """The number of a process for `add_calls` and `add_work`.
@@ -163,6 +164,7 @@ class RocprofRecords:
                 `name` and `domain`, codes of the builder; `correlation`.
         """
         for piece in _pieces(columns):
+            self._has_calls = True
             kinds = np.array([call_kind(domain) for domain in self.builder.categories])
             kind = kinds[piece["domain"]]
             mark = (kind == EventKind.USER_ANNOTATION) & (piece["start"] == piece["end"])
@@ -247,6 +249,10 @@ class RocprofRecords:
         Raises:
             TraceFormatError: no record can be used.
         """
+        if not self._has_calls:
+            self.notes.append(
+                "No calls were recorded, so no GPU event has a launch: record with --hip-trace."
+            )
         trace = self.builder.finish(
             path=path,
             format_name=format_name,

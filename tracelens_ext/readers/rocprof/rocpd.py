@@ -222,12 +222,12 @@ class _Tables:
     # Records.
 
     def _chunks(self, table: str, *columns: str) -> Iterator[Columns]:
-        """Columns of records with their place, process, correlation and domain.
+        """Columns of records with their process, correlation and domain.
 
         What a table has no column for is that of the record's track.
         """
         have = self._database.tables.get(table + self._guid, frozenset())
-        wanted = (*columns, *_PLACE, "event_id")
+        wanted = (*columns, "pid", "event_id")
         own = [name for name in wanted if name in have]
         further = [name for name in wanted if name not in have]
         for chunk in self._database.chunks(table + self._guid, (*own, "track_id")):
@@ -261,12 +261,12 @@ class _Tables:
         )
 
     def _regions(self) -> None:
-        for chunk in self._chunks("rocpd_region", "start", "end", "name_id"):
+        for chunk in self._chunks("rocpd_region", "start", "end", "name_id", "tid"):
             self._add_calls(chunk)
 
     def _samples(self) -> None:
         """Marks of roctx; other samples are of what is not analysed."""
-        for chunk in self._chunks("rocpd_sample", "timestamp", "name_id"):
+        for chunk in self._chunks("rocpd_sample", "timestamp", "name_id", "tid"):
             marks = self._is_marker(chunk["domain"])
             self._records.drop("samples that are no marks", int((~marks).sum()))
             chunk = {column: values[marks] for column, values in chunk.items()}
@@ -294,11 +294,11 @@ class _Tables:
                 chunk["name"][row] = self._builder.names[message]
 
     def _dispatches(self) -> None:
-        for chunk in self._chunks("rocpd_kernel_dispatch", "start", "end", "kernel_id"):
+        columns = ("start", "end", "kernel_id", "agent_id", "queue_id")
+        for chunk in self._chunks("rocpd_kernel_dispatch", *columns):
             chunk["name"] = looked_up(chunk["kernel_id"], self._kernel_names)
             chunk["device"] = self._device_of(chunk["agent_id"])
-            queue = chunk["queue_id"]
-            chunk["lane"] = np.where(queue == MISSING, chunk["stream_id"], queue)
+            chunk["lane"] = chunk["queue_id"]
             self._records.add_work(EventKind.KERNEL, chunk)
 
     def _kernel_names(self, ids: Int64Array) -> list[int]:
@@ -312,7 +312,7 @@ class _Tables:
         return [self._builder.names[kernel_name(shown or own, row)] for row, shown, own in names]
 
     def _copies(self) -> None:
-        columns = ("start", "end", "name_id", "src_agent_id", "dst_agent_id", "size")
+        columns = ("start", "end", "name_id", "src_agent_id", "dst_agent_id", "stream_id", "size")
         for chunk in self._chunks("rocpd_memory_copy", *columns):
             chunk["name"] = self._names(chunk["name_id"])
             source, target = (self._device_of(chunk[c]) for c in columns[3:5])
