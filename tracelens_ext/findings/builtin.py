@@ -18,6 +18,7 @@ _FILES: Final = (
     "host_bound",
     "exposed_communication",
     "exposed_copy",
+    "memory_peak",
 )
 
 

@@ -35,9 +35,11 @@ def _at_peak(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame
 def _notes(
     analyzer: TreePerfAnalyzer, options: ReportOptions, tables: Mapping[str, pd.DataFrame]
 ) -> Iterable[str]:
+    if "memory_peaks" not in tables:
+        return ()
     from tracelens_ext.analysis.memory.tables import memory_notes
 
-    return memory_notes(analyzer.memory(options.annotation)) if "memory_peaks" in tables else ()
+    return memory_notes(analyzer.memory(options.annotation))
 
 
 _OWNER = """phase: `forward`, `backward` or `optimizer`; empty outside of all operations

@@ -105,12 +105,17 @@ def find_owners(tree: CallTree, events: MemoryEvents) -> Owners:
 
 def _around(trace: Trace, rows: Int64Array, thread: IntArray, time: Int64Array) -> _Around:
     """Nest those of some events that enclose one moment at least, and the moments."""
-    order = by_group_and_time(thread, time)
-    places = thread[order], time[order]
-    begun, end = trace.ts[rows], trace.end_of(rows)
-    before = items_before(*places, trace.thread[rows], begun)
-    rows = rows[items_before(*places, trace.thread[rows], end + 1) > before]
-    count, moments = len(rows), len(time)
+    count, moments = 0, len(time)
+    if len(rows):
+        order = by_group_and_time(thread, time)
+        places = thread[order], time[order]
+        threads, end = trace.thread[rows], trace.end_of(rows)
+        before = items_before(*places, threads, trace.ts[rows])
+        rows = rows[items_before(*places, threads, end + 1) > before]
+        count = len(rows)
+    if not count:
+        nothing = np.full(moments, ROOT, dtype=np.int64)
+        return _Around(rows[:0], nothing[:0].astype(np.int32), nothing)
     leaf = np.arange(count + moments) >= count
     nesting = nest(
         np.concatenate((trace.thread[rows], thread)),

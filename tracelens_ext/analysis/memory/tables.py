@@ -47,9 +47,10 @@ class Memory:
     iteration: Int64Array  #: that of each event, `NONE` outside of all, (k,)
     process: Int64Array  #: of each event, as in `Trace.process_of_thread`, (k,)
 
-    def label(self, iteration: int) -> str:
-        """What an iteration is called; empty for `NONE`."""
-        return self.labels[iteration] if iteration != NONE else ""
+    def labels_of(self, at: Int64Array) -> pd.api.extensions.ExtensionArray:
+        """What the iterations of some events are called; empty outside of all."""
+        found = [*self.labels, ""]  # the last is what `NONE` picks
+        return _text_column([found[iteration] for iteration in self.iteration[at].tolist()])
 
 
 @once_for_each
@@ -87,9 +88,7 @@ def memory_peaks(memory: Memory) -> pd.DataFrame:
             "freed_bytes": -sums(place[frees], events.size[frees], count),
             "peak_allocated_bytes": _known(levels[0]),
             "peak_at_ms": events.time[at] / NS_PER_MS,
-            "peak_iteration": pd.array(
-                [memory.label(i) for i in memory.iteration[at].tolist()], "str"
-            ),
+            "peak_iteration": memory.labels_of(at),
             "peak_reserved_bytes": _known(reserved),
             "unused_at_peak_bytes": _known(np.where(reserved > 0, unused[at], NONE)),
             "most_unused_bytes": _known(np.where(reserved > 0, maxima(place, unused, count), NONE)),
@@ -141,28 +140,31 @@ def memory_at_peak(memory: Memory) -> pd.DataFrame:
     birth = events.blocks.birth[events.alive_at(events.peak)]
     size, device = events.size[birth], events.place[birth]
     first, number, owners = _grouped(memory, birth)
+    count = len(first)
     older = events.older_bytes_at(events.peak)
     lost = peak - older - sums(device, size, len(peak))
+    before, missing = (np.flatnonzero((of != 0) & events.has_totals) for of in (older, lost))
+    unseen = [BEFORE] * len(before) + [LOST] * len(missing)
+    place = np.concatenate((device[first], before, missing))
+    amount = np.concatenate((sums(number, size, count), older[before], lost[missing]))
+    has_blocks = np.arange(len(place)) < count
+    blocks, largest = np.zeros((2, len(place)), dtype=np.int64)
+    blocks[has_blocks] = np.bincount(number, minlength=count)
+    largest[has_blocks] = maxima(number, size, count)
     frame = pd.DataFrame(
         {
-            "device": events.devices[device[first]],
-            **owners,
-            "blocks": np.bincount(number, minlength=len(first)),
-            "bytes": sums(number, size, len(first)),
-            "largest_bytes": maxima(number, size, len(first)),
+            "device": events.devices[place],
+            **{
+                name: _text_column(told + (unseen if name == "operation" else [""] * len(unseen)))
+                for name, told in owners.items()
+            },
+            "blocks": pd.arrays.IntegerArray(blocks, ~has_blocks),
+            "bytes": amount,
+            "largest_bytes": pd.arrays.IntegerArray(largest, ~has_blocks),
+            "% of peak": percent(amount, peak[place]),
         }
     )
-    for what, amounts in ((BEFORE, older), (LOST, lost)):
-        where = np.flatnonzero((amounts != 0) & events.has_totals)
-        rest = {"device": events.devices[where], "operation": what, "bytes": amounts[where]}
-        frame = pd.concat([frame, pd.DataFrame(rest).reindex(columns=frame.columns)])
-    frame[list(_OWNER)] = frame[list(_OWNER)].fillna("")
-    frame = frame.astype({"blocks": "Int64", "largest_bytes": "Int64"})
-    whole = dict(zip(events.devices.tolist(), peak.tolist(), strict=True))
-    total = frame["device"].map(whole).to_numpy(np.int64)
-    frame["% of peak"] = percent(frame["bytes"].to_numpy(np.int64), total)
-    order = np.lexsort((-frame["bytes"].to_numpy(np.int64), frame["device"]))
-    return frame.iloc[order].reset_index(drop=True)
+    return frame.iloc[np.lexsort((-amount, place))].reset_index(drop=True)
 
 
 def memory_by_operation(memory: Memory) -> pd.DataFrame:
@@ -187,7 +189,7 @@ def memory_by_operation(memory: Memory) -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "device": events.devices[device[first]],
-            **owners,
+            **{name: _text_column(told) for name, told in owners.items()},
             "allocations": np.bincount(number, minlength=count),
             "allocated_bytes": sums(number, size, count),
             "largest_bytes": maxima(number, size, count),
@@ -248,17 +250,18 @@ def memory_blocks(memory: Memory, largest: int | None = None) -> pd.DataFrame:
             "bytes": events.size[birth],
             "allocated_at_ms": events.time[birth] / NS_PER_MS,
             "lifetime_us": np.where((death != NONE) & (events.size[death] < 0), lifetime, np.nan),
-            "iteration": pd.array(
-                [memory.label(i) for i in memory.iteration[birth].tolist()], "str"
-            ),
-            **_owner_texts(memory.owners, birth),
+            "iteration": memory.labels_of(birth),
+            **{
+                name: _text_column(told)
+                for name, told in _owner_texts(memory.owners, birth, _OWNER).items()
+            },
         }
     )
 
 
 def _grouped(
     memory: Memory, birth: Int64Array, by: tuple[str, ...] = _OWNER
-) -> tuple[Int64Array, Int64Array, dict[str, object]]:
+) -> tuple[Int64Array, Int64Array, dict[str, list[str]]]:
     """Group allocations by device and who made them.
 
     Returns:
@@ -281,17 +284,19 @@ def _codes(owners: Owners) -> dict[str, tuple[Int64Array, list[str], str]]:
     }
 
 
-def _owner_texts(
-    owners: Owners, at: IntArray, names: tuple[str, ...] = _OWNER
-) -> dict[str, object]:
+def _owner_texts(owners: Owners, at: IntArray, columns: tuple[str, ...]) -> dict[str, list[str]]:
+    """What some of the columns of `_OWNER` are for some events."""
+    told = _codes(owners)
+    return {
+        name: [missing if code == NONE else labels[code] for code in codes[at].tolist()]
+        for name, (codes, labels, missing) in ((name, told[name]) for name in columns)
+    }
+
+
+def _text_column(told: list[str]) -> pd.api.extensions.ExtensionArray:
     import pandas as pd
 
-    columns: dict[str, object] = {}
-    for name, (codes, labels, missing) in _codes(owners).items():
-        if name in names:
-            found = [missing if code == NONE else labels[code] for code in codes[at].tolist()]
-            columns[name] = pd.array(found, dtype="str")
-    return columns
+    return pd.array(told, dtype="str")
 
 
 def levels_over_time(memory: Memory) -> dict[int, dict[str, list[float]]]:
