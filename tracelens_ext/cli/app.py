@@ -18,6 +18,7 @@ _NAMES = (
     "report",
     "compare",
     "roofline",
+    "memory",
     "iterations",
     "tree",
     "kernels",

@@ -27,6 +27,7 @@ _FILES: Final = (
     "exposed_copy",
     "slow_iterations",
     "recompute",
+    "memory_peak",
 )
 
 

@@ -20,6 +20,7 @@ _SUBJECTS = (
     "collectives",
     "graphs",
     "modules",
+    "memory",
     "unlinked",
     "gaps",
     "iterations",
