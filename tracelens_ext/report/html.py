@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from tracelens_ext.report.charts import Chart
     from tracelens_ext.report.report import Answer
 
-_SCRIPTS = ("format.js", "tables.js", "charts.js", "columns.js", "roofline.js", "page.js")
+_SCRIPTS = (
+    *("format.js", "tables.js", "charts.js", "columns.js", "roofline.js", "memory.js"),
+    "page.js",
+)
 _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
 
 

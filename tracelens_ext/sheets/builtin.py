@@ -21,6 +21,7 @@ _SUBJECTS = (
     "collectives",
     "graphs",
     "modules",
+    "memory",
     "unlinked",
     "gaps",
     "iterations",
