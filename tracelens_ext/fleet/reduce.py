@@ -73,7 +73,7 @@ def reductions(
     tables["straggler_ranks"] = found.ranks_of_collectives
     columns = ["trace", "rank", "device", "type", "time ms"]
     tables["ranks"] = _ranks(_parts(store, done, "timeline", columns), found.ranks)
-    notes = []
+    notes = _alone(tables["finding_spread"], len(done))
     if found.ungrouped:
         notes.append(
             "Some collectives do not say their process group; those of one name are taken to be"
@@ -86,6 +86,18 @@ def reductions(
             " judged."
         )
     return {name: tables[name] for name in REDUCTIONS}, notes
+
+
+def _alone(spreads: pd.DataFrame, traces: int) -> list[str]:
+    """Say which findings a single rank has, of several."""
+    alone = spreads[spreads["ranks"] == 1] if traces > 1 else spreads[:0]
+    told = [
+        f"rank {rank} has {finding} ({ms:,.1f} ms)"
+        for finding, rank, ms in zip(
+            alone["finding"], alone["max_rank"], alone["max_ms"], strict=True
+        )
+    ]
+    return [f"What no other rank has: {'; '.join(told)}."] if told else []
 
 
 def _parts(
