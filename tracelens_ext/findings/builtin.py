@@ -12,12 +12,15 @@ if TYPE_CHECKING:
 
 #: One file each, which has the `DETECTOR`. The first that claims a part of the wall time has it.
 _FILES: Final = (
+    "unfused_optimizer",
     "dataloader",
     "allocator",
     "synchronisation",
     "host_bound",
     "exposed_communication",
     "exposed_copy",
+    "slow_iterations",
+    "recompute",
 )
 
 

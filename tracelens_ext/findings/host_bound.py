@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 def _detect(inspection: Inspection) -> Finding | None:
     wall = inspection.wall
-    left = wall.idle_left()
-    claim = wall.claim_idle_up_to(left)
+    claim = wall.claim_idle_up_to(np.where(wall.waits_for_host, wall.left_of_gaps(), 0))
     duration, cause = wall.classified.gaps.duration, wall.classified.cause
     holes = float(claim.gap_ns[cause[claim.gaps] == LAUNCH_OVERHEAD].sum())
     mostly_holes = holes > claim.saving_ns / 2

@@ -121,18 +121,44 @@ class Inspection:
             )
         return Finding(
             id=detector,
-            title=title.format(saving=f"{saving:,.1f} ms ({share:.1f} %)"),
+            title=title.replace("{saving}", f"{saving:,.1f} ms ({share:.1f} %)"),
             saving_ms=saving,
             share_percent=share,
             confidence=confidence,
             confidence_reason=reason,
-            where={**places_of(self.wall, claim), **(where or {})},
+            where=places_of(self.wall, claim, where),
             evidence=list(evidence),
             advice=advice,
             documentation=f"docs/findings.md#{detector}",
             snippet=snippet,
             saving_low_ms=sure if host_bound > 0.01 * saving else None,
             saving_high_ms=high_ms,
+        )
+
+    def information(
+        self,
+        detector: str,
+        about: Claim,
+        *,
+        title: str,
+        advice: str,
+        reason: str,
+        evidence: Sequence[Evidence] = (),
+        snippet: str = "",
+    ) -> Finding:
+        """A finding that claims no time, about GPU events; arguments as for `finding`."""
+        return Finding(
+            id=detector,
+            title=title,
+            saving_ms=0.0,
+            share_percent=0.0,
+            confidence="high",
+            confidence_reason=reason,
+            where=places_of(self.wall, about),
+            evidence=list(evidence),
+            advice=advice,
+            documentation=f"docs/findings.md#{detector}",
+            snippet=snippet,
         )
 
 

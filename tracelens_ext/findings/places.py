@@ -16,7 +16,7 @@ from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tracelens_ext.analysis.gaps.hosts import HostColumn
     from tracelens_ext.analysis.gpu_work import GpuWork
@@ -29,16 +29,24 @@ MOST_PLACES: Final = 5
 _MOST_LOOKED_UP: Final = 500
 
 
-def places_of(wall: WallTime, claim: Claim) -> dict[str, list[Place]]:
-    """Where a claim is, by kind of place; kinds of which the trace says nothing are left out."""
+def places_of(
+    wall: WallTime, claim: Claim, known: Mapping[str, Sequence[Place]] | None = None
+) -> dict[str, Sequence[Place]]:
+    """Where a claim is, by kind of place; kinds of which the trace says nothing are left out.
+
+    Args:
+        wall: the wall time.
+        claim: a part of it.
+        known: what the claimant knows better, by kind.
+    """
     of_gaps, of_events = _of_gaps(wall, claim), _of_events(wall.work, claim)
     kinds = ["operations", "modules", "python_frames", "iterations", "streams", "kernels", "calls"]
     joined = {kind: of_gaps.get(kind, []) + of_events.get(kind, []) for kind in kinds}
-    return {
+    places: dict[str, Sequence[Place]] = {
         kind: sorted(_merged(found), key=lambda place: -place.saving_ms)[:MOST_PLACES]
         for kind, found in joined.items()
-        if found
     }
+    return {kind: found for kind, found in (places | dict(known or {})).items() if found}
 
 
 def _merged(places: Sequence[Place]) -> list[Place]:

@@ -141,14 +141,13 @@ class WallTime:
         return self.end - self.start
 
     def _idle_pieces(self) -> _Pieces:
-        """When nothing runs on any device, and the host is what the GPU waits for."""
-        classified, gaps = self.classified, self.classified.gaps
-        blamed = np.isin(classified.cause, (HOST, LAUNCH_OVERHEAD, SYNCHRONISATION))
+        """When nothing runs on any device."""
+        gaps = self.classified.gaps
         first, last = self._busy
         at = np.searchsorted(first, gaps.end, side="left") - 1  # the stretch of work before
         start = np.maximum(gaps.start, last[at])
         ends_it = first[np.minimum(at + 1, len(first) - 1)] == gaps.end
-        number = np.flatnonzero(blamed & ends_it & (start < gaps.end))
+        number = np.flatnonzero(ends_it & (start < gaps.end))
         order = number[np.argsort(gaps.end[number], kind="stable")]
         # Events of two devices that start together end one stretch of idle time.
         order = order[np.diff(gaps.end[order], prepend=-1) > 0]
@@ -158,6 +157,13 @@ class WallTime:
     def _busy(self) -> tuple[Int64Array, Int64Array]:
         """The stretches of time in which anything runs."""
         return union(self.work.start, self.work.end)
+
+    @cached_property
+    def waits_for_host(self) -> BoolArray:
+        """Whether the host is what the GPU waits for in each gap, (k,)."""
+        blamed = HOST, LAUNCH_OVERHEAD, SYNCHRONISATION
+        result: BoolArray = np.isin(self.classified.cause, blamed)
+        return result
 
     @cached_property
     def thread_of_gap(self) -> Int64Array:
@@ -196,7 +202,7 @@ class WallTime:
         left = self._idle
         for number in np.unique(thread).tolist():
             mine = thread == number
-            asked = self.thread_of_gap[left.gap] == number
+            asked = (self.thread_of_gap[left.gap] == number) & self.waits_for_host[left.gap]
             inside, outside = left.chosen(asked).cut(*union(start[mine], end[mine]))
             claimed, left = claimed.joined(inside), left.chosen(~asked).joined(outside)
         self._idle = left
@@ -223,7 +229,7 @@ class WallTime:
         self._idle = _Pieces(middle, idle.end, idle.gap).chosen(take < length)
         return self._idle_claim(claimed)
 
-    def idle_left(self) -> Int64Array:
+    def left_of_gaps(self) -> Int64Array:
         """The idle time of each gap that nobody has claimed, ns, (k,)."""
         length = self._idle.end - self._idle.start
         result = np.zeros(len(self.classified), dtype=np.int64)
