@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.causes import HOST, LAUNCH_OVERHEAD, SYNCHRONISATION
+from tracelens_ext.analysis.gaps.causes import DEPENDENCY, HOST
 from tracelens_ext.analysis.gaps.classified import classify_gaps
 from tracelens_ext.intervals import union
 from tracelens_ext.trace import NONE
@@ -160,9 +160,8 @@ class WallTime:
 
     @cached_property
     def waits_for_host(self) -> BoolArray:
-        """Whether the host is what the GPU waits for in each gap, (k,)."""
-        blamed = HOST, LAUNCH_OVERHEAD, SYNCHRONISATION
-        result: BoolArray = np.isin(self.classified.cause, blamed)
+        """Whether the host, not other work, is what the GPU waits for in each gap, (k,)."""
+        result: BoolArray = self.classified.cause != DEPENDENCY
         return result
 
     @cached_property
