@@ -10,10 +10,11 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 
@@ -426,3 +427,36 @@ def with_problem(document: Document, place: Place, cost: float, problem: Problem
     problem(room)
     changed = moved(document, place.at, cost)
     return changed | {"traceEvents": [*changed["traceEvents"], *room.events]}
+
+
+def moments(document: Document, ident: str) -> Iterator[float]:
+    """When something that is there already only has to last longer, to be a problem."""
+    work = sorted(spans(document, *GPU), key=lambda e: e["ts"])
+    starts, last = [e["ts"] for e in work], work[-1]["ts"]
+    reach = list(accumulate((end(e) for e in work), max))
+
+    def running(time: float) -> int:
+        """How many GPU events run, as far as those tell that began last."""
+        at = bisect_right(starts, time)
+        if not at or reach[at - 1] < time:
+            return 0
+        return sum(end(e) >= time for e in work[max(0, at - 200) : at])
+
+    if ident == "host-bound":
+        yield from (p.at for p in places(document) if p.waits_for_host and not p.after_wait)
+        return
+    categories, pattern, at = _LASTING[ident]
+    for event in spans(document, *categories):
+        moment = event["ts"] + at * event["dur"]
+        if re.search(pattern, event["name"]) and starts[0] < moment < last:
+            if running(moment) == (event["cat"] in GPU):
+                yield moment
+
+
+_LASTING = {
+    "dataloader": (("user_annotation", "cpu_op"), r"^enumerate\(DataLoader\)", 0.7),
+    "synchronisation": (CALLS, r"^(cuda|hip)(Device|Stream)Synchronize", 0.95),
+    "allocator": (CALLS, r"^(cuda|hip)(Malloc|Free)$", 0.5),
+    "exposed-communication": (("kernel",), "nccl", 0.5),
+    "exposed-copy": (("gpu_memcpy",), "HtoD|HostToDevice|DtoH", 0.5),
+}
