@@ -98,8 +98,10 @@ def _reorders(op: Operation) -> bool:
     if op.plain_name != "copy_" or len(op.tensors) < 2:
         return False
     to, source = op.tensors[:2]
-    if to.dims != source.dims or to.kind != source.kind or not (to.strides and source.strides):
+    if to.dims != source.dims or to.kind != source.kind:
         return False
+    if any(len(tensor.strides) != len(tensor.dims) for tensor in (to, source)):
+        return False  # not recorded
     return _is_dense(to) and 0 not in source.strides and _order(to) != _order(source)
 
 

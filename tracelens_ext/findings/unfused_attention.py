@@ -14,7 +14,7 @@ import numpy as np
 
 from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.inspection import MOST_ELEMENTS, Detector
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.trace import NONE, NS_PER_MS
@@ -113,7 +113,8 @@ def _find_chains(inspection: Inspection) -> _Chains:
     scores = _column(map(_scores, rows))[row]
     backward = _column(map(_is_backward, rows)) > 0
     softmax = np.flatnonzero((scores > 0) & np.append(True, call[1:] != call[:-1]))
-    sizes = np.array([*map(_score_sizes, rows), (0, 0, 0)], dtype=np.int64)[row]
+    of_products = [_score_sizes(each) for each in rows]
+    sizes = np.stack([_column(each[i] for each in of_products) for i in range(3)], axis=1)[row]
     search = _Search(softmax, backward[row[softmax]], scores, sizes, stream, call)
     (before, first), (after, last) = search.products(-1), search.products(1)
     whole = np.flatnonzero((before[:, 0] != NONE) & (after[:, 0] != NONE))
@@ -228,7 +229,7 @@ def _is_backward(row: Judged) -> bool:
 
 def _column(values: Iterable[int]) -> Int64Array:
     """A value for each row of the roofline, and 0 for GPU events that belong to none."""
-    return np.array([*values, 0], dtype=np.int64)
+    return np.array([*(v if v < MOST_ELEMENTS else 0 for v in values), 0], dtype=np.int64)
 
 
 DETECTOR = Detector("unfused-attention", _detect)
