@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Kernels of cuDNN, cuTENSOR, MIOpen and XLA that transpose and compute nothing.
 _TRANSPOSES: Final = re.compile(
-    r"(?:nchw|nhwc)\w*To\w*(?:nchw|nhwc)|(?:nchw|nhwc|cnhw)2(?:nchw|nhwc|cnhw)|batched_transpose_"
+    r"(?:nchw|nhwc)\w*To\w*(?:nchw|nhwc)|(?:nchw|nhwc|cnhw)2(?:nchw|nhwc|cnhw)|batched?_transpose_"
     r"|tensorTransformGeneric|genericTranspose|permutationKernel"
     r"|^(?:void )?(?:\w+::)*(?:loop_|input_|wrapped_)?transpose_?"
     r"(?:kernel|fusion|packed|\d*(?:$|\W))",

@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from tracelens_ext.roofline.table import Judged
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 
+#: Families that a loop or a model applies to one tensor after the other, rarely twice to the same.
+_ONCE: Final = frozenset({"Normalization", "Softmax", "Concatenation", "Reduce_fwd"})
 #: What a compiler fuses into one pass. Fills and random numbers read nothing; casts and copies
 #: into another layout are findings of their own.
-_FAMILIES: Final = frozenset(
-    {"UnaryElementwise", "BinaryElementwise", "Normalization", "Concatenation", "Reduce_fwd"}
-)
-_ONE_AFTER_THE_OTHER: Final = frozenset({"Normalization", "Concatenation", "Reduce_fwd"})
+_FAMILIES: Final = _ONCE | {"UnaryElementwise", "BinaryElementwise"}
 _DROPOUT: Final = frozenset({"native_dropout", "native_dropout_backward", "_fused_dropout"})
 #: A smaller tensor is read and written in less time than a launch takes: then bytes do not matter.
 _LARGE_BYTES: Final = 4 << 20
@@ -165,7 +164,7 @@ def _once_a_tensor(row: Judged) -> str:
     Gradients are scaled, keys and values joined, queries and keys normalised one after the other,
     and have the same size; what else computes a new tensor may well continue the one before.
     """
-    many = row.cost is not None and row.cost.family in _ONE_AFTER_THE_OTHER
+    many = row.cost is not None and row.cost.family in _ONCE
     return row.operation.name if row.operation.in_place or many else ""
 
 
