@@ -28,8 +28,8 @@ LEAST_SHARE_PERCENT: Final = 1.0
 #: No tensor has as many elements; what a broken trace says beyond it is not believed.
 MOST_ELEMENTS: Final = 2**62
 NO_SHAPES: Final = (
-    "Operations have no shapes, so unfused attention, slow matrix products and chains of"
-    " memory-bound operations cannot be told: record with"
+    "Operations have no shapes, so slow matrix products and chains of memory-bound operations"
+    " cannot be told, and attention only by names: record with"
     " torch.profiler.profile(record_shapes=True)."
 )
 

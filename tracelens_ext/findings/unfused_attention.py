@@ -7,6 +7,7 @@ around each softmax by sizes: the products near it that make or take as many sco
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -42,6 +43,14 @@ _LEAST_NS: Final = 5_000
 _WINDOW: Final = 16
 #: Batch and heads, queries, keys; a softmax over fewer is a classifier's or a router's.
 _LEAST_DIMS: Final = 3
+#: Sizes of operations without recorded shapes: all the same. Then names make the chain, of batched
+#: products and what is usual between them; anything else closes it.
+_NOT_RECORDED, _CLOSES = 1, -1
+_BATCHED: Final = re.compile(r"aten::(?:bmm|baddbmm_?)$")
+_BETWEEN: Final = re.compile(
+    r"aten::(?:(?:add|sub|mul|div|masked_fill|where|clone|copy|native_dropout)_?|_?to_copy"
+    r"|native_dropout_backward)$"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +63,7 @@ class _Chains:
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    if not inspection.has_shapes:
-        return None
+    shaped = inspection.has_shapes
     work, wall, rows = inspection.work, inspection.wall, inspection.roofline.rows
     chains = _find_chains(inspection)
     free = (chains.of_gpu != NONE) & wall.free
@@ -71,7 +79,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         "×".join(map(str, row.operation.tensors[0].dims)) if row.operation.tensors else ""
         for row in rows
     ]
-    known = all(row.peak for row in rows if row.cost is not None and row.cost.family == "GEMM")
+    known = shaped and all(row.peak for row in rows if row.cost and row.cost.family == "GEMM")
     return inspection.finding(
         DETECTOR.id,
         claim,
@@ -90,7 +98,7 @@ def _detect(inspection: Inspection) -> Finding | None:
             f" {_MEMORY_SHARE:.0%} of the memory bandwidth; one half as fast saves"
             f" {low_ms:,.1f} ms. It cannot return the weights of attention"
             if known
-            else "the peaks of this GPU are not known, so its matrix products are taken to stay"
+            else "shapes, or the peaks of this GPU, are not known, so products are taken to stay"
         ),
         evidence=[
             Evidence("chains of matrix products and softmax", count, "chains", "roofline"),
@@ -179,14 +187,21 @@ class _Search:
 
 
 def _scores(row: Judged) -> int:
-    """Elements of what a softmax over keys goes over; 0 for other operations."""
+    """Elements of what a softmax over keys goes over; 0 for others, below 0 if they close it."""
     name, tensors = row.operation.name.lower(), row.operation.tensors
     is_softmax = "softmax" in name and "log_softmax" not in name
-    return tensors[0].elements if is_softmax and len(tensors[0].dims) >= _LEAST_DIMS else 0
+    if not row.operation.types:
+        known = _BATCHED.match(name) or _BETWEEN.match(name)
+        return _NOT_RECORDED if is_softmax else 0 if known else _CLOSES
+    if not is_softmax:
+        return 0
+    return tensors[0].elements if tensors and len(tensors[0].dims) >= _LEAST_DIMS else 0
 
 
 def _score_sizes(row: Judged) -> tuple[int, int, int]:
     """Elements of the result of a matrix product and of its operands; 0 for others."""
+    if not row.operation.types and _BATCHED.match(row.operation.name):
+        return _NOT_RECORDED, 0, 0
     if row.cost is None or row.cost.family != "GEMM":
         return 0, 0, 0
     b, m, n, k = product_sizes(row.cost)
@@ -195,6 +210,8 @@ def _score_sizes(row: Judged) -> tuple[int, int, int]:
 
 def _passes_over(row: Judged) -> int:
     """Elements of the largest tensor of an operation that is no product; 0 for others."""
+    if not row.operation.types:
+        return _NOT_RECORDED
     if row.cost is not None and row.cost.engine != "vector":
         return 0
     return max((tensor.elements for tensor in row.operation.tensors), default=0)
@@ -211,11 +228,11 @@ def _fused_ns(roofline: Roofline, chains: _Chains) -> Float64Array:
 def _fused(roofline: Roofline, softmax: int, products: list[int]) -> float:
     """What a fused kernel needs; without known peaks the time of the products, which stay."""
     rows = roofline.rows
-    scores = rows[softmax].operation.tensors[0]
     judged = [rows[product] for product in products if product != NONE]
     peaks = roofline.peaks.get(int(roofline.groups.device[softmax]))
     if peaks is None or not all(row.peak for row in judged):
         return sum(row.gpu_ns / row.count for row in judged)
+    scores = rows[softmax].operation.tensors[0]
     flops = _BACKWARD_FLOPS if _is_backward(rows[softmax]) else 1.0
     flops *= math.prod(-(-n // _TILE) * _TILE / max(n, 1) for n in scores.dims[-2:])
     compute = sum(row.cost.flops / (row.peak * 1e3) for row in judged if row.cost and row.peak)
