@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
+from make_trace import TraceMaker
 
-from tests.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 
 if TYPE_CHECKING:

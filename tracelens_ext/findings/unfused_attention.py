@@ -65,6 +65,8 @@ class _Chains:
 def _detect(inspection: Inspection) -> Finding | None:
     shaped = inspection.has_shapes
     work, wall, rows = inspection.work, inspection.wall, inspection.roofline.rows
+    if not any(_scores(row) > 0 for row in rows):
+        return None
     chains = _find_chains(inspection)
     free = (chains.of_gpu != NONE) & wall.free
     chain, count = chains.of_gpu[free], len(chains.softmax)
