@@ -146,6 +146,7 @@ def attend(kernels: Kernels, softmax: str = "aten::_softmax") -> None:
     kernels.run("aten::bmm", 400, QUERY, KEY)
     kernels.run("aten::mul", 500, SCORES)
     kernels.run("aten::add", 10, tensor(64, 2048, 128))  # of something else
+    kernels.run("acme::log", 10)
     kernels.run(softmax, 600, SCORES)
     kernels.run("aten::bmm", 400, SCORES, QUERY)
 

@@ -44,7 +44,7 @@ _WINDOW: Final = 16
 #: Batch and heads, queries, keys; a softmax over fewer is a classifier's or a router's.
 _LEAST_DIMS: Final = 3
 #: Sizes of operations without recorded shapes: all the same. Then names make the chain, of batched
-#: products and what is usual between them; anything else closes it.
+#: products and what is usual between them; anything else without shapes closes it.
 _NOT_RECORDED, _CLOSES = 1, -1
 _BATCHED: Final = re.compile(r"aten::(?:bmm|baddbmm_?)$")
 _BETWEEN: Final = re.compile(
@@ -152,7 +152,7 @@ class _Search:
     Attributes:
         softmax: where they are, (s,).
         backward: whether each is that of a backward pass, (s,).
-        scores: elements of the softmax that each GPU event is of, 0 for none, (g,).
+        scores: of each GPU event what `_scores` says, (g,).
         sizes: elements of what products take and make, (g, 3).
         stream: of each, (g,).
         call: the launcher of each, (g,).
@@ -169,6 +169,7 @@ class _Search:
         """The nearest products on one side, `NONE` for none, (s, 2), and where they end, (s,)."""
         at, most = self.softmax, np.where(self.backward, 2, 1)
         wanted = self.scores[at][:, None]
+        shapeless = self.scores[at] == _NOT_RECORDED
         found, edge = np.full((len(at), 2), NONE), at.copy()
         number = np.zeros(len(at), dtype=np.int64)
         near = np.ones(len(at), dtype=bool)
@@ -177,7 +178,8 @@ class _Search:
             near &= (there >= 0) & (there < len(self.call))
             there = np.where(near, there, at)
             near &= self.stream[there] == self.stream[at]
-            near &= (self.scores[there] == 0) | (self.call[there] == self.call[at])
+            closes = (self.scores[there] > 0) | ((self.scores[there] < 0) & shapeless)
+            near &= ~closes | (self.call[there] == self.call[at])
             product = near & (self.sizes[there] == wanted).any(axis=1)
             same = product & (self.call[there] == self.call[edge])  # another kernel of it
             new = np.flatnonzero(product & ~same & (number < most))
@@ -189,7 +191,7 @@ class _Search:
 
 
 def _scores(row: Judged) -> int:
-    """Elements of what a softmax over keys goes over; 0 for others, below 0 if they close it."""
+    """Elements of what a softmax over keys goes over; 0, or `_CLOSES`, for other operations."""
     name, tensors = row.operation.name.lower(), row.operation.tensors
     is_softmax = "softmax" in name and "log_softmax" not in name
     if not row.operation.types:
