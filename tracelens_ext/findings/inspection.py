@@ -100,6 +100,10 @@ class Inspection:
         rows: Int64Array = trace.rows_of(*kinds) if matching.any() else np.empty(0, np.int64)
         return rows[matching[trace.name[rows]]]
 
+    def is_worth(self, claim: Claim) -> bool:
+        """Whether a claim is large enough for anybody's attention; `finding` drops all others."""
+        return 100.0 * claim.saving_ns >= LEAST_SHARE_PERCENT * max(self.wall.total_ns, 1)
+
     def finding(
         self,
         detector: str,
@@ -132,7 +136,7 @@ class Inspection:
         """
         saving = claim.saving_ns / NS_PER_MS
         share = 100.0 * claim.saving_ns / max(self.wall.total_ns, 1)
-        if share < LEAST_SHARE_PERCENT:
+        if not self.is_worth(claim):
             return None
         limited = self.wall.gpu_limited[claim.events]
         sure = float(claim.gap_ns.sum() + claim.event_ns[limited].sum()) / NS_PER_MS
