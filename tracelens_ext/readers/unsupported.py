@@ -32,6 +32,19 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"PAR1", "a Parquet file", ""),
     (b"<", "HTML or XML", ""),
 )
+#: How the name of a file ends → what it is, and what to do.
+_SUFFIXES = (
+    (
+        (".pftrace", ".perfetto-trace"),
+        "a Perfetto trace",
+        "record with `rocprofv3 --output-format rocpd` (or json, csv), or as JSON",
+    ),
+    (
+        (".pickle", ".pkl"),
+        "a pickle, such as a memory snapshot of PyTorch; none is ever opened",
+        "record a trace with torch.profiler and export_chrome_trace()",
+    ),
+)
 _LONGEST_NAME = 60
 _RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
 
@@ -40,7 +53,6 @@ _MOST_DEVICES = 128
 
 #: A top-level member that only one tool writes → the tool.
 _MEMBERS = {
-    "rocprofiler-sdk-tool": "rocprofv3's own JSON",
     "nodes": "a PyTorch execution trace (ExecutionTraceObserver)",
     "otherData": "a Chrome trace of another tool",
     "shared": "a speedscope file",
@@ -69,6 +81,9 @@ def refuse_bytes(path: str, head: bytes, formats: Sequence[str]) -> TraceFormatE
         return TraceFormatError(path, "is empty", "record the trace again")
     if encoding := encoding_of(head):
         return TraceFormatError(path, f"is {encoding} text", "save it as UTF-8")
+    for suffixes, what, remedy in _SUFFIXES:
+        if path.lower().removesuffix(".gz").endswith(suffixes):
+            return TraceFormatError(path, f"is {what}", remedy)
     if head[_TAR_PLACE].startswith(b"ustar"):
         return TraceFormatError(path, "is a tar archive, not a trace", f"{_UNPACK} (`tar -xf`)")
     expected = "expected " + ", or ".join(formats)
