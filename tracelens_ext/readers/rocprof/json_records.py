@@ -20,6 +20,7 @@ import numpy as np
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.kineto.json_events import ANY_CUT, SLICE_BYTES, EventStream
+from tracelens_ext.readers.kineto.reader import plain
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
     COUNTER,
@@ -36,6 +37,7 @@ from tracelens_ext.readers.rocprof.records import (
 from tracelens_ext.readers.salvage import salvage_note
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
+from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
@@ -238,9 +240,9 @@ class _Decoder:
         return self._known[self._type].decode(text)
 
     def repair(self, event: object) -> object | None:
-        """An item with texts for numbers; None, and counted, for one of another form."""
+        """An item with texts for numbers, say; None, and counted, for one of another form."""
         try:
-            text = msgspec.json.encode(event)
+            text = msgspec.json.encode(plain(event))
             return msgspec.json.decode(text, type=self._type, strict=False)
         except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
             self._records.drop("records of another form", 1)
@@ -362,7 +364,7 @@ class _Process:
                 continue
             columns = {name: np.concatenate(column) for name, column in pieces.items()}
             process = self._records.process(
-                self._number, pid if isinstance(pid, int) else "?", " ".join(words)
+                self._number, pid if isinstance(pid, int) else "?", encodable(" ".join(words))
             )
             columns["process"] = np.full(len(columns["start"]), process)
             if kind is _Call:
