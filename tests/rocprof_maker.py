@@ -253,17 +253,17 @@ class RunMaker:
             elif record.domain == COPY:
                 origin, goal = (f"Agent {agent}" for agent in _ends_of_copy(record))
                 ends = {"Source_Agent_Id": origin, "Destination_Agent_Id": goal}
-                name = {"Kind": COPY, "Direction": record.name}
-                row = {**name, "Stream_Id": record.stream, **ends, **times}
+                copied = {"Kind": COPY, "Direction": record.name}
+                row = {**copied, "Stream_Id": record.stream, **ends, **times}
             else:
-                name = {"Domain": record.domain, "Function": record.name}
-                row = {**name, "Process_Id": self.pid, **where, **times}
+                call = {"Domain": record.domain, "Function": record.name}
+                row = {**call, "Process_Id": self.pid, **where, **times}
             table = {DISPATCH: "kernel_trace", COPY: "memory_copy_trace"}.get(
                 record.domain, f"{_buffer_of(record.domain)}_trace"
             )
             tables.setdefault(table, []).append(row)
-        for name, rows in tables.items():
-            with (folder / f"{prefix}{name}.csv").open("w", newline="", encoding="utf-8") as file:
+        for title, rows in tables.items():
+            with (folder / f"{prefix}{title}.csv").open("w", newline="", encoding="utf-8") as file:
                 writer = csv.DictWriter(file, list(rows[0]), quoting=csv.QUOTE_NONNUMERIC)
                 writer.writeheader()
                 writer.writerows(rows)

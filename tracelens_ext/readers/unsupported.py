@@ -10,7 +10,7 @@ from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from tracelens_ext.trace import Trace
 
@@ -74,7 +74,7 @@ def encoding_of(head: bytes) -> str | None:
     return None
 
 
-def refuse_bytes(path: str, head: bytes, formats: Sequence[str]) -> TraceFormatError:
+def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
     """The error for a file that no reader recognises."""
     text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
     if not text:
@@ -86,7 +86,7 @@ def refuse_bytes(path: str, head: bytes, formats: Sequence[str]) -> TraceFormatE
             return TraceFormatError(path, f"is {what}", remedy)
     if head[_TAR_PLACE].startswith(b"ustar"):
         return TraceFormatError(path, "is a tar archive, not a trace", f"{_UNPACK} (`tar -xf`)")
-    expected = "expected " + ", or ".join(formats)
+    expected = "see the formats that are read with: tracelens-ext formats"
     for magic, what, remedy in _MAGIC:
         if text.startswith(magic):
             return TraceFormatError(path, f"is {what}, not a trace", remedy or expected)

@@ -285,6 +285,9 @@ class _RecordStream(EventStream[Any]):
         self._rest, self._at_end, self._cut = self._rest[:1], False, ANY_CUT
         yield from self._array()
 
+    def _holds_events(self) -> bool:
+        return self.found_events and super()._holds_events()
+
     def _processes(self) -> Iterator[list[Any]]:
         self._rest = self._rest[1:]
         while (byte := self._next_byte()) == b"{":
