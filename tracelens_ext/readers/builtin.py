@@ -15,10 +15,10 @@ def tracelens_readers() -> list[Reader]:
     from tracelens_ext.readers.rocprof import RocpdReader, RocprofJsonReader, RocprofTableReader
 
     return [
+        NsysReportReader(),
         RocpdReader(),
         RocprofJsonReader(),
         RocprofTableReader(),
-        NsysReportReader(),
         NsysDatabaseReader(),
         NsysTableReader(),
         KinetoReader(),
