@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: The modules of this package that have a dictionary `MODELS`.
 _FAMILIES = (
     *("gemm", "convolution", "attention", "elementwise", "normalization", "reduction"),
-    *("movement", "pooling", "optimizer", "fourier", "compiled"),
+    *("movement", "pooling", "optimizer", "fourier", "compiled", "hlo"),
 )
 
 
