@@ -99,8 +99,8 @@ class TreePerfAnalyzer:
                 cache=(store := open_cache(cache)),
             )
         usual = self.trace.conventions.categorizer
-        if self.categorizer is not None and categorizer is None and usual not in without_packs:
-            self.categorizer = asked(categorizer=usual) if usual else self.categorizer
+        if self.categorizer is not None and categorizer is None and usual is not None:
+            self.categorizer = asked(categorizer=usual)
         links = store.links(self.trace) if store is not None and not add_python_func else None
         self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
         self.work: GpuWork = GpuWork(

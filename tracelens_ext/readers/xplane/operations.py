@@ -2,7 +2,7 @@
 
 A profile says of each kernel which instruction it is of, and has no event of the host for it. So
 one is made around the launches of each call of an instruction, in an annotation with its scope
-(`jit(f)/jit(main)/conv_general_dilated`), in one for the run of its module.
+(`jit(f)/jit(main)/conv_general_dilated`).
 
 Launches that follow one another on a thread belong to one call, as long as they are for the same
 instruction and device and the first kernel does not come again.
@@ -53,15 +53,11 @@ class _Calls:
     """Calls of instructions, k of them, in order of thread and start.
 
     Attributes:
-        key: which instruction of which program on which device, (k,).
-        module: the same of its program alone, (k,).
         event: a GPU event of each, (k,).
         launch: its first launch, (k,).
         start, end: ns, (k,).
     """
 
-    key: Int64Array
-    module: Int64Array
     event: Int64Array
     launch: Int64Array
     start: Int64Array
@@ -80,33 +76,23 @@ def find_operations(
     """
     texts = [*events.texts, ""]
     calls = _calls(events, *_launched(events))
-    hlo_op, module, scope = (
-        events.stats[stat].at(calls.event) for stat in ("hlo_op", "hlo_module", "name")
-    )
-    runs, run_start, run_end = _runs(calls, events.columns["lane"])
+    hlo_op, scope = (events.stats[stat].at(calls.event) for stat in ("hlo_op", "name"))
     scoped = np.flatnonzero(scope != NONE)
-
-    def names(codes: Int64Array) -> Int64Array:
-        used, place = np.unique(codes, return_inverse=True)
-        numbers = [events.names[texts[code]] for code in used.tolist()]
-        return np.array(numbers, dtype=np.int64)[place.reshape(-1)]
-
-    # Those that enclose others come first: of equal intervals the first is the parent.
-    kind = [EventKind.USER_ANNOTATION] * (len(runs) + len(scoped))
+    used, place = np.unique(np.concatenate((scope[scoped], hlo_op)), return_inverse=True)
+    names = np.array([events.names[texts[code]] for code in used.tolist()], dtype=np.int64)
+    # Scopes come first: of equal intervals the first is the parent.
+    kind = [EventKind.USER_ANNOTATION] * len(scoped) + [EventKind.CPU_OP] * len(hlo_op)
+    both = np.concatenate((scoped, np.arange(len(hlo_op))))
     made = Operations(
-        np.array([*kind, *[EventKind.CPU_OP] * len(hlo_op)], dtype=np.int64),
-        np.concatenate((run_start, calls.start[scoped], calls.start)),
-        np.concatenate(
-            (run_end - run_start, (calls.end - calls.start)[scoped], calls.end - calls.start)
-        ),
-        np.concatenate(
-            (names(module[runs]), names(scope[scoped]), names(hlo_op)),
-        ),
-        np.concatenate((calls.launch[runs], calls.launch[scoped], calls.launch)),
+        np.array(kind, dtype=np.int64),
+        calls.start[both],
+        (calls.end - calls.start)[both],
+        names[place.reshape(-1)],
+        calls.launch[both],
         {},
     )
     on_host = np.flatnonzero(events.kind == EventKind.CPU_OP)
-    rows = np.arange(len(calls.key)) + len(events.kind) + len(runs) + len(scoped)
+    rows = np.arange(len(hlo_op)) + len(events.kind) + len(scoped)
     made.arguments.update(
         _arguments(
             events,
@@ -143,34 +129,20 @@ def _calls(events: Events, gpu: Int64Array, launch: Int64Array) -> _Calls:
     start, lane = events.columns["ts"], events.columns["lane"]
     order = np.lexsort((start[gpu], start[launch], lane[launch]))
     gpu, launch = gpu[order], launch[order]
-    module = _numbered(events.stats["program_id"].at(gpu), events.stats["hlo_module"].at(gpu))
-    module = _numbered(module, events.device[gpu])
-    key = _numbered(module, events.stats["hlo_op"].at(gpu))
+    key = numbered(events.stats["program_id"].at(gpu), events.stats["hlo_module"].at(gpu))
+    for column in (events.device[gpu], events.stats["hlo_op"].at(gpu)):
+        key = numbered(key, column)
     first = _begins(key, lane[launch])
     again = events.columns["name"][gpu] == _of_first(events.columns["name"][gpu], first)
     again[1:] &= np.diff(launch) != 0
     begins = np.flatnonzero(first | again)
     ends = events.columns["ts"][launch] + events.columns["dur"][launch]
     return _Calls(
-        key[begins],
-        module[begins],
         gpu[begins],
         launch[begins],
         start[launch[begins]],
         np.maximum.reduceat(ends, begins) if len(begins) else ends,
     )
-
-
-def _runs(calls: _Calls, lane: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """The runs of modules: the first call of each, its start and its end.
-
-    A module runs again when its first instruction does.
-    """
-    first = _begins(calls.module, lane[calls.launch])
-    begins = np.flatnonzero(first | (calls.key == _of_first(calls.key, first)))
-    if not len(begins):
-        return begins, calls.start, calls.end
-    return begins, calls.start[begins], np.maximum.reduceat(calls.end, begins)
 
 
 def _begins(*columns: Int64Array) -> BoolArray:
@@ -188,7 +160,7 @@ def _of_first(values: Int64Array, first: BoolArray) -> Int64Array:
     return np.repeat(values[places], np.diff(np.append(places, len(values))))
 
 
-def _numbered(a: Int64Array, b: Int64Array) -> Int64Array:
+def numbered(a: Int64Array, b: Int64Array) -> Int64Array:
     """A number for each distinct pair."""
     a, b = (np.unique(column, return_inverse=True)[1].reshape(-1) for column in (a, b))
     return a * (int(b.max(initial=0)) + 1) + b
@@ -213,7 +185,7 @@ def _arguments(
     )
     texts = [*events.texts, ""]
     _, first, number = np.unique(
-        _numbered(_numbered(program, module), hlo_op), return_index=True, return_inverse=True
+        numbered(numbered(program, module), hlo_op), return_index=True, return_inverse=True
     )
     found = [
         arguments_of(int(program[at]), texts[module[at]], texts[hlo_op[at]])

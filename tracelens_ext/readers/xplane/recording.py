@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
-from tracelens_ext.readers.xplane.operations import find_operations
+from tracelens_ext.readers.xplane.operations import find_operations, numbered
 from tracelens_ext.trace import NONE, ArgColumn, Conventions, EventKind
 
 if TYPE_CHECKING:
@@ -216,18 +216,24 @@ class Events:
         return result
 
     def _correlation(self) -> Int64Array:
-        """Ids count for each device; where two devices have one id, new ones tell them apart."""
+        """Ids count for each device: where two devices have one id, new ones tell them apart.
+
+        A call that names no device, or one without such an id, belongs to the first that has it.
+        """
         result = self.stats["correlation_id"].dense(len(self.kind))
         gpu, calls = self.gpu, self.calls
-        pairs = np.unique(np.stack((result[gpu], self.device[gpu]), axis=1), axis=0)
-        if not (np.diff(pairs[:, 0]) == 0).any():
+        ids, first = np.unique(result[gpu], return_index=True)
+        if len(np.unique(numbered(result[gpu], self.device[gpu]))) == len(ids):
             return result
-        said = self.stats["device_id"].at(calls)
-        only = pairs[np.minimum(np.searchsorted(pairs[:, 0], result[calls]), len(pairs) - 1), 1]
-        device = np.concatenate((self.device[gpu], np.where(said == NONE, only, said)))
+        calls = calls[np.isin(result[calls], ids)]
         rows = np.concatenate((gpu, calls))
-        both = np.stack((result[rows], device), axis=1)
-        result[rows] = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1) + 1
+        said = self.stats["device_id"].at(calls)
+        pair = numbered(result[rows], np.concatenate((self.device[gpu], said)))
+        known = np.isin(pair[len(gpu) :], pair[: len(gpu)])
+        usual = self.device[gpu[first[np.searchsorted(ids, result[calls])]]]
+        device = np.concatenate((self.device[gpu], np.where(known, said, usual)))
+        unused = int(result.max()) + 1
+        result[rows] = numbered(result[rows], device) + unused
         return result
 
     def _number_steps(self) -> None:
