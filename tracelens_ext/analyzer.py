@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.categorize import CategorizerLike
+    from tracelens_ext.findings.finding import Findings
     from tracelens_ext.readers import TraceSource
     from tracelens_ext.roofline.table import Roofline
     from tracelens_ext.trace import Trace
@@ -427,6 +428,16 @@ class TreePerfAnalyzer:
     @cached_property
     def _rooflines(self) -> dict[tuple[str | None, Selection | None], Roofline]:
         return {}
+
+    @cached_property
+    def _findings(self) -> Findings:
+        from tracelens_ext.findings.detect import find_findings
+
+        return find_findings(self.work, lambda: self._launchers, self.roofline)
+
+    def findings(self) -> Findings:
+        """What would save the most wall time, how much, why, and what to do; found once."""
+        return self._findings
 
     def get_df_collectives(self) -> pd.DataFrame:
         """Communication by collective, group, size and type, as the sheet `coll_analysis`."""

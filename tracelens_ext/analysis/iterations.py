@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class Iterations:
         return f"{len(numbers)} between ProfilerStep#{numbers[0]} and #{numbers[-1]}"
 
 
+@once_for_each
 def find_iterations(tree: CallTree) -> Iterations:
     """Find the iterations of a trace.
 
