@@ -80,7 +80,7 @@ def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
     labels, codes = _module_names(trace, frames.rows)
     each = paths = find_paths(frames.parent, codes)
     if not instances:
-        labels, codes = _class_names(labels, codes)
+        labels, codes = class_names(labels, codes)
         paths = find_paths(frames.parent, codes)
     of_each = np.zeros(len(each), dtype=np.int64)
     of_each[each.of_node] = paths.of_node
@@ -166,7 +166,7 @@ def _module_names(trace: Trace, rows: Int64Array) -> tuple[list[str], Int64Array
     return [trace.names[i].removeprefix(MODULE_PREFIX) for i in used.tolist()], codes
 
 
-def _class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64Array]:
+def class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64Array]:
     """The same without the number of the instance."""
     classes: dict[str, int] = {}
     code_of = [classes.setdefault(_INSTANCE.sub("", label), len(classes)) for label in labels]

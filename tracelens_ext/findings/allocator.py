@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tracelens_ext.analysis.memory.events import has_memory_events
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS
@@ -41,8 +42,21 @@ def _detect(inspection: Inspection) -> Finding | None:
             Evidence("calls that allocate or free", len(rows), "calls", "tree"),
             Evidence("host time in them", float(trace.dur[rows].sum()) / NS_PER_MS, "ms", "tree"),
             Evidence("idle time within them", claim.saving_ns / NS_PER_MS, "ms", "gaps_longest"),
+            *_churn(inspection),
         ],
     )
+
+
+def _churn(inspection: Inspection) -> list[Evidence]:
+    """How many blocks operations allocate only to free them again, where memory was recorded."""
+    from tracelens_ext.analysis.memory.tables import find_memory, memory_by_operation
+
+    if not has_memory_events(inspection.work.trace):
+        return []
+    table = memory_by_operation(find_memory(inspection.work.tree))
+    freed = float(table["frees_within_operation"].sum())
+    what = "blocks that an operation allocated and freed again"
+    return [Evidence(what, freed, "blocks", "memory_by_operation")]
 
 
 DETECTOR = Detector("allocator", _detect)

@@ -12,9 +12,13 @@ def tracelens_readers() -> list[Reader]:
     """The readers, in the order in which they are asked."""
     from tracelens_ext.readers.kineto import KinetoReader
     from tracelens_ext.readers.nsys import NsysDatabaseReader, NsysReportReader, NsysTableReader
+    from tracelens_ext.readers.rocprof import RocpdReader, RocprofJsonReader, RocprofTableReader
     from tracelens_ext.readers.xplane import JaxJsonReader, XplaneReader
 
     return [
+        RocpdReader(),
+        RocprofJsonReader(),
+        RocprofTableReader(),
         NsysReportReader(),
         NsysDatabaseReader(),
         NsysTableReader(),
