@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import xplane_maker
 from categorize_helpers import FakeEntryPoint, plugin, registry
 from make_trace import cuda_graph_example
 from nsys_export_maker import training
@@ -60,8 +61,12 @@ def samples(folder: Path) -> dict[str, Path]:
         "PyTorch profiler (Kineto) JSON": folder / "trace.json",
         "Nsight Systems SQLite export": folder / "run.sqlite",
         "nsys stats cuda_gpu_trace (CSV)": folder / "table.csv",
+        "JAX/XLA profile": folder / "run.xplane.pb",
+        "JAX/XLA trace for viewers (JSON)": folder / "run.trace.json",
     }
-    kineto, database, table = files.values()
+    kineto, database, table, profile, viewer_json = files.values()
+    profile.write_bytes(xplane_maker.training().content)
+    viewer_json.write_bytes(xplane_maker.training().for_viewers)
     kineto.write_text(json.dumps(cuda_graph_example()))
     training().write(database)
     table.write_text(GPU_TRACE)
@@ -71,9 +76,14 @@ def samples(folder: Path) -> dict[str, Path]:
 def test_every_format_comes_through_the_hook(tmp_path: Path) -> None:
     ours = [each.item for each in offered_readers(load_registry(plugins=False))]
     assert [reader.name for reader in ours] == [
+        "rocprofv3 database (rocpd)",
+        "rocprofv3 JSON",
+        "rocprofv3 tables (CSV)",
         "Nsight Systems report",
         "Nsight Systems SQLite export",
         "nsys stats cuda_gpu_trace (CSV)",
+        "JAX/XLA profile",
+        "JAX/XLA trace for viewers (JSON)",
         "PyTorch profiler (Kineto) JSON",
     ]
     files = samples(tmp_path)
@@ -100,7 +110,7 @@ def test_messages_and_folders_ask_the_readers(tmp_path: Path) -> None:
     (tmp_path / "table.csv").touch()
     found = {path.name for path in traces_in(tmp_path)}
     # Of a report and its export of one name it is the export.
-    assert found == {"text.json", "x.SQLITE", "x.JSON", "x.JSON.GZ"}
+    assert found == {"text.json", "x.SQLITE", "x.JSON", "x.JSON.GZ", "x.XPLANE.PB"}
 
 
 def test_a_folder_leaves_out_databases_that_no_reader_knows(tmp_path: Path) -> None:
@@ -109,7 +119,10 @@ def test_a_folder_leaves_out_databases_that_no_reader_knows(tmp_path: Path) -> N
         (tmp_path / name).write_bytes((broken / name).read_bytes())
     samples(tmp_path)
     found = {path.name for path in traces_in(tmp_path)}
-    assert found == {"trace.json", "run.sqlite", "damaged_header.sqlite", "only_the_magic.sqlite"}
+    assert found == {
+        *("trace.json", "run.trace.json", "run.xplane.pb", "run.sqlite"),
+        *("damaged_header.sqlite", "only_the_magic.sqlite"),
+    }
 
 
 def names_in(path: Path, content: str, plugins: PluginRegistry) -> list[str]:
@@ -169,7 +182,7 @@ def test_a_reader_needs_no_base_class_and_may_take_the_bytes(tmp_path: Path) -> 
 
     assert names_in(tmp_path / "trace.x", "xyz", others(Plain())) == ["xyz"]
     plugins = others(types.SimpleNamespace(recognises=print))
-    assert len(offered_readers(plugins)) == 4
+    assert len(offered_readers(plugins)) == len(offered_readers(load_registry(plugins=False)))
     assert "has no method 'read'" in plugins.problems[0]
 
 
