@@ -38,7 +38,7 @@ class _Plane:
     def __init__(self) -> None:
         self.names: Interner[str] = Interner()
         self.stats: Interner[str] = Interner()
-        self.lines: dict[tuple[int, str], Any] = {}
+        self.lines: dict[tuple[int, str], list[Any]] = {}
         self.about: dict[str, Any] = {}
         self.programs: dict[str, bytes] = {}
 
@@ -51,7 +51,7 @@ class _Plane:
             values = {"bytes_value": value}
         return message_class("XStat")(metadata_id=self.stats[name] + 1, **values)
 
-    def content(self, name: str, *, metadata_last: bool) -> bytes:
+    def content(self, name: str, start_ns: int, *, metadata_last: bool) -> bytes:
         about = [self.stat(*each) for each in self.about.items()]
         programs = {n: [self.stat("Hlo Proto", hlo)] for n, hlo in self.programs.items()}
         entry, metadata = message_class("EventMetadataEntry"), message_class("XEventMetadata")
@@ -64,7 +64,10 @@ class _Plane:
         plane = message_class("XPlane")(
             name=name.encode(), event_metadata=events, stat_metadata=stats, stats=about
         )
-        lines = b"".join(field(_LINE, each.SerializeToString()) for each in self.lines.values())
+        lines = b"".join(
+            field(_LINE, _line(number, called, events, start_ns))
+            for (number, called), events in self.lines.items()
+        )
         parts = [plane.SerializeToString(), lines]
         return b"".join(parts if not metadata_last else parts[::-1])
 
@@ -91,17 +94,13 @@ class XplaneMaker:
     ) -> Any:
         """An event of any plane, as the message that it becomes."""
         where = self.plane(plane)
-        if line not in where.lines:
-            number, called = line
-            where.lines[line] = message_class("XLine")(
-                id=number, name=called.encode(), timestamp_ns=self.start_ns
-            )
-        event = where.lines[line].events.add(
+        event = message_class("XEvent")(
             metadata_id=where.names[name] + 1,
             offset_ps=(start - self.start_ns) * 1000,
             duration_ps=duration * 1000,
+            stats=[where.stat(*each) for each in stats.items()],
         )
-        event.stats.extend(where.stat(*each) for each in stats.items())
+        where.lines.setdefault(line, []).append(event)
         return event
 
     def gpu(self, name: str, start: int, duration: int, device: int = 0, /, **stats: Any) -> Any:
@@ -139,7 +138,10 @@ class XplaneMaker:
 
     def written(self, *, metadata_last: bool = False) -> bytes:
         """The file; in planes metadata may come after the lines."""
-        planes = [p.content(n, metadata_last=metadata_last) for n, p in self.planes.items()]
+        planes = [
+            plane.content(name, self.start_ns, metadata_last=metadata_last)
+            for name, plane in self.planes.items()
+        ]
         return b"".join(field(1, plane) for plane in planes) + field(4, b"worker-3")
 
     @property
@@ -151,14 +153,14 @@ class XplaneMaker:
             for (tid, called), line in plane.lines.items():
                 events.append(_label("thread_name", called, pid=pid, tid=tid))
                 names, stats = list(plane.names), list(plane.stats)
-                for each in line.events:
+                for each in line:
                     args = {
                         stats[s.metadata_id - 1]: stats[s.ref_value - 1]
                         if s.ref_value
                         else str(s.uint64_value)
                         for s in each.stats
                     }
-                    start_ps = line.timestamp_ns * 1000 + each.offset_ps
+                    start_ps = self.start_ns * 1000 + each.offset_ps
                     times = {"ts": start_ps / 1e6, "dur": each.duration_ps / 1e6}
                     event = {"ph": "X", "pid": pid, "tid": tid, **times}
                     events.append(event | {"name": names[each.metadata_id - 1], "args": args})
@@ -170,6 +172,17 @@ class XplaneMaker:
         made = trace.provenance
         assert made.present == len(trace) + made.metadata_events + sum(made.dropped.values())
         return trace
+
+
+def _line(number: int, name: str, events: list[Any], start_ns: int) -> bytes:
+    line = message_class("XLine")(
+        id=number,
+        name=name.encode(),
+        timestamp_ns=start_ns,
+        events=[each.SerializeToString() for each in events],
+    )
+    content: bytes = line.SerializeToString()
+    return content
 
 
 def _label(kind: str, name: str, **where: int) -> dict[str, Any]:
@@ -262,7 +275,7 @@ def training() -> XplaneMaker:
         ),
     )
     maker.plane(GPU).about = {"device_vendor": "Nvidia", "core_count": 132, "compute_cap_major": 9}
-    about = {"hlo_module": "jit_step", "program_id": 5}
+    about: dict[str, Any] = {"hlo_module": "jit_step", "program_id": 5}
     for step in range(2):
         t, ids = 10_000 * (step + 1), 100 * (step + 1)
         maker.event("train", t, 5_000, step_num=step)

@@ -18,6 +18,7 @@ from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.readers.salvage import salvage_note
 from tracelens_ext.readers.source import SALVAGE
 from tracelens_ext.readers.xplane.hlo import Programs
+from tracelens_ext.readers.xplane.many_messages import Fields, MessageError, fields_of, joined
 from tracelens_ext.readers.xplane.recording import GPU_PLANE, NUMBERS, TEXTS, Recording
 from tracelens_ext.readers.xplane.schema import message_class
 from tracelens_ext.readers.xplane.wire import DamagedError, fields
@@ -27,6 +28,8 @@ from tracelens_ext.trace import Device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    import numpy.typing as npt
 
     from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.readers.xplane.schema import Message
@@ -38,7 +41,12 @@ _PLANES, _HOST_NAMES, _LINES = 1, 4, 3
 _HLO_STATS = ("Hlo Proto", "hlo_proto")
 _VERSIONS = ("jax_version", "jaxlib_version")
 _PS_PER_NS = 1000
-_EVENTS_AT_ONCE = 1 << 14
+_EVENTS_AT_ONCE = 1 << 16
+#: Numbers of fields: of an event its metadata, offset and duration; of a statistic its values.
+_EVENT, _STATS, _OCCURRENCES = (1, 2, 3), 4, 5
+_STAT_ID, _UINT64, _INT64, _STR, _REF = 1, 3, 4, 5, 7
+#: A start that is dropped: that of an event that stands for several.
+_NO_TIME = -(2**62)
 _MOST = 2**62
 _WARP, _USUAL_WARP = {"AMD": 64}, 32
 _AGAIN = "copy or record the file again"
@@ -138,7 +146,10 @@ class _Profile:
             self._devices[int(found[1])] = _device(int(found[1]), stats.of(plane.stats))
         reader = _LineReader(self.recording, plane, name, stats)
         for start, line in lines:
-            reader.read(_decoded("XLine", line, start))
+            try:
+                reader.read(_decoded("XLine", line, start))
+            except MessageError:
+                raise DamagedError(start, is_cut=False) from None
 
     def _read_programs(self, plane: Message, stats: _Stats) -> None:
         for entry in plane.event_metadata:
@@ -164,13 +175,10 @@ class _Stats:
         """Name → value; bytes of what is no text."""
         found: dict[str, object] = {}
         for stat in stats:
-            value: object = stat.bytes_value or self.text(stat) or _whole(stat)
+            text = self.names.get(stat.ref_value) if stat.ref_value else _text(stat.str_value)
+            value = stat.bytes_value or text or stat.int64_value or stat.uint64_value
             found[self.names.get(stat.metadata_id, "")] = value
         return found
-
-    def text(self, stat: Message) -> str:
-        """The text of a statistic; empty when it has none."""
-        return self.names.get(stat.ref_value, "") if stat.ref_value else _text(stat.str_value)
 
 
 class _LineReader:
@@ -185,57 +193,63 @@ class _LineReader:
         }
 
     def read(self, line: Message) -> None:
-        """Add the events of a line."""
+        """Add the events of a line.
+
+        Raises:
+            MessageError: one is no message.
+        """
         lane = self._plane, line.id
         self._recording.lines[lane] = _text(line.display_name or line.name)
         code, events = self._recording.lanes[lane], line.events
         for first in range(0, len(events), _EVENTS_AT_ONCE):
             self._add(events[first : first + _EVENTS_AT_ONCE], line.timestamp_ns, code)
 
-    def _add(self, events: list[Message], timestamp_ns: int, lane: int) -> None:
-        timed = [each for each in events if not each.num_occurrences]
-        if len(timed) < len(events):
-            self._recording.dropped["a count of events without times"] += len(events) - len(timed)
-        offset, duration, metadata = (
-            np.array(column, dtype=np.int64)
-            for column in (
-                [each.offset_ps for each in timed],
-                [each.duration_ps for each in timed],
-                [each.metadata_id for each in timed],
-            )
-        )
+    def _add(self, events: list[bytes], timestamp_ns: int, lane: int) -> None:
+        data, start, end = joined(events)
+        found, count = fields_of(data, start, end), len(events)
+        metadata, offset, duration = (found.numbers(number, count) for number in _EVENT)
         ids, number = np.unique(metadata, return_inverse=True)
         names = [self._recording.names[self._names.get(i) or NO_NAME] for i in ids.tolist()]
         columns = {
-            "ts": timestamp_ns + offset // _PS_PER_NS,
+            "ts": np.where(
+                found.numbers(_OCCURRENCES, count) == 0,
+                timestamp_ns + offset // _PS_PER_NS,
+                _NO_TIME,
+            ),
             # Ends are rounded as starts are: what encloses another still does.
             "dur": (offset + duration) // _PS_PER_NS - offset // _PS_PER_NS,
             "name": np.array(names, dtype=np.int64)[number.reshape(-1)],
-            "lane": np.full(len(timed), lane, dtype=np.int64),
+            "lane": np.full(count, lane, dtype=np.int64),
         }
-        self._recording.add(columns, self._stats_of(timed))
+        self._recording.add(columns, self._stats_of(data, found))
 
-    def _stats_of(self, events: list[Message]) -> dict[str, tuple[Int64Array, Int64Array]]:
-        found: dict[str, tuple[list[int], list[Message]]] = {}
-        wanted = self._wanted
-        for row, each in enumerate(events):
-            for stat in each.stats:
-                if (name := wanted.get(stat.metadata_id)) is not None:
-                    rows, stats = found.setdefault(name, ([], []))
-                    rows.append(row)
-                    stats.append(stat)
-        return {
-            name: (
-                np.array(rows, dtype=np.int64),
-                np.array(
-                    list(map(_whole if name in NUMBERS else self._code, stats)), dtype=np.int64
-                ),
-            )
-            for name, (rows, stats) in found.items()
+    def _stats_of(
+        self, data: npt.NDArray[np.uint8], events: Fields
+    ) -> dict[str, tuple[Int64Array, Int64Array]]:
+        event, start, end = events.contents(_STATS)
+        found, count = fields_of(data, start, end), len(event)
+        key = found.numbers(_STAT_ID, count)
+        whole = found.numbers(_UINT64, count) | found.numbers(_INT64, count)
+        whole = np.where(whole < 0, _MOST, np.minimum(whole, _MOST))
+        referred = found.numbers(_REF, count)
+        texts = self._recording.texts
+        given = {
+            int(stat): texts[_text(data[a:b].tobytes())]
+            for stat, a, b in zip(*found.contents(_STR), strict=True)
+            if int(key[stat]) in self._wanted
         }
-
-    def _code(self, stat: Message) -> int:
-        return self._recording.texts[self._stats.text(stat)]
+        result = {}
+        for number, name in self._wanted.items():
+            places = np.flatnonzero(key == number)
+            values = whole[places]
+            if name in TEXTS:
+                used, at = np.unique(referred[places], return_inverse=True)
+                codes = [texts[self._stats.names.get(ref, "")] for ref in used.tolist()]
+                values = np.array(codes, dtype=np.int64)[at.reshape(-1)]
+                for i in np.flatnonzero(np.isin(places, list(given))).tolist() if given else ():
+                    values[i] = given[int(places[i])]
+            result[name] = event[places], values
+        return result
 
 
 def _decoded(message: str, data: bytes | memoryview, place: int) -> Message:
@@ -257,11 +271,6 @@ def _device(ordinal: int, about: Mapping[str, object]) -> Device:
     )
     name = f"{vendor} GPU, compute capability {major}.{minor or 0}" if vendor and major else ""
     return Device(ordinal, name, units, _WARP.get(str(vendor), _USUAL_WARP), memory)
-
-
-def _whole(stat: Message) -> int:
-    value: int = stat.int64_value or stat.uint64_value
-    return min(value, _MOST)
 
 
 def _text(content: bytes) -> str:

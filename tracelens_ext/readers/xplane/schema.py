@@ -14,13 +14,14 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _PACKAGE: Final = "tracelens_ext"
 #: Message → its fields: name, number, type; `*` says that it is repeated. Planes, and the lines of
-#: a plane, are taken apart by `wire.py`, to have one line at a time in memory.
+#: a plane, are taken apart by `wire.py`, to have one line at a time in memory;
+#: events, which are many, by `many_messages.py`.
 _MESSAGES: Final = {
     "XPlane": "name 2 bytes, event_metadata 4 EventMetadataEntry*,"
     " stat_metadata 5 StatMetadataEntry*, stats 6 XStat*",
     "EventMetadataEntry": "key 1 int64, value 2 XEventMetadata",
     "StatMetadataEntry": "key 1 int64, value 2 XStatMetadata",
-    "XLine": "id 1 int64, name 2 bytes, timestamp_ns 3 int64, events 4 XEvent*,"
+    "XLine": "id 1 int64, name 2 bytes, timestamp_ns 3 int64, events 4 bytes*,"
     " display_name 11 bytes",
     "XEvent": "metadata_id 1 int64, offset_ps 2 int64, duration_ps 3 int64, stats 4 XStat*,"
     " num_occurrences 5 int64",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 
 
@@ -44,12 +44,12 @@ def fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
         try:
             key, at = _varint(data, at)
             number, kind = key >> 3, key & 7
-            if kind == _LENGTH:
+            if kind == LENGTH:
                 length, at = _varint(data, at)
-            elif kind == _VARINT:
+            elif kind == VARINT:
                 length, number = _varint(data, at)[1] - at, 0
             else:
-                length, number = {_FIXED64: 8, _FIXED32: 4}[kind], 0
+                length, number = {FIXED64: 8, FIXED32: 4}[kind], 0
         except IndexError:
             raise DamagedError(start, is_cut=True) from None
         except (KeyError, ValueError):
