@@ -18,6 +18,7 @@ _NAMES = (
     "report",
     "compare",
     "roofline",
+    "phases",
     "iterations",
     "tree",
     "kernels",

@@ -19,6 +19,7 @@ _SUBJECTS = (
     "kernels",
     "collectives",
     "graphs",
+    "serving",
     "modules",
     "unlinked",
     "gaps",
