@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _FAMILIES = (
     *("gemm", "convolution", "attention", "elementwise", "normalization", "reduction"),
     *("movement", "pooling", "optimizer", "fourier", "compiled"),
+    *("serving", "quantized"),
 )
 
 
