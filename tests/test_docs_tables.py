@@ -72,8 +72,10 @@ def brought_up_to_date(text: str, described: Sequence[Sheet]) -> str:
 
 
 #: Sheets of traces of serving engines, whose columns `test_serving_report.py` checks.
-OF_ENGINES = ("phases", "phase_steps", "layers", "layer_kernels")
-OF_ENGINES += ("InferenceAttention_fwd", "MoE_fused_fwd")
+OF_ENGINES = (
+    *("phases", "phase_steps", "layers", "layer_kernels"),
+    *("InferenceAttention_fwd", "MoE_fused_fwd"),
+)
 
 
 def test_the_page_says_what_the_registry_says() -> None:

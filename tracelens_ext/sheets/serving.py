@@ -61,7 +61,7 @@ def _by_category(table: pd.DataFrame) -> pd.DataFrame:
     ]
     if not times:
         return table.assign(category="")
-    long = table.melt(id_vars=["phase"], value_vars=times, value_name="gpu_busy_ms")
+    long = table[["phase", *times]].melt(id_vars=["phase"], value_name="gpu_busy_ms")
     long["category"] = long["variable"].str.removesuffix(_CATEGORY_TIME)
     return long
 

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 _ATTENTION: Final = re.compile(r"att(?:entio)?n|fmha|flash_fwd|mla", re.IGNORECASE)
 #: Share of the kernels that two stretches have in common when they are alike.
-_ALIKE: Final = 0.6
+_ALIKE: Final = 0.5
+#: Share of the kernels in the best choice of layers that another has, to be as good.
+_NEARLY: Final = 0.75
 #: As for odd iterations: a layer is odd beyond so many median absolute deviations, and so much of
 #: the median, of at least so many layers of one kind.
 _ODD_BEYOND, _ODD_AT_LEAST, _ODD_AMONG = 3, 0.05, 5
@@ -136,37 +138,52 @@ def repeating_block(
     codes = np.asarray(names, dtype=np.int64)
     order = np.argsort(codes, kind="stable")
     places = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
-    best: tuple[int, int, int] = (0, 0, 0)
-    chosen: Int64Array = order[:0]
+    found: list[tuple[int, int, Int64Array]] = []
     for marks in places:
-        alike, size = _alike(codes, attention, marks)
+        begin = marks - _shared_before(codes, marks)
+        alike, length = _alike(codes, attention, begin)
         if alike.sum() < 2:
             continue
-        those = np.flatnonzero(alike)
-        marks = marks[those[0] : those[-1] + 1]
-        score = size, len(marks), -int(marks[0])
-        if score > best:
-            best, chosen = score, marks
-    return _bounds(codes, chosen) if len(chosen) else []
+        first, last = np.flatnonzero(alike)[[0, -1]].tolist()
+        size = np.where(alike, length, -length)[first : last + 1].sum()
+        found.append((int(size), int(alike.sum()), begin[first : last + 1]))
+    if not found:
+        return []
+    # Pairs of layers are as alike as layers, so that the smaller stretches are the layers.
+    enough = _NEARLY * max(size for size, *_ in found)
+    *_, begin = max(
+        (each for each in found if each[0] >= enough),
+        key=lambda each: (each[1], each[0], -int(each[2][0])),
+    )
+    return _bounds(codes, begin - _shared_before(codes, begin))
 
 
-def _alike(codes: Int64Array, attention: BoolArray, marks: Int64Array) -> tuple[BoolArray, int]:
-    """Which stretches that begin at the marks are like the main one, and their kernels together.
-
-    The last stretch is taken to be as long as the main one.
-    """
-    none = np.zeros(len(marks), dtype=bool), 0
+def _shared_before(codes: Int64Array, marks: Int64Array) -> int:
+    """How many places before each mark hold the same names before all of them."""
     if len(marks) < 2:
-        return none
-    cuts = list(pairwise(marks.tolist()))
+        return 0
+    before, most = 0, min(int(np.diff(marks).min()) - 1, int(marks[0]))
+    while before < most and (codes[marks - before - 1] == codes[marks[0] - before - 1]).all():
+        before += 1
+    return before
+
+
+def _alike(
+    codes: Int64Array, attention: BoolArray, begin: Int64Array
+) -> tuple[BoolArray, Int64Array]:
+    """Which stretches are like the main one, and how long each is.
+
+    The last one is taken to be as long as the main one.
+    """
+    if len(begin) < 2:
+        return np.zeros(len(begin), dtype=bool), begin
+    cuts = list(pairwise(begin.tolist()))
     counts = Counter(codes[a:b].tobytes() for a, b in cuts)
     main = max(cuts, key=lambda cut: counts[codes[cut[0] : cut[1]].tobytes()] * (cut[1] - cut[0]))
     length = main[1] - main[0]
-    cuts.append((int(marks[-1]), min(int(marks[-1]) + length, len(codes))))
-    wanted, with_attention = (
-        Counter(codes[main[0] : main[1]].tolist()),
-        attention[slice(*main)].any(),
-    )
+    cuts.append((int(begin[-1]), min(int(begin[-1]) + length, len(codes))))
+    wanted = Counter(codes[main[0] : main[1]].tolist())
+    with_attention = attention[main[0] : main[1]].any()
     same: dict[bytes, bool] = {}
     alike = []
     for a, b in cuts:
@@ -176,26 +193,19 @@ def _alike(codes: Int64Array, attention: BoolArray, marks: Int64Array) -> tuple[
             enough = shared >= _ALIKE * max(b - a, length)
             same[key] = bool(enough and attention[a:b].any() == with_attention)
         alike.append(same[key])
-    size = sum(b - a for (a, b), each in zip(cuts, alike, strict=True) if each)
-    return np.array(alike), size
+    return np.array(alike), np.array([b - a for a, b in cuts])
 
 
-def _bounds(codes: Int64Array, marks: Int64Array) -> list[tuple[int, int]]:
-    """The layers that the marks lie in: they begin with all that stands before every mark."""
-    before = 0
-    while before + 1 < int(np.diff(marks).min()) and before < int(marks[0]):
-        if len(set(codes[marks - before - 1].tolist())) > 1:
-            break
-        before += 1
-    begin = (marks - before).tolist()
-    cuts = list(pairwise(begin))
+def _bounds(codes: Int64Array, begin: Int64Array) -> list[tuple[int, int]]:
+    """First and one past the last place of each layer; the last ends where it differs from all."""
+    cuts = list(pairwise(begin.tolist()))
     tail = codes[begin[-1] :]
-    ends = [begin[-1] + 1]
+    longest = 1
     for a, b in dict.fromkeys(cuts):
         size = min(b - a, len(tail))
         differs = np.flatnonzero(codes[a : a + size] != tail[:size])
-        ends.append(begin[-1] + (int(differs[0]) if len(differs) else size))
-    return [*cuts, (begin[-1], max(ends))]
+        longest = max(longest, int(differs[0]) if len(differs) else size)
+    return [*cuts, (int(begin[-1]), int(begin[-1]) + longest)]
 
 
 def layer_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
