@@ -16,9 +16,11 @@ from tracelens_ext.cli.command import Command
 #: function of that name in it, or else a Typer of several commands, `app`.
 _NAMES = (
     "report",
+    "findings",
     "compare",
     "roofline",
     "phases",
+    "memory",
     "iterations",
     "tree",
     "kernels",

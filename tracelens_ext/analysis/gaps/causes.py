@@ -47,7 +47,7 @@ DEPENDENCY_LATENCY_NS = 5_000
 
 #: Calls that return only when the GPU has done what they wait for.
 _SYNCHRONISING = re.compile(
-    r"(?:cuda|hip|cu)(?:(?:Device|Stream|Event|Ctx|Thread)Synchronize|(?:Memcpy|Free)(?!.*Async))"
+    r"(?:cuda|hip|cu)(?:(?:Device|Stream|Event|Ctx|Thread)Synchronize|Memcpy(?!.*Async))"
 )
 _STREAM_WAIT = re.compile(r"(?:cuda|hip|cu)StreamWait(?:Event|Value)")
 

@@ -44,8 +44,8 @@ def gap_hosts(classified: ClassifiedGaps) -> pd.DataFrame:
     import pandas as pd
 
     duration = classified.gaps.duration
-    op, ops = _labels(classified, host_rows(classified, "host_op"))
-    frame, frames = _labels(classified, host_rows(classified, "python_frame"))
+    op, ops = labels_of(classified, host_rows(classified, "host_op"))
+    frame, frames = labels_of(classified, host_rows(classified, "python_frame"))
     op[classified.launch == NONE] = len(ops)
     groups = group_durations([op, frame], duration)
     cause = classified.main_cause(groups.number, len(groups))
@@ -63,7 +63,7 @@ def gap_hosts(classified: ClassifiedGaps) -> pd.DataFrame:
     )
 
 
-def _labels(classified: ClassifiedGaps, rows: IntArray) -> tuple[Int64Array, list[str]]:
+def labels_of(classified: ClassifiedGaps, rows: IntArray) -> tuple[Int64Array, list[str]]:
     """The names of events, without addresses in memory; empty where there is no event.
 
     Returns:
