@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-from typing import TYPE_CHECKING, Any
+import re
+import shlex
+from pathlib import Path
+from typing import Any
 
 import pytest
+from comparison_helpers import needs_html
 from make_trace import TraceMaker
 from serving_helpers import Engine, tensors, vllm
 from test_docs_tables import OF_ENGINES
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.chart.runs import measure_phases, measure_run
+from tracelens_ext.chart.specification import parse_inputs
 from tracelens_ext.cli import run
 from tracelens_ext.report.html_charts import page_figures
 from tracelens_ext.sheets.report import build_perf_report
 from tracelens_ext.sheets.sheet import offered_sheets
 
-if TYPE_CHECKING:
-    from pathlib import Path
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "serving.md"
 
 
 @pytest.fixture
@@ -115,6 +121,61 @@ def test_own_phases(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["phase"] for row in tables["phases"]] == ["prefill", "decode", "denoise", "other"]
     assert phases(trace, "--phase", "denoise") == 2
     assert "expected NAME=REGEX" in capsys.readouterr().err
+
+
+def test_a_comparison_has_the_phases_that_all_traces_have(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = Engine()
+    engine.step(vllm([], [(1, 10), (1, 10)]), scale=2)
+    (trace.parent / "other.json").write_text(json.dumps(engine.document()))
+    assert run(["compare", str(trace), "other.json", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["tables"]["phases"]
+    decode = next(row for row in rows if row["phase"] == "decode")
+    assert (decode["A_count"], decode["B_count"]) == (2, 1)
+    assert decode["B_ms_per_step"] == 2 * decode["A_ms_per_step"]
+    assert decode["difference_ms"] == 0
+    engine.maker.events = [e for e in engine.maker.events if e["cat"] != "user_annotation"]
+    (trace.parent / "other.json").write_text(json.dumps(engine.document()))
+    assert run(["compare", str(trace), "other.json", "--format", "json"]) == 0
+    assert "phases" not in json.loads(capsys.readouterr().out)["tables"]
+
+
+def test_a_chart_by_phase_divides_the_whole_run(trace: Path) -> None:
+    analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
+    (given,) = parse_inputs(["run.json,vllm,llama,1"])
+    runs = measure_phases(analyzer.work, given, 0)
+    whole = measure_run(analyzer.work, given, 0)
+    assert [run.label.rpartition("_")[2] for run in runs] == [
+        *("prefill", "decode", "diffusion", "other"),
+    ]
+    assert sum(run.gpu_ns for run in runs) == whole.gpu_ns
+    assert whole.elapsed_ns - len(runs) <= sum(run.elapsed_ns for run in runs) <= whole.elapsed_ns
+    assert run(["chart", "run.json,vllm,llama,1", "--by-phase", "--per-device"]) == 2
+
+
+@needs_html
+def test_the_chart_by_phase_is_drawn(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["chart", "run.json", "--categorizer", "builtin", "--by-phase"]
+    assert run(arguments) == 0
+    assert "decode" in capsys.readouterr().out
+    maker = TraceMaker()
+    maker.launched("a", 20, 10, correlation=1, at=5)
+    (trace.parent / "plain.json").write_text(json.dumps(maker.document()))
+    assert run(["chart", "plain.json", *arguments[2:], "--force"]) == 2
+    assert "no annotation of a serving engine" in capsys.readouterr().err
+
+
+_COMMANDS = re.findall(r"^\$ tracelens-ext (.*)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_the_examples_of_the_documentation(
+    trace: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (trace.parent / "trace.json.gz").write_bytes(gzip.compress(trace.read_bytes()))
+    assert run(shlex.split(command)) == 0
+    assert "decode" in capsys.readouterr().out
 
 
 def test_a_trace_without_steps_says_what_to_do(

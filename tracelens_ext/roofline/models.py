@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 #: The modules of this package that have a dictionary `MODELS`.
 _FAMILIES = (
     *("gemm", "convolution", "attention", "elementwise", "normalization", "reduction"),
-    *("movement", "pooling", "optimizer", "fourier", "compiled"),
     *("serving", "quantized"),
+    *("movement", "pooling", "optimizer", "fourier", "compiled"),
 )
 
 
