@@ -14,7 +14,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate, count
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ Document = dict[str, Any]
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
 #: Bytes and matrix operations a microsecond that good kernels reach, by the device's name.
-RATES = {"H100": (2.5e6, 6e8), "MI300": (4.0e6, 7e8), "V100": (0.75e6, 0.9e8)}
+RATES = {"H100": (2.5e6, 6e8), "MI300": (4.0e6, 7e8)}
 _BYTES = {"c10::BFloat16": 2, "float": 4, "long int": 8}
 
 
@@ -376,10 +376,10 @@ def _attention_in_parts(room: Room) -> None:
 @_makes("slow-gemm")
 def _product_at_a_twentieth_of_the_peak(room: Room) -> None:
     assert room.rates
-    shapes = [tensor("c10::BFloat16", 4096, 4097), tensor("c10::BFloat16", 4097, 4096)]
+    shapes = [tensor("c10::BFloat16", 2048, 2049), tensor("c10::BFloat16", 2049, 2048)]
     name = "cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x1_nn_align1"
     name = "Cijk_Ailk_Bljk_BBS_BH_MT32x32x16_SE_K1" if room.amd else name
-    room.kernels([("aten::mm", shapes, name, 20 * 2 * 4096**2 * 4097 / room.rates[1])])
+    room.kernels([("aten::mm", shapes, name, 20 * 2 * 2048**2 * 2049 / room.rates[1])])
 
 
 @_makes("memory-bound-chain")
@@ -432,15 +432,7 @@ def with_problem(document: Document, place: Place, cost: float, problem: Problem
 def moments(document: Document, ident: str) -> Iterator[float]:
     """When something that is there already only has to last longer, to be a problem."""
     work = sorted(spans(document, *GPU), key=lambda e: e["ts"])
-    starts, last = [e["ts"] for e in work], work[-1]["ts"]
-    reach = list(accumulate((end(e) for e in work), max))
-
-    def running(time: float) -> int:
-        """How many GPU events run, as far as those tell that began last."""
-        at = bisect_right(starts, time)
-        if not at or reach[at - 1] < time:
-            return 0
-        return sum(end(e) >= time for e in work[max(0, at - 200) : at])
+    first, last = work[0]["ts"], work[-1]["ts"]
 
     if ident == "host-bound":
         yield from (p.at for p in places(document) if p.waits_for_host and not p.after_wait)
@@ -448,8 +440,9 @@ def moments(document: Document, ident: str) -> Iterator[float]:
     categories, pattern, at = _LASTING[ident]
     for event in spans(document, *categories):
         moment = event["ts"] + at * event["dur"]
-        if re.search(pattern, event["name"]) and starts[0] < moment < last:
-            if running(moment) == (event["cat"] in GPU):
+        if re.search(pattern, event["name"]) and first < moment < last:
+            beside = sum(e["ts"] <= moment <= end(e) for e in work if e is not event)
+            if not beside:
                 yield moment
 
 
