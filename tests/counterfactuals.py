@@ -13,10 +13,12 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Event = dict[str, Any]
 #: Type, sizes and, unless contiguous, strides.
@@ -139,9 +141,7 @@ class Room:
         args = {"External id": next(self._ids)} | args
         self.events.append(self._event(cat, name, start, dur, pid, tid, args))
 
-    def op(
-        self, name: str, start: float, dur: float, *tensors: Shape, **args: Any
-    ) -> None:
+    def op(self, name: str, start: float, dur: float, *tensors: Shape, **args: Any) -> None:
         """An operation on tensors."""
         said = {
             "Input Dims": [shape for _, shape, _ in tensors],
@@ -159,9 +159,7 @@ class Room:
         self.span("cuda_runtime", name, start, dur, correlation=number)
         return number
 
-    def work(
-        self, cat: str, name: str, start: float, dur: float, call: int, **args: Any
-    ) -> None:
+    def work(self, cat: str, name: str, start: float, dur: float, call: int, **args: Any) -> None:
         """A GPU event of a call."""
         pid, tid = self.place.gpu
         tid = args.pop("stream", tid)
