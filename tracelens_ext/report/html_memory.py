@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _HOST = -1
 _MOST_FIGURES = 4
 _WORTH_DRAWING = 0.01  # of the largest peak: the host of a job on GPUs allocates a few bytes
-_MOST_BARS, _MOST_MARKS = 10, 100
+_MOST_BARS = 10
 _NAME = 44  # characters
 _IN_SUMMARY = 3
 _RESERVED = "#e58a2b"
@@ -58,7 +58,7 @@ def memory_figures(frame: pd.DataFrame) -> list[Figure]:
 
 
 def _figure(part: pd.DataFrame, device: int, peak: int, drawn: Mapping[Any, Any]) -> Figure:
-    over_time = drawn["levels"][device]
+    over_time = {name: values.tolist() for name, values in drawn["levels"][device].items()}
     moments, allocated = over_time["ms"], over_time["allocated"]
     lines = [("Allocated", ONE_COLOUR, allocated), ("Reserved", _RESERVED, over_time["reserved"])]
     lines = [line for line in lines if line[2]]
@@ -91,7 +91,7 @@ def _figure(part: pd.DataFrame, device: int, peak: int, drawn: Mapping[Any, Any]
             "peak": {"ms": moments[at], "value": allocated[at]},
             "iterations": [
                 {"name": plotly_text(elided(name, _NAME)), "ms": ms}
-                for name, ms in drawn["iterations"][:_MOST_MARKS]
+                for name, ms in drawn["iterations"]
             ],
             "bars": [
                 {
