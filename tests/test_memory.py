@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_trace import PROCESS, THREAD, TraceMaker
 
@@ -159,6 +159,7 @@ def counted(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 @given(histories())
+@settings(max_examples=40)
 def test_every_figure_is_that_of_a_plain_loop(events: list[Event]) -> None:
     analyzer = analyzed(events)
     peaks, alive = analyzer.get_df_memory_peaks(), analyzer.get_df_memory_at_peak()
@@ -177,6 +178,7 @@ def test_every_figure_is_that_of_a_plain_loop(events: list[Event]) -> None:
 
 
 @given(histories())
+@settings(max_examples=40)
 def test_without_totals_there_are_changes_and_no_levels(events: list[Event]) -> None:
     for event in events:
         del event["args"]["Total Allocated"], event["args"]["Total Reserved"]
