@@ -75,9 +75,8 @@ def row(table: pd.DataFrame, **equal: object) -> dict[str, Any]:
     """The only row with these values."""
     for column, value in equal.items():
         table = table[table[column] == value]
-    assert len(table) == 1
-    found: dict[str, Any] = table.iloc[0].to_dict()
-    return found
+    (found,) = table.to_dict("records")
+    return {str(column): value for column, value in found.items()}
 
 
 # Levels and blocks.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from make_trace import TraceMaker
 from report_html_helpers import HOSTILE
 from test_memory import analyzed, recorded
@@ -13,6 +13,9 @@ from test_memory import analyzed, recorded
 from tracelens_ext.report.html_memory import memory_figures
 from tracelens_ext.sheets.memory import SHEETS
 from tracelens_ext.sheets.options import ReportOptions
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def at_peak(steps: list[tuple[float, int, int]], maker: TraceMaker | None = None) -> pd.DataFrame:
@@ -52,7 +55,7 @@ def test_the_bars_add_up_to_the_peak() -> None:
 
 def test_names_are_no_markup() -> None:
     maker = TraceMaker()
-    maker.op(HOSTILE, 0, 10)
+    maker.op(" ".join(HOSTILE), 0, 10)
     maker.annotation("ProfilerStep#1", 0, 20)
     (figure,) = memory_figures(at_peak([(1, 5_000_000, 1)], maker))
     text = json.dumps(figure.spec)
