@@ -426,15 +426,32 @@ class TreePerfAnalyzer:
     def _rooflines(self) -> dict[tuple[str | None, Selection | None], Roofline]:
         return {}
 
-    @cached_property
-    def _findings(self) -> Findings:
+    def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
+        """What would save the most wall time, how much, why, and what to do.
+
+        It is found once for each choice of peaks, of which the slow operations are told.
+
+        Raises:
+            UsageError: the peaks cannot be read.
+        """
         from tracelens_ext.findings.detect import find_findings
 
-        return find_findings(self.work, lambda: self._launchers, self.roofline)
+        key = None if device_peaks is None else str(device_peaks)
+        if key not in self._findings:
+            self._findings[key] = find_findings(
+                self.work, lambda: self._launchers, lambda: self.roofline(device_peaks)
+            )
+        return self._findings[key]
 
-    def findings(self) -> Findings:
-        """What would save the most wall time, how much, why, and what to do; found once."""
-        return self._findings
+    @cached_property
+    def _findings(self) -> dict[str | None, Findings]:
+        return {}
+
+    def get_df_findings(self, device_peaks: str | os.PathLike[str] | None = None) -> pd.DataFrame:
+        """The same as a table, a row a finding, as the sheet `findings`."""
+        from tracelens_ext.findings.table import findings_table
+
+        return findings_table(self.findings(device_peaks))
 
     def get_df_collectives(self) -> pd.DataFrame:
         """Communication by collective, group, size and type, as the sheet `coll_analysis`."""

@@ -16,6 +16,7 @@ from tracelens_ext.cli.command import Command
 #: function of that name in it, or else a Typer of several commands, `app`.
 _NAMES = (
     "report",
+    "findings",
     "compare",
     "roofline",
     "memory",

@@ -12,11 +12,17 @@ if TYPE_CHECKING:
 
 #: One file each, which has the `DETECTOR`. The first that claims a part of the wall time has it.
 _FILES: Final = (
+    "layout_conversion",
+    "dtype_casts",
+    "unfused_attention",
+    "memory_bound_chain",
     "unfused_optimizer",
     "dataloader",
     "allocator",
     "synchronisation",
     "host_bound",
+    "small_kernels",
+    "slow_gemm",
     "exposed_communication",
     "exposed_copy",
     "slow_iterations",

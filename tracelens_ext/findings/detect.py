@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tracelens_ext.findings.finding import Finding, Findings
+from tracelens_ext.findings.finding import Finding, Findings, wrong_field
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tracelens_ext.roofline.table import Roofline
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_ROUNDING_MS = 1e-3
 
 
 def find_findings(
@@ -80,13 +82,38 @@ def _check(item: object) -> None:
 def _ask(
     registry: PluginRegistry, offered: Offered[Detector], inspection: Inspection
 ) -> Finding | None:
-    """What a detector finds; None if it is a plugin's and fails, which is then a problem."""
+    """What a detector finds; None if it is a plugin's and fails, which is then a problem.
+
+    What a plugin claimed before it failed is nobody's again.
+    """
     if offered.plugin.own:
         return offered.item.detect(inspection)
     with registry.guard(offered.plugin.name):
-        finding = call_within(time_limit(), partial(offered.item.detect, inspection))
-        if finding is not None and not isinstance(finding, Finding):
-            kind = type(finding).__name__
-            raise PluginAnswerError(f"detector {offered.item.id!r}: expected a Finding, got {kind}")
-        return finding
+        seen = replace(inspection, wall=inspection.wall.copy(), notes=list(inspection.notes))
+        finding = call_within(time_limit(), partial(offered.item.detect, seen))
+        claimed = seen.wall.claimed_ns - inspection.wall.claimed_ns
+        _check_finding(offered.item, finding, claimed / NS_PER_MS)
+        inspection.wall, inspection.notes = seen.wall, seen.notes
+        found: Finding | None = finding
+        return found
     return None
+
+
+def _check_finding(detector: Detector, finding: object, claimed_ms: float) -> None:
+    """Check what a plugin's detector answers.
+
+    Raises:
+        PluginAnswerError: it is no finding of that id, or saves more than it claimed.
+    """
+    if finding is None:
+        return
+    if not isinstance(finding, Finding) or finding.id != detector.id:
+        raise PluginAnswerError(f"detector {detector.id!r}: expected a Finding of this id")
+    wrong = wrong_field(finding)
+    if wrong:
+        raise PluginAnswerError(f"detector {detector.id!r}: its finding has an odd {wrong}")
+    if finding.saving_ms > claimed_ms + _ROUNDING_MS:
+        raise PluginAnswerError(
+            f"detector {detector.id!r}: saves {finding.saving_ms:,.3f} ms, of which it claimed"
+            f" {claimed_ms:,.3f} ms"
+        )

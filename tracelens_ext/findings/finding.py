@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Literal
+from math import inf
+from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -104,3 +106,33 @@ class Findings:
             "findings": [asdict(finding) for finding in self.findings],
             "notes": list(self.notes),
         }
+
+
+def wrong_field(finding: Finding) -> str:
+    """The first field of a finding that is not what `Finding` says; empty for none."""
+    if finding.confidence not in get_args(Confidence):
+        return "confidence"
+    texts = ("title", "confidence_reason", "advice", "documentation", "snippet")
+    numbers = ("saving_ms", "share_percent")
+    places = finding.where.values() if isinstance(finding.where, Mapping) else [None]
+    fits = {
+        **{name: isinstance(getattr(finding, name), str) for name in texts},
+        **{name: _is_amount(getattr(finding, name)) for name in numbers},
+        **{
+            name: getattr(finding, name) is None or _is_amount(getattr(finding, name))
+            for name in ("saving_low_ms", "saving_high_ms")
+        },
+        "where": all(_all_of(found, Place, "saving_ms") for found in places),
+        "evidence": _all_of(finding.evidence, Evidence, "value"),
+    }
+    return next((name for name, right in fits.items() if not right), "")
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < inf
+
+
+def _all_of(found: object, kind: type, number: str) -> bool:
+    return isinstance(found, list | tuple) and all(
+        isinstance(each, kind) and isinstance(getattr(each, number), int | float) for each in found
+    )

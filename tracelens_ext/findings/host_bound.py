@@ -32,7 +32,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         ),
         advice=(
             "Give the GPU more work a launch: replay the whole step as a CUDA graph, or compile it,"
-            " or use larger batches. Where one place below stands out, make that Python code"
+            " or use larger batches. Where one place stands out, make that Python code"
             " faster, or move it out of the loop."
         ),
         snippet='model = torch.compile(model, mode="reduce-overhead")',

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place
 from tracelens_ext.findings.places import places_of
 from tracelens_ext.trace import NS_PER_MS
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens_ext.analysis.launchers import Launchers
     from tracelens_ext.findings.wall_time import Claim, WallTime
     from tracelens_ext.roofline.table import Roofline
-    from tracelens_ext.trace import EventKind, Int64Array
+    from tracelens_ext.trace import EventKind, Float64Array, Int64Array
 
 #: What saves less of the wall time is not worth anybody's attention, percent.
 LEAST_SHARE_PERCENT: Final = 1.0
@@ -66,6 +67,24 @@ class Inspection:
             self.note(NO_SHAPES)
         return self.roofline.has_shapes
 
+    @cached_property
+    def stream_order(self) -> tuple[Int64Array, Int64Array]:
+        """GPU events stream by stream in order of start, and the number of the stream of each."""
+        trace = self.work.trace
+        keys = [trace.device, trace.stream]
+        _, stream = number_groups(keys) if len(self.work) else (None, np.empty(0, np.int64))
+        order = np.lexsort((self.work.start, stream))
+        return order, stream[order]
+
+    def by_operation(self, values: Sequence[float], otherwise: float = 0) -> Float64Array:
+        """What holds of each row of the roofline, for the GPU events of each, (g,).
+
+        Args:
+            values: one a row.
+            otherwise: for GPU events that belong to none.
+        """
+        return np.array([*values, otherwise], dtype=np.float64)[self.roofline.groups.of_gpu]
+
     def note(self, sentence: str) -> None:
         """Say once what cannot be looked for."""
         if sentence not in self.notes:
@@ -89,6 +108,7 @@ class Inspection:
         reason: str,
         evidence: Sequence[Evidence] = (),
         snippet: str = "",
+        low_ms: float | None = None,
         high_ms: float | None = None,
         where: Mapping[str, Sequence[Place]] | None = None,
     ) -> Finding | None:
@@ -103,6 +123,7 @@ class Inspection:
             reason: why.
             evidence: the numbers.
             snippet: the change in code.
+            low_ms: the least that the fix saves.
             high_ms: the most that the fix may save.
             where: what is known better than from the gaps and GPU events that are claimed.
         """
@@ -131,7 +152,9 @@ class Inspection:
             advice=advice,
             documentation=f"docs/findings.md#{detector}",
             snippet=snippet,
-            saving_low_ms=sure if host_bound > 0.01 * saving else None,
+            saving_low_ms=min(sure, low_ms or sure)
+            if low_ms is not None or host_bound > 0.01 * saving
+            else None,
             saving_high_ms=high_ms,
         )
 

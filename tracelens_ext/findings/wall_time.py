@@ -8,6 +8,7 @@ stream or another device, is hidden, and removing it saves nothing.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -139,6 +140,18 @@ class WallTime:
     def total_ns(self) -> int:
         """Length of the wall time."""
         return self.end - self.start
+
+    @property
+    def claimed_ns(self) -> float:
+        """All that is claimed so far."""
+        return float(self.claimed_of_gap.sum() + self.claimed_of_event.sum())
+
+    def copy(self) -> WallTime:
+        """The same claims; further ones on either do not concern the other."""
+        result = copy(self)
+        result.free, result.claimed_of_gap = self.free.copy(), self.claimed_of_gap.copy()
+        result.claimed_of_event = self.claimed_of_event.copy()
+        return result
 
     def _idle_pieces(self) -> _Pieces:
         """When nothing runs on any device."""
