@@ -390,3 +390,33 @@ def test_real_traces_have_the_exact_figures_and_their_peaks_are_explained() -> N
 def _first_size(analyzer: TreePerfAnalyzer, device: int) -> int:
     events = read_memory_events(analyzer.trace)
     return int(events.size[events.first[events.devices.tolist().index(device)]])
+
+
+# The finding.
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reserved", "told"),
+    [
+        ((60, 30), 100, "(60.0 %) of it in the forward pass"),
+        ((20, 70), 100, "(70.0 %) of it in the backward pass"),
+        ((60, 30), 300, "(200.0 %) more were reserved and not in use"),
+        ((1, 2), 100, ""),
+    ],
+)
+def test_the_finding_names_the_largest_part_that_can_change(
+    sizes: tuple[int, int], reserved: int, told: str
+) -> None:
+    maker = TraceMaker()
+    maker.launched("kernel", 0, 1000, correlation=1, at=0)
+    maker.op("aten::mm", 0, 10)
+    maker.op("autograd::engine::evaluate_function: MmBackward0", 20, 10)
+    million = 1_000_000
+    steps = [(1, sizes[0] * million, 1), (21, sizes[1] * million, 2)]
+    before = (100 - sum(sizes)) * million
+    analyzer = analyzed(recorded(steps, before, reserved=reserved * million), maker)
+    found = [f for f in analyzer.findings().findings if f.id == "memory-peak"]
+    assert bool(found) == bool(told)
+    for finding in found:
+        assert told in finding.title
+        assert finding.informs_only
