@@ -260,8 +260,8 @@ class RunMaker:
                 record.domain, f"{_buffer_of(record.domain)}_trace"
             )
             tables.setdefault(table, []).append(row)
-        for name, rows in tables.items():
-            with (folder / f"{prefix}{name}.csv").open("w", newline="", encoding="utf-8") as file:
+        for kind, rows in tables.items():
+            with (folder / f"{prefix}{kind}.csv").open("w", newline="", encoding="utf-8") as file:
                 writer = csv.DictWriter(file, list(rows[0]), quoting=csv.QUOTE_NONNUMERIC)
                 writer.writeheader()
                 writer.writerows(rows)
