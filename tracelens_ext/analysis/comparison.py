@@ -183,7 +183,7 @@ class Comparison:
         if name == "phases":
             for at, letter in enumerate(self.letters):
                 columns[f"{letter}_ms_per_step"] = _quotient(
-                    times[:, at], aligned.count[:, at] * 1.0
+                    times[:, at], aligned.count[:, at].astype(np.float64)
                 )
         frame = pd.DataFrame(columns)
         if name in ("timeline", "phases"):
