@@ -16,6 +16,7 @@ TESTS = ROOT / "tests"
 sys.path.insert(0, str(TESTS))
 
 import trace_properties as properties  # noqa: E402
+import xplane_maker  # noqa: E402
 from make_trace import LAYOUTS, cuda_graph_example  # noqa: E402
 from nsys_export_maker import training  # noqa: E402
 from rocprof_maker import training as rocprof_training  # noqa: E402
@@ -84,6 +85,13 @@ def _rocprof_tables() -> Iterator[bytes]:
             yield path.read_bytes()
 
 
+def _profiles() -> Iterator[bytes]:
+    maker = xplane_maker.training()
+    yield maker.content
+    yield maker.written(metadata_last=True)
+    yield maker.for_viewers
+
+
 def _tables() -> Iterator[bytes]:
     for text in (KERNELS, MEMORY, SIZES, RANGES, GPU_TRACE):
         yield text.encode()
@@ -129,6 +137,7 @@ TARGETS: dict[str, Target] = {
     "report": Target(properties.a_report_is_safe, _traces, share=3),
     "gzip": Target(properties.salvage_is_safe_and_steady, _gzipped, as_text=False),
     "sqlite": Target(properties.a_file_is_safe(".sqlite"), _databases, as_text=False, share=2),
+    "xplane": Target(properties.a_profile_is_safe, _profiles, as_text=False, share=2),
     "csv": Target(properties.a_file_is_safe(".csv"), _tables),
     "rocpd": Target(properties.a_file_is_safe(".db"), _rocpd, as_text=False),
     "rocprof_json": Target(properties.salvage_is_safe_and_steady, _rocprof_json),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import xplane_maker
 from categorize_helpers import FakeEntryPoint, plugin, registry
 from make_trace import cuda_graph_example
 from nsys_export_maker import training
@@ -67,8 +68,12 @@ def samples(folder: Path) -> dict[str, Path]:
         "rocprofv3 tables (CSV)": only_kernels.write_csv(folder),
         "Nsight Systems SQLite export": folder / "run.sqlite",
         "nsys stats cuda_gpu_trace (CSV)": folder / "table.csv",
+        "JAX/XLA profile": folder / "run.xplane.pb",
+        "JAX/XLA trace for viewers (JSON)": folder / "run.trace.json",
     }
-    kineto, *_, database, table = files.values()
+    kineto, *_, database, table, profile, viewer_json = files.values()
+    profile.write_bytes(xplane_maker.training().content)
+    viewer_json.write_bytes(xplane_maker.training().for_viewers)
     kineto.write_text(json.dumps(cuda_graph_example()))
     training().write(database)
     table.write_text(GPU_TRACE)
@@ -84,6 +89,8 @@ def test_every_format_comes_through_the_hook(tmp_path: Path) -> None:
         "rocprofv3 tables (CSV)",
         "Nsight Systems SQLite export",
         "nsys stats cuda_gpu_trace (CSV)",
+        "JAX/XLA profile",
+        "JAX/XLA trace for viewers (JSON)",
         "PyTorch profiler (Kineto) JSON",
     ]
     files = samples(tmp_path)
@@ -106,7 +113,7 @@ def test_folders_ask_the_readers(tmp_path: Path) -> None:
     (tmp_path / "table.csv").touch()
     found = {path.name for path in traces_in(tmp_path)}
     # Of a report and its export of one name it is the export.
-    expected = {"text.json", "x.SQLITE", "x.JSON", "x.JSON.GZ"}
+    expected = {"text.json", "x.SQLITE", "x.JSON", "x.JSON.GZ", "x.XPLANE.PB"}
     assert found == expected | {"x_RESULTS.DB", "xKERNEL_TRACE.CSV"}
 
 
@@ -118,7 +125,7 @@ def test_a_folder_leaves_out_databases_that_no_reader_knows(tmp_path: Path) -> N
     found = {path.name for path in traces_in(tmp_path)}
     rocprof = {"run_results.db", "run_results.json", "run_kernel_trace.csv"}
     others = {"trace.json", "run.sqlite", "damaged_header.sqlite", "only_the_magic.sqlite"}
-    assert found == rocprof | others
+    assert found == rocprof | others | {"run.trace.json", "run.xplane.pb"}
 
 
 def names_in(path: Path, content: str, plugins: PluginRegistry) -> list[str]:

@@ -131,6 +131,12 @@ def a_file_is_safe(suffix: str) -> Callable[[bytes], None]:
     return check
 
 
+def a_profile_is_safe(data: bytes) -> None:
+    """A profile of JAX, whole or salvaged: a trace with all its tables, or one of our errors."""
+    result_of(data), result_of(data, salvage=True)
+    a_report_is_safe(data)
+
+
 def statistics_tables_are_safe(data: bytes) -> None:
     """A table of `nsys stats`: its totals, or one of our errors."""
     from tracelens_ext.class_statistics.totals import kernel_totals, memory_totals

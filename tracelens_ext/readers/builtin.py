@@ -13,6 +13,7 @@ def tracelens_readers() -> list[Reader]:
     from tracelens_ext.readers.kineto import KinetoReader
     from tracelens_ext.readers.nsys import NsysDatabaseReader, NsysReportReader, NsysTableReader
     from tracelens_ext.readers.rocprof import RocpdReader, RocprofJsonReader, RocprofTableReader
+    from tracelens_ext.readers.xplane import JaxJsonReader, XplaneReader
 
     return [
         NsysReportReader(),
@@ -21,5 +22,7 @@ def tracelens_readers() -> list[Reader]:
         RocprofTableReader(),
         NsysDatabaseReader(),
         NsysTableReader(),
+        XplaneReader(),
+        JaxJsonReader(),
         KinetoReader(),
     ]

@@ -129,8 +129,8 @@ def refuse_trace(trace: Trace) -> None:
     if any(name.startswith(("/device:", "/host:")) for name in processes):
         raise TraceFormatError(
             path,
-            "is a JAX/XLA trace, which is not supported yet",
-            "record PyTorch programs with torch.profiler; open this one in Perfetto or XProf",
+            "is a JAX/XLA trace, and no event in it is known to be of a GPU or of its host",
+            "give the file that JAX wrote itself, of a run on a GPU",
         )
     kinds = sorted({c for c in trace.categories if c})
     listed = ", ".join(map(_in_a_line, kinds[:5]))
