@@ -96,7 +96,7 @@ class Comparison:
         aligned: dict[TableName, Aligned] = {"timeline": self._timeline()}
         phases = [m.phases for m in self.measurements if m.phases is not None]
         if len(phases) == len(self.measurements):
-            aligned["phases"] = _aligned(phases, KEYS["phases"])
+            aligned["phases"] = _aligned(phases, ("phase",))
         for name, keys in REFERENCE_KEYS.items():
             parts = [figures.tables.get(name) for figures in self.figures]
             if any(part is None for part in parts):
@@ -182,9 +182,8 @@ class Comparison:
                 columns[f"{letter}_count"] = count if divisor == 1 else count / divisor
         if name == "phases":
             for at, letter in enumerate(self.letters):
-                columns[f"{letter}_ms_per_step"] = _quotient(
-                    times[:, at], aligned.count[:, at] * 1.0
-                )
+                steps: FloatArray = aligned.count[:, at].astype(np.float64)
+                columns[f"{letter}_ms_per_step"] = _quotient(times[:, at], steps)
         frame = pd.DataFrame(columns)
         if name in ("timeline", "phases"):
             return frame
