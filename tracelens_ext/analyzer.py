@@ -6,7 +6,7 @@ tables that are no sheets with the function that makes them, under `analysis/`.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.analysis.coverage import Coverage, coverage
@@ -90,16 +90,20 @@ class TreePerfAnalyzer:
             use_kernel_name_categories or rules or without_packs or categorizer is not None
         )
         self.categorizer: KernelCategorizer | None = None
+        asked = partial(
+            KernelCategorizer.create, rules=rules, maps=maps, without_packs=without_packs
+        )
         if self.use_kernel_name_categories:
-            self.categorizer = KernelCategorizer.create(
-                rules=rules, categorizer=categorizer, maps=maps, without_packs=without_packs
-            )
+            self.categorizer = asked(categorizer=categorizer)
         with reading_with(salvage=salvage or read_settings().salvage):
             self.trace: Trace = read_trace(
                 trace,
                 progress=progress,
                 cache=(store := open_cache(cache)),
             )
+        usual = self.trace.conventions.categorizer
+        if self.categorizer is not None and categorizer is None and usual is not None:
+            self.categorizer = asked(categorizer=usual)
         links = store.links(self.trace) if store is not None and not add_python_func else None
         self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
         self.work: GpuWork = GpuWork(

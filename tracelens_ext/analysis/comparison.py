@@ -182,8 +182,9 @@ class Comparison:
                 columns[f"{letter}_count"] = count if divisor == 1 else count / divisor
         if name == "phases":
             for at, letter in enumerate(self.letters):
-                steps: FloatArray = aligned.count[:, at].astype(np.float64)
-                columns[f"{letter}_ms_per_step"] = _quotient(times[:, at], steps)
+                columns[f"{letter}_ms_per_step"] = _quotient(
+                    times[:, at], aligned.count[:, at].astype(np.float64)
+                )
         frame = pd.DataFrame(columns)
         if name in ("timeline", "phases"):
             return frame
