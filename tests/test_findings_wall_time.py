@@ -70,8 +70,8 @@ def test_claims_never_overlap(document: Document, data: st.DataObject) -> None:
         assert (wall.claimed_of_event <= wall.work.duration).all()
     assert saved <= wall.total_ns * (1 + 1e-9)
     assert saved == np.float64(wall.claimed_ns)
-    left = wall.idle_left().sum()
-    assert left + wall.claimed_of_gap.sum() == wall_of(document).idle_left().sum()
+    left = wall.left_of_gaps().sum()
+    assert left + wall.claimed_of_gap.sum() == wall_of(document).left_of_gaps().sum()
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8), st.integers(1, 3)), min_size=1))
@@ -112,7 +112,7 @@ def test_a_gap_is_shared_by_those_who_caused_its_parts() -> None:
     assert wall.claim_idle_during(np.flatnonzero(names == "cudaFree")).gap_ns.tolist() == [50_000]
     limit = np.full(len(wall.classified), 100_000)
     assert wall.claim_idle_up_to(limit).saving_ns == 100_000
-    assert wall.idle_left().sum() == 20_000
+    assert wall.left_of_gaps().sum() == 20_000
 
 
 def test_another_thread_does_not_make_the_gpu_wait() -> None:

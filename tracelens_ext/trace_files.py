@@ -63,6 +63,12 @@ def traces_in(folder: Path) -> list[Path]:
     )
 
 
+def only_trace(path: Path) -> Path:
+    """The trace in a folder that holds one; any other path as it is."""
+    traces = traces_in(path) if path.is_dir() else []
+    return traces[0] if len(traces) == 1 else path
+
+
 def is_pattern(text: str) -> bool:
     """Whether a text is a pattern, and not a file's name."""
     return glob.has_magic(text) and not Path(text).exists()

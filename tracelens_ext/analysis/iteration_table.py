@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import BoolArray, Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, Trace
     from tracelens_ext.tree import CallTree
 
 #: An iteration is odd when it is this many median absolute deviations from the median …
@@ -253,11 +253,7 @@ def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.D
             values = frame[column].to_numpy(dtype=np.float64)[those]
             # Times are whole ns: rounding must not make two equal ones differ.
             exact = np.round(values * NS_PER_MS)
-            away = np.abs(exact - np.median(exact))
-            mad = float(np.median(away))
-            least = max(ODD_BEYOND * mad, ODD_AT_LEAST * float(np.median(exact)))
-            least = max(least, wall) if column != "kernels" else least
-            odd = away > least if len(those) >= ODD_AMONG else away < 0
+            odd, mad = odd_among(exact, 0.0 if column == "kernels" else wall)
             for at in those[odd].tolist():
                 odd_in[at].append(column)
             rows.append(
@@ -276,6 +272,20 @@ def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.D
             )
     names = ["column", "device", "iterations", "mean", "std", "median", "mad", "min", "max", "odd"]
     return [", ".join(columns) for columns in odd_in], pd.DataFrame(rows, columns=names)
+
+
+def odd_among(values: Float64Array, least: float = 0.0) -> tuple[BoolArray, float]:
+    """Which of some values are odd, (k,), and their median absolute deviation.
+
+    Args:
+        values: times in whole ns, or counts, of whole iterations, (k,).
+        least: how far from the median an odd one is at least.
+    """
+    middle = float(np.median(values))
+    away = np.abs(values - middle)
+    mad = float(np.median(away))
+    odd: BoolArray = away > max(ODD_BEYOND * mad, ODD_AT_LEAST * middle, least)
+    return odd if len(values) >= ODD_AMONG else np.zeros(len(values), dtype=bool), mad
 
 
 def _notes(

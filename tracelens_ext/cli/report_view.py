@@ -87,7 +87,12 @@ def show_summary(rows: Sequence[dict[str, object]], console: Console) -> None:
 
 
 def show_comparison(
-    comparison: Comparison, console: Console, *, top: int, lost: pd.DataFrame | None = None
+    comparison: Comparison,
+    console: Console,
+    *,
+    top: int,
+    lost: pd.DataFrame | None = None,
+    findings: pd.DataFrame | None = None,
 ) -> None:
     """Print what was compared, the tables with the largest changes first, and the notes."""
     from tracelens_ext.analysis.comparison import time_basis
@@ -99,6 +104,9 @@ def show_comparison(
         line = f"{role}: {facts[role]}; devices: {facts[f'{letter} devices']};"
         line += f" iterations: {facts[f'{letter} iterations']}"
         console.print(safe_text(line), markup=False, highlight=False)
+    if findings is not None and len(findings):
+        console.print()
+        console.print(frame_table(findings, title="Findings, whole traces"))
     basis = time_basis(comparison)
     titles = {
         "timeline": f"GPU timeline, {basis}",

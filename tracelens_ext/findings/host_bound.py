@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.causes import LAUNCH_OVERHEAD
+from tracelens_ext.analysis.gaps.causes import HOST, LAUNCH_OVERHEAD, SYNCHRONISATION
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.trace import NS_PER_MS
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 def _detect(inspection: Inspection) -> Finding | None:
     wall = inspection.wall
-    claim = wall.claim_idle_up_to(np.where(wall.waits_for_host, wall.left_of_gaps(), 0))
     duration, cause = wall.classified.gaps.duration, wall.classified.cause
+    late = np.isin(cause, (HOST, LAUNCH_OVERHEAD, SYNCHRONISATION))
+    claim = wall.claim_idle_up_to(np.where(late, wall.left_of_gaps(), 0))
     holes = float(claim.gap_ns[cause[claim.gaps] == LAUNCH_OVERHEAD].sum())
     mostly_holes = holes > claim.saving_ns / 2
     return inspection.finding(

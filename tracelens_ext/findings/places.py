@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MOST_PLACES: Final = 5
 #: Python frames are looked up for so many gaps and GPU events, the largest; a trace has a million.
 _MOST_LOOKED_UP: Final = 500
+#: How the names of frames begin that nobody can change.
+_NO_LINES: Final = ("<built-in", "nn.Module: ", "torch/")
 
 
 def places_of(
@@ -78,13 +80,14 @@ def _of_gaps(wall: WallTime, claim: Claim) -> dict[str, list[Place]]:
     classified = wall.classified
     largest = np.argsort(-claim.gap_ns, kind="stable")[:_MOST_LOOKED_UP]
     gaps, ns = claim.gaps[largest], claim.gap_ns[largest]
+    trace = wall.work.trace
     columns: list[tuple[str, HostColumn]] = [
         ("operations", "host_op"),
         ("python_frames", "python_frame"),
         ("calls", "host_call"),
     ]
     found = {
-        kind: ranked(*labels_of(classified, host_rows(classified, column, gaps)), ns)
+        kind: ranked(*labels_of(trace, host_rows(classified, column, gaps)), ns)
         for kind, column in columns
     }
     after = classified.gaps.after[claim.gaps]
@@ -132,15 +135,18 @@ def _iterations(work: GpuWork, events: Int64Array, ns: IntArray | Float64Array) 
 
 
 def frames_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
-    """The innermost Python frames around the host calls with the most time.
+    """The innermost lines of Python around the host calls with the most time.
+
+    Frames of PyTorch itself, of functions built in, and of modules count where there are no others.
 
     Args:
         work: the GPU events.
         calls: rows of host events, (k,).
         ns: the time of each, (k,).
     """
-    has_frames = work.trace.count_of(EventKind.PYTHON_FUNCTION)
-    return _around(work, EventKind.PYTHON_FUNCTION, calls, ns) if has_frames else []
+    if not work.trace.count_of(EventKind.PYTHON_FUNCTION):
+        return []
+    return _around(work, EventKind.PYTHON_FUNCTION, calls, ns, _NO_LINES)
 
 
 def operations_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
@@ -149,12 +155,19 @@ def operations_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Ar
 
 
 def _around(
-    work: GpuWork, kind: EventKind, calls: Int64Array, ns: IntArray | Float64Array
+    work: GpuWork,
+    kind: EventKind,
+    calls: Int64Array,
+    ns: IntArray | Float64Array,
+    ignored: tuple[str, ...] = (),
 ) -> list[Place]:
     tree, trace = work.tree, work.trace
     largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
     calls, ns = calls[largest], ns[largest]
     start = trace.ts[calls]
     end = np.maximum(trace.end_of(calls), start + 1)
-    rows = innermost_during(tree, (kind,), trace.thread[calls].astype(np.int64), start, end)
-    return ranked(np.where(rows != NONE, trace.name[np.maximum(rows, 0)], NONE), trace.names, ns)
+    thread = trace.thread[calls].astype(np.int64)
+    rows = innermost_during(tree, (kind,), thread, start, end, ignored)
+    if ignored and (other := rows == NONE).any():
+        rows[other] = innermost_during(tree, (kind,), thread[other], start[other], end[other])
+    return ranked(*labels_of(trace, rows), ns)

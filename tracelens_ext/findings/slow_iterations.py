@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.iteration_table import iteration_table, named_iterations
+from tracelens_ext.analysis.iteration_table import (
+    ODD_AT_LEAST,
+    ODD_BEYOND,
+    iteration_table,
+    named_iterations,
+    odd_among,
+)
+from tracelens_ext.analysis.iterations import find_iterations
 from tracelens_ext.findings.finding import Evidence, Place
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.wall_time import Claim
@@ -15,9 +22,11 @@ from tracelens_ext.trace import NONE, NS_PER_MS
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens_ext.analysis.gaps.find import Gaps
+    from tracelens_ext.analysis.iterations import Iterations
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.trace import Float64Array, Int64Array
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 
 _WALL = "wall_time_ms"
 _NOT_PARTS = ("iteration", "process", "device", "start_ms", _WALL, "kernels", "whole", "odd")
@@ -25,6 +34,10 @@ _NOT_PARTS = ("iteration", "process", "device", "start_ms", _WALL, "kernels", "w
 
 def _detect(inspection: Inspection) -> Finding | None:
     work, wall = inspection.work, inspection.wall
+    steps = find_iterations(work.tree)
+    lengths = (steps.end - steps.start)[steps.whole].astype(np.float64)
+    if not (len(lengths) and odd_among(lengths)[0].any()):
+        return None
     frame = iteration_table(work).frame
     whole = frame[frame["whole"]]
     is_odd = np.array([_WALL in odd.split(", ") for odd in whole["odd"]], dtype=bool)
@@ -32,16 +45,15 @@ def _detect(inspection: Inspection) -> Finding | None:
     if not len(slow):
         return None
     iterations, labels, _ = named_iterations(work.tree, None)
-    of_gpu = np.where(iterations.of_gpu != NONE, iterations.of_gpu, iterations.started_in)
-    of_gap = of_gpu[wall.classified.gaps.after]
+    of_gpu = iterations.started_in  # as what an iteration took is the time between two moments
+    of_gap = _iteration_of_gap(iterations, wall.classified.gaps)
     size = len(iterations)
     claimed = _sums(of_gpu, wall.claimed_of_event, size)
-    claimed += _sums(of_gap, wall.claimed_of_gap.astype(np.float64), size)
+    claimed += wall.claimed_idle_within(iterations.start, iterations.end)
     unexplained = (iterations.end - iterations.start) - claimed
-    usual = float(np.median(unexplained[iterations.whole]))
-    excess = np.zeros(size, dtype=np.float64)
-    numbers = [labels.index(name) for name in dict.fromkeys(slow["iteration"])]
-    excess[numbers] = np.maximum(unexplained[numbers] - usual, 0.0)
+    named = np.isin(np.array(labels, dtype=object), slow["iteration"].to_numpy(dtype=object))
+    excess = np.where(named, _odd_excess(unexplained, iterations.whole), 0.0)
+    numbers = np.flatnonzero(excess).tolist()
     # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
     alone = wall.alone(wall.free).astype(np.float64)
     idle = wall.left_of_gaps().astype(np.float64)
@@ -79,6 +91,26 @@ def _detect(inspection: Inspection) -> Finding | None:
             ]
         },
     )
+
+
+def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
+    """What no finding explains of each iteration beyond the usual, 0 where that is not odd, (k,).
+
+    Other findings may explain all that makes an iteration odd.
+    """
+    usual = float(np.median(unexplained[whole]))
+    excess = unexplained - usual
+    spread = float(np.median(np.abs(excess[whole])))
+    return np.where(excess > max(ODD_BEYOND * spread, ODD_AT_LEAST * usual), excess, 0.0)
+
+
+def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
+    """The iteration in which the larger part of each gap lies, as far as events tell, (k,)."""
+    before, after = (iterations.started_in[events] for events in (gaps.before, gaps.after))
+    middle = (gaps.start + gaps.end) // 2
+    sooner = (before != NONE) & (after != NONE) & (middle < iterations.start[after])
+    result: Int64Array = np.where(sooner, before, after)
+    return result
 
 
 def _sums(of: Int64Array, values: Float64Array, size: int) -> Float64Array:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.causes import SYNCHRONISATION
+from tracelens_ext.analysis.gaps.causes import SYNCHRONISATION, blocking_calls
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.places import frames_around, operations_around
@@ -28,8 +28,9 @@ def _detect(inspection: Inspection) -> Finding | None:
     call = classified.synchronising
     waits = (classified.cause == SYNCHRONISATION) & (call != NONE)
     waited = np.where(waits, trace.dur[np.maximum(call, 0)] if len(call) else 0, 0)
-    claim = wall.claim_idle_up_to(waited)
-    asking = call[claim.gaps]
+    after = wall.claim_idle_up_to(waited)
+    claim = after + wall.claim_idle_during(blocking_calls(work))
+    asking = call[after.gaps]
     calls = np.unique(asking)
     return inspection.finding(
         DETECTOR.id,
@@ -57,8 +58,8 @@ def _detect(inspection: Inspection) -> Finding | None:
             ),
         ],
         where={
-            "operations": operations_around(work, asking, claim.gap_ns),
-            "python_frames": frames_around(work, asking, claim.gap_ns),
+            "operations": operations_around(work, asking, after.gap_ns),
+            "python_frames": frames_around(work, asking, after.gap_ns),
         },
     )
 

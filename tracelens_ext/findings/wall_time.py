@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.causes import HOST, LAUNCH_OVERHEAD, SYNCHRONISATION
+from tracelens_ext.analysis.gaps.causes import DEPENDENCY, HOST
 from tracelens_ext.analysis.gaps.classified import classify_gaps
 from tracelens_ext.intervals import union
 from tracelens_ext.trace import NONE
@@ -173,17 +173,27 @@ class WallTime:
 
     @cached_property
     def waits_for_host(self) -> BoolArray:
-        """Whether the host is what the GPU waits for in each gap, (k,)."""
-        blamed = HOST, LAUNCH_OVERHEAD, SYNCHRONISATION
-        result: BoolArray = np.isin(self.classified.cause, blamed)
+        """Whether the host, not other work, is what the GPU waits for in each gap, (k,)."""
+        result: BoolArray = self.classified.cause != DEPENDENCY
         return result
 
     @cached_property
     def thread_of_gap(self) -> Int64Array:
-        """The host thread that launched what ended each gap, `NONE` where unknown, (k,)."""
-        launch = self.classified.launch
-        thread = self.work.trace.thread[np.maximum(launch, 0)].astype(np.int64)
-        return np.where(launch != NONE, thread, NONE)
+        """The host thread that each gap waits for, `NONE` where unknown, (k,).
+
+        It launched what ended the gap; where that was before the gap, or nobody knows, it launched
+        next.
+        """
+        trace, launch = self.work.trace, self.classified.launch
+        rows = self.work.tree.launch_of_gpu[self.work.tree.linked]
+        if not len(rows):
+            return np.full(len(launch), NONE, dtype=np.int64)
+        rows = rows[np.argsort(trace.ts[rows], kind="stable")]
+        begun = self.classified.gaps.start
+        at = np.searchsorted(trace.ts[rows], begun)
+        later = (launch != NONE) & (trace.ts[np.maximum(launch, 0)] >= begun)
+        row = np.where(later, launch, rows[np.minimum(at, len(rows) - 1)])
+        return np.where(later | (at < len(rows)), trace.thread[row], NONE).astype(np.int64)
 
     @cached_property
     def gpu_limited(self) -> BoolArray:
@@ -248,6 +258,17 @@ class WallTime:
         result = np.zeros(len(self.classified), dtype=np.int64)
         np.add.at(result, self._idle.gap, length)
         return result
+
+    def claimed_idle_within(self, start: Int64Array, end: Int64Array) -> Float64Array:
+        """The claimed idle time within some windows, ns; that of a gap counts as spread over it."""
+        pieces = self._idle_pieces()
+        if not len(pieces):
+            return np.zeros(len(start))
+        claimed = np.cumsum(self.claimed_of_gap[pieces.gap])
+        edges = np.column_stack((pieces.start, pieces.end)).ravel()
+        grown = np.column_stack((np.append(0, claimed[:-1]), claimed)).ravel()
+        within: Float64Array = np.interp(end, edges, grown) - np.interp(start, edges, grown)
+        return within
 
     def _idle_claim(self, pieces: _Pieces) -> Claim:
         ns = np.zeros(len(self.classified), dtype=np.int64)

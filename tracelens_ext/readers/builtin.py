@@ -16,10 +16,10 @@ def tracelens_readers() -> list[Reader]:
     from tracelens_ext.readers.xplane import JaxJsonReader, XplaneReader
 
     return [
+        NsysReportReader(),
         RocpdReader(),
         RocprofJsonReader(),
         RocprofTableReader(),
-        NsysReportReader(),
         NsysDatabaseReader(),
         NsysTableReader(),
         XplaneReader(),

@@ -186,6 +186,11 @@ def _host_calls(work: GpuWork) -> _HostCalls:
     return _HostCalls(work)
 
 
+def blocking_calls(work: GpuWork) -> Int64Array:
+    """Rows of the calls that wait for the GPU, by thread and start."""
+    return _host_calls(work).blocking
+
+
 def _named(trace: Trace, rows: Int64Array, pattern: re.Pattern[str]) -> Int64Array:
     """Those of some events whose name begins as a pattern says."""
     found: Int64Array = rows[trace.names_matching(pattern.match)[trace.name[rows]]]
