@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from tracelens_ext.analysis.capture.replays import find_replays
 from tracelens_ext.analysis.coverage import Coverage, coverage
 from tracelens_ext.analysis.gpu_work import GpuWork
 from tracelens_ext.cache.store import open_cache
@@ -58,6 +59,9 @@ class TreePerfAnalyzer:
         progress: called with (bytes of the file read so far, its size or None) while reading.
         cache: whether a large trace, and its tree, are kept in the user's cache and taken from
             there; or a cache of your own.
+        capture: a trace, or a folder of traces, in which the CUDA graphs that this trace launches
+            were captured: their kernels get operations, shapes and modules from there. Captures in
+            the trace itself are always found.
         salvage: whether the events before the place where a file is cut off or damaged are
             analysed; `trace.provenance.notes` says what is lost. `settings.reading_with`
             sets this and what else can be chosen about reading for several calls.
@@ -81,6 +85,7 @@ class TreePerfAnalyzer:
         without_packs: Sequence[str] = (),
         progress: Callable[[int, int | None], None] | None = None,
         cache: TraceCache | bool | None = None,
+        capture: str | os.PathLike[str] | None = None,
         salvage: bool = False,
     ) -> None:
         self.use_kernel_name_categories = bool(
@@ -97,8 +102,12 @@ class TreePerfAnalyzer:
                 progress=progress,
                 cache=(store := open_cache(cache)),
             )
-        links = store.links(self.trace) if store is not None and not add_python_func else None
-        self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
+            links = store.links(self.trace) if store is not None and not add_python_func else None
+            self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
+            self.graph_replays = find_replays(self.tree, capture, store)
+        if self.graph_replays is not None:
+            self.tree = self.graph_replays.tree
+            self.trace = self.tree.trace
         self.work: GpuWork = GpuWork(
             self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
         )
@@ -435,6 +444,30 @@ class TreePerfAnalyzer:
         from tracelens_ext.analysis.graphs import graph_launches
 
         return graph_launches(self.work)
+
+    def get_df_graph_operations(self) -> pd.DataFrame:
+        """GPU events of graph launches by captured operation, as the sheet `graph_operations`.
+
+        No rows without a `capture`, and where no captured graph fits.
+        """
+        from tracelens_ext.analysis.graph_operations import graph_operations
+
+        return graph_operations(self.work)
+
+    def get_df_graph_captures(self) -> pd.DataFrame:
+        """Which captured graphs the graph launches replay, as the sheet `graph_captures`.
+
+        Raises:
+            UsageError: there is no graph launch, or no capture.
+        """
+        from tracelens_ext.analysis.graph_captures import graph_captures
+
+        if self.graph_replays is None:
+            raise UsageError(
+                "this needs a trace with graph launches, and"
+                " TreePerfAnalyzer(trace, capture=FILE_OR_FOLDER)"
+            )
+        return graph_captures(self.graph_replays)
 
     def get_df_nn_modules(self, *, instances: bool = False) -> pd.DataFrame:
         """GPU time by path of `nn.Module` classes, as the sheet `nn_modules`.

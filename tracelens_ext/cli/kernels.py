@@ -74,6 +74,7 @@ def kernels(
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
     without_pack: shared.WithoutPack = None,
+    capture: shared.Capture = None,
     force: shared.Force = False,
 ) -> None:
     """List kernels by count or duration; with --gaps, the idle time between them too."""
@@ -109,7 +110,12 @@ def kernels(
     selection = gap_options.selection_of(pstep, pstep_by, stream, device, category)
     check_texts([output, gap_output], trace, force=force, json=json, every=every)
     chosen = AnalysisOptions(
-        True, rules or (), categorizer, maps=maps or (), without_packs=without_pack or ()
+        True,
+        rules or (),
+        categorizer,
+        maps=maps or (),
+        without_packs=without_pack or (),
+        capture=capture,
     )
     analyzer = analyze(trace, chosen)
     selected = gap_options.selected_text(selection, analyzer.work)

@@ -1,0 +1,119 @@
+"""The captures in a file or folder, as engines leave them beside their traces."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tracelens_ext.analysis.capture.matching import wanted_size
+from tracelens_ext.analysis.capture.recorded import Capture, find_captures
+from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
+from tracelens_ext.readers import read_trace
+from tracelens_ext.tree import CallTree
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from tracelens_ext.cache.store import TraceCache
+
+#: Says of each file of its folder what it was captured for.
+DETAILS: Final = "execution_details.json"
+_SUFFIXES: Final = (".json", ".json.gz")
+_MOST_BYTES: Final = 10**7
+
+
+class _Detail(msgspec.Struct):
+    """What `execution_details.json` says of a file."""
+
+    file: str
+    batch_size: int | None = None
+    mode: str | None = None
+
+
+def read_captures(
+    source: str | os.PathLike[str], tokens: Collection[int] | None, cache: TraceCache | None
+) -> list[Capture]:
+    """The captures in a trace, or in all traces directly in a folder.
+
+    Args:
+        source: the file or folder.
+        tokens: the tokens of steps that are looked for: captures that the details list under
+            another batch size are not read. None for all.
+        cache: where traces are looked for.
+
+    Raises:
+        TraceError: there is no capture, or a file cannot be read.
+    """
+    path = Path(source)
+    files = _files_in(path) if path.is_dir() else [path]
+    details = _read_details((path if path.is_dir() else path.parent) / DETAILS)
+    found: list[Capture] = []
+    for file in _wanted(files, details, tokens):
+        tree = CallTree(read_trace(file, cache=cache), add_python_func=True)
+        said = details.get(file.name)
+        for capture in find_captures(tree, file.name):
+            if capture.batch_size is None and said is not None:
+                capture = replace(capture, batch_size=said.batch_size, mode=said.mode or "")
+            found.append(capture)
+    if not found and len(files):
+        raise TraceFormatError(
+            path,
+            "holds no capture of a CUDA graph",
+            "name the profile of the engine's start, in which it captured its graphs",
+        )
+    return found
+
+
+def _files_in(folder: Path) -> list[Path]:
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208
+    except OSError as error:
+        reason = error.strerror or error
+        raise TraceNotFoundError(
+            folder, f"cannot be opened ({reason})", "check the path and its permissions"
+        ) from error
+    files = [folder / name for name in names if name.endswith(_SUFFIXES) and name != DETAILS]
+    if not files:
+        raise TraceNotFoundError(
+            folder, "holds no .json or .json.gz file", "name the folder of the capture traces"
+        )
+    return files
+
+
+def _read_details(path: Path) -> dict[str, _Detail]:
+    """What the details say, by name of file; nothing without that file.
+
+    Raises:
+        TraceFormatError: they are of another form.
+    """
+    try:
+        with path.open("rb") as file:
+            details = msgspec.json.decode(file.read(_MOST_BYTES), type=list[_Detail])
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise TraceFormatError(
+            path,
+            f"is no list of file, batch_size and mode ({error})",
+            "correct it, or take it away",
+        ) from error
+    return {Path(detail.file).name: detail for detail in details}
+
+
+def _wanted(
+    files: list[Path], details: dict[str, _Detail], tokens: Collection[int] | None
+) -> Iterable[Path]:
+    """The files that may hold what is looked for."""
+    sizes = {file: _size(details.get(file.name)) for file in files}
+    if tokens is None or None in sizes.values():
+        return files
+    wanted: set[Any] = {wanted_size(each, sizes.values()) for each in tokens}
+    return [file for file in files if sizes[file] in wanted]
+
+
+def _size(detail: _Detail | None) -> int | None:
+    return None if detail is None else detail.batch_size
