@@ -93,6 +93,8 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
     """
     segments = _find_segments(tree)
     rows, segment = _find_launches(tree, segments)
+    if not len(rows):
+        return []
     order = np.argsort(segment, kind="stable")
     found, first = np.unique(segment[order], return_index=True)
     launches = dict(zip(found.tolist(), np.split(rows[order], first[1:]), strict=True))
@@ -188,23 +190,21 @@ def _captured_graph(tree: CallTree, rows: Int64Array, start: int) -> CapturedGra
     """The graph of some launches, with the host events around them that began in the capture."""
     trace = tree.trace
     position = tree.position[rows]
-    needed = np.zeros(len(tree.rows), dtype=bool)
-    at = np.unique(position)
+    places = at = np.unique(position)
     while len(at):
-        needed[at] = True
-        at = tree.parent_position[at]
-        at = np.unique(at[at != ROOT])
-        at = at[~needed[at] & (trace.ts[tree.rows[at]] >= start)]
-    places = np.flatnonzero(needed)
-    index = np.full(len(tree.rows) + 1, ROOT, dtype=np.int32)
-    index[places] = np.arange(len(places))
+        at = np.setdiff1d(tree.parent_position[at], places)
+        at = at[at != ROOT]
+        at = at[trace.ts[tree.rows[at]] >= start]
+        places = np.union1d(places, at)
     host = tree.rows[places]
+    parent = tree.parent_position[places]
+    inside = np.isin(parent, places)
     return CapturedGraph(
         names=[trace.names[code] for code in trace.name[host].tolist()],
         kind=trace.kind[host],
-        parent=index[tree.parent_position[places]],
+        parent=np.where(inside, np.searchsorted(places, parent), ROOT).astype(np.int32),
         args=_arguments(trace, host),
-        launches=index[position].astype(np.int64),
+        launches=np.searchsorted(places, position),
         nodes=_node_names(trace, rows),
     )
 
