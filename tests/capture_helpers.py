@@ -42,7 +42,6 @@ class Recording:
         annotation: str = "",
         named: bool = True,
         module: str = "",
-        in_order: bool = True,
     ) -> None:
         """Capture graphs one after the other, each in a module of its own if one is named."""
         begun = self.now

@@ -128,7 +128,7 @@ class TraceMaker:
         thread: Label | None = None,
     ) -> int:
         """A runtime (or driver) call."""
-        args = (args or {}) | ({} if correlation is None else {"correlation": correlation})
+        args = {**(args or {}), **({} if correlation is None else {"correlation": correlation})}
         return self._host(category, name, start, duration, args, external_id, process, thread)
 
     def gpu(

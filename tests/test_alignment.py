@@ -13,8 +13,9 @@ _SEQUENCES = st.lists(st.integers(0, 3), max_size=14)
 
 
 def _aligned(a: list[int], b: list[int], budget: AlignmentBudget | None = None) -> list[int]:
-    sequences = (np.array(each, dtype=np.int32) for each in (a, b))
-    return align(*sequences, budget or AlignmentBudget()).tolist()
+    first, second = (np.array(each, dtype=np.int32) for each in (a, b))
+    places: list[int] = align(first, second, budget or AlignmentBudget()).tolist()
+    return places
 
 
 def _most(a: list[int], b: list[int]) -> int:

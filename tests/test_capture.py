@@ -13,7 +13,10 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.capture.launches import tokens_of_step
+from tracelens_ext.cli import run as run_command
 from tracelens_ext.errors import MergedRanksError, TraceFormatError, TraceNotFoundError, UsageError
+from tracelens_ext.sheets.graphs import SHEETS
+from tracelens_ext.sheets.report import build_perf_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -255,6 +258,15 @@ def test_the_details_beside_a_capture_name_its_size(tmp_path: Path) -> None:
     assert _shapes(TreePerfAnalyzer(run.document(), capture=tmp_path)) == ["((8, 8),)"]
 
 
+def test_details_that_name_smaller_sizes_only_tell_nothing(tmp_path: Path) -> None:
+    details = [{"file": "4.json", "batch_size": 4, "mode": "FULL"}]
+    (tmp_path / "4.json").write_text("[]")  # not read
+    (tmp_path / "execution_details.json").write_text(json.dumps(details))
+    run = Recording()
+    run.launch("gemm", annotation="step[DECODE bs=5]")
+    assert _counts(TreePerfAnalyzer(run.document(), capture=tmp_path)) == [(1, 0, 1, 0)]
+
+
 @pytest.mark.parametrize(
     ("annotation", "tokens"),
     [
@@ -285,6 +297,17 @@ def test_a_trace_may_hold_the_captures_of_its_own_graphs() -> None:
         "vllm::attention": (1, 2, 20.0),
         "aten::mm": (1, 1, 10.0),
     }
+
+
+def test_a_trace_that_is_named_as_its_own_capture_is_searched_once(tmp_path: Path) -> None:
+    run = Recording()
+    run.capture(LAYER, [Op("aten::mm", ["gemm"])])
+    run.steps([["gemm", "attend", "reduce"], ["gemm"]])
+    path = run.write(tmp_path / "run.json")
+    for capture in (path, tmp_path):
+        replays = TreePerfAnalyzer(path, capture=capture).graph_replays
+        assert replays is not None
+        assert [len(each.graphs) for each in replays.captures] == [2]
 
 
 def test_launches_that_ran_something_are_no_nodes(tmp_path: Path) -> None:
@@ -357,6 +380,53 @@ def test_a_side_stream_may_run_earlier_or_later_than_it_was_captured(tmp_path: P
         "main": (4, 4),
         "side": (4, 4),
     }
+
+
+def test_the_report_has_described_sheets_and_says_how_much_matched(tmp_path: Path) -> None:
+    capture = _captured(tmp_path / "capture.json", LAYER, annotation="capture_8_FULL")
+    run = Recording()
+    run.launch("gemm", "attend", "reduce", "extra", annotation="step[DECODE bs=6]")
+    report = build_perf_report(TreePerfAnalyzer(run.document(), capture=capture))
+    described = {sheet.name: sheet for sheet in SHEETS}
+    for name in ("graph_operations", "graph_captures"):
+        columns = [column.name for column in described[name].described_columns()]
+        assert columns == list(report.sheets[name].columns)
+    assert any(
+        note == "3 of 4 GPU events of graph launches have the operation of their capture;"
+        " 1 GPU events (25.0 % of GPU time) do not."
+        for note in report.notes
+    )
+
+
+def test_the_report_asks_for_captures_where_there_are_none() -> None:
+    run = Recording()
+    run.launch("gemm")
+    (note,) = (n for n in build_perf_report(TreePerfAnalyzer(run.document())).notes if "--cap" in n)
+    assert note.startswith("1 GPU events (100.0 % of GPU time) are of graph launches, which tell")
+
+
+@pytest.mark.parametrize("command", ["report", "tree", "roofline", "kernels"])
+def test_commands_take_captures(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture = _captured(tmp_path / "capture.json", LAYER)
+    run = Recording()
+    run.launch("gemm", "attend", "reduce")
+    trace = run.write(tmp_path / "run.json")
+    options = ["--csv-dir", str(tmp_path / "out")] if command == "report" else []
+    options += ["--sources"] if command == "kernels" else []
+    assert run_command([command, str(trace), "--capture", str(capture), *options]) == 0
+    assert ("vllm::attention" if command != "kernels" else "attend") in capsys.readouterr().out
+
+
+def test_a_command_names_a_capture_that_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Recording()
+    run.launch("gemm")
+    trace = str(run.write(tmp_path / "run.json"))
+    assert run_command(["tree", trace, "--capture", trace]) == 1
+    assert capsys.readouterr().err.count("holds no capture of a CUDA graph") == 1
 
 
 # What can go wrong.

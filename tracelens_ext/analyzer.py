@@ -273,6 +273,18 @@ class TreePerfAnalyzer:
 
         return kernel_statistics(self.work, sort=sort, selection=selection)
 
+    def get_df_kernel_sources(self, *, selection: Selection | None = None) -> pd.DataFrame:
+        """Kernels by source line and layer; see `analysis.kernel_sources.kernel_sources`.
+
+        Raises:
+            UsageError: the analyzer was made without `add_python_func=True`.
+        """
+        from tracelens_ext.analysis.kernel_sources import kernel_sources
+
+        if not self.tree.add_python_func:
+            raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
+        return kernel_sources(self.work, selection=selection)
+
     def get_df_unlinked_kernels(self) -> pd.DataFrame:
         """GPU events without a launch in the trace, as the sheet `unlinked_kernels`."""
         from tracelens_ext.analysis.unlinked import unlinked_kernels

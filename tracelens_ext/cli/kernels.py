@@ -50,6 +50,13 @@ def kernels(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also print full kernel names.")
     ] = False,
+    sources: Annotated[
+        bool,
+        typer.Option(
+            "--sources",
+            help="Also print the source line and layer of each (recorded with with_stack=True).",
+        ),
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -116,10 +123,12 @@ def kernels(
         maps=maps or (),
         without_packs=without_pack or (),
         capture=capture,
+        python_frames=sources,
     )
     analyzer = analyze(trace, chosen)
     selected = gap_options.selected_text(selection, analyzer.work)
     statistics = kernel_statistics(analyzer.work, sort=sort.value, selection=selection)
+    of_source = analyzer.get_df_kernel_sources(selection=selection) if sources else None
     report = GapReport.of(analyzer.work, selection, options) if wants_gaps else None
     show_problems(analyzer.problems, set())
     sorted_by = SORTS[sort.value][1]
@@ -135,6 +144,8 @@ def kernels(
     why_none = "" if len(statistics) else _why_none(analyzer, selection)
     if json:
         sheets: dict[str, pd.DataFrame] = {"kernels": statistics, "kernel_full_names": names()}
+        if of_source is not None:
+            sheets["kernel_sources"] = of_source
         gap_sheets, notes = report.document() if report is not None else ({}, [])
         notes = list(dict.fromkeys([why_none, *notes])) if why_none else notes
         gap_options.print_json("GPU kernels", trace, sheets | gap_sheets, selected, notes)
@@ -148,6 +159,8 @@ def kernels(
         screen.print(f"\n{why_none}", highlight=False, markup=False)
     if verbose and len(statistics):
         kernel_view.show_full_names(names(), screen, top=top)
+    if of_source is not None:
+        kernel_view.show_sources(of_source, screen, top=top)
     if report is not None:
         screen.print()
         show_gaps(report, screen)

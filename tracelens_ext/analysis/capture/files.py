@@ -16,7 +16,7 @@ from tracelens_ext.readers import read_trace
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from tracelens_ext.cache.store import TraceCache
 
@@ -35,7 +35,10 @@ class _Detail(msgspec.Struct):
 
 
 def read_captures(
-    source: str | os.PathLike[str], tokens: Collection[int] | None, cache: TraceCache | None
+    source: str | os.PathLike[str],
+    tokens: Collection[int] | None,
+    cache: TraceCache | None,
+    known: str = "",
 ) -> list[Capture]:
     """The captures in a trace, or in all traces directly in a folder.
 
@@ -44,28 +47,38 @@ def read_captures(
         tokens: the tokens of steps that are looked for: captures that the details list under
             another batch size are not read. None for all.
         cache: where traces are looked for.
+        known: a trace whose captures are known already; it is not read again.
 
     Raises:
-        TraceError: there is no capture, or a file cannot be read.
+        TraceError: there is no other capture, or a file cannot be read.
     """
     path = Path(source)
     files = _files_in(path) if path.is_dir() else [path]
+    others = [file for file in files if not (known and _is_same(file, known))]
     details = _read_details((path if path.is_dir() else path.parent) / DETAILS)
     found: list[Capture] = []
-    for file in _wanted(files, details, tokens):
+    wanted = _wanted(others, details, tokens)
+    for file in wanted:
         tree = CallTree(read_trace(file, cache=cache), add_python_func=True)
         said = details.get(file.name)
         for capture in find_captures(tree, file.name):
             if capture.batch_size is None and said is not None:
                 capture = replace(capture, batch_size=said.batch_size, mode=said.mode or "")
             found.append(capture)
-    if not found and len(files):
+    if wanted and not found:
         raise TraceFormatError(
             path,
             "holds no capture of a CUDA graph",
             "name the profile of the engine's start, in which it captured its graphs",
         )
     return found
+
+
+def _is_same(file: Path, known: str) -> bool:
+    try:
+        return file.samefile(known)
+    except (OSError, ValueError):
+        return False
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -106,7 +119,7 @@ def _read_details(path: Path) -> dict[str, _Detail]:
 
 def _wanted(
     files: list[Path], details: dict[str, _Detail], tokens: Collection[int] | None
-) -> Iterable[Path]:
+) -> list[Path]:
     """The files that may hold what is looked for."""
     sizes = {file: _size(details.get(file.name)) for file in files}
     if tokens is None or None in sizes.values():

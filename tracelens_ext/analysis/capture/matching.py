@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 #: How ROCm's profiler may record copies and fills of a graph: as kernels.
 _COPY: Final = re.compile(r"__amd_rocclr_copy|MEMORY_COPY_")
 _FILL: Final = re.compile(r"__amd_rocclr_fill")
+#: What looking at a pair of a launch and a captured graph takes at least, in elements compared.
+_PAIR: Final = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +202,8 @@ class GraphMatcher:
         a = np.bincount(_array(sequence.node), minlength=len(self._numbers))
         bounds = []
         for content in contents:
+            if not self._budget.take(_PAIR + len(a)):
+                break
             b = np.bincount(_array(content), minlength=len(self._numbers))
             bounds.append((int(np.minimum(a, b).sum() + b[self._numbers[NAMELESS]]), content))
         return sorted(bounds, key=lambda pair: -pair[0])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens_ext.analysis.modules import MODULE_PREFIX
+from tracelens_ext.errors import TraceError
 from tracelens_ext.nesting import ROOT, nearest_marked
 from tracelens_ext.trace import NONE, ArgColumn, EventKind, Replays
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from tracelens_ext.analysis.capture.recorded import Capture, CapturedGraph
     from tracelens_ext.trace import Int32Array, Int64Array, Trace
     from tracelens_ext.tree import CallTree
+
+#: Captured events that may be added, over all replays: two gigabytes of them.
+_MOST_ROWS: Final = 2**25
 
 
 def with_replays(
@@ -92,6 +96,12 @@ class _Added:
         places = np.flatnonzero(needed)
         index = np.full(len(needed) + 1, ROOT, dtype=np.int64)
         index[places] = np.arange(len(places))
+        if self._rows + len(places) * len(launches) > _MOST_ROWS:
+            raise TraceError(
+                self._trace.provenance.path,
+                f"its graph launches replay over {_MOST_ROWS:,} captured events",
+                "analyse fewer steps, or without Python frames",
+            )
         begin = self._rows + len(places) * np.arange(len(launches))[:, None]
         parent = index[above[places]]
         self._parent.append(np.where(parent == ROOT, ROOT, parent + begin).ravel())

@@ -65,8 +65,10 @@ def find_replays(
         captures += find_captures(full, trace.provenance.path)
     if source is not None:
         steps = np.unique(launches.tokens)
-        captures += read_captures(source, None if NONE in steps else steps.tolist(), cache)
-    if not captures:
+        tokens = None if NONE in steps else steps.tolist()
+        known = trace.provenance.path if captures else ""
+        captures += read_captures(source, tokens, cache, known)
+    if not captures and source is None:
         return None
     matches = GraphMatcher(trace, launches, captures).matches()
     if any(match is not None for match in matches):
