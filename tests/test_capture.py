@@ -247,6 +247,21 @@ def test_one_launch_is_of_a_full_graph_and_several_are_pieces(tmp_path: Path) ->
     ]
 
 
+def test_each_mode_has_its_own_batch_sizes(tmp_path: Path) -> None:
+    whole, piece = [Op("aten::mm", ["gemm"], 32), *LAYER], [Op("aten::mm", ["gemm"], 24)]
+    _captured(tmp_path / "a.json", piece, piece, annotation="capture_24_PIECEWISE")
+    _captured(tmp_path / "b.json", whole, annotation="capture_32_FULL")
+    run = Recording()
+    run.launch("gemm", "gemm", "attend", "reduce", annotation="step[DECODE bs=20]")
+    run.steps([["gemm"], ["gemm"]], annotation="step[EXTEND bs=1 toks=20]")
+    table = TreePerfAnalyzer(run.document(), capture=tmp_path).get_df_graph_captures()
+    assert sorted(zip(table["mode"], table["batch_size"], strict=True)) == [
+        ("FULL", 32),
+        ("PIECEWISE", 24),
+        ("PIECEWISE", 24),
+    ]
+
+
 def test_the_details_beside_a_capture_name_its_size(tmp_path: Path) -> None:
     for size in (4, 8):
         _captured(tmp_path / f"{size}.json", [Op("aten::mm", ["gemm"], size)])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tracelens_ext.analysis.capture.matching import wanted_size
+from tracelens_ext.analysis.capture.matching import padded_sizes
 from tracelens_ext.analysis.capture.recorded import Capture, find_captures
 from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers import read_trace
@@ -121,12 +121,9 @@ def _wanted(
     files: list[Path], details: dict[str, _Detail], tokens: Collection[int] | None
 ) -> list[Path]:
     """The files that may hold what is looked for."""
-    sizes = {file: _size(details.get(file.name)) for file in files}
-    if tokens is None or None in sizes.values():
+    said = [details.get(file.name, _Detail("")) for file in files]
+    captured = [(each.batch_size, each.mode or "") for each in said]
+    if tokens is None or any(size is None for size, _ in captured):
         return files
-    wanted: set[Any] = {wanted_size(each, sizes.values()) for each in tokens}
-    return [file for file in files if sizes[file] in wanted]
-
-
-def _size(detail: _Detail | None) -> int | None:
-    return None if detail is None else detail.batch_size
+    wanted = set().union(*(padded_sizes(each, captured) for each in tokens))
+    return [file for file, its in zip(files, captured, strict=True) if its in wanted]

@@ -50,9 +50,20 @@ class _Sequence:
     stream: bytes
 
 
-def wanted_size(tokens: int, sizes: Iterable[int | None]) -> int | None:
-    """The captured batch size that so many tokens are padded to; None if all are smaller."""
-    return min((size for size in sizes if size is not None and size >= tokens), default=None)
+def padded_sizes(
+    tokens: int, captured: Iterable[tuple[int | None, str]]
+) -> set[tuple[int | None, str]]:
+    """The batch sizes, with their modes, that so many tokens may be padded to: one a mode at most.
+
+    Args:
+        tokens: how many there are.
+        captured: batch sizes (None for one that is not known) and modes.
+    """
+    found: dict[str, int] = {}
+    for size, mode in captured:
+        if size is not None and tokens <= size < found.get(mode, size + 1):
+            found[mode] = size
+    return {(size, mode) for mode, size in found.items()}
 
 
 class GraphMatcher:
@@ -112,11 +123,11 @@ class GraphMatcher:
     def _of_step(self, step: list[int]) -> list[Match | None]:
         """The matches of the launches of one step, or of all outside of steps."""
         tokens = int(self._launches.tokens[step[0]])
-        sizes = [capture.batch_size for capture in self._captures]
-        candidates = list(range(len(sizes)))
+        captured = [(capture.batch_size, capture.mode) for capture in self._captures]
+        candidates = list(range(len(captured)))
         if tokens != NONE:
-            size = wanted_size(tokens, sizes)
-            candidates = [i for i in candidates if sizes[i] is None or sizes[i] == size]
+            fitting = padded_sizes(tokens, captured)
+            candidates = [i for i in candidates if captured[i][0] is None or captured[i] in fitting]
             candidates = self._of_likely_mode(step, candidates)
         return [
             self._of_launch(launch, place, len(step), candidates)
@@ -124,7 +135,7 @@ class GraphMatcher:
         ]
 
     def _of_likely_mode(self, step: list[int], candidates: list[int]) -> list[int]:
-        """Of captures of one size those that fit a step best; of equally good ones by mode."""
+        """Of captures those that fit a step best; of equally good ones by mode."""
         fits = {i: sum(self._fit(launch, i)[0][0] for launch in step) for i in candidates}
         best = [i for i in candidates if fits[i] == max(fits.values())]
         annotation = self._launches.annotation[step[0]].lower()
