@@ -51,13 +51,15 @@ def _ask_for_captures(analyzer: TreePerfAnalyzer) -> Iterator[str]:
     opaque, total = analyzer.tree.by_opaque_graph, int(analyzer.work.duration.sum())
     if analyzer.graph_replays is None and analyzer.work.duration[opaque].sum() > _MUCH * total:
         yield (
-            f"{analyzer.work.told(opaque)} are of graph launches, which tell no operations:"
-            " --capture FILE_OR_FOLDER takes those from the profile of the engine's start."
+            f"Graph launches tell no operations of {analyzer.work.told(opaque)}; --capture"
+            " FILE_OR_FOLDER takes them from the profile in which the graphs were captured."
         )
 
 
 def _say_what_matched(analyzer: TreePerfAnalyzer) -> Iterator[str]:
     """How much of the graph launches the captures tell."""
+    if analyzer.graph_replays is None:
+        return
     by_graph, opaque = analyzer.tree.by_graph, analyzer.tree.by_opaque_graph
     known = f"{int((by_graph & ~opaque).sum()):,} of {int(by_graph.sum()):,}"
     rest = f"; {analyzer.work.told(opaque)} do not" if opaque.any() else ""

@@ -29,6 +29,7 @@ _COPY: Final = re.compile(r"__amd_rocclr_copy|MEMORY_COPY_")
 _FILL: Final = re.compile(r"__amd_rocclr_fill")
 #: What looking at a pair of a launch and a captured graph takes at least, in elements compared.
 _PAIR: Final = 10_000
+_ITEM: Final = np.dtype(np.int32).itemsize
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +85,12 @@ class GraphMatcher:
             for capture in captures
         ]
         self._budget = AlignmentBudget()
+        self._of_tokens: dict[int, tuple[int, ...]] = {}
         self._alignments: dict[tuple[_Sequence, bytes], Int64Array] = {}
         self._fits: dict[tuple[_Sequence, int], tuple[tuple[int, int], list[int]]] = {}
+        self._bests: dict[
+            tuple[_Sequence, tuple[int, ...]], tuple[tuple[int, int], dict[int, list[int]]]
+        ] = {}
         self._previous = (NONE, NONE)
 
     def matches(self) -> list[Match | None]:
@@ -123,18 +128,27 @@ class GraphMatcher:
     def _of_step(self, step: list[int]) -> list[Match | None]:
         """The matches of the launches of one step, or of all outside of steps."""
         tokens = int(self._launches.tokens[step[0]])
-        captured = [(capture.batch_size, capture.mode) for capture in self._captures]
-        candidates = list(range(len(captured)))
-        if tokens != NONE:
-            fitting = padded_sizes(tokens, captured)
-            candidates = [i for i in candidates if captured[i][0] is None or captured[i] in fitting]
-            candidates = self._of_likely_mode(step, candidates)
+        candidates = self._candidates(tokens)
+        likely = candidates if tokens == NONE else self._of_likely_mode(step, candidates)
         return [
-            self._of_launch(launch, place, len(step), candidates)
+            self._of_launch(launch, place, len(step), likely)
+            or self._of_launch(launch, place, len(step), candidates)
             for place, launch in enumerate(step)
         ]
 
-    def _of_likely_mode(self, step: list[int], candidates: list[int]) -> list[int]:
+    def _candidates(self, tokens: int) -> tuple[int, ...]:
+        """The captures that a step of so many tokens may replay; all for `NONE`."""
+        if tokens not in self._of_tokens:
+            captured = [(capture.batch_size, capture.mode) for capture in self._captures]
+            fitting = padded_sizes(tokens, captured)
+            self._of_tokens[tokens] = tuple(
+                i
+                for i, (size, mode) in enumerate(captured)
+                if tokens == NONE or size is None or (size, mode) in fitting
+            )
+        return self._of_tokens[tokens]
+
+    def _of_likely_mode(self, step: list[int], candidates: tuple[int, ...]) -> tuple[int, ...]:
         """Of captures those that fit a step best; of equally good ones by mode."""
         fits = {i: sum(self._fit(launch, i)[0][0] for launch in step) for i in candidates}
         best = [i for i in candidates if fits[i] == max(fits.values())]
@@ -144,41 +158,47 @@ class GraphMatcher:
             mode = self._captures[capture].mode.lower()
             return bool(mode) and mode in annotation, (mode == "full") == (len(step) == 1)
 
-        return [i for i in best if likely(i) == max(map(likely, best))]
+        return tuple(i for i in best if likely(i) == max(map(likely, best)))
 
     def _of_launch(
-        self, launch: int, place: int, count: int, candidates: list[int]
+        self, launch: int, place: int, count: int, candidates: tuple[int, ...]
     ) -> Match | None:
-        """The match of a launch, the so-manieth of `count` in its step."""
-        fits = [(self._fit(launch, i), i) for i in candidates]
-        most = max((score for (score, _), _ in fits), default=(0, 0))
-        graphs = [(i, graph) for (score, of_i), i in fits if score == most for graph in of_i]
+        """The match of a launch that is at some place among the `count` launches of its step."""
         sequence = self._sequences[launch]
-        if not graphs or 2 * most[0] < max(len(sequence.node) // 4, -most[1], 1):
+        most, graphs = self._best(launch, candidates)
+        if not graphs or 2 * most[0] < max(len(sequence.node) // _ITEM, -most[1]):
             return None
-        chosen = self._chosen(graphs, place, count)
-        if chosen is None:
+        chosen = [self._piece(capture, pieces, place, count) for capture, pieces in graphs.items()]
+        same = {self._captures[i].graphs[graph].operations for i, graph in chosen}
+        if len(same) > 1 or (NONE, NONE) in chosen:
             return None
-        self._previous = chosen
-        capture, graph = chosen
+        self._previous = capture, graph = chosen[0]
         return Match(capture, graph, self._aligned(sequence, self._graphs[capture][graph]))
 
-    def _chosen(
-        self, graphs: list[tuple[int, int]], place: int, count: int
-    ) -> tuple[int, int] | None:
-        """One of equally good graphs: by its place where a step launches all of a capture in order.
+    def _best(
+        self, launch: int, candidates: tuple[int, ...]
+    ) -> tuple[tuple[int, int], dict[int, list[int]]]:
+        """How well the best captured graphs fit a launch, and which these are, by capture."""
+        key = self._sequences[launch], candidates
+        if key not in self._bests:
+            fits = {i: self._fit(launch, i) for i in candidates}
+            most = max((score for score, _ in fits.values()), default=(0, 0))
+            self._bests[key] = most, {i: of_i for i, (score, of_i) in fits.items() if score == most}
+        return self._bests[key]
 
-        Else the one after that of the launch before, if all of them hold the same operations.
+    def _piece(self, capture: int, graphs: list[int], place: int, count: int) -> tuple[int, int]:
+        """Which of equally good graphs of a capture a launch replays, `NONE` if nothing tells.
+
+        The one at its place, where a step launches all of a capture in order; else the one after
+        that of the launch before, if all of them hold the same operations.
         """
-        if len({capture for capture, _ in graphs}) == 1:
-            capture = graphs[0][0]
-            pieces = len(self._graphs[capture])
-            if count % pieces == 0 and (capture, place % pieces) in graphs:
-                return capture, place % pieces
-        if len({self._captures[i].graphs[graph].operations for i, graph in graphs}) > 1:
-            return None
-        later = [each for each in graphs if each > self._previous]
-        return (later or graphs)[0]
+        pieces = len(self._graphs[capture])
+        if count % pieces == 0 and place % pieces in graphs:
+            return capture, place % pieces
+        if len({self._captures[capture].graphs[graph].operations for graph in graphs}) > 1:
+            return NONE, NONE
+        later = [graph for graph in graphs if (capture, graph) > self._previous]
+        return capture, (later or graphs)[0]
 
     def _fit(self, launch: int, capture: int) -> tuple[tuple[int, int], list[int]]:
         """How well a capture fits a launch: events that match, less of the graph's are better.
@@ -198,7 +218,7 @@ class GraphMatcher:
                 if bound < best[0]:
                     break
                 matched = int((self._aligned(sequence, content) != NONE).sum())
-                score = matched, -(len(content) // 4)
+                score = matched, -(len(content) // _ITEM)
                 if score > best:
                     best, graphs = score, []
                 if matched and score == best:
