@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.analysis.capture.alignment import AlignmentBudget, align
+from tracelens_ext.analysis.capture.alignment import AlignmentBudget, align, first_places
 from tracelens_ext.trace import NONE
 
 _SEQUENCES = st.lists(st.integers(0, 3), max_size=14)
@@ -46,6 +46,16 @@ def test_without_a_budget_what_corresponds_still_does_so_in_order(
     pairs = [(i, j) for i, j in enumerate(_aligned(a, b, AlignmentBudget(cells=0))) if j != NONE]
     assert all(a[i] == b[j] for i, j in pairs)
     assert [j for _, j in pairs] == sorted({j for _, j in pairs})
+
+
+@given(st.data(), _SEQUENCES)
+def test_a_subsequence_is_found_as_early_as_can_be(data: st.DataObject, b: list[int]) -> None:
+    a = [element for element in b if data.draw(st.booleans())]
+    first, second = (np.array(each, dtype=np.int32) for each in (a, b))
+    found = first_places(first, second).tolist()
+    assert [b[place] for place in found] == a
+    for before, place in zip([-1, *found], found, strict=False):
+        assert b[place] not in b[before + 1 : place]
 
 
 def test_a_missing_layer_of_many_equal_ones_is_found() -> None:

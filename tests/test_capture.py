@@ -444,6 +444,17 @@ def test_a_command_names_a_capture_that_is_none(
     assert capsys.readouterr().err.count("holds no capture of a CUDA graph") == 1
 
 
+def test_of_equal_kernels_on_two_streams_the_first_captured_are_of_the_longer(
+    tmp_path: Path,
+) -> None:
+    ops = [Op("main", ["a"]), Op("side", ["a"]), Op("main", ["b"]), Op("side", ["b"])]
+    capture = _captured(tmp_path / "capture.json", [*ops, Op("main", ["c"])])
+    run = Recording()
+    run.launch("a", "b", "c", ("a", 3), ("b", 3))
+    kernels = TreePerfAnalyzer(run.document(), capture=capture).get_df_kernels()
+    assert kernels["cpu_op"].tolist() == ["main", "main", "main", "side", "side"]
+
+
 # What can go wrong.
 
 

@@ -6,6 +6,7 @@ problem", 1974) is filled row by row, each in a few numpy passes; a bit a cell i
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,6 +62,17 @@ def align(a: IntArray, b: IntArray, budget: AlignmentBudget) -> Int64Array:
             of_b, of_a = _longest_common(b, a)
         result[in_a[of_a]] = in_b[of_b]
     return result
+
+
+def first_places(a: IntArray, b: IntArray) -> Int64Array:
+    """Where the elements of `a`, a subsequence of `b`, first come in `b`, in order; shape (m,)."""
+    places = {element: np.flatnonzero(b == element).tolist() for element in np.unique(a).tolist()}
+    found, at = [], 0
+    for element in a.tolist():
+        of_element = places[element]
+        at = of_element[bisect_left(of_element, at)] + 1
+        found.append(at - 1)
+    return np.array(found, dtype=np.int64)
 
 
 def _equal(a: IntArray, b: IntArray) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.trace import NONE, EventKind
 
@@ -41,7 +42,9 @@ class GraphLaunches:
     """The graph launches that started GPU events, by thread and start, n of them."""
 
     rows: Int64Array  #: the launches, (n,)
-    events: list[Int64Array]  #: the GPU events of each by start, places in `trace.gpu_rows`
+    #: the GPU events of each by stream and start, places in `trace.gpu_rows`
+    events: list[Int64Array]
+    stream: Int64Array  #: a number for the stream of each of those, launch after launch
     step: Int64Array  #: a number for the step around each, another for each thread outside, (n,)
     annotation: list[str]  #: the name of that step; empty outside
     tokens: Int64Array  #: how many it computes, `NONE` outside, (n,)
@@ -57,7 +60,8 @@ def find_graph_launches(tree: CallTree) -> GraphLaunches:
     trace = tree.trace
     events = np.flatnonzero(tree.by_graph)
     launch, rows = tree.launch_of_gpu[events], trace.gpu_rows[events]
-    order = np.lexsort((trace.ts[rows], launch, trace.ts[launch], trace.thread[launch]))
+    _, stream = number_groups([trace.device[events], trace.stream[events]])
+    order = np.lexsort((trace.ts[rows], stream, launch, trace.ts[launch], trace.thread[launch]))
     events, launch = events[order], launch[order]
     first = np.flatnonzero(np.diff(launch, prepend=NONE))
     rows = launch[first]
@@ -72,6 +76,7 @@ def find_graph_launches(tree: CallTree) -> GraphLaunches:
     return GraphLaunches(
         rows=rows,
         events=np.split(events, first[1:]),
+        stream=stream[order],
         step=np.where(around == ROOT, -1 - trace.thread[rows], around),
         annotation=[trace.names[code] if code != NONE else "" for code in codes.tolist()],
         tokens=np.array([sizes.get(code, NONE) for code in codes.tolist()], dtype=np.int64),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.analysis.capture.alignment import AlignmentBudget, align
+from tracelens_ext.analysis.capture.alignment import AlignmentBudget, align, first_places
 from tracelens_ext.analysis.capture.recorded import MEMCPY, MEMSET, NAMELESS
 from tracelens_ext.trace import NONE, EventKind
 
@@ -38,14 +38,14 @@ class Match:
 
     capture: int  #: index into the captures
     graph: int  #: index into the graphs of that capture
-    #: the captured launch that each GPU event of the launch replays, in order of start, `NONE` for
-    #: one that was not captured, (m,)
+    #: the captured launch that each GPU event of the launch replays, by stream and start, `NONE`
+    #: for one that was not captured, (m,)
     node: Int64Array
 
 
 @dataclass(frozen=True)
 class _Sequence:
-    """What the GPU events of a launch are, in order of start, as bytes of int32."""
+    """What the GPU events of a launch are, by stream and start, as bytes of int32."""
 
     node: bytes  #: their numbers among the nodes
     stream: bytes
@@ -115,8 +115,7 @@ class GraphMatcher:
         )[name]
         node[trace.kind[rows] == EventKind.MEMCPY] = self._numbers[MEMCPY]
         node[trace.kind[rows] == EventKind.MEMSET] = self._numbers[MEMSET]
-        places = np.stack((trace.device[events], trace.stream[events]))
-        stream = np.unique(places, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int32)
+        stream = self._launches.stream.astype(np.int32)
         bounds = np.cumsum([len(each) for each in self._launches.events])[:-1]
         return [
             _Sequence(of_launch.tobytes(), its_streams.tobytes())
@@ -248,16 +247,19 @@ class GraphMatcher:
     def _align(self, sequence: _Sequence, content: bytes) -> Int64Array:
         events, stream, graph = _array(sequence.node), _array(sequence.stream), _array(content)
         streams, size = np.unique(stream, return_counts=True)
-        if len(events) == len(graph):
+        if len(events) == len(graph) and len(streams) == 1:
             nameless = (graph == self._numbers[NAMELESS]) & (events > self._numbers[MEMSET])
-            if ((events == graph) | nameless & (len(streams) == 1)).all():
+            if ((events == graph) | nameless).all():
                 return np.arange(len(events))
         node = np.full(len(events), NONE, dtype=np.int64)
-        for which in streams[np.argsort(-size, kind="stable")]:
+        for which in streams[np.argsort(-size, kind="stable")]:  # the main stream is the longest
             mine = np.flatnonzero(stream == which)
             free = np.setdiff1d(np.arange(len(graph)), node)
             found = align(events[mine], graph[free], self._budget)
-            node[mine[found != NONE]] = free[found[found != NONE]]
+            mine, found = mine[found != NONE], found[found != NONE]
+            if len(streams) > 1:  # the rest is of the streams that were forked from it
+                found = first_places(events[mine], graph[free])
+            node[mine] = free[found]
         return node
 
 
