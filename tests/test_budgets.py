@@ -149,7 +149,7 @@ def test_a_category_that_one_side_lacks_counts_nothing() -> None:
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(
-        UsageError, match=f"no timeline row or category is called '{name}'"
+        UsageError, match=f"no timeline row, category or finding is called '{name}'"
     ) as error:
         check_budgets([parse_budget(f"{name} > 1%")], slower())
     assert nearest in str(error.value)

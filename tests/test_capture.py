@@ -420,7 +420,7 @@ def test_the_report_asks_for_captures_where_there_are_none() -> None:
     assert note.startswith("Graph launches tell no operations of 1 GPU events (100.0 % of GPU")
 
 
-@pytest.mark.parametrize("command", ["report", "tree", "roofline", "kernels"])
+@pytest.mark.parametrize("command", ["report", "findings", "tree", "roofline", "kernels"])
 def test_commands_take_captures(
     tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -431,7 +431,8 @@ def test_commands_take_captures(
     options = ["--csv-dir", str(tmp_path / "out")] if command == "report" else []
     options += ["--sources"] if command == "kernels" else []
     assert run_command([command, str(trace), "--capture", str(capture), *options]) == 0
-    assert ("vllm::attention" if command != "kernels" else "attend") in capsys.readouterr().out
+    shown = {"kernels": "attend", "findings": "Nothing"}.get(command, "vllm::attention")
+    assert shown in capsys.readouterr().out
 
 
 def test_a_command_names_a_capture_that_is_none(

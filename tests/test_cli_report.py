@@ -417,7 +417,8 @@ def test_compare_writes_one_workbook_more(
         "comparison.html",
     ]
     book = openpyxl.load_workbook("out/comparison.xlsx")
-    assert book.sheetnames == ["summary", "timeline", "categories", "ops", "kernels", "charts"]
+    tables = ["findings", "timeline", "categories", "ops", "kernels"]
+    assert book.sheetnames == ["summary", *tables, "charts"]
     rows = [[cell.value for cell in row] for row in book["categories"].rows]
     assert rows[0][:4] == ["kernel_category", "A_time_ms", "B_time_ms", "difference_ms"]
     assert rows[1][:4] == ["GEMM", 0.04, 0.05, pytest.approx(0.01)]

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tracelens_ext.cli import run
 from tracelens_ext.demo import build_demo_trace, is_demo_trace, write_demo_trace
-from tracelens_ext.demo.machine import Machine
+from tracelens_ext.demo.machine import Machine, read_data
 from tracelens_ext.demo.tensors import Argument, Tensor, input_arguments, value
 from tracelens_ext.errors import OutputError, UsageError
 
@@ -65,9 +65,9 @@ CATEGORIES = {
 class Demo:
     """One demo trace with what the tests look things up by; times in integer nanoseconds."""
 
-    def __init__(self, vendor: Any, seed: int = 0, steps: int = 3, **place: int) -> None:
+    def __init__(self, vendor: Any, seed: int = 0, steps: int = 3, **more: Any) -> None:
         self.vendor = vendor
-        self.document = build_demo_trace(vendor, seed, steps, **place)
+        self.document = build_demo_trace(vendor, seed, steps, **more)
         self.events: list[Event] = list(self.document["traceEvents"])
         self.by_cat: dict[str, list[Event]] = defaultdict(list)
         for event in self.events:
@@ -305,6 +305,43 @@ def test_the_seed_varies_durations_and_nothing_else() -> None:
     ]
     assert Counter(work["name"] for work in one.gpu) == Counter(work["name"] for work in other.gpu)
     assert [work["dur"] for work in one.gpu] != [work["dur"] for work in other.gpu]
+
+
+# Problems ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_job_with_every_problem_is_causal(vendor: Any) -> None:
+    trace = Demo(vendor, steps=8, problems=dict.fromkeys(read_data("problems"), 5.0))
+    for check in CHECKS:
+        check(trace)
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.parametrize("ident", read_data("problems"))
+def test_a_problem_costs_what_it_was_asked_to(vendor: Any, ident: str) -> None:
+    """Of some kinds of work a remedy wins a part; recomputed is what the forward pass did too."""
+    saved = {"unfused-attention": 0.85, "memory-bound-chain": 0.86, "slow-gemm": 0.92}
+    saved |= {"small-kernels": 0.8, "recompute": 0.5}
+    steps = 8 if ident == "slow-iterations" else 3
+    extent = [union(Demo(vendor, steps=steps, problems=cost).gpu) for cost in ({ident: 24.0}, {})]
+    with_it, without = (busy[-1][1] - busy[0][0] for busy in extent)
+    assert (with_it - without) / 1e6 == pytest.approx(24.0 / saved.get(ident, 1.0), rel=0.1)
+
+
+def test_problems_that_the_demo_does_not_have_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = str(tmp_path / "trace.json")
+    few = "slow-iterations --steps 2"
+    for problem in ("hunger", "allocator=", "allocator=much", "allocator=nan", "allocator=-1", few):
+        assert run(["demo", name, "--problem", *problem.split()]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    assert run(["demo", name, "--problem", "hunger"]) == 2
+    assert ", ".join(read_data("problems")) in capsys.readouterr().err
+    assert run(["demo", name, "--problem", "allocator=9", "--problem", "dataloader"]) == 0
+    settings = json.loads(Path(name).read_text())["tracelens_ext_demo"]
+    assert settings["problems"] == {"allocator": 9.0, "dataloader": 30.0}
 
 
 # What the demo promises -------------------------------------------------------------------------

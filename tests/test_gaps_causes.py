@@ -47,7 +47,6 @@ def queued(second: float = 200, **options: Any) -> TraceMaker:
         "cudaDeviceSynchronize",
         "cudaEventSynchronize",
         "cudaMemcpy",
-        "cudaFree",
         "hipDeviceSynchronize",
         "hipMemcpyWithStream",
         "cuCtxSynchronize",
@@ -61,6 +60,15 @@ def test_synchronisation(call: str) -> None:
     assert cause(maker) == "synchronisation"
     (longest,) = gaps_of(maker, longest=1)
     assert longest["host_call"] == call
+
+
+def test_giving_memory_back_is_work_of_the_host() -> None:
+    """`cudaFree` waits too, but for its memory: nobody asked for a value of the GPU."""
+    maker = TraceMaker()
+    maker.launched("first", 50, 50, correlation=1, at=10)
+    maker.call("cudaFree", 15, 104)
+    maker.launched("second", 130, 50, correlation=2, at=120)
+    assert cause(maker) == "host"
 
 
 def test_synchronisation_that_begins_late_and_takes_most_of_the_gap() -> None:

@@ -19,6 +19,8 @@ from categorize_helpers import FakeEntryPoint, plugin, registry, write_pack
 from tracelens_ext.categorize import KernelCategorizer, Rule, RulePack
 from tracelens_ext.categorize.offered import offered_packs
 from tracelens_ext.cli.plugins import plugin_status
+from tracelens_ext.findings.detect import offered_detectors
+from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.hooks import (
     NO_PLUGINS_VARIABLE,
     PluginAnswerError,
@@ -53,6 +55,7 @@ def problem_of(module: object) -> str:
     plugin_tables(object(), registry=plugins)
     offered_readers(plugins)
     offered_models(plugins)
+    offered_detectors(plugins)
     problems = list(dict.fromkeys([*plugins.problems, *asked.problems]))
     assert len(problems) == 1
     assert problems[0].startswith("broken: ")
@@ -207,6 +210,25 @@ def test_broken_python_categorisers(answer: Any, problem: str) -> None:
 
     found = problem_of(plugin(tracelens_categorize_kernels=tracelens_categorize_kernels))
     assert found == problem
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ([5], "tracelens_findings: expected Detector objects, got int"),
+        (
+            [Detector("No id", lambda _: None)],
+            "detector 'No id': an id is lower case with hyphens",
+        ),
+        (7, "tracelens_findings: expected a list, got int"),
+    ],
+)
+def test_broken_detectors(answer: Any, problem: str) -> None:
+    @hookimpl
+    def tracelens_findings() -> Any:
+        return answer
+
+    assert problem_of(plugin(tracelens_findings=tracelens_findings)) == problem
 
 
 def test_a_plugin_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,9 +164,10 @@ def test_annotations_of_ones_own_are_iterations(demo_trace: Path, tmp_path: Path
 def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
     analyzer = TreePerfAnalyzer(demo_trace)
     report = build_perf_report(analyzer, for_page=True)
-    assert list(report.page_sheets) == ["iterations", "iteration_statistics"]
+    gaps = ["gap_summary", "gap_hosts"]
+    assert list(report.page_sheets) == [*gaps, "iterations", "iteration_statistics"]
     assert not set(report.page_sheets) & set(report.sheets)
-    both = build_perf_report(analyzer, for_page=True, iterations=True)
+    both = build_perf_report(analyzer, for_page=True, gaps=True, iterations=True)
     assert set(report.page_sheets) <= set(both.sheets)
     assert both.page_sheets == {}
     assert build_perf_report(analyzer).page_sheets == {}
@@ -176,7 +177,7 @@ def test_the_default_report_is_for_reading(trace: Path) -> None:
     analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
     report = build_perf_report(analyzer)
     assert [answer.sheet for answer in report.answers] == [
-        *("gpu_timeline", "gpu_time_by_category", "kernels_by_category"),
+        *("findings", "gpu_timeline", "gpu_time_by_category", "kernels_by_category"),
     ]
     kernels = report.sheets["kernels_by_category"]
     assert "kernel_summary" not in report.sheets

@@ -343,8 +343,8 @@ def test_nulls_and_other_types() -> None:
 def test_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = read(training())
     for rows in (1, 3):
-        monkeypatch.setattr("tracelens_ext.readers.nsys.database._ROWS_AT_ONCE", rows)
-        monkeypatch.setattr("tracelens_ext.readers.nsys.database._IDS_AT_ONCE", 1)
+        monkeypatch.setattr("tracelens_ext.readers.sqlite_columns._ROWS_AT_ONCE", rows)
+        monkeypatch.setattr("tracelens_ext.readers.sqlite_columns._IDS_AT_ONCE", 1)
         assert_same(read(training()), whole)
 
 

@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from tracelens_ext.analysis.gaps.tables import GapSort
     from tracelens_ext.analysis.kernel_statistics import KernelSort
     from tracelens_ext.analysis.launchers import Launchers
+    from tracelens_ext.analysis.memory.tables import Memory
     from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.categorize import CategorizerLike
+    from tracelens_ext.findings.finding import Findings
     from tracelens_ext.readers import TraceSource
     from tracelens_ext.roofline.table import Roofline
     from tracelens_ext.trace import Trace
@@ -445,6 +447,33 @@ class TreePerfAnalyzer:
     def _rooflines(self) -> dict[tuple[str | None, Selection | None], Roofline]:
         return {}
 
+    def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
+        """What would save the most wall time, how much, why, and what to do.
+
+        It is found once for each choice of peaks, of which the slow operations are told.
+
+        Raises:
+            UsageError: the peaks cannot be read.
+        """
+        from tracelens_ext.findings.detect import find_findings
+
+        key = None if device_peaks is None else str(device_peaks)
+        if key not in self._findings:
+            self._findings[key] = find_findings(
+                self.work, lambda: self._launchers, lambda: self.roofline(device_peaks)
+            )
+        return self._findings[key]
+
+    @cached_property
+    def _findings(self) -> dict[str | None, Findings]:
+        return {}
+
+    def get_df_findings(self, device_peaks: str | os.PathLike[str] | None = None) -> pd.DataFrame:
+        """The same as a table, a row a finding, as the sheet `findings`."""
+        from tracelens_ext.findings.table import findings_table
+
+        return findings_table(self.findings(device_peaks))
+
     def get_df_collectives(self) -> pd.DataFrame:
         """Communication by collective, group, size and type, as the sheet `coll_analysis`."""
         from tracelens_ext.analysis.collectives import collectives
@@ -492,6 +521,47 @@ class TreePerfAnalyzer:
         from tracelens_ext.analysis.modules import nn_modules
 
         return nn_modules(self.work, instances=instances)
+
+    # Memory, where the profiler recorded it (`profile_memory=True`). `annotation` chooses the
+    # iterations, as for `get_df_iterations`.
+
+    def get_df_memory_peaks(self, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
+        """How much memory each device had allocated at most, and when, as the sheet."""
+        from tracelens_ext.analysis.memory.tables import memory_peaks
+
+        return memory_peaks(self.memory(annotation))
+
+    def get_df_memory_at_peak(
+        self, annotation: str | re.Pattern[str] | None = None
+    ) -> pd.DataFrame:
+        """What was alive at the peak of each device, by who allocated it, as the sheet."""
+        from tracelens_ext.analysis.memory.tables import memory_at_peak
+
+        return memory_at_peak(self.memory(annotation))
+
+    def get_df_memory_by_operation(
+        self, annotation: str | re.Pattern[str] | None = None
+    ) -> pd.DataFrame:
+        """What each operation allocated, and for how long, as the sheet."""
+        from tracelens_ext.analysis.memory.tables import memory_by_operation
+
+        return memory_by_operation(self.memory(annotation))
+
+    def get_df_memory_blocks(self, largest: int | None = None) -> pd.DataFrame:
+        """A row a block of memory; see `analysis.memory.tables.memory_blocks`.
+
+        Args:
+            largest: only so many of each device, all by default.
+        """
+        from tracelens_ext.analysis.memory.tables import memory_blocks
+
+        return memory_blocks(self.memory(), largest)
+
+    def memory(self, annotation: str | re.Pattern[str] | None = None) -> Memory:
+        """What the memory events tell, found once."""
+        from tracelens_ext.analysis.memory.tables import find_memory
+
+        return find_memory(self.tree, annotation)
 
     def get_df_cpu_ops(self) -> pd.DataFrame:
         """Host time by CPU op, as the sheet `cpu_ops`."""

@@ -1,7 +1,13 @@
 """Budgets: how much a trace may be slower than its baseline, such as `GEMM > +5%`.
 
-A budget names a row of the timeline or a category, and the change at which it is crossed. All
-arithmetic is exact: a change of precisely the limit does not cross it.
+A budget names a row of the timeline, a category or a finding (`findings` for all of them), and the
+change at which it is crossed. All arithmetic is exact: a change of precisely the limit does not
+cross it.
+
+A percentage is of the baseline's time; for findings it is of the wall time: `dataloader > 2%` is
+crossed when the data loader costs 12.1 % of it and cost 10 % before. A finding of less than 1 % is
+none, so in percent of itself the smallest change might be one from nothing to something. And what
+is a part of the wall time can be compared between traces of different lengths.
 """
 
 from __future__ import annotations
@@ -28,6 +34,8 @@ _BUDGET = re.compile(
 )
 _NS_PER_MS = 1_000_000
 _NEAREST = 5
+#: Stands for all findings together.
+FINDINGS = "findings"
 
 
 @dataclass(frozen=True)
@@ -36,22 +44,24 @@ class Budget:
 
     name: str  #: a row of the timeline (`busy_time`) or a category (`GEMM`)
     above: bool  #: whether it is crossed above the limit; else below
-    limit: Fraction  #: the change, signed; percent of the baseline's time, or ms
+    #: the change, signed; percent of the baseline's time (of findings, of the wall time), or ms
+    limit: Fraction
     unit: Literal["%", "ms"]  #: `%` or `ms`
 
     def __str__(self) -> str:
         unit = " %" if self.unit == "%" else " ms"
         return f"{self.name} {'>' if self.above else '<'} {_decimal(self.limit)}{unit}"
 
-    def crossed_by(self, before: Fraction, after: Fraction) -> bool:
+    def crossed_by(self, before: Fraction, after: Fraction, *, shares: bool = False) -> bool:
         """Whether a change crosses the limit.
 
         Args:
             before: the baseline's time, ms; 0 where it has none.
             after: the other trace's time, ms.
+            shares: whether these are percentages themselves.
         """
         change = after - before
-        if self.unit == "%":
+        if self.unit == "%" and not shares:
             if not before:  # from nothing to something is more than any percentage
                 return self.above if change else self._beyond(Fraction(0))
             change = 100 * change / before
@@ -67,12 +77,18 @@ class Verdict:
 
     budget: Budget  #: the budget
     what: str  #: the row that was looked at, such as `B: GEMM`
-    before: Fraction  #: the baseline's time, ms
-    after: Fraction  #: the trace's time, ms
+    before: Fraction  #: the baseline's time, ms; or its share of the wall time, percent
+    after: Fraction  #: the trace's, likewise
     crossed: bool  #: whether the budget was crossed
+    shares: bool = False  #: whether these are shares
 
     def __str__(self) -> str:
         before, after = float(self.before), float(self.after)
+        if self.shares:
+            return (
+                f"{self.what} {before:,.2f} → {after:,.2f} % of the wall time"
+                f" ({after - before:+,.2f}); the budget is {self.budget}"
+            )
         percent = f", {100 * (after - before) / before:+,.2f} %" if before else ""
         return (
             f"{self.what} {before:,.3f} → {after:,.3f} ms ({after - before:+,.3f} ms{percent});"
@@ -101,18 +117,25 @@ def parse_budget(text: str) -> Budget:
     )
 
 
-def check_budgets(budgets: Iterable[Budget], comparison: Comparison) -> list[Verdict]:
+def check_budgets(
+    budgets: Iterable[Budget], comparison: Comparison, finding_ids: Iterable[str] = ()
+) -> list[Verdict]:
     """Hold every trace but the baseline against the budgets.
 
     A timeline row of several devices is checked device by device. A category that a trace lacks
-    counts 0.
+    counts 0, and so does a finding.
+
+    Args:
+        budgets: what to check.
+        comparison: the traces.
+        finding_ids: the findings that can be, whether a trace has them or not.
 
     Returns:
         A verdict for each budget, trace and device, budgets in the order given.
 
     Raises:
-        UsageError: a name is neither a row of the timeline nor a category.
-        TracelensError: it is none of the timeline, and a report holds no categories.
+        UsageError: a name is neither a row of the timeline nor a category nor a finding.
+        TracelensError: a report does not hold what it names.
     """
     timeline = _rows_by_name(comparison.aligned["timeline"], "type")
     held = comparison.aligned.get("categories")
@@ -122,9 +145,12 @@ def check_budgets(budgets: Iterable[Budget], comparison: Comparison) -> list[Ver
     if held and "kernel_category" in held.keys:
         allowed = {name for m in comparison.measurements for name in m.categories}
         known += [*CATEGORIES, *sorted(allowed)]
+    there = [name for m in comparison.measurements for name in m.findings or ()]
+    findings = {FINDINGS, *finding_ids, *there}
+    known += sorted(findings)
     verdicts = []
     for budget in budgets:
-        if held is None and budget.name.casefold() not in timeline:
+        if held is None and budget.name.casefold() not in {*timeline, *findings}:
             raise TracelensError(
                 f"the budget {budget} cannot be checked: a report holds no categories;"
                 " name a row of the timeline, or compare traces"
@@ -132,6 +158,9 @@ def check_budgets(budgets: Iterable[Budget], comparison: Comparison) -> list[Ver
         name = _known_name(budget.name, known, list(timeline))
         if name in timeline:
             aligned, rows = comparison.aligned["timeline"], timeline[name]
+        elif name in findings and name not in categories:
+            verdicts += _finding_verdicts(budget, name, comparison)
+            continue
         else:
             aligned, rows = comparison.aligned["categories"], categories.get(name, [])
         verdicts += _verdicts(budget, name, comparison, aligned, rows)
@@ -150,6 +179,26 @@ def _verdicts(
             before, after = Fraction(ns[0], per_ms[0]), Fraction(ns[at], per_ms[at])
             crossed = budget.crossed_by(before, after)
             verdicts.append(Verdict(budget, f"{letter}: {name}{where}", before, after, crossed))
+    return verdicts
+
+
+def _finding_verdicts(budget: Budget, name: str, comparison: Comparison) -> list[Verdict]:
+    """The verdicts on a finding, or on all of them."""
+    shares = budget.unit == "%"
+    sums = []
+    for letter, measured in comparison.named:
+        if measured.findings is None:
+            raise TracelensError(
+                f"the budget {budget} cannot be checked: {letter} ({measured.path}) is a report"
+                " without findings; write it again, or name the trace"
+            )
+        savings = [s for each, s in measured.findings.items() if name in (FINDINGS, each)]
+        sums.append(sum((Fraction(saving[shares]) for saving in savings), Fraction(0)))
+    verdicts = []
+    for letter, after in zip(comparison.letters[1:], sums[1:], strict=True):
+        crossed = budget.crossed_by(sums[0], after, shares=shares)
+        what = f"{letter}: {name}"
+        verdicts.append(Verdict(budget, what, sums[0], after, crossed, shares))
     return verdicts
 
 
@@ -178,7 +227,9 @@ def _known_name(name: str, known: Sequence[str], timeline: Sequence[str]) -> str
         return of_folded[name.casefold()]
     near = difflib.get_close_matches(name.casefold(), of_folded, n=_NEAREST, cutoff=0.4)
     hint = ", ".join(of_folded[found] for found in near) or f"{', '.join(timeline)}, or a category"
-    raise UsageError(f"no timeline row or category is called {name!r}; the nearest: {hint}")
+    raise UsageError(
+        f"no timeline row, category or finding is called {name!r}; the nearest: {hint}"
+    )
 
 
 def _decimal(limit: Fraction) -> str:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.nesting import ROOT, depths, levels, nearest_above
+from tracelens_ext.nesting import ROOT, depths, levels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
-    from tracelens_ext.tree import CallTree
+    from tracelens_ext.trace import Int32Array, Int64Array, IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,35 +62,3 @@ def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
         last_names.append(distinct % names)
         known += len(distinct)
     return CallPaths(of_node, np.concatenate(parents), np.concatenate(last_names))
-
-
-def paths_around(
-    tree: CallTree, positions: IntArray, marked: BoolArray, separator: str
-) -> tuple[Int64Array, list[str]]:
-    """The marked events around some positions of a call tree, outermost first.
-
-    Args:
-        tree: the call tree.
-        positions: in the tree, shape (k,).
-        marked: which events are looked for, (m,).
-        separator: what stands between two names.
-
-    Returns:
-        The path of each as a code, (k,), and the texts; the last is empty, the path of a position
-        that no marked event encloses.
-    """
-    parent = tree.parent_position
-    around = nearest_above(parent, positions, marked)
-    needed = np.zeros(len(tree.rows), dtype=bool)
-    fresh = np.unique(around)
-    while len(fresh := fresh[fresh != ROOT]):
-        needed[fresh] = True
-        fresh = np.unique(nearest_above(parent, fresh, marked))
-        fresh = fresh[~needed[fresh]]
-    places = np.flatnonzero(needed)
-    index = np.full(len(tree.rows) + 1, ROOT, dtype=np.int32)
-    index[places] = np.arange(len(places))
-    above = index[nearest_above(parent, places, marked)]
-    paths = find_paths(above, tree.trace.name[tree.rows[places]])
-    of_place = np.append(paths.of_node, len(paths))  # the last is what `ROOT` picks
-    return of_place[index[around]], [*paths.texts(tree.trace.names, separator), ""]

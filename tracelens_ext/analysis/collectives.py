@@ -76,7 +76,7 @@ def collectives(work: GpuWork) -> pd.DataFrame:
         Columns as the sheet `coll_analysis`. What the metadata does not tell is empty or missing.
         Longest total first; no rows without communication.
     """
-    table = _described(work, np.flatnonzero(work.is_communication))
+    table = collectives_of(work, np.flatnonzero(work.is_communication))
     grouped = table.groupby(list(KEYS), sort=False, dropna=False)["time"]
     frame = grouped.agg(["count", "sum", "mean", "std", "min", "max"]).reset_index()
     frame = frame.sort_values("sum", ascending=False, kind="stable", ignore_index=True)
@@ -96,7 +96,7 @@ def collective_calls(work: GpuWork) -> pd.DataFrame:
     """
     chosen = np.flatnonzero(work.is_communication)
     chosen = chosen[np.argsort(work.start[chosen], kind="stable")]
-    table = _described(work, chosen).drop(columns="time")
+    table = collectives_of(work, chosen).drop(columns="time")
     table.insert(0, "device", work.trace.device[chosen])
     table["Process Group Ranks"] = _text(work, "Process Group Ranks", _described_by(work, chosen))
     steps = find_iterations(work.tree)
@@ -112,7 +112,7 @@ def collective_calls(work: GpuWork) -> pd.DataFrame:
     return table
 
 
-def _described(work: GpuWork, chosen: Int64Array) -> pd.DataFrame:
+def collectives_of(work: GpuWork, chosen: Int64Array) -> pd.DataFrame:
     """The `KEYS` of some GPU events, and their `time` in µs; a row each."""
     import pandas as pd
 

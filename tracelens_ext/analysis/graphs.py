@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analysis.busy_time import BusyTime
-from tracelens_ext.analysis.call_paths import paths_around
+from tracelens_ext.analysis.call_paths import find_paths
 from tracelens_ext.analysis.grouping import maxima, minima, number_groups, percent, sums, texts
 from tracelens_ext.intervals import union_length
+from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def graph_launches(work: GpuWork) -> pd.DataFrame:
     end = maxima(of_event, work.end[events], len(rows))
     span = np.where(count > 0, end, 0) - np.where(count > 0, start, 0)
     total, spans = sums(site, busy, sites), sums(site, span, sites)
-    path, path_texts = _op_paths(work.tree, rows[first])
+    path, path_texts = _op_paths(work.tree, work.tree.position[rows[first]])
     frame = pd.DataFrame(
         {
             "launch": texts(work.trace.name[rows[first]], work.trace.names),
@@ -91,16 +92,10 @@ def _sites(
     Returns:
         The site of each launch, shape (n,); the first launch of each site, (s,).
     """
-    path, _ = _op_paths(work.tree, rows)
+    path, _ = _op_paths(work.tree, work.tree.position[rows])
     sequence = _sequence_hash(work, launch_of_gpu, len(rows))
     first, site = number_groups([work.trace.name[rows], path, sequence.view(np.int64)])
     return site, first
-
-
-def _op_paths(tree: CallTree, rows: Int64Array) -> tuple[Int64Array, list[str]]:
-    """The CPU ops around some host events; see `paths_around`."""
-    is_op = tree.trace.kind[tree.rows] == EventKind.CPU_OP
-    return paths_around(tree, tree.position[rows], is_op, SEPARATOR)
 
 
 def _sequence_hash(work: GpuWork, launch_of_gpu: Int64Array, launches: int) -> IntArray:
@@ -124,6 +119,29 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
+
+
+def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str]]:
+    """The CPU ops around each position, outermost first: code of the path, and the texts.
+
+    The last text is empty: the path of a position that no CPU op encloses.
+    """
+    parent = tree.parent_position
+    is_op = tree.trace.kind[tree.rows] == EventKind.CPU_OP
+    around = nearest_above(parent, positions, is_op)
+    needed = np.zeros(len(tree.rows), dtype=bool)
+    fresh = np.unique(around)
+    while len(fresh := fresh[fresh != ROOT]):
+        needed[fresh] = True
+        fresh = np.unique(nearest_above(parent, fresh, is_op))
+        fresh = fresh[~needed[fresh]]
+    places = np.flatnonzero(needed)
+    index = np.full(len(tree.rows) + 1, ROOT, dtype=np.int32)
+    index[places] = np.arange(len(places))
+    above = index[nearest_above(parent, places, is_op)]
+    paths = find_paths(above, tree.trace.name[tree.rows[places]])
+    of_place = np.append(paths.of_node, len(paths))  # the last is what `ROOT` picks
+    return of_place[index[around]], [*paths.texts(tree.trace.names, SEPARATOR), ""]
 
 
 def _category_shares(

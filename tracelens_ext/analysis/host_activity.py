@@ -25,7 +25,7 @@ def innermost_during(
     thread: IntArray,
     start: Int64Array,
     end: Int64Array,
-    ignored: str | None = None,
+    ignored: str | tuple[str, ...] = (),
 ) -> Int64Array:
     """The innermost event of a host thread that covers at least half of each stretch of time.
 
@@ -35,7 +35,7 @@ def innermost_during(
         thread: an index into `trace.threads`, `NONE` where it is not known, shape (k,).
         start: ns since the trace's first event, shape (k,).
         end: more than `start`, shape (k,).
-        ignored: names that begin so tell nothing, such as `ProfilerStep#`.
+        ignored: names that begin so tell nothing, such as `ProfilerStep#`; one or several.
 
     Returns:
         Rows, `NONE` where no event does, shape (k,).
@@ -48,7 +48,7 @@ def innermost_during(
         rows, parent = tree.rows, tree.parent_position
         threads, starts = _places(tree)
     tells = np.isin(np.arange(len(EventKind)), kinds)
-    named = trace.names_matching(lambda name: ignored is None or not name.startswith(ignored))
+    named = trace.names_matching(lambda name: not name.startswith(ignored))
     result = np.full(len(thread), NONE, dtype=np.int64)
     middle = start + (end - start) // 2  # what covers more than half covers this
     at = last_before(threads, starts, thread, middle + 1)

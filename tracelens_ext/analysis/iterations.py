@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class Iterations:
         return f"{len(numbers)} between ProfilerStep#{numbers[0]} and #{numbers[-1]}"
 
 
+@once_for_each
 def find_iterations(tree: CallTree) -> Iterations:
     """Find the iterations of a trace.
 
@@ -139,7 +141,7 @@ def iterations_of(tree: CallTree, rows: Int64Array, numbers: list[int]) -> Itera
     launched_by[tree.linked] = trace.process_of_thread[trace.thread[launch]]
     launched_at = trace.ts[trace.gpu_rows]
     launched_at[tree.linked] = trace.ts[launch]
-    of_gpu = _iteration_at((process, start, end), launched_by, launched_at)
+    of_gpu = iteration_at((process, start, end), launched_by, launched_at)
     if trace.conventions.gpu_by_process:
         launched_by = trace.process_of_thread[trace.thread[trace.gpu_rows]].astype(np.int64)
     elif len(np.unique(process)) == 1:
@@ -151,7 +153,7 @@ def iterations_of(tree: CallTree, rows: Int64Array, numbers: list[int]) -> Itera
         end=end,
         finished=(end > start) & (end < _recording_end(trace)),
         of_gpu=of_gpu,
-        started_in=_iteration_at((process, start, end), launched_by, trace.ts[trace.gpu_rows]),
+        started_in=iteration_at((process, start, end), launched_by, trace.ts[trace.gpu_rows]),
     )
 
 
@@ -193,7 +195,7 @@ def _recording_end(trace: Trace) -> int:
     return int(np.iinfo(np.int64).max)
 
 
-def _iteration_at(
+def iteration_at(
     iterations: tuple[Int64Array, Int64Array, Int64Array], of: Int64Array, moment: Int64Array
 ) -> Int64Array:
     """The iteration in which a process was at a moment.

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.call_paths import paths_around
 from tracelens_ext.analysis.grouping import group_durations, percent, texts
-from tracelens_ext.analysis.modules import MODULE_PREFIX, SEPARATOR
+from tracelens_ext.analysis.modules import module_of_gpu
 from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.trace import NONE, NS_PER_US, EventKind
@@ -36,8 +35,9 @@ def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.D
     Returns:
         Columns `kernel_name`, `cpu_op`, `source` (the innermost Python function around the launch
         that does not only pass the call on: file, the line where it begins, name; empty where none
-        was recorded), `layer` (the `nn.Module`s around, outermost first), `count`,
-        `total_time_us`, `avg_time_us`, `% of duration`. Longest total first.
+        was recorded), `layer` (the `nn.Module`s around, outermost first; of a backward operation
+        those of its forward operation), `count`, `total_time_us`, `avg_time_us`, `% of duration`.
+        Longest total first.
     """
     import pandas as pd
 
@@ -47,23 +47,20 @@ def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.D
     name = trace.name[tree.rows]
     frames = trace.kind[tree.rows] == EventKind.PYTHON_FUNCTION
     is_source = frames & ~trace.names_matching(_PASSES_ON.match)[name]
-    is_module = trace.names_matching(lambda text: text.startswith(MODULE_PREFIX))[name] & frames
     linked = positions != NONE
     source = np.full(len(positions), len(trace.names), dtype=np.int64)
     above = nearest_above(tree.parent_position, positions[linked], is_source)
     source[linked] = np.where(above == ROOT, len(trace.names), name[above])
-    codes, paths = paths_around(tree, positions[linked], is_module, SEPARATOR)
-    layer = np.full(len(positions), len(paths) - 1, dtype=np.int64)  # the last is empty
-    layer[linked] = codes
+    layer, paths = module_of_gpu(work)
     op, ops = tree.cpu_op_label_of_gpu
     duration = work.duration[mask]
-    groups = group_durations([work.name[mask], op[mask], source[number], layer[number]], duration)
+    groups = group_durations([work.name[mask], op[mask], source[number], layer[mask]], duration)
     return pd.DataFrame(
         {
             "kernel_name": texts(groups.keys[0], trace.names),
             "cpu_op": texts(groups.keys[1], ops),
             "source": texts(groups.keys[2], [*trace.names, ""]),
-            "layer": [path.replace(MODULE_PREFIX, "") for path in texts(groups.keys[3], paths)],
+            "layer": texts(groups.keys[3], [*paths, ""]),
             "count": groups.count,
             "total_time_us": groups.total / NS_PER_US,
             "avg_time_us": groups.mean / NS_PER_US,

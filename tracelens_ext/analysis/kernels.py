@@ -18,6 +18,7 @@ from tracelens_ext.analysis.grouping import (
 from tracelens_ext.analysis.launchers import busy_below
 from tracelens_ext.analysis.op_arguments import op_argument
 from tracelens_ext.analysis.op_categories import op_categories
+from tracelens_ext.analysis.recompute import recomputed
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
@@ -48,11 +49,15 @@ def kernel_summary(work: GpuWork) -> pd.DataFrame:
     keys: list[IntArray] = [op, work.name, work.kind]
     if categories:
         keys.append(categories.code)
+    if (again := recomputed(work)).any():
+        keys.append(again.astype(np.int64))
     groups = group_durations(keys, work.duration)
     columns: dict[str, object] = {"cpu_op": texts(groups.keys[0], op_labels)}
     if categories:
         columns["kernel_category"] = texts(groups.keys[3], categories.labels)
     columns["kernel_name"] = texts(groups.keys[1], work.trace.names)
+    if again.any():
+        columns["is_recompute"] = groups.keys[-1].astype(bool)
     columns |= _statistics(groups)
     columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
     columns["kind"] = texts(groups.keys[2], KIND_NAMES)
@@ -74,6 +79,8 @@ def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
     keys: list[IntArray] = [op, work.name, work.kind]
     if work.categories:
         keys.append(work.categories.code)
+    if (again := recomputed(work)).any():
+        keys.append(again.astype(np.int64))
     groups = group_durations(keys, work.duration)
     category, labels = _parent_op_category(work)
     first, _ = number_groups([groups.number, work.trace.stream])
@@ -165,7 +172,8 @@ def kernels(
     Returns:
         Columns `cpu_op`, `kernel_category` when there are categories, `kernel_name`, `kind`,
         `device`, `stream` (-1 where the trace does not say), `start_us` (since the trace's first
-        event), `duration_us`, `correlation` (-1 without one), `linked`; with `launcher_detail`
+        event), `duration_us`, `correlation` (-1 without one), `linked`; `is_recompute` where the
+        backward ran a part of the forward again; with `launcher_detail`
         `launch`, `launch_start_us`, `launch_duration_us`, `launch_delay_us` (from the launch's
         start to the event's), `Parent cpu_op`; with `nn_module_detail` `nn_module`.
     """
@@ -187,6 +195,8 @@ def kernels(
         "correlation": trace.correlation[work.rows],
         "linked": tree.linked,
     }
+    if (again := recomputed(work)).any():
+        columns["is_recompute"] = again
     if launcher_detail:
         launch = np.where(tree.linked, tree.launch_of_gpu, 0)
         missing = ~tree.linked

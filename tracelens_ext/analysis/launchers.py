@@ -17,6 +17,7 @@ from tracelens_ext.analysis.busy_time import BusyTime
 from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.analysis.op_arguments import op_argument
 from tracelens_ext.analysis.op_categories import op_categories
+from tracelens_ext.analysis.recompute import recomputed
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.trace import NONE, NS_PER_US
 
@@ -130,7 +131,8 @@ def launcher_table(work: GpuWork, launchers: Launchers) -> pd.DataFrame:
         `total_direct_kernel_time`, `total_subtree_kernel_time` (µs), `direct_kernel_count` (GPU
         events), `Input Dims`, `Input type`, `Input Strides`, `Concrete Inputs` (empty where the
         trace has none), `process_name`, `process_label`, `thread_name` (`Unknown` where the trace
-        does not name them). Texts are categorical.
+        does not name them). Texts are categorical. Where the backward ran a part of the forward
+        again, also `is_recompute`: whether the operation belongs to that.
     """
     import pandas as pd
 
@@ -146,7 +148,12 @@ def launcher_table(work: GpuWork, launchers: Launchers) -> pd.DataFrame:
     }
     for argument in ARGUMENTS:
         columns[argument] = _text_column(*op_argument(trace, rows, argument))
-    return pd.DataFrame(columns | _thread_columns(trace, rows))
+    columns |= _thread_columns(trace, rows)
+    if (again := recomputed(work)).any():
+        of_launcher = np.zeros(len(rows) + 1, dtype=bool)
+        of_launcher[launchers.of_gpu[again]] = True
+        columns["is_recompute"] = of_launcher[:-1]
+    return pd.DataFrame(columns)
 
 
 def _text_column(codes: RowArray, labels: list[str]) -> pd.Categorical[str]:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from tracelens_ext.analysis.iterations import Iterations
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
+#: What a finding saves: ms, and percent of the wall time.
+Saving = tuple[float, float]
+NO_SAVING: Saving = (0.0, 0.0)
+
 TableName = Literal["timeline", "categories", "ops", "kernels"]
 
 #: Table → the columns that name its rows.
@@ -82,6 +86,8 @@ class Measurement:
     notes: tuple[str, ...] = ()  #: what the reader of a comparison should know of it, clauses
     #: gives a name as a report spells it, which may be other than the trace did; None for a trace.
     spelled: Callable[[str], str] | None = None
+    #: what each finding of the whole trace saves, by its id; None where that is not known.
+    findings: Mapping[str, Saving] | None = None
 
 
 def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Measurement:

@@ -15,6 +15,7 @@ import numpy as np
 from tracelens_ext.analysis.busy_time import BusyTime
 from tracelens_ext.analysis.call_paths import CallPaths, find_paths
 from tracelens_ext.analysis.grouping import percent, sums
+from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.intervals import union_length
 from tracelens_ext.nesting import ROOT, depths, levels, nearest_marked, nest
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, EventKind
@@ -47,6 +48,21 @@ def has_modules(trace: Trace) -> bool:
     return bool(len(_module_rows(trace)) or _is_replayed_module(trace).any())
 
 
+def module_of_gpu(work: GpuWork) -> tuple[Int64Array, list[str]]:
+    """The innermost module around each GPU event's launch, or around its forward operation.
+
+    Returns:
+        Codes, `NONE` without a module, (g,), and the paths that they stand for, such as
+        `Model_0/Block_3`.
+    """
+    frames = _find_frames(work)
+    labels, codes = _module_names(work.trace, frames.rows)
+    paths = find_paths(frames.parent, codes)
+    frame = np.where(frames.of_gpu != NONE, frames.of_gpu, frames.of_forward)
+    path = np.append(paths.of_node, NONE)[frame]
+    return path, paths.texts(labels, SEPARATOR)
+
+
 def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
     """GPU time by path of module classes.
 
@@ -64,7 +80,7 @@ def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
     labels, codes = _module_names(trace, frames.rows)
     each = paths = find_paths(frames.parent, codes)
     if not instances:
-        labels, codes = _class_names(labels, codes)
+        labels, codes = class_names(labels, codes)
         paths = find_paths(frames.parent, codes)
     of_each = np.zeros(len(each), dtype=np.int64)
     of_each[each.of_node] = paths.of_node
@@ -104,6 +120,7 @@ def _is_replayed_module(trace: Trace) -> BoolArray:
     return result
 
 
+@once_for_each
 def _find_frames(work: GpuWork) -> _Frames:
     """The module frames, and which of them is around each launch.
 
@@ -188,7 +205,7 @@ def _module_names(trace: Trace, rows: Int64Array) -> tuple[list[str], Int64Array
     return [trace.names[i].removeprefix(MODULE_PREFIX) for i in used.tolist()], codes
 
 
-def _class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64Array]:
+def class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64Array]:
     """The same without the number of the instance."""
     classes: dict[str, int] = {}
     code_of = [classes.setdefault(_INSTANCE.sub("", label), len(classes)) for label in labels]

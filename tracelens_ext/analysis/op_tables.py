@@ -98,9 +98,9 @@ def unique_args(
     """
     if unknown := sorted(set(metrics) - {*METRICS, "sum"}):
         raise UsageError(f"unknown metric {unknown[0]!r}; there are {', '.join(METRICS)}")
-    groups = _Groups(
-        launchers, [*_UNIQUE, *(["direct_kernel_count"] if group_by_num_kernels else [])]
-    )
+    further = ["is_recompute"] if "is_recompute" in launchers else []
+    further += ["direct_kernel_count"] if group_by_num_kernels else []
+    groups = _Groups(launchers, [*_UNIQUE, *further])
     uids = launchers["UID"].to_numpy()
     columns: dict[str, object] = {**groups.keys(), "operation_count": groups.count}
     for metric in (*(m for m in METRICS if m in metrics), "sum"):

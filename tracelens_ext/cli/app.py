@@ -16,8 +16,10 @@ from tracelens_ext.cli.command import Command
 #: function of that name in it, or else a Typer of several commands, `app`.
 _NAMES = (
     "report",
+    "findings",
     "compare",
     "roofline",
+    "memory",
     "iterations",
     "tree",
     "kernels",

@@ -55,8 +55,8 @@ def compare(
         typer.Option(
             "--fail-if",
             metavar="BUDGET",
-            help="Exit with 3 if a timeline row or a category changed by more than this, such as"
-            " 'GEMM > +5%' or 'total_time > 1.5ms'. May be given several times.",
+            help="Exit with 3 if a timeline row, a category or a finding changed by more than this:"
+            " 'GEMM > +5%', 'total_time > 1.5ms', 'findings > 5%'. May be given several times.",
         ),
     ] = None,
     total: shared.Total = False,
@@ -120,7 +120,7 @@ def compare(
         for path in paths
     ]
     comparison = compare_measurements(measured, per_iteration=False if total else None)
-    verdicts = check_budgets(budgets, comparison)
+    verdicts = check_budgets(budgets, comparison, _finding_ids() if budgets else ())
     lost = _compare_lost(rooflines, comparison) if len(rooflines) == len(paths) else None
     report = comparison_report(comparison, lost)
     written = write_outputs(report, places, paths, force=force)
@@ -131,7 +131,9 @@ def compare(
 
         from tracelens_ext.cli.report_view import show_comparison
 
-        show_comparison(comparison, Console(), top=top, lost=lost)
+        show_comparison(
+            comparison, Console(), top=top, lost=lost, findings=report.sheets.get("findings")
+        )
     _tell(verdicts, written, quiet=quiet or to_stdout)
     if any(verdict.crossed for verdict in verdicts):
         raise typer.Exit(CROSSED)
@@ -149,17 +151,26 @@ def _measured(
     """Measure one trace; only the measurement and the time lost (if it has shapes) stay."""
     from tracelens_ext.analysis.comparison import measure
     from tracelens_ext.cli.load import analyze, show_problems
+    from tracelens_ext.findings.comparison import with_findings
     from tracelens_ext.roofline.comparison import time_lost
     from tracelens_ext.sheets.finished import with_reference
 
     analyzer = analyze(path, options)
     measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)
+    measured = with_findings(measured, analyzer.findings())
     if like_reports:
         measured = with_reference(measured, analyzer)
     elif (roofline := analyzer.roofline()).has_shapes:
         rooflines.append(time_lost(roofline))
     show_problems(analyzer.problems, shown_problems)
     return measured
+
+
+def _finding_ids() -> list[str]:
+    """All findings that a trace can have."""
+    from tracelens_ext.findings.detect import offered_detectors
+
+    return [offered.item.id for offered in offered_detectors()]
 
 
 def _compare_lost(rooflines: Sequence[pd.Series], comparison: Comparison) -> pd.DataFrame | None:

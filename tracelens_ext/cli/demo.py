@@ -27,16 +27,33 @@ def demo(
         DemoVendor, typer.Option(help="Whose machine and kernel names.")
     ] = DemoVendor.nvidia,
     seed: Annotated[int, typer.Option(help="Of the small variations in every duration.")] = 0,
-    steps: Annotated[int, typer.Option(help="Training steps to simulate.", min=1, max=1000)] = 3,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Training steps to simulate; 3 unless a problem needs more.", min=1, max=1000
+        ),
+    ] = None,
     ranks: Annotated[
         int,
         typer.Option(help="Ranks to simulate, a file each: NAME_rank0 …", min=1, max=1024),
     ] = 1,
+    problem: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID[=MS]",
+            help="A problem to put in, as 'findings' names it, and the milliseconds that it costs"
+            " (30). Repeatable.",
+        ),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite a file that is not a demo trace.")
     ] = False,
 ) -> None:
     """Write a demo trace: a simulated training job, the same on every run; needs no GPU."""
+    from tracelens_ext.demo.problems import parse_problems, steps_for
+
+    problems = parse_problems(problem or ())
+    steps = steps_for(problems, steps)
     paths = [out] if ranks == 1 else [_of_rank(out, rank) for rank in range(ranks)]
     for path in paths:
         if not force and _stands_in_the_way(path):
@@ -45,7 +62,7 @@ def demo(
                 " choose another name, or --force to overwrite"
             )
     for rank, path in enumerate(paths):
-        write_demo_trace(path, vendor.value, seed=seed, steps=steps, rank=rank, ranks=ranks)
+        write_demo_trace(path, vendor.value, seed, steps, rank=rank, ranks=ranks, problems=problems)
     size = sum(path.stat().st_size for path in paths) / 1e6
     written = f"{out}" if ranks == 1 else f"{paths[0]} to {paths[-1].name}"
     command = f"report {_quoted(out)}"

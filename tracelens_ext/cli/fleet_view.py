@@ -61,7 +61,9 @@ def _tables(result: FleetResult, top: int) -> list[tuple[str, pd.DataFrame]]:
     timeline = tables["timeline_spread"].set_index("type")
     timeline = (timeline.reindex(list(_TIMES)) if len(timeline) else timeline).reset_index()
     categories = tables["category_spread"].head(_CATEGORIES)
+    findings = ["finding", "ranks", "mean_ms", "min_ms", "max_ms", "max_rank", "top_ranks"]
     return [
+        ("What would save time, over the ranks that have it", tables["finding_spread"][findings]),
         ("GPU timeline over the ranks", timeline[["type", *shown]]),
         ("GPU time by category over the ranks", categories[["kernel_category", *shown]]),
         *_slowest(tables["ranks"], top),

@@ -31,7 +31,7 @@ def console() -> Console:
     return Console(width=_PIPED_WIDTH)
 
 
-def show_lines(lines: Sequence[str], console: Console) -> None:
+def show_lines(lines: Sequence[str], console: Console, *, style: str = "") -> None:
     """Print lines as they are, however long; for a terminal that knows ASCII only, in that."""
     from rich.text import Text
 
@@ -40,7 +40,7 @@ def show_lines(lines: Sequence[str], console: Console) -> None:
     if console.options.ascii_only:
         lines = [line.encode("ascii", "backslashreplace").decode() for line in ascii_lines(lines)]
     for line in lines:
-        console.print(Text(line), soft_wrap=True)
+        console.print(Text(line, style), soft_wrap=True)
 
 
 def show_kernels(

@@ -222,9 +222,11 @@ class Run:
         measured = None
         if self.comparing:
             from tracelens_ext.analysis.comparison import measure
+            from tracelens_ext.findings.comparison import with_findings
 
             threshold = options.micro_idle_thresh_us
             measured = measure(analyzer.work, micro_idle_thresh_us=threshold)
+            measured = with_findings(measured, analyzer.findings(options.device_peaks))
         written = write_outputs(result, places, inputs, force=self.force)
         return result, written, measured, list(analyzer.problems)
 
@@ -244,7 +246,8 @@ class Run:
             comparison = compare(usable, per_iteration=False if self.total else None)
             places = self.wanted.for_comparison(traces[0])
             check_places(places, traces, force=self.force)
-            written = write_outputs(comparison_report(comparison), places, traces, force=self.force)
+            report = comparison_report(comparison)
+            written = write_outputs(report, places, traces, force=self.force)
         except UsageError:
             raise
         except TracelensError as error:
@@ -256,7 +259,8 @@ class Run:
             from tracelens_ext.cli.report_view import show_comparison
 
             typer.echo()
-            show_comparison(comparison, Console(), top=self.top)
+            findings = report.sheets.get("findings")
+            show_comparison(comparison, Console(), top=self.top, findings=findings)
             _tell_written(written)
         return 0
 

@@ -28,6 +28,7 @@ _NAME_WIDTH = 28  # of a kernel: at 80 columns its category and operation fit be
 
 def show_report(report: Report, console: Console, *, top: int) -> None:
     """Print timeline, categories, top kernels and notes."""
+    from tracelens_ext.cli.findings_view import show_first
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     facts = dict(report.facts)
@@ -38,6 +39,9 @@ def show_report(report: Report, console: Console, *, top: int) -> None:
         shown = f"{value:,.3f}" if isinstance(value, float) else str(value)
         console.print(safe_text(f"{label}: {shown}"), markup=False, highlight=False)
     for answer in report.answers:
+        if answer.sheet == "findings":
+            show_first(report.sheets["findings"], str(facts["Trace"]), console)
+            continue
         frame = report.sheets[answer.sheet][list(answer.columns)]
         title, rows = answer.title, len(frame)
         if title.startswith("Top "):
@@ -61,6 +65,10 @@ def summary_row(trace: Path, report: Report) -> dict[str, object]:
         row["total_time_ms"] = total
         for label, kind in _SHARES.items():
             row[label] = 100 * float(times[kind]) / total if total else 0.0
+    findings = report.sheets.get("findings")
+    if findings is not None and len(findings):
+        largest = findings.iloc[0]
+        row["top finding"] = f"{largest['finding']} {largest['% of wall time']:.0f} %"
     categories = report.sheets.get("gpu_time_by_category")
     if categories is not None and len(categories):
         longest = categories.iloc[0]
@@ -79,7 +87,12 @@ def show_summary(rows: Sequence[dict[str, object]], console: Console) -> None:
 
 
 def show_comparison(
-    comparison: Comparison, console: Console, *, top: int, lost: pd.DataFrame | None = None
+    comparison: Comparison,
+    console: Console,
+    *,
+    top: int,
+    lost: pd.DataFrame | None = None,
+    findings: pd.DataFrame | None = None,
 ) -> None:
     """Print what was compared, the tables with the largest changes first, and the notes."""
     from tracelens_ext.analysis.comparison import time_basis
@@ -91,6 +104,9 @@ def show_comparison(
         line = f"{role}: {facts[role]}; devices: {facts[f'{letter} devices']};"
         line += f" iterations: {facts[f'{letter} iterations']}"
         console.print(safe_text(line), markup=False, highlight=False)
+    if findings is not None and len(findings):
+        console.print()
+        console.print(frame_table(findings, title="Findings, whole traces"))
     basis = time_basis(comparison)
     titles = {
         "timeline": f"GPU timeline, {basis}",

@@ -9,16 +9,20 @@ PyTorch trace, with NVIDIA's or AMD's kernel names, and is the same, byte for by
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
 VendorKey = Literal["nvidia", "amd"]
 
 DEFAULT_NAME = "demo_trace.json.gz"
+
+_NONE: Mapping[str, float] = MappingProxyType({})
 
 # How many times slower a GPU is, and by which share it may be faster from kernel to kernel. The
 # straggler takes the longest on everything, so that it comes last to every collective.
@@ -26,46 +30,57 @@ _STRAGGLER, _OTHERS = (1.06, 0.0), (1.0, 0.04)
 
 
 def build_demo_trace(
-    vendor: VendorKey = "nvidia", seed: int = 0, steps: int = 3, *, rank: int = 0, ranks: int = 1
+    vendor: VendorKey = "nvidia",
+    seed: int = 0,
+    steps: int | None = None,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+    problems: Mapping[str, float] = _NONE,
 ) -> dict[str, Any]:
     """The demo trace as a document ready for JSON.
 
     Args:
         vendor: whose machine and kernel names.
         seed: of the small variations in every duration.
-        steps: how many training steps are profiled.
+        steps: how many training steps are profiled; 3 unless a problem needs more to be seen.
         rank: which rank of the job.
         ranks: how many ranks are simulated. Of several one has a slower GPU, and the others wait
             for it in their collectives; one alone is rank 0 of a larger job.
+        problems: what else goes wrong (``problems.json`` has the names) and how many milliseconds
+            of the whole trace it costs.
 
     Returns:
         The trace; times (``ts``, ``dur``) are floats in microseconds with exact nanoseconds.
 
     Raises:
-        UsageError: there is no such vendor or rank, or no step.
+        UsageError: there is no such vendor, rank or problem, or no step.
     """
     from tracelens_ext.demo.document import trace_document
     from tracelens_ext.demo.engine import Engine
     from tracelens_ext.demo.machine import VENDORS, Machine
+    from tracelens_ext.demo.problems import check_problems, steps_for
     from tracelens_ext.demo.schedule import Job
 
     if vendor not in VENDORS:
         raise UsageError(f"no vendor {vendor!r} in the demo; choose one of: {', '.join(VENDORS)}")
-    if steps < 1:
-        raise UsageError(f"{steps} steps cannot be profiled; choose at least 1")
+    check_problems(problems)
+    steps = steps_for(problems, steps)
     if not 0 <= rank < ranks:
         raise UsageError(f"there is no rank {rank} among {ranks}; they count from 0")
     machine = Machine(vendor)
     settings: dict[str, object] = {"vendor": vendor, "seed": seed, "steps": steps}
+    if problems:
+        settings["problems"] = dict(problems)
     engine = Engine(machine, seed)
     if ranks > 1:
         settings |= {"rank": rank, "ranks": ranks}
         straggler = (seed + 1) % ranks
         engine = Engine(machine, seed, straggler, _STRAGGLER)
         if rank != straggler:
-            Job(engine, ranks).run(steps)
+            Job(engine, ranks, problems).run(steps)
             engine = Engine(machine, seed, rank, _OTHERS, engine.collective_ends)
-    job = Job(engine, ranks)
+    job = Job(engine, ranks, problems)
     job.run(steps)
     return trace_document(job, settings)
 
@@ -74,10 +89,11 @@ def write_demo_trace(
     path: str | os.PathLike[str],
     vendor: VendorKey = "nvidia",
     seed: int = 0,
-    steps: int = 3,
+    steps: int | None = None,
     *,
     rank: int = 0,
     ranks: int = 1,
+    problems: Mapping[str, float] = _NONE,
 ) -> Path:
     """Write the demo trace in Kineto's own text layout; a file of that name is replaced.
 
@@ -93,7 +109,8 @@ def write_demo_trace(
     from tracelens_ext.demo.write import write_trace
 
     target = Path(path)
-    write_trace(build_demo_trace(vendor, seed, steps, rank=rank, ranks=ranks), target)
+    made = build_demo_trace(vendor, seed, steps, rank=rank, ranks=ranks, problems=problems)
+    write_trace(made, target)
     return target
 
 

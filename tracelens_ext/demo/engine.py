@@ -100,6 +100,11 @@ class Engine:
         self.began = self.thread.now
         self.spend(180.0)
 
+    @property
+    def settled(self) -> int:
+        """When the host is done with what it does, and the device with what it was given."""
+        return max(self.thread.now, *self._free_at.values())
+
     def stop_profiler(self) -> None:
         """End the recording; work that had started before it is dropped."""
         self.ended = self.thread.now

@@ -16,16 +16,18 @@ from functools import reduce
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from tracelens_ext.demo.engine import Engine
 from tracelens_ext.demo.machine import DEVICES_PER_NODE, read_data
 from tracelens_ext.demo.tensors import Argument, Names, Tensor, number, tensors_in, value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tracelens_ext.demo.engine import Engine
+    from collections.abc import Iterator, Mapping, Sequence
 
 Statement = dict[str, Any]
 
+_NO_PROBLEMS: Mapping[str, float] = {}
+# What a problem repeats is played as often to learn how long it takes.
+_TRIALS = 8
 _MODULE_CALL = "torch/nn/modules/module.py(1773): _call_impl"
 
 
@@ -41,9 +43,17 @@ class Node:
 
 
 class Job:
-    """The job on one engine."""
+    """The job on one engine.
 
-    def __init__(self, engine: Engine, ranks: int = 1) -> None:
+    Args:
+        engine: what plays it.
+        ranks: how many ranks are simulated; one alone is of a larger job.
+        problems: what each problem that it has costs, in milliseconds of the whole trace.
+    """
+
+    def __init__(
+        self, engine: Engine, ranks: int = 1, problems: Mapping[str, float] = _NO_PROBLEMS
+    ) -> None:
         self.engine = engine
         self.data = read_data("job")
         self.parts = self.data["parts"]
@@ -59,6 +69,9 @@ class Job:
         self.names = {**names, "PARAMETERS": sum(tensor.elements for tensor in trained)}
         self.names |= {"parameters": trained, "steps": [Tensor((), "f32")] * len(trained)}
         self.steps = range(0)
+        self._problems, self._owed = problems, dict.fromkeys(problems, 0.0)
+        for ident in problems:
+            self._put_in(read_data("problems")[ident])
         self._sequences = count(2310)
         self._node: Node | None = None
         self._tape: list[Node] = []
@@ -93,6 +106,30 @@ class Job:
     def _repeat(self, said: Statement, names: Names) -> None:
         for _ in range(said["repeat"]):
             self.play(said["do"], names)
+
+    def _put_in(self, problem: Statement) -> None:
+        """Play a problem's statements before or after the part that it names."""
+        where = "before" if "before" in problem else "after"
+        part = self.parts[problem[where]]
+        at = 0 if where == "before" else len(part)
+        part[at:at] = problem["do"]
+
+    def _lasting(self, said: Statement, names: Names) -> None:
+        """Repeat what a problem repeats until it has cost this step's share of its milliseconds.
+
+        Of what is repeated `saved` is the share that a remedy wins. All ranks repeat it as often.
+        """
+        ident, ending = said["lasting"], said.get("in_steps", "")
+        steps = [str(step) for step in self.steps if str(step).endswith(ending)]
+        if str(names["step"]) not in steps:
+            return
+        trial = Job(Engine(self.engine.machine, seed=0))
+        trial.play(said["do"] * _TRIALS, names)
+        saved_ns = said.get("saved", 1.0) * trial.engine.settled / _TRIALS
+        self._owed[ident] += self._problems[ident] * 1e6 / len(steps) / saved_ns
+        times = round(self._owed[ident])
+        self._owed[ident] -= times
+        self.play(said["do"] * times, names)
 
     def _use(self, said: Statement, names: Names) -> None:
         self.play(self.parts[said["use"]], self._inside(said, names))

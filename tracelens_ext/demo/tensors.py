@@ -79,7 +79,7 @@ def number(text: str, names: Names) -> int:
 def value(said: Argument, names: Names) -> Argument:
     """An argument as a data file says it.
 
-    ``bf16[L,3*W]`` is a tensor, ``3*W`` a number, and ``x`` what `names` say. After a name,
+    ``bf16[L,3*W]`` is a tensor, ``3*W`` a number, and ``x`` what `names` say. After a tensor,
     ``.flat`` folds all dimensions but the last, ``.T`` exchanges the last two and ``.swap`` the
     second and third; ``.shape`` gives the sizes. Anything that is not a text means itself.
     """
@@ -87,13 +87,14 @@ def value(said: Argument, names: Names) -> Argument:
         return [value(item, names) for item in said]
     if not isinstance(said, str):
         return said
-    if literal := _TENSOR.fullmatch(said):
-        sizes = [number(size, names) for size in literal[2].split(",") if size]
-        return Tensor(tuple(sizes), literal[1])
     if _SIZE.fullmatch(said):
         return number(said, names)
     name, *changes = said.split(".")
-    found = names[name]
+    if literal := _TENSOR.fullmatch(name):
+        sizes = [number(size, names) for size in literal[2].split(",") if size]
+        found: Argument = Tensor(tuple(sizes), literal[1])
+    else:
+        found = names[name]
     for change in changes:
         (tensor,) = tensors_in(found)
         if change == "shape":

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tracelens_ext.fleet.store import ResultStore
 
 #: Raised when the parts, or what they mean, change: what was done before is then done again.
-LAYOUT = 1
+LAYOUT = 2
 _COPY_BYTES = 1 << 22
 
 

@@ -19,10 +19,12 @@ _SPREADS = {
     "timeline_spread": ("timeline", ("type",), "time ms", True),
     "category_spread": ("categories", ("kernel_category",), "total_time_ms", True),
     "op_spread": ("ops", ("name",), "total_direct_kernel_time_ms", False),
+    "finding_spread": ("findings", ("finding",), "saving_ms", False),
     "kernel_spread": ("kernels", ("kernel_category", "kernel_name"), "total_time_ms", False),
 }
 #: All reductions, in the order in which they are shown.
 REDUCTIONS = (
+    "finding_spread",
     "ranks",
     "timeline_spread",
     "category_spread",
@@ -71,7 +73,7 @@ def reductions(
     tables["straggler_ranks"] = found.ranks_of_collectives
     columns = ["trace", "rank", "device", "type", "time ms"]
     tables["ranks"] = _ranks(_parts(store, done, "timeline", columns), found.ranks)
-    notes = []
+    notes = _alone(tables["finding_spread"], len(done))
     if found.ungrouped:
         notes.append(
             "Some collectives do not say their process group; those of one name are taken to be"
@@ -84,6 +86,18 @@ def reductions(
             " judged."
         )
     return {name: tables[name] for name in REDUCTIONS}, notes
+
+
+def _alone(spreads: pd.DataFrame, traces: int) -> list[str]:
+    """Say which findings a single rank has, of several."""
+    alone = spreads[spreads["ranks"] == 1] if traces > 1 else spreads[:0]
+    told = [
+        f"rank {rank} has {finding} ({ms:,.1f} ms)"
+        for finding, rank, ms in zip(
+            alone["finding"], alone["max_rank"], alone["max_ms"], strict=True
+        )
+    ]
+    return [f"What no other rank has: {'; '.join(told)}."] if told else []
 
 
 def _parts(

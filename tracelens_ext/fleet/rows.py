@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
 
 #: The folders of parts.
-TABLES = ("timeline", "categories", "kernels", "ops", "collectives", "collective_calls")
+TABLES = (
+    *("timeline", "categories", "kernels", "ops", "collectives", "collective_calls"),
+    "findings",
+)
 #: The first columns of each part.
 KEYS = ("trace", "rank", "device")
 #: What has no type of its own in a table without rows: a column has one type in all parts.
@@ -61,6 +64,7 @@ def trace_tables(analyzer: TreePerfAnalyzer, name: str, rank: int) -> dict[str, 
         "ops": analyzer.get_df_kernel_launchers_summary(),
         "collectives": analyzer.get_df_collectives(),
         "collective_calls": collective_calls(work),
+        "findings": analyzer.get_df_findings(),
     }
     return {table: _keyed(frame, work, name, rank) for table, frame in tables.items()}
 

@@ -186,6 +186,21 @@ def tracelens_performance_models() -> Mapping[str, Callable[[Operation], Cost]]:
     """
 
 
+@_hookspec
+def tracelens_findings() -> Iterable[Any]:
+    """Detectors: what would save time, and what to do about it.
+
+    Returns:
+        `tracelens_ext.findings.inspection.Detector` objects. Those of plugins are asked before the
+        built-in ones, and what they claim of the wall time no other can.
+
+    Example:
+        >>> @hookimpl
+        ... def tracelens_findings():
+        ...     return [Detector("tokenizer", find_slow_tokenizer)]
+    """
+
+
 class Reader:
     """Reads one trace format.
 

@@ -12,8 +12,12 @@ def tracelens_readers() -> list[Reader]:
     """The readers, in the order in which they are asked."""
     from tracelens_ext.readers.kineto import KinetoReader
     from tracelens_ext.readers.nsys import NsysDatabaseReader, NsysReportReader, NsysTableReader
+    from tracelens_ext.readers.rocprof import RocpdReader, RocprofJsonReader, RocprofTableReader
 
     return [
+        RocpdReader(),
+        RocprofJsonReader(),
+        RocprofTableReader(),
         NsysReportReader(),
         NsysDatabaseReader(),
         NsysTableReader(),

@@ -54,8 +54,11 @@ def read_document(document: Mapping[str, object] | list[object], path: str = "<d
         TraceFormatError: it is no trace that can be analysed.
     """
     from tracelens_ext.readers.kineto import reader
+    from tracelens_ext.readers.rocprof import json_records
 
     members = document if isinstance(document, Mapping) else {"traceEvents": document}
+    if json_records.ROOT in members:
+        return json_records.from_document(members, path)
     events = members.get("traceEvents")
     if not isinstance(events, list):
         raise unsupported.refuse_members(path, map(str, members))

@@ -20,10 +20,11 @@ from tracelens_ext.report.units import unit_of, with_units
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import pandas as pd
     from xlsxwriter.chart_bar import ChartBar
+    from xlsxwriter.format import Format
     from xlsxwriter.worksheet import Worksheet
 
     from tracelens_ext.report.charts import Chart
@@ -117,8 +118,10 @@ def write_workbook(
     ):
         book = Book(stored, excel_text.cleaned(title), temporary_folder)
         summary = book.xlsx.add_worksheet(_SUMMARY)
+        prose = {answer.sheet for answer in answers if answer.links}
         for name, frame in shown.items():
-            _write_table(book, book.xlsx.add_worksheet(name), frame, all_notes)
+            sheet = book.xlsx.add_worksheet(name)
+            _write_table(book, sheet, frame, all_notes, whole=name in prose)
         tops = write_charts(book, book.xlsx.add_worksheet(CHARTS), drawn) if drawn else []
         put_text(summary, 0, 0, title, book.format(font_size=16, bold=True, font_color=_INK))
         row = 2
@@ -131,7 +134,7 @@ def write_workbook(
                 for top, each in zip(tops, drawn, strict=True)
                 if each[0].sheet == answer.sheet
             ]
-            row = _write_answer(book, summary, row, answer.title, table, beside[:1])
+            row = _write_answer(book, summary, row, answer, table, shown, beside[:1])
         _write_summary(book, summary, row, facts, index, all_notes)
         try:
             book.xlsx.close()
@@ -189,8 +192,13 @@ def _charts_with_tables(
     return drawn
 
 
-def _write_table(book: Book, sheet: Worksheet, frame: pd.DataFrame, notes: list[str]) -> None:
-    """Write the sheet of a table: frozen header, rows, widths, filter, bars; note what is cut."""
+def _write_table(
+    book: Book, sheet: Worksheet, frame: pd.DataFrame, notes: list[str], *, whole: bool
+) -> None:
+    """Write the sheet of a table: frozen header, rows, widths, filter, bars; note what is cut.
+
+    Its rows are a line high; or, to show texts `whole`, as many as they need.
+    """
     columns = [column_of(series) for _, series in frame.items()]
     notes.extend(
         f"{sheet.name}: texts longer than a cell may be ({excel_text.CELL_CHARACTERS:,} "
@@ -204,20 +212,23 @@ def _write_table(book: Book, sheet: Worksheet, frame: pd.DataFrame, notes: list[
     print_one_page_wide(sheet)
     if not columns:
         return
-    sheet.set_default_row(_ROW_HEIGHT)
+    if not whole:
+        sheet.set_default_row(_ROW_HEIGHT)
     checked(sheet.set_row(0, 15 * max(column.header_lines for column in columns) + 3))
     for place, column in enumerate(columns):
         checked(sheet.set_column(place, place, column.width))
         side = "left" if column.is_text else "center"
         put(sheet, 0, place, column.header, book.format(**_HEADER, align=side))
-    _write_rows(book, sheet, columns, len(frame))
+    _write_rows(book, sheet, columns, len(frame), whole=whole)
     checked(sheet.autofilter(0, 0, len(frame), len(columns) - 1))
     for place, column in enumerate(columns):
         if column.bars:
             checked(sheet.conditional_format(1, place, len(frame), place, column.bars))
 
 
-def _write_rows(book: Book, sheet: Worksheet, columns: Sequence[Column], rows: int) -> None:
+def _write_rows(
+    book: Book, sheet: Worksheet, columns: Sequence[Column], rows: int, *, whole: bool
+) -> None:
     """Write the rows below the header."""
     # A text wider than its column is clipped at the column's edge, whatever is beside it. (A
     # short one would be repeated to fill the width, so it has no such alignment.)
@@ -235,7 +246,7 @@ def _write_rows(book: Book, sheet: Worksheet, columns: Sequence[Column], rows: i
                 chosen = style
                 if isinstance(value, str):
                     chosen = style if len(value) <= width else long_text
-                    chosen = many_lines if "\n" in value else chosen
+                    chosen = many_lines if whole or "\n" in value else chosen
                 put(sheet, row, place, value, chosen)
 
 
@@ -243,26 +254,42 @@ def _write_answer(
     book: Book,
     sheet: Worksheet,
     top: int,
-    title: str,
+    answer: Answer,
     table: pd.DataFrame,
+    sheets: Collection[str],
     charts: Sequence[ChartBar],
 ) -> int:
     """Write the first rows of a table on the first sheet, a chart beside it; the next free row."""
     shown = table.iloc[:_ANSWER_ROWS]
     columns = [column_of(series) for _, series in shown.items()]
-    put_text(sheet, top, 0, title, book.format(font_size=13, bold=True, font_color=_INK))
+    put_text(sheet, top, 0, answer.title, book.format(font_size=13, bold=True, font_color=_INK))
+    if not len(shown):
+        return top + 2
+    reading = {"text_wrap": True, "valign": "top"} if answer.links else {}
+    link = book.format(**_LINES, **reading, underline=1, font_color=_LINK)
     for place, column in enumerate(columns):
         put(sheet, top + 1, place, column.header, book.format(**_HEADER))
-    for row, values in enumerate(zip(*(c.cells(0, len(shown)) for c in columns), strict=True)):
+    for row, values in enumerate(
+        zip(*(c.cells(0, len(shown)) for c in columns), strict=True), top + 2
+    ):
         for place, (value, column) in enumerate(zip(values, columns, strict=True)):
-            style = book.format(**_LINES, num_format=column.number_format)
-            put(sheet, top + 2 + row, place, value, style)
+            if list(answer.columns)[place] == answer.links:
+                _write_link(sheet, row, place, answer.linked(value, sheets), link)
+                continue
+            style = book.format(**_LINES, **reading, num_format=column.number_format)
+            put(sheet, row, place, value, style)
     if len(columns) > _CHART_AT:  # no room beside it
         charts = ()
     for chart in charts:
         chart.set_size({"width": _CHART_SIZE[0], "height": _CHART_SIZE[1]})
         checked(sheet.insert_chart(top, _CHART_AT, chart))
     return top + max(len(shown) + 2, _CHART_ROWS if charts else 0) + 1
+
+
+def _write_link(sheet: Worksheet, row: int, column: int, name: str, style: Format) -> None:
+    """Write the name of a sheet that leads to it."""
+    target = "internal:'{}'!A1".format(name.replace("'", "''"))
+    checked(sheet.write_url(row, column, target, style, string=name))
 
 
 def _write_summary(
@@ -287,9 +314,7 @@ def _write_summary(
     heading = book.format(font_size=13, bold=True, font_color=_INK)
     put(sheet, top, 0, "Sheets", heading)
     for row, (name, rows, what) in enumerate(index, top + 1):
-        target = "internal:'{}'!A1".format(name.replace("'", "''"))
-        link = book.format(underline=1, font_color=_LINK)
-        checked(sheet.write_url(row, 0, target, link, string=name))
+        _write_link(sheet, row, 0, name, book.format(underline=1, font_color=_LINK))
         put(sheet, row, 1, rows, book.format(font_color=_GREY))
         put_text(sheet, row, 2, what, plain_text)
     facts_at = top + len(index) + 2

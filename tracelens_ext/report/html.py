@@ -20,6 +20,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.excel_text import cell_value, cleaned
 from tracelens_ext.report.html_charts import page_figures
+from tracelens_ext.report.html_findings import finding_cards
 from tracelens_ext.report.html_headline import headline
 from tracelens_ext.report.html_tables import FIRST_ROWS, TextPool, page_tables
 from tracelens_ext.report.html_text import json_for_script
@@ -32,8 +33,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.report.charts import Chart
+    from tracelens_ext.report.report import Answer
 
-_SCRIPTS = ("format.js", "tables.js", "charts.js", "columns.js", "roofline.js", "page.js")
+_SCRIPTS = (
+    *("format.js", "tables.js", "charts.js", "columns.js", "roofline.js", "memory.js"),
+    "page.js",
+)
 _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
 
 
@@ -74,6 +79,7 @@ def write_html(
     *,
     facts: Sequence[tuple[str, object]] = (),
     charts: Sequence[Chart] = (),
+    answers: Sequence[Answer] = (),
     notes: Sequence[str] = (),
     descriptions: Mapping[str, str] | None = None,
     units: Mapping[str, Mapping[str, str]] | None = None,
@@ -90,6 +96,7 @@ def write_html(
         path: the file; missing folders are created.
         sheets: the tables by name.
         facts: label and value; percentages are drawn as bars under `Coverage`.
+        answers: that of the sheet `findings` is shown first of all.
         charts: the charts to draw; see `page_figures` for those that are left out.
         notes: remarks, shown below the headline.
         descriptions: what a table shows, by its name.
@@ -121,6 +128,7 @@ def write_html(
         page = render_page(
             title=cleaned(title),
             subtitle=_subtitle(shown_facts),
+            **finding_cards(sheets, answers),
             cards=headline(sheets),
             notes=[cleaned(note) for note in all_notes],
             figures=figures,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tracelens_ext.report.charts import Chart, chart_table
 from tracelens_ext.report.html_figures import Figure, bar_figure, timeline_figure
 from tracelens_ext.report.html_iterations import iteration_figures
+from tracelens_ext.report.html_memory import memory_figures
 from tracelens_ext.report.html_roofline import roofline_figures
 
 if TYPE_CHECKING:
@@ -48,5 +49,7 @@ def _drawn(frame: pd.DataFrame, chart: Chart) -> list[Figure]:
         return iteration_figures(frame)
     if chart.kind == "roofline":
         return roofline_figures(frame)
+    if chart.kind == "memory":
+        return memory_figures(frame)
     table = chart_table(frame, chart)
     return [bar_figure(chart, table)] if len(table) else []

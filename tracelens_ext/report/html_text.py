@@ -85,6 +85,14 @@ def duration_text(ms: float) -> str:
     return f"{ms * 1000:,.1f}\u00a0µs"
 
 
+def bytes_text(size: float) -> str:
+    """Show a size in the unit that suits it, three digits or more, never torn from its unit."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(size) >= factor:
+            return f"{size / factor:,.{1 if abs(size) >= 100 * factor else 2}f}\u00a0{unit}"
+    return f"{size:,.0f}\u00a0B"
+
+
 def percent_text(share: float) -> str:
     """Show a percentage; a small one is not shown as nothing."""
     return "<0.1%" if 0 < share < 0.05 else f"{share:.1f}%"

@@ -10,6 +10,7 @@ of its own. What is not a number is null, as JSON (RFC 8259) has no NaN.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tracelens_ext.report.plain_tables import (
@@ -45,6 +46,19 @@ def json_safe(text: str) -> str:
     if text.isascii() and "\x7f" not in text:
         return text
     return UNSAFE.sub(_escape, text)
+
+
+def nested_json_text(value: object) -> str:
+    """Write dictionaries and lists of plain values as JSON; as safe as a report."""
+    return json_safe(json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {encodable(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return plain_value(value)
 
 
 def _escape(found: re.Match[str]) -> str:

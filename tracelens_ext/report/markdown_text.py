@@ -41,6 +41,11 @@ _BACKTICKS = re.compile("`+")
 def markdown_text(report: Report) -> Iterator[str]:
     """Write a report as Markdown, in pieces."""
     yield f"{MARK}\n\n# {inline(report.title)}\n"
+    for answer in report.answers:
+        if answer.links:
+            yield f"\n## {inline(answer.title)}\n"
+            table = report.sheets[answer.sheet][list(answer.columns)]
+            yield from _table(table) if len(table) else ()
     if report.notes:
         yield "\n" + "".join(f"- {_sentence(note)}\n" for note in report.notes)
     if report.facts:

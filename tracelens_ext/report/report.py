@@ -10,7 +10,7 @@ from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format, require_format
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -27,11 +27,18 @@ class Answer:
         title: the heading.
         sheet: the table's name; `ROWS` of it are shown.
         columns: those that are shown.
+        links: that of them which names sheets, and becomes a link to the first that is there, or
+            else to the table itself. The texts of such a table are sentences, to be read whole.
     """
 
     title: str
     sheet: str
     columns: Sequence[str]
+    links: str = ""
+
+    def linked(self, cell: object, sheets: Collection[str]) -> str:
+        """The sheet that a cell of the column `links` leads to."""
+        return next((name for name in str(cell).split(", ") if name in sheets), self.sheet)
 
 
 @dataclass(frozen=True)
@@ -168,6 +175,7 @@ def _write_page(report: Report, path: Path) -> None:
         facts=report.facts,
         units=report.units,
         charts=report.charts,
+        answers=report.answers,
         notes=report.notes,
         descriptions=report.descriptions,
         title=report.title,

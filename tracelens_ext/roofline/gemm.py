@@ -57,6 +57,13 @@ def _product(
     )
 
 
+def product_sizes(cost: Cost) -> tuple[int, int, int, int]:
+    """B, M, N and K of a matrix product of a model here; 0 for what a plugin's model leaves out."""
+    sizes = (cost.parameters.get(name) for name in ("B", "M", "N", "K"))
+    b, m, n, k = (size if isinstance(size, int) else 0 for size in sizes)
+    return b, m, n, k
+
+
 def _by_columns(tensor: Tensor) -> bool:
     """Whether a matrix lies in memory column by column: what BLAS, which swaps A and B, calls T."""
     return len(tensor.strides) > 1 and tensor.strides[-1] != 1 and tensor.strides[-2] == 1

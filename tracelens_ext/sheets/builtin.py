@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 #: The modules of this package that have a list `SHEETS`, in the order of the report.
 _SUBJECTS = (
+    "findings",
     "timeline",
     "categories",
     "operations",
@@ -20,6 +21,7 @@ _SUBJECTS = (
     "collectives",
     "graphs",
     "modules",
+    "memory",
     "unlinked",
     "gaps",
     "iterations",

@@ -81,6 +81,8 @@ KERNELS_BY_CATEGORY = Sheet(
         cpu_op: `graph` when a graph launch started the event; else the innermost CPU op around the
             launch; else the launch's name; else `(unlinked)`
         op category: of the innermost CPU op; without one `graph` or `runtime`
+        is_recompute: whether the backward ran it again (activation checkpointing); only where it
+            did
         count [GPU events]: how many
         total_time_ms: summed duration
         % of GPU time: of all summed durations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelens_ext.findings.comparison import compare_findings
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.report import Report
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 TITLE = "GPU performance comparison"
 
 _DESCRIPTIONS = {
+    "findings": "What would save time in whole traces, the largest change first",
     "timeline": "How the GPU spent its time; overlaps counted once",
     "categories": "GPU time by category, the largest change first",
     "ops": "GPU time by CPU operation, the largest change first",
@@ -41,9 +43,12 @@ def comparison_report(comparison: Comparison, lost: pd.DataFrame | None = None) 
         for letter, column in differences.items()
         if (categories := comparison.tables.get("categories")) is not None
     ]
+    findings = compare_findings(comparison)
     return Report(
         title=TITLE,
-        sheets=comparison.tables | ({} if lost is None else {"roofline": lost}),
+        sheets=({} if findings is None else {"findings": findings})
+        | comparison.tables
+        | ({} if lost is None else {"roofline": lost}),
         facts=comparison.facts,
         notes=comparison.notes,
         descriptions=_DESCRIPTIONS,

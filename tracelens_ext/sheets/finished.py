@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from tracelens_ext.analysis.measurement import TableName
+    from tracelens_ext.analysis.measurement import Saving, TableName
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.trace import Int64Array
 
@@ -91,6 +91,9 @@ _SHEETS = (
         reference=True,
     ),
 )
+_FINDINGS = "findings"
+#: Columns of that sheet: the id, and the two of a `Saving`.
+_SAVINGS = ("finding", "saving ms", "of wall time")
 #: How far from 100 the percentages of a whole sheet may be.
 _ABOUT = 0.5
 _MOST_NS = 2.0**62
@@ -121,7 +124,8 @@ def measure_report(path: Path) -> Measurement:
         UsageError: a package is missing.
     """
     sheets = (_TIMELINE, *_SHEETS)
-    read = read_tables(path, {sheet.name: sheet.columns for sheet in sheets})
+    wanted = {sheet.name: sheet.columns for sheet in sheets}
+    read = read_tables(path, wanted | {_FINDINGS: set(_SAVINGS)})
     if isinstance(read.version, int | float) and read.version > TABLES_VERSION:
         raise TraceFormatError(
             path, "was made by a newer tracelens-ext", "update this one, or name the trace"
@@ -151,7 +155,17 @@ def measure_report(path: Path) -> Measurement:
         report=GENERATOR if read.ours else TRACELENS,
         notes=tuple(found.notes),
         spelled=_spelled,
+        findings=_findings(path, read.tables.get(_FINDINGS)),
     )
+
+
+def _findings(path: Path, table: pd.DataFrame | None) -> dict[str, Saving] | None:
+    """What each finding saves; None if the report does not hold that."""
+    if table is None or not set(_SAVINGS) <= set(table):
+        return None
+    names, *numbers = _SAVINGS
+    columns = [_numbers(path, _FINDINGS, table, column).tolist() for column in numbers]
+    return dict(zip(_texts(table[names]), zip(*columns, strict=True), strict=True))
 
 
 def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measurement:

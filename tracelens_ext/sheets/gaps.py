@@ -20,6 +20,7 @@ SHEETS = [
             """,
         table=lambda analyzer, _: analyzer.get_df_gap_summary(),
         asked_by="gaps",
+        on_every_page=True,
         method="get_df_gap_summary()",
     ),
     Sheet(
@@ -38,6 +39,7 @@ SHEETS = [
             """,
         table=lambda analyzer, _: analyzer.get_df_gap_hosts(),
         asked_by="gaps",
+        on_every_page=True,
         method="get_df_gap_hosts()",
     ),
     Sheet(

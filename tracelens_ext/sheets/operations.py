@@ -148,6 +148,8 @@ SHEETS = [
             process_name, process_label, thread_name: as the trace names them, else `Unknown`
             Input Dims, Input type, Input Strides, Concrete Inputs: tuples as text; empty when the
                 trace was recorded without shapes
+            is_recompute: whether the backward ran it again (activation checkpointing); only where
+                it did
             direct_kernel_count [GPU events]: with `group_by_num_kernels=True`: operations that
                 launched different numbers are rows of their own
             operation_count [operations]: how many

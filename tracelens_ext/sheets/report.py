@@ -87,12 +87,18 @@ def build_perf_report(
         charts,
         page_tables,
         units={name: shown[name].units(everything[name]) for name in everything if name in shown},
-        answers=[
-            Answer(sheet.answer, name, [c for c in sheet.answer_columns if c in tables[name]])
-            for name, sheet in shown.items()
-            if sheet.answer and len(tables.get(name, ()))
-        ],
+        answers=[answer for sheet in shown.values() for answer in _answer(sheet, tables)],
     )
+
+
+def _answer(sheet: Sheet, tables: Mapping[str, pd.DataFrame]) -> list[Answer]:
+    """What is shown first of a sheet; nothing if it does not answer anything."""
+    table = tables.get(sheet.name)
+    title = sheet.answer if table is not None and len(table) else sheet.answer_if_empty
+    if table is None or not title:
+        return []
+    columns = [column for column in sheet.answer_columns if column in table]
+    return [Answer(title, sheet.name, columns, sheet.answer_links)]
 
 
 def _within_limits(

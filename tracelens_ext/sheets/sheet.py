@@ -74,7 +74,9 @@ class Sheet:
         method: the call on `TreePerfAnalyzer` that gives the same numbers, if there is one.
         answer: the heading under which the first sheet of a workbook, and the terminal, show its
             first rows; empty if they do not.
+        answer_if_empty: the heading if the table has no rows; empty for none.
         answer_columns: the columns that are shown there, where the table has them.
+        answer_links: that of them which names the sheets to look at next.
     """
 
     name: str
@@ -91,7 +93,9 @@ class Sheet:
     on_every_page: bool = False
     method: str = ""
     answer: str = ""
+    answer_if_empty: str = ""
     answer_columns: Sequence[str] = ()
+    answer_links: str = ""
 
     def described_columns(self) -> list[Column]:
         """The columns, one by one.

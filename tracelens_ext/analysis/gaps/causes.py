@@ -47,7 +47,7 @@ DEPENDENCY_LATENCY_NS = 5_000
 
 #: Calls that return only when the GPU has done what they wait for.
 _SYNCHRONISING = re.compile(
-    r"(?:cuda|hip|cu)(?:(?:Device|Stream|Event|Ctx|Thread)Synchronize|(?:Memcpy|Free)(?!.*Async))"
+    r"(?:cuda|hip|cu)(?:(?:Device|Stream|Event|Ctx|Thread)Synchronize|Memcpy(?!.*Async))"
 )
 _STREAM_WAIT = re.compile(r"(?:cuda|hip|cu)StreamWait(?:Event|Value)")
 
@@ -184,6 +184,11 @@ class _HostCalls:
 @once_for_each
 def _host_calls(work: GpuWork) -> _HostCalls:
     return _HostCalls(work)
+
+
+def blocking_calls(work: GpuWork) -> Int64Array:
+    """Rows of the calls that wait for the GPU, by thread and start."""
+    return _host_calls(work).blocking
 
 
 def _named(trace: Trace, rows: Int64Array, pattern: re.Pattern[str]) -> Int64Array:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gaps.classified import ClassifiedGaps
-    from tracelens_ext.trace import Int64Array, IntArray
+    from tracelens_ext.trace import Int64Array, IntArray, Trace
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 
@@ -44,8 +44,9 @@ def gap_hosts(classified: ClassifiedGaps) -> pd.DataFrame:
     import pandas as pd
 
     duration = classified.gaps.duration
-    op, ops = _labels(classified, host_rows(classified, "host_op"))
-    frame, frames = _labels(classified, host_rows(classified, "python_frame"))
+    trace = classified.work.trace
+    op, ops = labels_of(trace, host_rows(classified, "host_op"))
+    frame, frames = labels_of(trace, host_rows(classified, "python_frame"))
     op[classified.launch == NONE] = len(ops)
     groups = group_durations([op, frame], duration)
     cause = classified.main_cause(groups.number, len(groups))
@@ -63,13 +64,12 @@ def gap_hosts(classified: ClassifiedGaps) -> pd.DataFrame:
     )
 
 
-def _labels(classified: ClassifiedGaps, rows: IntArray) -> tuple[Int64Array, list[str]]:
+def labels_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
     """The names of events, without addresses in memory; empty where there is no event.
 
     Returns:
         Codes, shape of `rows`, and what they stand for.
     """
-    trace = classified.work.trace
     name = np.full(len(rows), NONE, dtype=np.int64)
     name[rows != NONE] = trace.name[rows[rows != NONE]]
     first, number = number_groups([name])

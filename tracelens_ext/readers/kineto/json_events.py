@@ -62,7 +62,7 @@ _SPACE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GAP_BYTES = b", \t\r\n"
 _FIRST_KEY = re.compile(rb'\s*\{\s*"([A-Za-z_]+)"')
-_ANY_CUT = re.compile(rb'\}\s*,\s*\{\s*"[A-Za-z_]')
+ANY_CUT = re.compile(rb'\}\s*,\s*\{\s*"[A-Za-z_]')
 #: With more refused slices than this the file is odd, and going ahead no longer pays.
 _MOST_REFUSALS = 16
 _MOST_OWN = 4  # slices that are decoded here before their turn
@@ -119,7 +119,7 @@ class EventStream(Generic[E]):
         self.damage: TraceFormatError | None = None
         self._rest = b""  # read, but not used yet
         self._at_end = False
-        self._cut = _ANY_CUT
+        self._cut = ANY_CUT
         self._count = 0
         self._found_some = False  # in the slice that is being read
         self.members: dict[str, object] = {}
@@ -179,12 +179,16 @@ class EventStream(Generic[E]):
             if not isinstance(key, str) or colon != b":":
                 self._refuse("is not valid JSON", _REMEDY_DAMAGED)
             self._rest = self._rest[1:]
-            if key == "traceEvents" and self._next_byte() == b"[":
-                self.found_events = True
-                yield from self._array()
-            else:
-                self.members[key] = self._value()
+            yield from self._member(key)
         self._rest = self._rest[1:]
+
+    def _member(self, key: str) -> Iterator[list[E]]:
+        """The events of a member, none of one that is kept."""
+        if key == "traceEvents" and self._next_byte() == b"[":
+            self.found_events = True
+            yield from self._array()
+        else:
+            self.members[key] = self._value()
 
     def _next_byte(self) -> bytes:
         """The next byte that is no white space, not consumed; empty at the end of the file."""
@@ -346,7 +350,7 @@ class EventStream(Generic[E]):
 
     def _last_cut(self, text: bytes, end: int) -> int | None:
         """Just after the last event before `end` that is followed by another one's start."""
-        for pattern in (self._cut, _ANY_CUT):
+        for pattern in (self._cut, ANY_CUT):
             for start in (max(0, end - _WINDOW), 0):
                 last = None
                 for last in pattern.finditer(text, start, end):  # noqa: B007

@@ -31,6 +31,12 @@ class Args(Struct, frozen=True, gc=False):
     python_id: Raw = msgspec.field(default=MISSING_TOKEN, name="Python id")
     python_parent: Raw = msgspec.field(default=MISSING_TOKEN, name="Python parent id")
     python_module: Raw = msgspec.field(default=MISSING_TOKEN, name="Python module id")
+    memory_address: Raw = msgspec.field(default=MISSING_TOKEN, name="Addr")
+    memory_bytes: Raw = msgspec.field(default=MISSING_TOKEN, name="Bytes")
+    memory_device: Raw = msgspec.field(default=MISSING_TOKEN, name="Device Id")
+    memory_device_type: Raw = msgspec.field(default=MISSING_TOKEN, name="Device Type")
+    memory_allocated: Raw = msgspec.field(default=MISSING_TOKEN, name="Total Allocated")
+    memory_reserved: Raw = msgspec.field(default=MISSING_TOKEN, name="Total Reserved")
 
     input_dims: Raw = msgspec.field(default=NO_TEXT, name="Input Dims")
     input_type: Raw = msgspec.field(default=NO_TEXT, name="Input type")
@@ -81,6 +87,15 @@ _COLLECTIVE = (
     "group_text",
     "group_ranks",
 )
+#: Of an instant event `[memory]`.
+_MEMORY = (
+    "memory_address",
+    "memory_bytes",
+    "memory_device",
+    "memory_device_type",
+    "memory_allocated",
+    "memory_reserved",
+)
 
 
 class Plan:
@@ -130,6 +145,7 @@ PLAN = (
     ),
     Plan(EventKind.PYTHON_FUNCTION, numbers=("python_id", "python_parent", "python_module")),
     Plan(EventKind.FLOW_START, EventKind.FLOW_END, flow_id=True),
+    Plan(EventKind.INSTANT, numbers=_MEMORY),
     Plan(EventKind.OTHER, numbers=("correlation",)),
 )
 

@@ -13,7 +13,6 @@ in the Nsight Systems Analysis Guide, "Statistical Reports".
 
 from __future__ import annotations
 
-import codecs
 import csv
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.readers.csv_rows import UnfinishedRow, encoding_of, rows_of
 from tracelens_ext.readers.nsys.csv_numbers import Cell, UnknownUnitError, nanoseconds, sizes, whole
 from tracelens_ext.readers.source import ByteSource
 
@@ -37,12 +37,9 @@ if TYPE_CHECKING:
 #: A table: the path of a CSV file, a DataFrame, or rows: mappings, or sequences after a header.
 TableSource: TypeAlias = "str | os.PathLike[str] | pd.DataFrame | Iterable[Any]"
 
-_PIECE_BYTES = 1 << 18
 _ROWS_AT_ONCE = 1 << 15
 _MOST_PREAMBLE_LINES = 1000
-#: Characters of one cell; names of kernels full of templates exceed the 131,072 of the library.
-_LONGEST_CELL = 1 << 24
-csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
+_MAKE = "give what `nsys stats --format csv` makes of a report"
 
 
 class Report(StrEnum):
@@ -95,10 +92,6 @@ _RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
     (Report.KERNELS, _COLUMNS[Report.KERNELS]),
     ("another sum of nsys stats", ("totaltime", "name")),
 )
-
-
-class _Unfinished(list["Cell"]):
-    """A row whose line does not end, as the last of a file that was cut off."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +188,7 @@ def open_report(source: TableSource | ByteSource, report: Report, *, label: str 
         path = os.fspath(source)
         return _find(_read_file(path), report, path)
     if isinstance(source, ByteSource):
-        return _find(_read_opened(source), report, source.path)
+        return _find(rows_of(source, _MAKE), report, source.path)
     return _find(_given_rows(source, label), report, label)
 
 
@@ -210,7 +203,7 @@ def report_of(titles: Sequence[Cell]) -> str | None:
 
 def report_in(head: bytes) -> str | None:
     """The name of the report that a file begins with (behind messages), None for no report."""
-    encoding = _encoding(head)
+    encoding = encoding_of(head)
     if encoding is None:
         return None
     lines = head.decode(encoding, "replace").split("\n")
@@ -254,7 +247,7 @@ def _table(rows: Iterator[tuple[int, Row]], titles: Row, report: Report, source:
     def pieces() -> Iterator[Piece]:
         while some := list(islice(body, _ROWS_AT_ONCE)):
             columns = {name: [row[place] for _, row in some] for name, (place, _) in places.items()}
-            unfinished = isinstance(some[-1][1], _Unfinished)
+            unfinished = isinstance(some[-1][1], UnfinishedRow)
             yield Piece(source, [line for line, _ in some], columns, units, unfinished)
 
     return Table(source, pieces())
@@ -314,55 +307,7 @@ def _bad_cell(source: str, line: int, column: str, what: str) -> TraceFormatErro
 
 def _read_file(path: str) -> Iterator[tuple[int, Row]]:
     with ByteSource(path) as opened:
-        yield from _read_opened(opened)
-
-
-def _read_opened(opened: ByteSource) -> Iterator[tuple[int, Row]]:
-    encoding = _encoding(opened.peek(_PIECE_BYTES))
-    if encoding is None:
-        raise TraceFormatError(
-            opened.path, "is no CSV", "give what `nsys stats --format csv` makes of a report"
-        )
-    line, quotes, width = "", 0, 0
-
-    def lines() -> Iterator[str]:
-        nonlocal line, quotes
-        for line in _lines(opened, encoding):
-            quotes += line.count('"')
-            yield line
-
-    reader = csv.reader(lines())
-    try:
-        for row in reader:
-            # Of a file that was cut off the last line does not end.
-            if not line.endswith("\n") and (quotes % 2 or len(row) == 1 < width):
-                raise TraceFormatError(
-                    opened.path, f"line {reader.line_num} is cut off", "make it again"
-                )
-            quotes, width = 0, len(row)
-            yield reader.line_num, row if line.endswith("\n") else _Unfinished(row)
-    except csv.Error as error:
-        raise TraceFormatError(
-            opened.path, f"is no CSV ({error}, line {reader.line_num})", "make it again"
-        ) from None
-
-
-def _encoding(head: bytes) -> str | None:
-    """How a text is encoded; None for what is no text."""
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"  # what `>` makes in a Windows shell
-    return None if b"\0" in head else "utf-8-sig"
-
-
-def _lines(opened: ByteSource, encoding: str) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder(encoding)("replace")
-    rest = ""
-    while piece := opened.read(_PIECE_BYTES):
-        *lines, rest = (rest + decoder.decode(piece)).split("\n")
-        for line in lines:
-            yield line + "\n"
-    if rest:
-        yield rest
+        yield from rows_of(opened, _MAKE)
 
 
 def _given_rows(source: object, label: str) -> Iterator[tuple[int, Row]]:

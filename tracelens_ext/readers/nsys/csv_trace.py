@@ -16,8 +16,8 @@ from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner, TraceBuilder
 from tracelens_ext.readers.kineto.decimals import MISSING_NS
 from tracelens_ext.readers.nsys.csv_tables import Piece, Report, open_report
-from tracelens_ext.readers.nsys.database import distinct_rows
 from tracelens_ext.readers.source import ByteSource
+from tracelens_ext.readers.sqlite_columns import distinct_rows
 from tracelens_ext.trace import NONE, Device, EventKind
 
 if TYPE_CHECKING:

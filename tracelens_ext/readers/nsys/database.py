@@ -1,252 +1,46 @@
-"""An Nsight Systems SQLite export as columns: opened read-only, its content not trusted.
+"""An SQLite export of Nsight Systems: its tables, its texts, and what it says about itself.
 
-Only real tables and stored columns are read: a view, a virtual table or a generated column of a
-hostile file could run any query. A table or a column that is not there is read as empty, since
-tables without rows are often absent and every version of the export has other columns.
 Format: the SQLite schema reference in the documentation of Nsight Systems.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import contextmanager
-from itertools import chain, islice
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
-import numpy as np
-
-from tracelens_ext.cache.identity import journal_beside
-from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError
+from tracelens_ext.errors import TraceError
 from tracelens_ext.readers.source import SQLITE_MAGIC
-from tracelens_ext.readers.unsupported import one_line
+from tracelens_ext.readers.sqlite_columns import Database, OtherDatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tracelens_ext.trace import Int64Array
 
-#: What a column holds where a row has no whole number; as a time it is beyond all limits.
-MISSING = -(2**62)
-
-_ROWS_AT_ONCE = 1 << 19
-_IDS_AT_ONCE = 20_000
-_WRITE_VERSION, _WAL = slice(18, 20), b"\x02\x02"
 _META_DATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
-_EXPORT = "export it with `nsys export --type sqlite REPORT.nsys-rep`"
 
 
-class OtherDatabaseError(TraceFormatError):
-    """The file is a database, of something else."""
+class NsysDatabase(Database):
+    """An open export."""
 
+    format = "export of Nsight Systems"
+    remedy = "export it with `nsys export --type sqlite REPORT.nsys-rep`"
 
-class NsysDatabase:
-    """An open export.
-
-    Args:
-        path: what messages call it.
-        source: the file that it is in, or the whole of it.
-
-    Raises:
-        TraceNotFoundError: it cannot be opened.
-        TraceFormatError: it is damaged or half written.
-        OtherDatabaseError: it is no export of Nsight Systems.
-
-    Attributes:
-        tables: each table's columns.
-        size: bytes of the database.
-    """
-
-    def __init__(self, path: str, source: Path | bytes) -> None:
-        self.path = path
-        with self._explained():
-            if isinstance(source, bytes):
-                self.size = len(source)
-                self._connection = _in_memory(source)
-            else:
-                self.size = source.stat().st_size
-                self._connection = self._open(source)
-            self._connection.text_factory = bytes
-            for setting in ("query_only=1", "trusted_schema=0", "cell_size_check=1", "mmap_size=0"):
-                self._connection.execute(f"PRAGMA {setting}")
-            try:
-                self.tables = self._real_tables()
-            except (sqlite3.Error, UnicodeDecodeError, MemoryError):
-                self._connection.close()
-                raise
-        self._refuse_others()
-
-    def _open(self, file: Path) -> sqlite3.Connection:
-        if beside := journal_beside(file):
-            raise TraceFormatError(
-                self.path,
-                f"is being written, or its writer was interrupted ({beside.name} is there)",
-                "wait for the export to end, or export the report again",
-            )
-        name = quote(str(file.absolute()))
-        return sqlite3.connect(f"file:{name}?mode=ro&immutable=1", uri=True, isolation_level=None)
-
-    def _real_tables(self) -> dict[str, frozenset[str]]:
-        listed = self._connection.execute(
-            "SELECT CAST(name AS TEXT) FROM sqlite_master"
-            " WHERE type = 'table' AND sql LIKE 'CREATE TABLE%' AND rootpage > 0"
-        )
-        return {
-            name: frozenset(
-                _text(row[1])
-                for row in self._connection.execute(f"PRAGMA table_xinfo({_quoted(name)})")
-                if row[6] == 0  # hidden and generated columns have another number
-            )
-            for name in [_text(row[0]) for row in listed.fetchall()]
-        }
-
-    def _refuse_others(self) -> None:
-        ours = any(
+    def _is_ours(self) -> bool:
+        return "StringIds" in self.tables and any(
             name in _META_DATA or name == "NVTX_EVENTS" or name.startswith("CUPTI_ACTIVITY_KIND_")
             for name in self.tables
         )
-        if ours and "StringIds" in self.tables:
-            return
-        self.close()
-        names = sorted(self.tables)
-        shown = one_line(", ".join(names[:5])) + (" …" if len(names) > 5 else "")
-        raise OtherDatabaseError(
-            self.path,
-            "is an SQLite database, but no export of Nsight Systems"
-            f" ({f'its tables: {shown}' if names else 'it has no tables'})",
-            _EXPORT,
-        )
-
-    def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
-
-    def __enter__(self) -> NsysDatabase:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Say of an error of SQLite which file it is about, and what to do."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise TraceFormatError(
-                self.path, f"is a damaged SQLite database ({one_line(str(error))})", _EXPORT
-            ) from None
-        except MemoryError:  # a length in it that is wrong, as a rule
-            raise TraceFormatError(
-                self.path,
-                "is a damaged SQLite database (it asks for more memory than there is)",
-                _EXPORT,
-            ) from None
-        except UnicodeDecodeError:  # SQLite quotes what is damaged in its message
-            raise TraceFormatError(
-                self.path, "is a damaged SQLite database (its texts are no UTF-8)", _EXPORT
-            ) from None
-        except OSError as error:
-            raise TraceNotFoundError(
-                self.path,
-                f"cannot be opened ({error.strerror or error})",
-                "check the path and its permissions",
-            ) from None
-
-    def has_rows(self, table: str) -> bool:
-        """Whether a table is there and not empty."""
-        if table not in self.tables:
-            return False
-        with self._explained():
-            return (
-                self._connection.execute(_select(table, ["1"]) + " LIMIT 1").fetchone() is not None
-            )
-
-    def chunks(
-        self, table: str, columns: tuple[str, ...], where: str = ""
-    ) -> Iterator[dict[str, Int64Array]]:
-        """Whole numbers of a table, some hundred thousand rows at a time, in the table's order.
-
-        Args:
-            table: its name; one that is not there has no rows.
-            columns: their names.
-            where: a condition on a column that is certain to be there.
-
-        Yields:
-            The columns, `MISSING` where a row has no whole number, each shape (m,).
-
-        Raises:
-            TraceFormatError: the database is damaged.
-        """
-        have = self.tables.get(table)
-        if have is None:
-            return
-        done = 0
-        for expression in (_IF_NULL, _IF_NO_INTEGER):
-            exact = [expression.format(_quoted(c)) if c in have else str(MISSING) for c in columns]
-            with self._explained():
-                rows = self._connection.execute(_select(table, exact) + where)
-                next(islice(rows, done, done), None)
-            values = chain.from_iterable(rows)
-            while True:
-                try:
-                    with self._explained():
-                        flat = np.fromiter(islice(values, _ROWS_AT_ONCE * len(columns)), np.int64)
-                except (TypeError, ValueError, OverflowError):
-                    break  # something is no number: ask for the type of every value
-                if not len(flat):
-                    return
-                done += len(flat) // len(columns)
-                self._check_rows(done)
-                pieces = np.ascontiguousarray(flat.reshape(-1, len(columns)).T)
-                yield dict(zip(columns, pieces, strict=True))
-
-    def texts(self, table: str, column: str, where: str = "") -> Iterator[bytes | None]:
-        """The texts of a column in the table's order; None for a row without one.
-
-        For a column that is not there every row is None.
-        """
-        if table not in self.tables:
-            return
-        have = column in self.tables[table]
-        wanted = f"CAST({_quoted(column)} AS TEXT)" if have else "NULL"
-        with self._explained():
-            rows = self._connection.execute(_select(table, [wanted]) + where)
-            for done, row in enumerate(rows):
-                if not done % _ROWS_AT_ONCE:
-                    self._check_rows(done)
-                yield row[0]
-
-    def _check_rows(self, count: int) -> None:
-        """Raise when a table has given more rows than the file has bytes.
-
-        Raises:
-            TraceFormatError: it has; its pages refer to one another in a circle.
-        """
-        if count > self.size:
-            with self._explained():
-                raise sqlite3.DatabaseError("a table has no end")
 
     def strings(self, ids: Int64Array) -> list[str | None]:
         """The texts that ids of `StringIds` stand for; None of one that is not there."""
-        wanted = np.unique(ids[ids != MISSING]).tolist()
-        found: dict[int, str] = {}
-        for at in range(0, len(wanted), _IDS_AT_ONCE):
-            listed = ",".join(map(str, wanted[at : at + _IDS_AT_ONCE]))
-            query = _select("StringIds", ["id", "CAST(value AS TEXT)"])
-            with self._explained():
-                for number, text in self._connection.execute(f"{query} WHERE id IN ({listed})"):
-                    if isinstance(text, bytes):
-                        found[number] = _text(text)
-        return [found.get(number) for number in ids.tolist()]
+        return self.look_up("StringIds", "value", ids)
 
     def meta_data(self) -> dict[str, str]:
         """What the export says about itself, by name."""
         for table in _META_DATA:
-            names = [_text(name or b"") for name in self.texts(table, "name")]
+            names = [_text(name) for name in self.texts(table, "name")]
             if names:
-                values = [_text(value or b"") for value in self.texts(table, "value")]
+                values = [_text(value) for value in self.texts(table, "value")]
                 return dict(zip(names, values, strict=True))
         return {}
 
@@ -265,43 +59,5 @@ def is_other_database(path: Path) -> bool:
     return False
 
 
-_IF_NULL = f"ifnull({{}}, {MISSING})"
-_IF_NO_INTEGER = f"CASE typeof({{0}}) WHEN 'integer' THEN {{0}} ELSE {MISSING} END"
-
-
-def _select(table: str, expressions: list[str]) -> str:
-    """A query in the order in which the table is stored, whatever indices there are."""
-    return f"SELECT {', '.join(expressions)} FROM {_quoted(table)} NOT INDEXED"  # noqa: S608  # quoted
-
-
-def _quoted(name: str) -> str:
-    doubled = name.replace('"', '""')
-    return f'"{doubled}"'
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
-
-
-def _in_memory(content: bytes) -> sqlite3.Connection:
-    """A database of bytes; one that was last written with a write-ahead log is opened without."""
-    if content[_WRITE_VERSION] == _WAL:
-        content = content[: _WRITE_VERSION.start] + b"\x01\x01" + content[_WRITE_VERSION.stop :]
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.deserialize(content)
-    return connection
-
-
-def distinct_rows(*columns: Int64Array) -> tuple[list[tuple[int, ...]], Int64Array]:
-    """Number the distinct rows of up to three columns of one piece of a table.
-
-    Returns:
-        Each distinct row, and the number of every row's, shape (m,).
-    """
-    key = np.zeros(len(columns[0]), dtype=np.int64)  # at most 2**19 values a column: they fit
-    for column in columns:
-        values, code = np.unique(column, return_inverse=True)
-        key = key * len(values) + code
-    _, first, number = np.unique(key, return_index=True, return_inverse=True)
-    chosen = [column[first].tolist() for column in columns]
-    return list(zip(*chosen, strict=True)), number.astype(np.int64, copy=False)
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "replace")

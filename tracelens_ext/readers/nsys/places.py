@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.readers.nsys.database import MISSING, distinct_rows
+from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
 from tracelens_ext.trace import Device
 
 if TYPE_CHECKING:

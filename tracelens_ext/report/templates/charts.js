@@ -127,10 +127,16 @@ function nameAbove(name, bar) {
   return { text: name, x: 0, y: bar - 0.25, xanchor: "left", yanchor: "bottom", showarrow: false, align: "left", xshift: -3, font: { size: 11 } };
 }
 
+function kindOf(figure) {
+  if (figure.upright) return Columns;
+  if (figure.roofs) return Roofline;
+  return figure.levels ? MemoryLevels : Chart;
+}
+
 async function drawCharts(figures) {
   if (!figures.length) return;
   await loadPlotly();
-  const charts = figures.map((figure) => (figure.upright ? new Columns(figure) : figure.roofs ? new Roofline(figure) : new Chart(figure)));
+  const charts = figures.map((figure) => new (kindOf(figure))(figure));
   const drawAll = (printed) => Promise.all(charts.map((chart) => chart.draw(printed)));
   await drawAll();
   const { place } = charts[0];

@@ -1,0 +1,460 @@
+"""Problems of a known cost put into a trace: what a finding must see, and no other may.
+
+At a moment when the GPU is idle and the host is between two operations everything is moved by the
+cost: all that starts later, and the end of what is going on. What a problem does fills the room.
+Documents are Kineto JSON; times are microseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, count
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Event = dict[str, Any]
+#: Type, sizes and, unless contiguous, strides.
+Shape = tuple[str, list[int], list[int]]
+Document = dict[str, Any]
+
+GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+CALLS = ("cuda_runtime", "cuda_driver")
+#: Bytes and matrix operations a microsecond that good kernels reach, by the device's name.
+RATES = {"H100": (2.5e6, 6e8), "MI300": (4.0e6, 7e8), "V100": (0.75e6, 0.9e8)}
+_BYTES = {"c10::BFloat16": 2, "float": 4, "long int": 8}
+
+
+def read(path: Path) -> Document:
+    """A trace document, gzipped or not."""
+    data = path.read_bytes()
+    document: Document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    return document
+
+
+@dataclass(frozen=True)
+class Place:
+    """A moment at which the GPU has nothing to do, or just ended something, and more comes."""
+
+    at: float
+    host: tuple[Any, Any]  #: process and thread that launch
+    gpu: tuple[Any, Any]  #: device and stream of what comes next
+    waits_for_host: bool  #: whether what comes next is launched later
+    after_wait: bool  #: whether the host waited for the GPU when that ended its work
+
+
+def spans(document: Document, *categories: str) -> list[Event]:
+    """The events with a duration, of some categories."""
+    return [e for e in document["traceEvents"] if e["ph"] == "X" and e.get("cat") in categories]
+
+
+def end(event: Event) -> float:
+    """When an event ends."""
+    time: float = event["ts"] + event["dur"]
+    return time
+
+
+def places(document: Document) -> list[Place]:
+    """Where problems can be put in, by time: when the host is in no operation and no call."""
+    calls = {e["args"].get("correlation"): e for e in spans(document, *CALLS)}
+    outermost = _outermost_ops(document)
+    found: list[Place] = []
+    reach = float("inf")
+    for work in sorted(spans(document, *GPU), key=lambda e: e["ts"]):
+        call = calls.get(work["args"].get("correlation"))
+        if call and work["ts"] >= reach:
+            host = call["pid"], call["tid"]
+            ops, where = outermost[host], (host, (work["pid"], work["tid"]))
+            if op := _open(ops, call["ts"]):
+                waited = _open(ops, reach)
+                after = waited is not None and waited is not op
+                if op["ts"] > reach:
+                    found.append(Place(op["ts"], *where, waits_for_host=True, after_wait=after))
+                elif call["ts"] < reach and not waited:
+                    found.append(Place(reach, *where, waits_for_host=False, after_wait=False))
+        reach = max(end(work), reach if reach < float("inf") else 0.0)
+    return found
+
+
+def _outermost_ops(document: Document) -> dict[tuple[Any, Any], list[Event]]:
+    """The operations and calls of each thread that are in no other, by start."""
+    result: dict[tuple[Any, Any], list[Event]] = {}
+    ops = spans(document, "cpu_op", *CALLS)
+    for op in sorted(ops, key=lambda e: (e["ts"], -e["dur"])):
+        mine = result.setdefault((op["pid"], op["tid"]), [])
+        if not mine or op["ts"] >= end(mine[-1]):
+            mine.append(op)
+    return result
+
+
+def _open(ops: list[Event], time: float) -> Event | None:
+    at = bisect_right(ops, time, key=lambda e: e["ts"]) - 1
+    return ops[at] if at >= 0 and time <= end(ops[at]) else None
+
+
+def moved(document: Document, at: float, by: float) -> Document:
+    """The document with room made: what starts at a moment or later moves, what is open lasts."""
+    events = []
+    for event in document["traceEvents"]:
+        if event["ph"] == "X" and event["ts"] < at < end(event):
+            event = event | {"dur": event["dur"] + by}
+        elif event.get("ts", 0) >= at and event["ph"] != "M":
+            event = event | {"ts": event["ts"] + by}
+        events.append(event)
+    return document | {"traceEvents": events}
+
+
+def tensor(kind: str, *shape: int) -> Shape:
+    """A contiguous tensor."""
+    return kind, [*shape], [math.prod(shape[at + 1 :]) for at in range(len(shape))]
+
+
+class Room:
+    """What a problem does in the room made for it; times count from its beginning.
+
+    Args:
+        place: where it is.
+        cost: how long it is.
+        document: whose habits it follows.
+    """
+
+    def __init__(self, document: Document, place: Place, cost: float) -> None:
+        self.place, self.cost = place, cost
+        self.amd = any(call["name"].startswith("hip") for call in spans(document, *CALLS))
+        device = str((document.get("deviceProperties") or [{}])[0].get("name"))
+        rates = [rates for name, rates in RATES.items() if name in device]
+        self.rates = rates[0] if rates else None
+        self.events: list[Event] = []
+        self._ids = count(900_000_000)
+        self._gpu_free = 10.0
+
+    def span(self, cat: str, name: str, start: float, dur: float, **args: Any) -> None:
+        """A host event."""
+        pid, tid = self.place.host
+        args = {"External id": next(self._ids)} | args
+        self.events.append(self._event(cat, name, start, dur, pid, tid, args))
+
+    def op(self, name: str, start: float, dur: float, *tensors: Shape, **args: Any) -> None:
+        """An operation on tensors."""
+        said = {
+            "Input Dims": [shape for _, shape, _ in tensors],
+            "Input type": [kind for kind, *_ in tensors],
+            "Input Strides": [strides for *_, strides in tensors],
+            "Concrete Inputs": ["" for _ in tensors],
+        }
+        self.span("cpu_op", name, start, dur, **said | args)
+
+    def call(self, name: str, start: float, dur: float) -> int:
+        """A runtime call, by its CUDA name; its correlation."""
+        number = next(self._ids)
+        if self.amd:
+            name = name.replace("cuda", "hip")
+        self.span("cuda_runtime", name, start, dur, correlation=number)
+        return number
+
+    def work(self, cat: str, name: str, start: float, dur: float, call: int, **args: Any) -> None:
+        """A GPU event of a call."""
+        pid, tid = self.place.gpu
+        tid = args.pop("stream", tid)
+        said = {"device": pid, "stream": tid, "correlation": call} | args
+        self.events.append(self._event(cat, name, start, dur, pid, tid, said))
+        self._gpu_free = start + dur
+
+    def kernels(self, unit: list[tuple[str, list[Shape], str, float]]) -> None:
+        """Operations with a kernel each, one after the other until the room is full.
+
+        Args:
+            unit: operation, its tensors, its kernel, the kernel's time relative to the others.
+        """
+        longest = sum(time for *_, time in unit)
+        times = max(1, round((self.cost - 10.0) / longest))
+        scale = (self.cost - 10.0) / (times * longest)
+        for number, (op, tensors, kernel, time) in enumerate(unit * times):
+            start = 7.0 * number * min(scale, 1.0)
+            self.op(op, start, 6.0, *tensors)
+            launched = self.call("cudaLaunchKernel", start + 1.0, 4.0)
+            self.work("kernel", kernel, self._gpu_free, time * scale, launched)
+
+    def moving(self, *tensors: Shape) -> float:
+        """How long a good kernel takes to move tensors."""
+        elements = [math.prod(shape) * _BYTES[kind] for kind, shape, _ in tensors]
+        assert self.rates
+        return sum(elements) / self.rates[0] + 2.0
+
+    def _event(
+        self, cat: str, name: str, start: float, dur: float, pid: Any, tid: Any, args: Any
+    ) -> Event:
+        event = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "args": args}
+        return event | {"ts": self.place.at + start, "dur": dur}
+
+
+Problem = Callable[[Room], None]
+PROBLEMS: dict[str, list[Problem]] = {}
+
+
+def _makes(ident: str) -> Callable[[Problem], Problem]:
+    def add(problem: Problem) -> Problem:
+        PROBLEMS.setdefault(ident, []).append(problem)
+        return problem
+
+    return add
+
+
+_NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+@_makes("dataloader")
+def _annotated_loader(room: Room) -> None:
+    room.span("user_annotation", _NEXT, 0, room.cost)
+
+
+@_makes("dataloader")
+def _loader_in_this_process(room: Room) -> None:
+    frame = "torch/utils/data/dataloader.py(701): __next__"
+    room.span("python_function", frame, 0, room.cost)
+    name = _NEXT.replace("MultiProcessing", "SingleProcess")
+    room.span("user_annotation", name, 1, room.cost - 2)
+    room.span("python_function", "dataset.py(12): __getitem__", 2, room.cost - 4)
+    room.op("aten::item", room.cost / 3, 3, tensor("long int"))
+    room.op("aten::stack", room.cost / 2, room.cost / 4, tensor("float", 3, 224, 224))
+
+
+@_makes("allocator")
+def _one_allocation(room: Room) -> None:
+    room.op("aten::empty", 0, room.cost)
+    room.call("cudaMalloc", 1, room.cost - 2)
+
+
+@_makes("allocator")
+def _freed_and_allocated_again(room: Room) -> None:
+    part = room.cost / 8
+    for number in range(8):
+        room.call("cudaFree" if number < 4 else "cudaMalloc", number * part, part * 0.98)
+
+
+def _item(room: Room, name: str, start: float, dur: float) -> None:
+    inside = "aten::_local_scalar_dense" if name == "aten::item" else "aten::copy_"
+    room.op(name, start, dur, tensor("float"))
+    room.op(inside, start + 1, dur - 2, tensor("float"))
+    if room.amd:
+        copy = room.call("hipMemcpyWithStream", start + 2, dur - 4)
+    else:
+        copy = room.call("cudaMemcpyAsync", start + 2, 4)
+        room.call("cudaStreamSynchronize", start + 7, dur - 10)
+    kind = "Memcpy DtoH (Device -> Pageable)"
+    room.work("gpu_memcpy", kind, start + 8, 1.5, copy, bytes=4)
+
+
+@_makes("synchronisation")
+def _item_that_lasts(room: Room) -> None:
+    _item(room, "aten::item", 0, room.cost)
+
+
+@_makes("synchronisation")
+def _items(room: Room) -> None:
+    for number in range(4):
+        _item(room, "aten::to", number * room.cost / 4, room.cost / 4 - 1)
+
+
+@_makes("synchronisation")
+def _device_synchronised(room: Room) -> None:
+    frame = "torch/cuda/__init__.py(985): synchronize"
+    room.span("python_function", frame, 0, room.cost)
+    room.call("cudaDeviceSynchronize", 1, room.cost - 2)
+
+
+@_makes("host-bound")
+def _python(room: Room) -> None:
+    room.span("python_function", "train.py(7): loop", 0, room.cost)
+
+
+@_makes("host-bound")
+def _operations_on_the_host(room: Room) -> None:
+    for number in range(20):
+        part = room.cost / 20
+        room.op("aten::randperm", number * part, 0.9 * part, tensor("long int", 100_000))
+
+
+@_makes("host-bound")
+def _python_between_launches(room: Room) -> None:
+    part = room.cost / 50
+    for number in range(50):
+        room.span("python_function", "model.py(9): forward", number * part, part * 0.8)
+        room.op("aten::add", number * part + part * 0.8, part * 0.06, tensor("float", 64))
+        call = room.call("cudaLaunchKernel", number * part + part * 0.81, part * 0.04)
+        room.work("kernel", "void vectorized_add(int)", (number + 0.97) * part, 2.0, call)
+
+
+@_makes("small-kernels")
+def _short_kernels(room: Room) -> None:
+    times = int((room.cost - 10) / 2.2)
+    for number in range(times):
+        room.op("aten::add", number * 2.2, 2.1, tensor("float", 64), tensor("float", 64))
+        call = room.call("cudaLaunchKernel", number * 2.2 + 0.2, 1.5)
+        room.work("kernel", "void vectorized_add(int)", 10 + number * 2.2, 2.0, call)
+
+
+@_makes("unfused-optimizer")
+def _step_of_each_parameter(room: Room) -> None:
+    name = "Optimizer.step#AdamW.step"
+    room.span("user_annotation", name, 0, room.cost)
+    ops = ("aten::mul_", "aten::lerp_", "aten::addcmul_", "aten::sqrt", "aten::addcdiv_")
+    for number in range(int(room.cost / 9) - 2):
+        shape = tensor("float", 512, 64 + number // 5)
+        room.op(ops[number % 5], number * 9, 8.0, shape, shape)
+        call = room.call("cudaLaunchKernel", number * 9 + 2, 4)
+        kernel = f"void at::native::vectorized_elementwise_kernel<{number % 5}>(int)"
+        room.work("kernel", kernel, number * 9 + 7, 2.5, call)
+
+
+@_makes("exposed-communication")
+def _all_reduce_alone(room: Room) -> None:
+    shape = tensor("c10::BFloat16", 1 << 24)
+    said = {"Collective name": "allreduce", "dtype": "BFloat16", "Group size": 8}
+    said |= {"In msg nelems": 1 << 24, "Out msg nelems": 1 << 24}
+    room.op("c10d::allreduce_", 0, 20, shape)
+    room.op("record_param_comms", 1, 17, shape, **said)
+    call = room.call("cudaLaunchKernel", 3, 5)
+    name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    room.work("kernel", name, 10, room.cost - 11, call, stream=79, **said)
+
+
+def _copied(room: Room, host: str, *, waits: bool) -> None:
+    size = int(room.cost * 24e3)
+    shape = tensor("float", size // 4)
+    room.op("aten::copy_", 0, room.cost - 1 if waits else 9, shape, shape)
+    if room.amd and waits:
+        copy = room.call("hipMemcpyWithStream", 1, room.cost - 3)
+    else:
+        copy = room.call("cudaMemcpyAsync", 1, 6)
+        if waits:
+            room.call("cudaStreamSynchronize", 8, room.cost - 10)
+    name = f"Memcpy HtoD ({host} -> Device)"
+    room.work("gpu_memcpy", name, 9, room.cost - 10, copy, bytes=size)
+
+
+@_makes("exposed-copy")
+def _pageable_copy(room: Room) -> None:
+    _copied(room, "Pageable", waits=True)
+
+
+@_makes("exposed-copy")
+def _pinned_copy(room: Room) -> None:
+    _copied(room, "Pinned", waits=False)
+
+
+def _vectorized(name: str) -> str:
+    return f"void at::native::vectorized_elementwise_kernel<4, {name}>(int, {name})"
+
+
+@_makes("unfused-attention")
+def _attention_in_parts(room: Room) -> None:
+    """32 heads of 64 on 2048 positions: fused, this takes an eighth of the time."""
+    kind = "c10::BFloat16"
+    query, key = tensor(kind, 32, 2048, 64), tensor(kind, 32, 64, 2048)
+    scores = tensor(kind, 32, 2048, 2048)
+    product = room.moving(scores)
+    room.kernels(
+        [
+            ("aten::bmm", [query, key], "ampere_bf16_s16816gemm_bf16_128x128_ldg8_tn", product),
+            ("aten::div", [scores], _vectorized("MulFunctor"), 2 * product),
+            ("aten::_softmax", [scores], "void softmax_warp_forward<bf16>()", 2 * product),
+            ("aten::bmm", [scores, query], "ampere_bf16_s16816gemm_bf16_128x64_ldg8_nn", product),
+        ]
+    )
+
+
+@_makes("slow-gemm")
+def _product_at_a_twentieth_of_the_peak(room: Room) -> None:
+    assert room.rates
+    shapes = [tensor("c10::BFloat16", 4096, 4097), tensor("c10::BFloat16", 4097, 4096)]
+    name = "cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x1_nn_align1"
+    name = "Cijk_Ailk_Bljk_BBS_BH_MT32x32x16_SE_K1" if room.amd else name
+    room.kernels([("aten::mm", shapes, name, 20 * 2 * 4096**2 * 4097 / room.rates[1])])
+
+
+@_makes("memory-bound-chain")
+def _passes_over_one_tensor(room: Room) -> None:
+    shape = tensor("c10::BFloat16", 64, 1024, 4096)
+    pass_over = room.moving(shape, shape)
+    names = ("mul", "add", "tanh", "mul", "add", "mul", "pow", "mul")
+    room.kernels([(f"aten::{n}", [shape], _vectorized(n), pass_over) for n in names])
+
+
+@_makes("layout-conversion")
+def _contiguous_copies(room: Room) -> None:
+    source = "c10::BFloat16", [32, 2048, 1024], [2048 * 1024, 1, 2048]
+    target = tensor("c10::BFloat16", 32, 2048, 1024)
+    name = "void at::native::elementwise_kernel<direct_copy_kernel_cuda(bf16)>(int)"
+    unit = [("aten::copy_", [target, source], name, 1.3 * room.moving(source, target))]
+    room.kernels(unit)
+    for op in [e for e in room.events if e["name"] == "aten::copy_"]:
+        start, dur = op["ts"] - room.place.at, op["dur"]
+        room.op("aten::contiguous", start - 0.4, dur + 0.8, source)
+        room.op("aten::clone", start - 0.2, dur + 0.4, source)
+
+
+@_makes("layout-conversion")
+def _kernels_of_layouts(room: Room) -> None:
+    image = tensor("c10::BFloat16", 64, 256, 112, 112)
+    name = "void cudnn::ops::nchwToNhwcKernel<__nv_bfloat16, __nv_bfloat16, float, false>()"
+    room.kernels([("aten::cudnn_convolution", [image], name, room.moving(image, image))])
+
+
+@_makes("dtype-casts")
+def _casts(room: Room) -> None:
+    source, target = tensor("c10::BFloat16", 8192, 8192), tensor("float", 8192, 8192)
+    name = _vectorized("at::native::bfloat16tofloat32_copy_kernel_cuda(TensorIteratorBase&)")
+    room.kernels([("aten::copy_", [target, source], name, room.moving(source, target))])
+    for op in [e for e in room.events if e["name"] == "aten::copy_"]:
+        start, dur = op["ts"] - room.place.at, op["dur"]
+        room.op("aten::to", start - 0.4, dur + 0.8, source)
+        room.op("aten::_to_copy", start - 0.2, dur + 0.4, source)
+
+
+def with_problem(document: Document, place: Place, cost: float, problem: Problem) -> Document:
+    """The document with a problem of a cost at a place."""
+    room = Room(document, place, cost)
+    problem(room)
+    changed = moved(document, place.at, cost)
+    return changed | {"traceEvents": [*changed["traceEvents"], *room.events]}
+
+
+def moments(document: Document, ident: str) -> Iterator[float]:
+    """When something that is there already only has to last longer, to be a problem."""
+    work = sorted(spans(document, *GPU), key=lambda e: e["ts"])
+    starts, last = [e["ts"] for e in work], work[-1]["ts"]
+    reach = list(accumulate((end(e) for e in work), max))
+
+    def running(time: float) -> int:
+        """How many GPU events run, as far as those tell that began last."""
+        at = bisect_right(starts, time)
+        if not at or reach[at - 1] < time:
+            return 0
+        return sum(end(e) >= time for e in work[max(0, at - 200) : at])
+
+    if ident == "host-bound":
+        yield from (p.at for p in places(document) if p.waits_for_host and not p.after_wait)
+        return
+    categories, pattern, at = _LASTING[ident]
+    for event in spans(document, *categories):
+        moment = event["ts"] + at * event["dur"]
+        inside = starts[0] < moment < last and running(moment) == (event["cat"] in GPU)
+        if inside and re.search(pattern, event["name"]):
+            yield moment
+
+
+_LASTING = {
+    "dataloader": (("user_annotation", "cpu_op"), r"^enumerate\(DataLoader\)", 0.7),
+    "synchronisation": (CALLS, r"^(cuda|hip)(Device|Stream)Synchronize", 0.95),
+    "allocator": (CALLS, r"^(cuda|hip)(Malloc|Free)$", 0.5),
+    "exposed-communication": (("kernel",), "nccl", 0.5),
+    "exposed-copy": (("gpu_memcpy",), "HtoD|HostToDevice|DtoH", 0.5),
+}

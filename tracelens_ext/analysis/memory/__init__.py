@@ -1,0 +1,1 @@
+"""Memory: what was alive at the peak, and who allocated it, of PyTorch's `[memory]` events."""

@@ -1,0 +1,98 @@
+"""Findings on the terminal: all that is known of each, or the first three in two lines."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from typing import TYPE_CHECKING
+
+from tracelens_ext.cli.kernel_view import show_lines
+from tracelens_ext.cli.roofline_view import folded
+from tracelens_ext.findings.table import (
+    NOTHING,
+    evidence_text,
+    place_texts,
+    summary_sentence,
+)
+from tracelens_ext.report.short_names import cut_middle
+from tracelens_ext.report.terminal import safe_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pandas as pd
+    from rich.console import Console
+
+    from tracelens_ext.findings.finding import Finding, Findings
+
+_FIRST = 3
+_LABEL = 12  # columns of the labels on the left
+_WIDEST = 120  # longer lines are hard to read
+_SEE = (
+    "In brackets: the sheet of the report (gap_… with --gaps) or the command that shows the number."
+)
+
+
+def show_findings(trace: Path, found: Findings, console: Console) -> None:
+    """Print all findings of a trace."""
+    width = min(console.width, _WIDEST)
+    lines = folded(f"Trace: {trace}", width, "  ")
+    lines += folded(summary_sentence(found), width)
+    for rank, finding in enumerate(found.findings, 1):
+        show_lines([*lines, ""], console)
+        head = textwrap.indent("\n".join(folded(finding.title, width - 4)), "    ")
+        show_lines([f"{rank:>2}. {head.lstrip()}"], console, style="bold")
+        lines = [line for label, text in _parts(finding) for line in _labelled(label, text, width)]
+    if found.findings:
+        lines += ["", *folded(_SEE, width)]
+    for note in found.notes:
+        lines += ["", *folded(note, width)]
+    show_lines(lines, console)
+
+
+def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
+    """Label and text of each part, in the order of the page."""
+    low, high = finding.saving_low_ms, finding.saving_high_ms
+    bounds = [f"at least {low:,.1f} ms"] if low is not None else []
+    bounds += [f"at most {high:,.1f} ms"] if high is not None else []
+    yield "advice", finding.advice
+    if finding.snippet:
+        yield "", finding.snippet
+    if bounds:
+        yield "saves", ", ".join(bounds)
+    yield "confidence", f"{finding.confidence}: {finding.confidence_reason}"
+    for label, text in place_texts(finding).items():
+        yield label.removeprefix("python "), text
+    for number, evidence in enumerate(finding.evidence):
+        yield "" if number else "evidence", evidence_text(evidence)
+    yield "more", finding.documentation
+
+
+def _labelled(label: str, text: str, width: int) -> list[str]:
+    """A text in lines, its label on their left."""
+    lines = folded(text, width - 4 - _LABEL) or [""]
+    return [
+        f"    {part:<{_LABEL}}{line}".rstrip()
+        for part, line in zip([label, *[""] * len(lines)], lines, strict=False)
+    ]
+
+
+def show_first(table: pd.DataFrame, trace: str, console: Console) -> None:
+    """Print the first findings of a report's table, two lines each, and who tells more."""
+    width = min(console.width, _WIDEST)
+    show_lines([""], console)
+    if not len(table):
+        show_lines(folded(NOTHING, width), console)
+        return
+    show_lines(["What would save the most time"], console, style="bold")
+    for rank, row in enumerate(table.head(_FIRST).to_dict("records"), 1):
+        show_lines(folded(f"{rank}. {row['title']}", width, "   "), console)
+        second = f"   {row['confidence']} confidence"
+        if row["largest_place"]:
+            second += "; the largest part: "
+            second += cut_middle(safe_text(str(row["largest_place"])), width - len(second))
+        show_lines([second], console)
+    more = f", and {len(table) - _FIRST} more" if len(table) > _FIRST else ""
+    command = safe_text(f"tracelens-ext findings {shlex.quote(trace)}")
+    show_lines([f"Where, why and what to do{more}: {command}"], console)

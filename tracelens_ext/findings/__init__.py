@@ -1,0 +1,1 @@
+"""What would save the most time, how much, why, and what to do about it."""

@@ -1,0 +1,38 @@
+"""Our own detectors, in the order in which they may claim wall time."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from tracelens_ext.hooks import hookimpl
+
+if TYPE_CHECKING:
+    from tracelens_ext.findings.inspection import Detector
+
+#: One file each, which has the `DETECTOR`. The first that claims a part of the wall time has it.
+_FILES: Final = (
+    "layout_conversion",
+    "dtype_casts",
+    "unfused_attention",
+    "memory_bound_chain",
+    "unfused_optimizer",
+    "dataloader",
+    "allocator",
+    "synchronisation",
+    "host_bound",
+    "small_kernels",
+    "slow_gemm",
+    "exposed_communication",
+    "exposed_copy",
+    "slow_iterations",
+    "recompute",
+    "memory_peak",
+)
+
+
+@hookimpl
+def tracelens_findings() -> list[Detector]:
+    """The built-in detectors."""
+    modules = [import_module(f"tracelens_ext.findings.{name}") for name in _FILES]
+    return [module.DETECTOR for module in modules]

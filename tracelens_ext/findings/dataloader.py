@@ -1,0 +1,55 @@
+"""`dataloader`: the GPU is idle while the host waits for, or makes, the next batch."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tracelens_ext.findings.finding import Evidence
+from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.trace import NS_PER_MS, EventKind
+
+if TYPE_CHECKING:
+    from tracelens_ext.findings.finding import Finding
+    from tracelens_ext.findings.inspection import Inspection
+
+#: PyTorch's own annotation around each `next()` of a data loader's iterator, and the frame of it.
+_NEXT = re.compile(
+    r"enumerate\(DataLoader\)#|(?:.*[/\\])?(?:torch[/\\]utils[/\\]data[/\\])?dataloader\.py"
+    r"\(\d+\): __next__"
+)
+_SINGLE_PROCESS = re.compile(r"enumerate\(DataLoader\)#_SingleProcess|.*_SingleProcess")
+
+
+def _detect(inspection: Inspection) -> Finding | None:
+    kinds = EventKind.CPU_OP, EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION
+    rows = inspection.host_rows(_NEXT, *kinds)
+    claim = inspection.wall.claim_idle_during(rows)
+    trace = inspection.work.trace
+    single = bool(len(inspection.host_rows(_SINGLE_PROCESS, *kinds[:2])))
+    return inspection.finding(
+        DETECTOR.id,
+        claim,
+        title="The data loader keeps the GPU idle for {saving}",
+        advice=(
+            "The loader works in the training process: give it worker processes, so that the next"
+            " batches are made while the GPU computes; then make the slow steps of its transforms"
+            " cheaper, or do them on the GPU."
+            if single
+            else "The worker processes do not keep up: use more of them, make the slow steps of"
+            " their transforms cheaper, or do those on the GPU."
+        ),
+        snippet="DataLoader(…, num_workers=8, pin_memory=True, persistent_workers=True)",
+        confidence="high",
+        reason="the host was inside the loader's __next__ during all of this idle time",
+        evidence=[
+            Evidence("calls of the loader's __next__", len(rows), "calls", "cpu_ops"),
+            Evidence(
+                "host time in them", float(trace.dur[rows].sum()) / NS_PER_MS, "ms", "cpu_ops"
+            ),
+            Evidence("idle time within them", claim.saving_ns / NS_PER_MS, "ms", "gap_hosts"),
+        ],
+    )
+
+
+DETECTOR = Detector("dataloader", _detect)

@@ -1,0 +1,119 @@
+"""Ask all detectors what they find in a trace."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tracelens_ext.findings.finding import Finding, Findings, wrong_field
+from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection
+from tracelens_ext.findings.wall_time import WallTime
+from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
+from tracelens_ext.hooks.guard import call_within, time_limit
+from tracelens_ext.trace import NS_PER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.analysis.launchers import Launchers
+    from tracelens_ext.roofline.table import Roofline
+
+_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_ROUNDING_MS = 1e-3
+
+
+def find_findings(
+    work: GpuWork,
+    find_launchers: Callable[[], Launchers],
+    find_roofline: Callable[[], Roofline],
+    registry: PluginRegistry | None = None,
+) -> Findings:
+    """What would save the most wall time of a trace.
+
+    Args:
+        work: the GPU events.
+        find_launchers: finds the operations that launched them; called if a detector asks.
+        find_roofline: finds how good those operations are; likewise.
+        registry: the plugins to ask instead of the installed ones.
+
+    Returns:
+        Findings that save at least `LEAST_SHARE_PERCENT` of the wall time, and those that only
+        inform. None without GPU events.
+    """
+    if not len(work):
+        return Findings(0.0, notes=["The trace has no GPU events."])
+    registry = registry or default_registry()
+    inspection = Inspection(work, find_launchers, find_roofline, WallTime(work))
+    found: list[Finding] = []
+    for offered in offered_detectors(registry):
+        finding = _ask(registry, offered, inspection)
+        if finding is not None and (
+            finding.informs_only or finding.share_percent >= LEAST_SHARE_PERCENT
+        ):
+            found.append(finding)
+    found.sort(key=lambda finding: -finding.saving_ms)
+    return Findings(inspection.wall.total_ns / NS_PER_MS, found, inspection.notes)
+
+
+def offered_detectors(registry: PluginRegistry | None = None) -> list[Offered[Detector]]:
+    """The detectors of plugins, which know more, then those of this distribution; each id once."""
+    registry = registry or default_registry()
+    offered = registry.offers("tracelens_findings", _check)
+    offered.sort(key=lambda each: each.plugin.own)
+    ids: set[str] = set()
+    return [
+        each
+        for each in offered
+        if not (each.item.id in ids or ids.add(each.item.id))  # type: ignore[func-returns-value]
+    ]
+
+
+def _check(item: object) -> None:
+    if not isinstance(item, Detector):
+        kind = type(item).__name__
+        raise PluginAnswerError(f"tracelens_findings: expected Detector objects, got {kind}")
+    if not _ID.fullmatch(item.id):
+        raise PluginAnswerError(f"detector {item.id!r}: an id is lower case with hyphens")
+
+
+def _ask(
+    registry: PluginRegistry, offered: Offered[Detector], inspection: Inspection
+) -> Finding | None:
+    """What a detector finds; None if it is a plugin's and fails, which is then a problem.
+
+    What a plugin claimed before it failed is nobody's again.
+    """
+    if offered.plugin.own:
+        return offered.item.detect(inspection)
+    with registry.guard(offered.plugin.name):
+        seen = replace(inspection, wall=inspection.wall.copy(), notes=list(inspection.notes))
+        finding = call_within(time_limit(), partial(offered.item.detect, seen))
+        claimed = seen.wall.claimed_ns - inspection.wall.claimed_ns
+        _check_finding(offered.item, finding, claimed / NS_PER_MS)
+        inspection.wall, inspection.notes = seen.wall, seen.notes
+        found: Finding | None = finding
+        return found
+    return None
+
+
+def _check_finding(detector: Detector, finding: object, claimed_ms: float) -> None:
+    """Check what a plugin's detector answers.
+
+    Raises:
+        PluginAnswerError: it is no finding of that id, or saves more than it claimed.
+    """
+    if finding is None:
+        return
+    if not isinstance(finding, Finding) or finding.id != detector.id:
+        raise PluginAnswerError(f"detector {detector.id!r}: expected a Finding of this id")
+    wrong = wrong_field(finding)
+    if wrong:
+        raise PluginAnswerError(f"detector {detector.id!r}: its finding has an odd {wrong}")
+    if finding.saving_ms > claimed_ms + _ROUNDING_MS:
+        raise PluginAnswerError(
+            f"detector {detector.id!r}: saves {finding.saving_ms:,.3f} ms, of which it claimed"
+            f" {claimed_ms:,.3f} ms"
+        )

@@ -1,0 +1,69 @@
+"""`exposed-communication`: collectives that run while nothing is computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.analysis.collectives import collectives_of
+from tracelens_ext.findings.finding import Evidence, Place
+from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.trace import NS_PER_MS
+
+if TYPE_CHECKING:
+    from tracelens_ext.findings.finding import Finding
+    from tracelens_ext.findings.inspection import Inspection
+    from tracelens_ext.findings.wall_time import Claim
+
+
+def _detect(inspection: Inspection) -> Finding | None:
+    work = inspection.work
+    communication = work.is_communication
+    computation = ~(communication | work.is_copy)
+    claim = inspection.wall.claim_events(communication, hiding=computation)
+    total = float(work.duration[communication].sum())
+    return inspection.finding(
+        DETECTOR.id,
+        claim,
+        title="Communication that nothing hides takes {saving}",
+        advice=(
+            "Start collectives earlier, so that they run beside the computation: prefetch (FSDP),"
+            " tune the buckets (DDP), use asynchronous collectives and wait late. Where they are"
+            " slow themselves, send less: a lower precision, larger messages, fewer ranks a group."
+        ),
+        snippet="DistributedDataParallel(model, bucket_cap_mb=…, gradient_as_bucket_view=True)",
+        confidence="medium",
+        reason=(
+            "a collective also runs while it waits for slower ranks, which one trace cannot tell;"
+            " and what can hide it depends on the model"
+        ),
+        evidence=[
+            Evidence("communication in all", total / NS_PER_MS, "ms", "coll_analysis"),
+            Evidence("of it exposed", claim.saving_ns / NS_PER_MS, "ms", "gpu_timeline"),
+        ],
+        where={"collectives": _named(inspection, claim)},
+    )
+
+
+def _named(inspection: Inspection, claim: Claim) -> list[Place]:
+    """The collectives with their groups, the largest first."""
+    described = collectives_of(inspection.work, claim.events)
+    described["ns"] = claim.event_ns
+    keys = [described[name].astype(str) for name in ("Collective name", "Process Group Name")]
+    sizes = described["Group size"].to_numpy()
+    names = [
+        name + (f", group {group}" if group else "") + ("" if np.isnan(n) else f" of {n:.0f}")
+        for name, group, n in zip(*keys, sizes.tolist(), strict=True)
+    ]
+    by_name = described.groupby(np.array(names, dtype=object), sort=False)["ns"].agg(
+        ["sum", "size"]
+    )
+    by_name = by_name.sort_values("sum", ascending=False, kind="stable").head(5)
+    return [
+        Place(str(name), float(ns) / NS_PER_MS, int(count))
+        for name, ns, count in by_name.itertuples()
+    ]
+
+
+DETECTOR = Detector("exposed-communication", _detect)

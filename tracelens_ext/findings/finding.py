@@ -1,0 +1,138 @@
+"""What a finding is, and how a list of them is told to programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from math import inf
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Confidence = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a part of a saving is: an operation, a kernel, a line of Python."""
+
+    name: str
+    saving_ms: float  #: the part of the saving that is there
+    count: int  #: GPU events, or gaps, that it consists of
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A number that supports a finding."""
+
+    what: str  #: what the number is, a clause
+    value: float
+    unit: str  #: `ms`, `%`, `GPU events` …
+    see: str  #: the sheet or the command that shows it
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that costs wall time, and how to get rid of it.
+
+    Attributes:
+        id: which kind of finding; a trace has one of each at most.
+        title: one sentence, with the number.
+        saving_ms: wall time of this trace that the fix removes; 0 of one that informs only.
+        share_percent: of the wall time from the first start of GPU work to its last end.
+        confidence: how sure it is that the fix saves as much.
+        confidence_reason: why so sure, or why not, a clause or a sentence.
+        where: `operations`, `modules`, `python_frames`, `iterations`, `streams`, `kernels` …: what
+            the trace has of them, the largest saving first.
+        evidence: the numbers that it rests on.
+        advice: what to change.
+        snippet: the change as a line of code, where one does it.
+        documentation: the page about it.
+        saving_low_ms: the least that the fix saves, None where that is `saving_ms`.
+        saving_high_ms: the most, likewise.
+    """
+
+    id: str
+    title: str
+    saving_ms: float
+    share_percent: float
+    confidence: Confidence
+    confidence_reason: str
+    where: Mapping[str, Sequence[Place]]
+    evidence: Sequence[Evidence]
+    advice: str
+    documentation: str
+    snippet: str = ""
+    saving_low_ms: float | None = None
+    saving_high_ms: float | None = None
+
+    @property
+    def informs_only(self) -> bool:
+        """Whether it claims no wall time, as the price of something that was chosen."""
+        return not self.saving_ms
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found in a trace.
+
+    Attributes:
+        total_ms: wall time from the first start of GPU work to its last end.
+        findings: the largest saving first, those that inform only at the end.
+        notes: what could not be looked for, and why, a sentence each.
+    """
+
+    total_ms: float
+    findings: Sequence[Finding] = ()
+    notes: Sequence[str] = field(default=())
+
+    @property
+    def explained_ms(self) -> float:
+        """Wall time that the findings claim; each part of it is claimed once."""
+        return sum(finding.saving_ms for finding in self.findings)
+
+    @property
+    def left_ms(self) -> float:
+        """Wall time that no finding claims."""
+        return max(0.0, self.total_ms - self.explained_ms)
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "total_ms": self.total_ms,
+            "explained_ms": self.explained_ms,
+            "left_ms": self.left_ms,
+            "findings": [asdict(finding) for finding in self.findings],
+            "notes": list(self.notes),
+        }
+
+
+def wrong_field(finding: Finding) -> str:
+    """The first field of a finding that is not what `Finding` says; empty for none."""
+    if finding.confidence not in get_args(Confidence):
+        return "confidence"
+    texts = ("title", "confidence_reason", "advice", "documentation", "snippet")
+    numbers = ("saving_ms", "share_percent")
+    places = finding.where.values() if isinstance(finding.where, Mapping) else [None]
+    fits = {
+        **{name: isinstance(getattr(finding, name), str) for name in texts},
+        **{name: _is_amount(getattr(finding, name)) for name in numbers},
+        **{
+            name: getattr(finding, name) is None or _is_amount(getattr(finding, name))
+            for name in ("saving_low_ms", "saving_high_ms")
+        },
+        "where": all(_all_of(found, Place, "saving_ms") for found in places),
+        "evidence": _all_of(finding.evidence, Evidence, "value"),
+    }
+    return next((name for name, right in fits.items() if not right), "")
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < inf
+
+
+def _all_of(found: object, kind: type, number: str) -> bool:
+    return isinstance(found, list | tuple) and all(
+        isinstance(each, kind) and isinstance(getattr(each, number), int | float) for each in found
+    )

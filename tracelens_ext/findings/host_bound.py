@@ -1,0 +1,57 @@
+"""`host-bound`: the GPU is idle because the host launches too slowly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.analysis.gaps.causes import HOST, LAUNCH_OVERHEAD, SYNCHRONISATION
+from tracelens_ext.findings.finding import Evidence
+from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.trace import NS_PER_MS
+
+if TYPE_CHECKING:
+    from tracelens_ext.findings.finding import Finding
+    from tracelens_ext.findings.inspection import Inspection
+
+
+def _detect(inspection: Inspection) -> Finding | None:
+    wall = inspection.wall
+    duration, cause = wall.classified.gaps.duration, wall.classified.cause
+    late = np.isin(cause, (HOST, LAUNCH_OVERHEAD, SYNCHRONISATION))
+    claim = wall.claim_idle_up_to(np.where(late, wall.left_of_gaps(), 0))
+    holes = float(claim.gap_ns[cause[claim.gaps] == LAUNCH_OVERHEAD].sum())
+    mostly_holes = holes > claim.saving_ns / 2
+    return inspection.finding(
+        DETECTOR.id,
+        claim,
+        title=(
+            "The GPU idles for {saving} in short holes between kernels"
+            if mostly_holes
+            else "The host launches too slowly: the GPU idles for {saving}"
+        ),
+        advice=(
+            "Give the GPU more work a launch: replay the whole step as a CUDA graph, or compile it,"
+            " or use larger batches. Where one place stands out, make that Python code"
+            " faster, or move it out of the loop."
+        ),
+        snippet='model = torch.compile(model, mode="reduce-overhead")',
+        confidence="low" if mostly_holes else "medium",
+        reason=(
+            "the kernels were launched in time; graphs make such holes shorter, not disappear"
+            if mostly_holes
+            else "the next launch came after the GPU had run dry; how much faster the host becomes"
+            " depends on what replaces its work"
+        ),
+        evidence=[
+            Evidence("gaps", len(claim.gaps), "gaps", "gap_summary"),
+            Evidence("median gap", float(np.median(duration[claim.gaps])) / 1e3, "µs", "gaps")
+            if len(claim.gaps)
+            else Evidence("median gap", 0.0, "µs", "gaps"),
+            Evidence("of it no longer than a launch takes", holes / NS_PER_MS, "ms", "gap_summary"),
+        ],
+    )
+
+
+DETECTOR = Detector("host-bound", _detect)

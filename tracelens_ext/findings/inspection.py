@@ -1,0 +1,199 @@
+"""What a detector sees of a trace, and how it says what it found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.analysis.grouping import number_groups
+from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place
+from tracelens_ext.findings.places import places_of
+from tracelens_ext.trace import NS_PER_MS
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.analysis.launchers import Launchers
+    from tracelens_ext.findings.wall_time import Claim, WallTime
+    from tracelens_ext.roofline.table import Roofline
+    from tracelens_ext.trace import EventKind, Float64Array, Int64Array
+
+#: What saves less of the wall time is not worth anybody's attention, percent.
+LEAST_SHARE_PERCENT: Final = 1.0
+NO_SHAPES: Final = (
+    "Operations have no shapes, so unfused attention, slow matrix products and chains of"
+    " memory-bound operations cannot be told: record with"
+    " torch.profiler.profile(record_shapes=True)."
+)
+
+
+@dataclass(eq=False)
+class Inspection:
+    """A trace, as detectors see it.
+
+    Attributes:
+        work: the GPU events, g of them.
+        find_launchers: finds the operations that launched them.
+        find_roofline: finds how good those operations are.
+        wall: the wall time, and what is claimed of it.
+        notes: what cannot be looked for, a sentence each; detectors add to it.
+    """
+
+    work: GpuWork
+    find_launchers: Callable[[], Launchers]
+    find_roofline: Callable[[], Roofline]
+    wall: WallTime
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def launchers(self) -> Launchers:
+        """The operations that launched GPU work."""
+        return self.find_launchers()
+
+    @cached_property
+    def roofline(self) -> Roofline:
+        """How good they are."""
+        return self.find_roofline()
+
+    @cached_property
+    def has_shapes(self) -> bool:
+        """Whether arguments of operations were recorded; a note says so if they were not."""
+        if not self.roofline.has_shapes:
+            self.note(NO_SHAPES)
+        return self.roofline.has_shapes
+
+    @cached_property
+    def stream_order(self) -> tuple[Int64Array, Int64Array]:
+        """GPU events stream by stream in order of start, and the number of the stream of each."""
+        trace = self.work.trace
+        keys = [trace.device, trace.stream]
+        _, stream = number_groups(keys) if len(self.work) else (None, np.empty(0, np.int64))
+        order = np.lexsort((self.work.start, stream))
+        return order, stream[order]
+
+    def by_operation(self, values: Sequence[float], otherwise: float = 0) -> Float64Array:
+        """What holds of each row of the roofline, for the GPU events of each, (g,).
+
+        Args:
+            values: one a row.
+            otherwise: for GPU events that belong to none.
+        """
+        return np.array([*values, otherwise], dtype=np.float64)[self.roofline.groups.of_gpu]
+
+    def note(self, sentence: str) -> None:
+        """Say once what cannot be looked for."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def host_rows(self, pattern: re.Pattern[str], *kinds: EventKind) -> Int64Array:
+        """The host events of some kinds whose name a pattern matches from its beginning."""
+        trace = self.work.trace
+        matching = trace.names_matching(pattern.match)
+        rows: Int64Array = trace.rows_of(*kinds) if matching.any() else np.empty(0, np.int64)
+        return rows[matching[trace.name[rows]]]
+
+    def finding(
+        self,
+        detector: str,
+        claim: Claim,
+        *,
+        title: str,
+        advice: str,
+        confidence: Confidence,
+        reason: str,
+        evidence: Sequence[Evidence] = (),
+        snippet: str = "",
+        low_ms: float | None = None,
+        high_ms: float | None = None,
+        where: Mapping[str, Sequence[Place]] | None = None,
+    ) -> Finding | None:
+        """A finding about a claim; None if it is too small for anybody's attention.
+
+        Args:
+            detector: its id.
+            claim: what the fix saves.
+            title: a sentence in which `{saving}` stands for the saving.
+            advice: what to change.
+            confidence: how sure the saving is.
+            reason: why.
+            evidence: the numbers.
+            snippet: the change in code.
+            low_ms: the least that the fix saves.
+            high_ms: the most that the fix may save.
+            where: what is known better than from the gaps and GPU events that are claimed.
+        """
+        saving = claim.saving_ns / NS_PER_MS
+        share = 100.0 * claim.saving_ns / max(self.wall.total_ns, 1)
+        if share < LEAST_SHARE_PERCENT:
+            return None
+        limited = self.wall.gpu_limited[claim.events]
+        sure = float(claim.gap_ns.sum() + claim.event_ns[limited].sum()) / NS_PER_MS
+        host_bound = saving - sure
+        if host_bound > saving / 2:
+            confidence = "low"
+            reason += (
+                f"; {host_bound:,.1f} ms of it lie where the host limits: as long as the host is"
+                " no faster, the GPU would only wait longer there"
+            )
+        return Finding(
+            id=detector,
+            title=title.replace("{saving}", f"{saving:,.1f} ms ({share:.1f} %)"),
+            saving_ms=saving,
+            share_percent=share,
+            confidence=confidence,
+            confidence_reason=reason,
+            where=places_of(self.wall, claim, where),
+            evidence=list(evidence),
+            advice=advice,
+            documentation=f"docs/findings.md#{detector}",
+            snippet=snippet,
+            saving_low_ms=min(sure, low_ms or sure)
+            if low_ms is not None or host_bound > 0.01 * saving
+            else None,
+            saving_high_ms=high_ms,
+        )
+
+    def information(
+        self,
+        detector: str,
+        about: Claim,
+        *,
+        title: str,
+        advice: str,
+        reason: str,
+        evidence: Sequence[Evidence] = (),
+        snippet: str = "",
+    ) -> Finding:
+        """A finding that claims no time, about GPU events; arguments as for `finding`."""
+        return Finding(
+            id=detector,
+            title=title,
+            saving_ms=0.0,
+            share_percent=0.0,
+            confidence="high",
+            confidence_reason=reason,
+            where=places_of(self.wall, about),
+            evidence=list(evidence),
+            advice=advice,
+            documentation=f"docs/findings.md#{detector}",
+            snippet=snippet,
+        )
+
+
+@dataclass(frozen=True)
+class Detector:
+    """Looks for one kind of finding.
+
+    Attributes:
+        id: of the findings, lower case with hyphens.
+        detect: claims wall time of the inspected trace, and tells what it found; None for nothing.
+            Detectors are asked one after another, and what one claims no later one can.
+    """
+
+    id: str
+    detect: Callable[[Inspection], Finding | None]

@@ -1,0 +1,173 @@
+"""Where the time of a claim is: the operations, kernels, frames, iterations with most of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.analysis.gaps.hosts import host_rows, labels_of
+from tracelens_ext.analysis.grouping import number_groups
+from tracelens_ext.analysis.host_activity import innermost_during
+from tracelens_ext.analysis.iteration_table import named_iterations
+from tracelens_ext.analysis.modules import module_of_gpu
+from tracelens_ext.findings.finding import Place
+from tracelens_ext.kernel_names import simple_name
+from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracelens_ext.analysis.gaps.hosts import HostColumn
+    from tracelens_ext.analysis.gpu_work import GpuWork
+    from tracelens_ext.findings.wall_time import Claim, WallTime
+    from tracelens_ext.trace import Float64Array, Int64Array, IntArray
+
+#: How many places of a kind a finding names: more than anybody acts on at once.
+MOST_PLACES: Final = 5
+#: Python frames are looked up for so many gaps and GPU events, the largest; a trace has a million.
+_MOST_LOOKED_UP: Final = 500
+#: How the names of frames begin that nobody can change.
+_NO_LINES: Final = ("<built-in", "nn.Module: ", "torch/")
+
+
+def places_of(
+    wall: WallTime, claim: Claim, known: Mapping[str, Sequence[Place]] | None = None
+) -> dict[str, Sequence[Place]]:
+    """Where a claim is, by kind of place; kinds of which the trace says nothing are left out.
+
+    Args:
+        wall: the wall time.
+        claim: a part of it.
+        known: what the claimant knows better, by kind.
+    """
+    of_gaps, of_events = _of_gaps(wall, claim), _of_events(wall.work, claim)
+    kinds = ["operations", "modules", "python_frames", "iterations", "streams", "kernels", "calls"]
+    joined = {kind: of_gaps.get(kind, []) + of_events.get(kind, []) for kind in kinds}
+    places: dict[str, Sequence[Place]] = {
+        kind: sorted(_merged(found), key=lambda place: -place.saving_ms)[:MOST_PLACES]
+        for kind, found in joined.items()
+    }
+    return {kind: found for kind, found in (places | dict(known or {})).items() if found}
+
+
+def _merged(places: Sequence[Place]) -> list[Place]:
+    by_name: dict[str, Place] = {}
+    for place in places:
+        same = by_name.get(place.name, Place(place.name, 0.0, 0))
+        total = same.saving_ms + place.saving_ms
+        by_name[place.name] = Place(place.name, total, same.count + place.count)
+    return list(by_name.values())
+
+
+def ranked(code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array) -> list[Place]:
+    """The labels with the most time; what has the code `NONE`, or no label, is left out."""
+    known = np.flatnonzero(code != NONE)
+    if not len(known):
+        return []
+    first, number = number_groups([code[known]])
+    total = np.bincount(number, ns[known]) / NS_PER_MS
+    count = np.bincount(number)
+    order = np.argsort(-total, kind="stable")
+    names = [labels[int(code[known[i]])] for i in first[order].tolist()]
+    found = zip(names, total[order].tolist(), count[order].tolist(), strict=True)
+    return _merged([Place(*place) for place in found if place[0]])[: 4 * MOST_PLACES]
+
+
+def _of_gaps(wall: WallTime, claim: Claim) -> dict[str, list[Place]]:
+    if not len(claim.gaps):
+        return {}
+    classified = wall.classified
+    largest = np.argsort(-claim.gap_ns, kind="stable")[:_MOST_LOOKED_UP]
+    gaps, ns = claim.gaps[largest], claim.gap_ns[largest]
+    trace = wall.work.trace
+    columns: list[tuple[str, HostColumn]] = [
+        ("operations", "host_op"),
+        ("python_frames", "python_frame"),
+        ("calls", "host_call"),
+    ]
+    found = {
+        kind: ranked(*labels_of(trace, host_rows(classified, column, gaps)), ns)
+        for kind, column in columns
+    }
+    after = classified.gaps.after[claim.gaps]
+    return found | {"iterations": _iterations(wall.work, after, claim.gap_ns)}
+
+
+def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
+    events, ns = claim.events, claim.event_ns
+    if not len(events):
+        return {}
+    op, ops = work.parent_op
+    launch = work.tree.launch_of_gpu[events]
+    linked = launch != NONE
+    stream, names = work.trace.stream[events], work.trace.names
+    streams = {number: f"stream {number}" for number in np.unique(stream).tolist()}
+    numbers = sorted(streams)
+    return {
+        "operations": ranked(op[events], ops, ns),
+        "modules": _modules(work, events, ns),
+        "python_frames": frames_around(work, launch[linked], ns[linked]),
+        "iterations": _iterations(work, events, ns),
+        "streams": ranked(
+            np.where(stream == NONE, NONE, np.searchsorted(numbers, stream)),
+            [streams[number] for number in numbers],
+            ns,
+        ),
+        "kernels": _merged(
+            [
+                Place(simple_name(place.name), place.saving_ms, place.count)
+                for place in ranked(work.name[events], names, ns)
+            ]
+        ),
+    }
+
+
+def _modules(work: GpuWork, events: Int64Array, ns: Float64Array) -> list[Place]:
+    code, paths = module_of_gpu(work)
+    return ranked(code[events], paths, ns)
+
+
+def _iterations(work: GpuWork, events: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
+    iterations, labels, _ = named_iterations(work.tree, None)
+    of_gpu = np.where(iterations.of_gpu != NONE, iterations.of_gpu, iterations.started_in)
+    return ranked(of_gpu[events], labels, ns)
+
+
+def frames_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
+    """The innermost lines of Python around the host calls with the most time.
+
+    Frames of PyTorch itself, of functions built in, and of modules count where there are no others.
+
+    Args:
+        work: the GPU events.
+        calls: rows of host events, (k,).
+        ns: the time of each, (k,).
+    """
+    if not work.trace.count_of(EventKind.PYTHON_FUNCTION):
+        return []
+    return _around(work, EventKind.PYTHON_FUNCTION, calls, ns, _NO_LINES)
+
+
+def operations_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
+    """The innermost operations around host calls; as `frames_around`."""
+    return _around(work, EventKind.CPU_OP, calls, ns)
+
+
+def _around(
+    work: GpuWork,
+    kind: EventKind,
+    calls: Int64Array,
+    ns: IntArray | Float64Array,
+    ignored: tuple[str, ...] = (),
+) -> list[Place]:
+    tree, trace = work.tree, work.trace
+    largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
+    calls, ns = calls[largest], ns[largest]
+    start = trace.ts[calls]
+    end = np.maximum(trace.end_of(calls), start + 1)
+    thread = trace.thread[calls].astype(np.int64)
+    rows = innermost_during(tree, (kind,), thread, start, end, ignored)
+    if ignored and (other := rows == NONE).any():
+        rows[other] = innermost_during(tree, (kind,), thread[other], start[other], end[other])
+    return ranked(*labels_of(trace, rows), ns)

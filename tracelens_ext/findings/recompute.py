@@ -1,0 +1,44 @@
+"""`recompute`: what activation checkpointing costs: time for memory, so it only informs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.analysis.recompute import recomputed
+from tracelens_ext.findings.finding import Evidence
+from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector
+from tracelens_ext.findings.wall_time import Claim
+from tracelens_ext.trace import NS_PER_MS
+
+if TYPE_CHECKING:
+    from tracelens_ext.findings.finding import Finding
+    from tracelens_ext.findings.inspection import Inspection
+
+
+def _detect(inspection: Inspection) -> Finding | None:
+    again = recomputed(inspection.work)
+    events = np.flatnonzero(again)
+    nothing = np.empty(0, dtype=np.int64)
+    time = inspection.wall.alone(again)[events].astype(np.float64)
+    share = 100.0 * time.sum() / max(inspection.wall.total_ns, 1)
+    if share < LEAST_SHARE_PERCENT:
+        return None
+    cost = time.sum() / NS_PER_MS
+    return inspection.information(
+        DETECTOR.id,
+        Claim(nothing, nothing, events, time),
+        title=f"Activation checkpointing runs parts of the forward again: {cost:,.1f} ms"
+        f" ({share:.1f} %)",
+        advice=(
+            "This time buys memory. If memory is left at the peak, checkpoint fewer layers, or only"
+            " the operations that are cheap to run again."
+        ),
+        snippet="torch.utils.checkpoint.create_selective_checkpoint_contexts(…)",
+        reason="the backward ran operations of the forward again, with the same shapes",
+        evidence=[Evidence("GPU time of the second forward", cost, "ms", "ops_unique_args")],
+    )
+
+
+DETECTOR = Detector("recompute", _detect)

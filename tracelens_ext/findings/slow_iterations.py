@@ -1,0 +1,126 @@
+"""`slow-iterations`: iterations that take longer than the others, for no reason found elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.analysis.iteration_table import (
+    ODD_AT_LEAST,
+    ODD_BEYOND,
+    iteration_table,
+    named_iterations,
+)
+from tracelens_ext.findings.finding import Evidence, Place
+from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.wall_time import Claim
+from tracelens_ext.trace import NONE, NS_PER_MS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens_ext.analysis.gaps.find import Gaps
+    from tracelens_ext.analysis.iterations import Iterations
+    from tracelens_ext.findings.finding import Finding
+    from tracelens_ext.findings.inspection import Inspection
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
+
+_WALL = "wall_time_ms"
+_NOT_PARTS = ("iteration", "process", "device", "start_ms", _WALL, "kernels", "whole", "odd")
+
+
+def _detect(inspection: Inspection) -> Finding | None:
+    work, wall = inspection.work, inspection.wall
+    frame = iteration_table(work).frame
+    whole = frame[frame["whole"]]
+    is_odd = np.array([_WALL in odd.split(", ") for odd in whole["odd"]], dtype=bool)
+    slow = whole[is_odd & (whole[_WALL] > whole[_WALL].median()).to_numpy()]
+    if not len(slow):
+        return None
+    iterations, labels, _ = named_iterations(work.tree, None)
+    of_gpu = iterations.started_in  # as what an iteration took is the time between two moments
+    of_gap = _iteration_of_gap(iterations, wall.classified.gaps)
+    size = len(iterations)
+    claimed = _sums(of_gpu, wall.claimed_of_event, size)
+    claimed += wall.claimed_idle_within(iterations.start, iterations.end)
+    unexplained = (iterations.end - iterations.start) - claimed
+    named = np.isin(np.array(labels, dtype=object), slow["iteration"].to_numpy(dtype=object))
+    excess = np.where(named, _odd_excess(unexplained, iterations.whole), 0.0)
+    numbers = np.flatnonzero(excess).tolist()
+    # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
+    alone = wall.alone(wall.free).astype(np.float64)
+    idle = wall.left_of_gaps().astype(np.float64)
+    there = _sums(of_gpu, alone, size) + _sums(of_gap, idle, size)
+    share = np.append(np.minimum(excess / np.maximum(there, 1.0), 1.0), 0.0)
+    events, gaps = np.flatnonzero(alone * share[of_gpu]), np.flatnonzero(idle * share[of_gap])
+    claim = Claim(
+        gaps,
+        (idle * share[of_gap])[gaps].astype(np.int64),
+        events,
+        (alone * share[of_gpu])[events],
+    )
+    part, more = _part(whole, slow)
+    return inspection.finding(
+        DETECTOR.id,
+        claim,
+        title=f"{len(numbers)} of {len(labels)} iterations are slow, which costs {{saving}}"
+        + (f"; most of it is {part}" if part else ""),
+        advice=(
+            "Look at what these iterations do that the others do not: other shapes (pad the"
+            " batches), compilation, checkpoints, evaluation, garbage collection. Compare one with"
+            " its neighbour on the page, or with `tree`."
+        ),
+        confidence="medium",
+        reason="the saving is what they take beyond the median, less what other findings explain",
+        evidence=[
+            Evidence("median iteration", float(whole[_WALL].median()), "ms", "iterations"),
+            Evidence("longest of the slow ones", float(slow[_WALL].max()), "ms", "iterations"),
+            *([Evidence(f"more {part} than usual", more, "ms", "iterations")] if part else []),
+        ],
+        where={
+            "iterations": [
+                Place(labels[i], excess[i] / NS_PER_MS, 1)
+                for i in sorted(numbers, key=lambda i: -excess[i])[:5]
+            ]
+        },
+    )
+
+
+def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
+    """What no finding explains of each iteration beyond the usual, 0 where that is not odd, (k,).
+
+    Other findings may explain all that makes an iteration odd.
+    """
+    usual = float(np.median(unexplained[whole]))
+    excess = unexplained - usual
+    spread = float(np.median(np.abs(excess[whole])))
+    return np.where(excess > max(ODD_BEYOND * spread, ODD_AT_LEAST * usual), excess, 0.0)
+
+
+def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
+    """The iteration in which the larger part of each gap lies, as far as events tell, (k,)."""
+    before, after = (iterations.started_in[events] for events in (gaps.before, gaps.after))
+    middle = (gaps.start + gaps.end) // 2
+    sooner = (before != NONE) & (after != NONE) & (middle < iterations.start[after])
+    result: Int64Array = np.where(sooner, before, after)
+    return result
+
+
+def _sums(of: Int64Array, values: Float64Array, size: int) -> Float64Array:
+    known = of != NONE
+    return np.bincount(of[known], values[known], size).astype(np.float64)
+
+
+def _part(whole: pd.DataFrame, slow: pd.DataFrame) -> tuple[str, float]:
+    """The measured part that made them slow, in words, and by how much, ms."""
+    parts = [c for c in whole if c not in _NOT_PARTS and c != "busy_time_ms"]
+    usual = whole.drop(slow.index)[parts].median()
+    more = (slow[parts] - usual).sum()
+    if not len(more) or not more.max() > 0:
+        return "", 0.0
+    name = str(more.idxmax())
+    return name.removesuffix("_ms").replace("_", " "), float(more.max())
+
+
+DETECTOR = Detector("slow-iterations", _detect)

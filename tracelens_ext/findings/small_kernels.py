@@ -1,0 +1,67 @@
+"""`small-kernels`: runs of kernels that are shorter than launching them takes.
+
+The holes between them are idle time, and `host-bound`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.findings.finding import Evidence
+from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.trace import NS_PER_MS
+
+if TYPE_CHECKING:
+    from tracelens_ext.findings.finding import Finding
+    from tracelens_ext.findings.inspection import Inspection
+
+#: A launch takes the host about this long (the call 3 µs, PyTorch around it more), and the GPU two
+#: or three to start and end a kernel: what a shorter one computes is the smaller part of its cost.
+_LAUNCH_NS: Final = 5_000
+#: Fewer in a row lie between the large kernels of any model.
+_RUN: Final = 8
+
+
+def _detect(inspection: Inspection) -> Finding | None:
+    work, wall = inspection.work, inspection.wall
+    order, stream = inspection.stream_order
+    short = (work.duration < _LAUNCH_NS)[order] & ~work.is_communication[order]
+    begins = np.ones(len(order), dtype=bool)
+    begins[1:] = (stream[1:] != stream[:-1]) | (short[1:] != short[:-1])
+    run = np.cumsum(begins) - 1
+    mine = short & (wall.free & work.is_kernel)[order]
+    count = np.bincount(run[mine], minlength=int(run[-1]) + 1)
+    chosen = np.zeros(len(work), dtype=bool)
+    chosen[order] = mine & (count >= _RUN)[run]
+    share = np.zeros(len(work))
+    share[order] = 1.0 - 1.0 / np.maximum(count, 1)[run]  # one kernel of each run stays
+    claim = wall.claim_events(chosen, share)
+    runs = int((count >= _RUN).sum())
+    median = float(np.median(work.duration[chosen])) / 1e3 if chosen.any() else 0.0
+    return inspection.finding(
+        DETECTOR.id,
+        claim,
+        title="Kernels shorter than their launch take {saving}",
+        advice=(
+            "Fuse them (torch.compile, foreach operations, one operation for many small tensors),"
+            " or give each more work with larger batches. CUDA graphs shorten the holes between"
+            " them, not the kernels."
+        ),
+        snippet="model = torch.compile(model)",
+        confidence="medium",
+        reason=(
+            "most of such a kernel is its start and end, which fusing saves; how many become one"
+            " depends on the operations, here one a run"
+        ),
+        evidence=[
+            Evidence("kernels", int(chosen.sum()), "GPU events", "short_kernels"),
+            Evidence("runs of them", runs, "runs", "kernels"),
+            Evidence("median duration", median, "µs", "short_kernels"),
+            Evidence("their time", float(work.duration[chosen].sum()) / NS_PER_MS, "ms", "kernels"),
+        ],
+    )
+
+
+DETECTOR = Detector("small-kernels", _detect)

@@ -1,0 +1,104 @@
+"""Findings as a table, and their places and evidence as texts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.text import NO_NAME
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens_ext.findings.finding import Evidence, Finding, Findings, Place
+
+NOTHING: Final = "Nothing that was looked for would save more than 1 % of the wall time."
+_TEXTS: Final = (
+    *("finding", "title", "confidence", "confidence_reason", "largest_place", "where", "evidence"),
+    *("see", "advice", "snippet", "documentation"),
+)
+#: Kinds of places, the one that tells most of what to change first.
+_MOST_TELLING: Final = ("python_frames", "collectives", "operations", "kernels", "modules")
+
+
+def findings_table(found: Findings) -> pd.DataFrame:
+    """A row a finding, in their order.
+
+    Returns:
+        Columns `finding`, `title`, `saving_ms`, `% of wall time`, `saving_low_ms`,
+        `saving_high_ms` (both empty where the saving is that), `confidence`, `confidence_reason`,
+        `largest_place` (its largest place), `where` (each kind of place) and `evidence` (each
+        number), `see` (the sheets and commands with the evidence), `advice`, `snippet`,
+        `documentation`.
+    """
+    import pandas as pd
+
+    rows = [
+        {
+            "finding": finding.id,
+            "title": finding.title,
+            "saving_ms": finding.saving_ms,
+            "% of wall time": finding.share_percent,
+            "saving_low_ms": _number(finding.saving_low_ms),
+            "saving_high_ms": _number(finding.saving_high_ms),
+            "confidence": finding.confidence,
+            "confidence_reason": finding.confidence_reason,
+            "largest_place": largest_place(finding),
+            "where": " | ".join(f"{kind}: {text}" for kind, text in place_texts(finding).items()),
+            "evidence": "; ".join(evidence_text(each) for each in finding.evidence),
+            "see": ", ".join(dict.fromkeys(each.see for each in finding.evidence)),
+            "advice": finding.advice,
+            "snippet": finding.snippet,
+            "documentation": finding.documentation,
+        }
+        for finding in found.findings
+    ]
+    columns = ["finding", "title", "saving_ms", "% of wall time", "saving_low_ms"]
+    columns += ["saving_high_ms", *_TEXTS[2:]]
+    kinds = {name: "str" if name in _TEXTS else "float64" for name in columns}
+    return pd.DataFrame(rows, columns=columns).astype(kinds)
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def summary_sentence(found: Findings) -> str:
+    """How much of the wall time the findings explain."""
+    if not found.findings:
+        return NOTHING if found.total_ms else ""
+    share = 100.0 / max(found.total_ms, 1e-6)
+    return (
+        f"Findings explain {found.explained_ms:,.1f} ms ({share * found.explained_ms:.1f} %) of"
+        f" the wall time of {found.total_ms:,.1f} ms; {found.left_ms:,.1f} ms"
+        f" ({share * found.left_ms:.1f} %) are left."
+    )
+
+
+def largest_place(finding: Finding) -> str:
+    """Where most of a finding is, of the kind of places that tells most; empty if unknown."""
+    kinds = [*_MOST_TELLING, *finding.where]
+    found = next((finding.where[kind] for kind in kinds if finding.where.get(kind)), ())
+    return (found[0].name or NO_NAME) if found else ""
+
+
+def place_texts(finding: Finding) -> dict[str, str]:
+    """The places of each kind in words, the largest first."""
+    return {
+        kind.replace("_", " "): "; ".join(map(_place_text, places))
+        for kind, places in finding.where.items()
+        if places
+    }
+
+
+def _place_text(place: Place) -> str:
+    return f"{place.name or NO_NAME} {place.saving_ms:,.1f} ms (×{place.count:,})"
+
+
+def evidence_text(evidence: Evidence) -> str:
+    """A number with what it is and where it is seen."""
+    value = evidence.value
+    shown = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+    space = " " if evidence.unit else ""
+    return f"{evidence.what}: {shown}{space}{evidence.unit} ({evidence.see})"

@@ -1,0 +1,118 @@
+"""`unfused-optimizer`: an optimizer that launches kernels for each parameter.
+
+What is saved is the window of the step, less what a fused step needs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.analysis.group_search import last_before
+from tracelens_ext.findings.finding import Evidence
+from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
+
+if TYPE_CHECKING:
+    from tracelens_ext.findings.finding import Finding
+    from tracelens_ext.findings.inspection import Inspection
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
+
+#: PyTorch's annotation around a step of an optimizer.
+_STEP: Final = re.compile(r"Optimizer\.step#(\w+)")
+#: Kernels that work on many parameters at once: PyTorch's foreach and fused ones, Apex's, compiled.
+_MANY_AT_ONCE: Final = re.compile(r".*(multi_tensor|foreach|[Ff]used|triton_)")
+#: A step with fewer kernels that each work on one parameter gains nothing worth a change.
+_MANY_KERNELS: Final = 20
+#: A fused Adam reads four tensors a parameter and writes three; its single steps (two decays, two
+#: updates of moments, root, division, sum) move about twenty. Other optimizers lie near that.
+_FUSED_SHARE: Final = 0.35
+#: What any kernel takes however little it does: nobody needs that once for each parameter.
+_FIXED_NS: Final = 2_500
+
+
+def _detect(inspection: Inspection) -> Finding | None:
+    work, wall, trace = inspection.work, inspection.wall, inspection.work.trace
+    steps = inspection.host_rows(_STEP, EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    if not len(steps):
+        return None
+    step = _step_of_gpu(inspection, steps)
+    together = trace.names_matching(_MANY_AT_ONCE.match)[work.name]
+    single = (step != NONE) & work.is_kernel & ~together & ~work.is_communication
+    count = np.bincount(step[single], minlength=len(steps))
+    of_all = np.bincount(step[(step != NONE) & work.is_kernel], minlength=len(steps))
+    unfused = (count >= _MANY_KERNELS) & (2 * count > of_all)
+    chosen = single & (step != NONE) & unfused[step]
+    share = _saved_share(work.duration)
+    gaps = wall.classified.gaps
+    within = chosen[gaps.before] & chosen[gaps.after] & (step[gaps.before] == step[gaps.after])
+    idle = wall.claim_idle_during(steps[unfused])
+    idle = idle + wall.claim_idle_up_to(np.where(within, wall.left_of_gaps(), 0))
+    claim = idle + wall.claim_events(chosen, share)
+    name = _names(inspection, steps[unfused])
+    window = float(trace.dur[steps[unfused]].sum()) / NS_PER_MS
+    return inspection.finding(
+        DETECTOR.id,
+        claim,
+        title=f"{name or 'The optimizer'} updates parameters one by one, which costs {{saving}}",
+        advice=(
+            "Update all parameters with a few kernels: fused=True where the optimizer has it, else"
+            " foreach=True."
+        ),
+        snippet=f"torch.optim.{name or 'AdamW'}(model.parameters(), fused=True)",
+        confidence="high",
+        reason=(
+            "the kernels of the step each work on one parameter; a fused step moves"
+            f" about {_FUSED_SHARE:.0%} of their bytes, and has next to no holes"
+        ),
+        evidence=[
+            Evidence("steps", int(unfused.sum()), "steps", "cpu_ops"),
+            Evidence("kernels in them", int(chosen.sum()), "GPU events", "kernels_by_category"),
+            Evidence("their time", float(work.duration[chosen].sum()) / NS_PER_MS, "ms", "kernels"),
+            Evidence("idle time in them", idle.saving_ns / NS_PER_MS, "ms", "gap_hosts"),
+            Evidence("host time in them", window, "ms", "cpu_ops"),
+        ],
+    )
+
+
+def _step_of_gpu(inspection: Inspection, steps: Int64Array) -> Int64Array:
+    """The step that launched each GPU event, an index into the steps, `NONE` without, (g,)."""
+    trace, tree = inspection.work.trace, inspection.work.tree
+    order = np.lexsort((trace.ts[steps], trace.thread[steps]))
+    rows = steps[order]
+    result = np.full(len(tree.linked), NONE, dtype=np.int64)
+    launch = tree.launch_of_gpu[tree.linked]
+    thread, begun = trace.thread[launch], trace.ts[launch]
+    at = last_before(trace.thread[rows], trace.ts[rows], thread, begun + 1)
+    inside = (at != NONE) & (begun < trace.end_of(rows[at]))
+    result[tree.linked] = np.where(inside, order[at], NONE)
+    return result
+
+
+def _saved_share(duration: Int64Array) -> Float64Array:
+    """The share of the time of each kernel that a fused step does not need, (g,)."""
+    needed = _FUSED_SHARE * np.maximum(duration - _FIXED_NS, 0)
+    share: Float64Array = 1.0 - needed / np.maximum(duration, 1)
+    return share
+
+
+def _names(inspection: Inspection, steps: Int64Array) -> str:
+    """The class of the optimizer; empty where there are several, or none."""
+    trace = inspection.work.trace
+    found = {_STEP.match(trace.names[i]) for i in np.unique(trace.name[steps]).tolist()}
+    names = {match[1] for match in found if match}
+    return names.pop() if len(names) == 1 else ""
+
+
+def in_optimizer_step(inspection: Inspection) -> BoolArray:
+    """Whether each GPU event was launched by a step of an optimizer, (g,)."""
+    steps = inspection.host_rows(_STEP, EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    if not len(steps):
+        return np.zeros(len(inspection.work), dtype=bool)
+    result: BoolArray = _step_of_gpu(inspection, steps) != NONE
+    return result
+
+
+DETECTOR = Detector("unfused-optimizer", _detect)

@@ -1,0 +1,344 @@
+"""Reader of the CSV tables of rocprofv3: those in one folder that have one prefix are one trace.
+
+Supports: `PREFIX_kernel_trace.csv`, `…_memory_copy_trace.csv`, the tables of calls and markers
+(`…_hip_api_trace.csv`, `…_marker_api_trace.csv` …) and `…_agent_info.csv`, old and new columns, and
+those of `rocpd convert` (with a `Guid`). A table is recognised by its titles; the tables beside one
+are read with it if kernels are among them. A dispatch belongs to the call with its correlation id.
+Ignores: memory allocations and counter collections, which are counted.
+Format: "Using rocprofv3" in the documentation of ROCprofiler-SDK.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
+from tracelens_ext.readers.builder import Interner
+from tracelens_ext.readers.csv_rows import UnfinishedRow, rows_of
+from tracelens_ext.readers.rocprof.records import (
+    ALLOCATION,
+    COUNTER,
+    DISPATCH,
+    RECORD,
+    Agent,
+    RocprofRecords,
+    kernel_name,
+)
+from tracelens_ext.readers.salvage import salvage_note
+from tracelens_ext.readers.source import SALVAGE, ByteSource
+from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
+from tracelens_ext.settings import read_settings
+from tracelens_ext.trace import NONE, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from tracelens_ext.trace import Int64Array, Trace
+
+FORMAT = "rocprofv3 tables (CSV)"
+
+_ROWS_AT_ONCE = 1 << 15
+_TABLE = re.compile(
+    r"(.*?)(?:(?:kernel|memory_copy|memory_allocation|scratch_memory"
+    r"|(?:hip|hsa|marker|rccl|rocdecode|rocjpeg)(?:_api)?)_trace|counter_collection|agent_info)"
+    r"\.csv(?:\.gz)?",
+    re.DOTALL,
+)
+_KERNELS = "kernel_trace.csv"
+#: What has all these columns is that table; the first that fits. Read in the order of the numbers:
+#: kernels tell their process by calls of their thread.
+_AGENTS, _CALLS, _DISPATCHES, _COPIES, _COUNTERS, _ALLOCATIONS = range(6)
+_TIMES = {"start_timestamp", "end_timestamp"}
+_TITLES: tuple[tuple[int, set[str]], ...] = (
+    (_AGENTS, {"node_id", "agent_type"}),
+    (_COUNTERS, {"counter_name", "counter_value"}),
+    (_DISPATCHES, {"kernel_name", "agent_id", *_TIMES}),
+    (_COPIES, {"direction", *_TIMES}),
+    (_CALLS, {"domain", "function", *_TIMES}),
+    (_ALLOCATIONS, {"operation", *_TIMES}),
+)
+_LEFT_OUT = {_COUNTERS: COUNTER, _ALLOCATIONS: ALLOCATION}
+_NUMBER = re.compile(r"(?:(agent|gpu|cpu)\s+)?(\d{1,6})", re.IGNORECASE | re.ASCII)
+
+
+def read(source: ByteSource) -> Trace:
+    """Read a table and those beside it.
+
+    Raises:
+        TraceCutOffError: one ends within a row.
+        TraceFormatError: one is no table of rocprofv3, or they hold no records.
+    """
+    records = RocprofRecords()
+    with ExitStack() as opened:
+        tables = [_opened(source)]
+        beside = [opened.enter_context(ByteSource(path)) for path in _beside(source.file)]
+        tables += map(_opened, beside)
+        reader = _Reader(records)
+        for table in sorted(tables, key=lambda table: table.kind):
+            reader.read(table)
+    # The size is not told: the cache knows when one file changes, not when another comes beside it.
+    return records.finish(source.path, FORMAT, bytes_read=0)
+
+
+def _beside(file: Path | None) -> list[Path]:
+    """The other tables with the prefix of one, if those of kernels are among them."""
+    found = _TABLE.fullmatch(file.name) if file is not None else None
+    if file is None or found is None:
+        return []
+    same = [
+        path
+        for path in sorted(file.absolute().parent.iterdir())
+        if (other := _TABLE.fullmatch(path.name)) and other[1] == found[1] and path.is_file()
+    ]
+    if not any(path.name.removesuffix(".gz") == found[1] + _KERNELS for path in same):
+        return []
+    return [path for path in same if path.name != file.name]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table whose titles were read."""
+
+    source: ByteSource
+    kind: int
+    places: dict[str, int]  #: title in lower case → place
+    width: int  #: how many titles there are
+    rows: Iterator[tuple[int, list[str]]]
+
+
+def _opened(source: ByteSource) -> _Table:
+    rows = rows_of(source, f"record with: {RECORD}")
+    _, titles = next(rows, (0, []))
+    places = {title.strip().casefold(): place for place, title in enumerate(titles)}
+    for kind, wanted in _TITLES:
+        if wanted <= places.keys():
+            return _Table(source, kind, places, len(titles), rows)
+    raise TraceFormatError(
+        source.path,
+        "is no table of rocprofv3 that is read (of kernels, copies, calls or markers)",
+        f"record with: {RECORD} --output-format csv",
+    )
+
+
+class _Piece:
+    """Some rows of a table, column by column."""
+
+    def __init__(self, table: _Table, rows: Sequence[Sequence[str]]) -> None:
+        self._places, self._rows = table.places, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, title: str) -> bool:
+        return title in self._places
+
+    def texts(self, title: str) -> list[str]:
+        """The cells of a column; empty ones if there is none."""
+        place = self._places.get(title)
+        return [""] * len(self) if place is None else [row[place] for row in self._rows]
+
+    def whole(self, title: str) -> Int64Array:
+        """The numbers of a column, `MISSING` where there is none, shape (m,)."""
+        cells = self.texts(title)
+        try:
+            return np.fromiter(map(int, cells), np.int64, len(cells))
+        except (ValueError, OverflowError):
+            return np.fromiter(map(_whole, cells), np.int64, len(cells))
+
+    def codes(self, title: str, code: Callable[[str], int]) -> Int64Array:
+        """What is made of each cell, once for each distinct one, shape (m,)."""
+        known: Interner[str] = Interner()
+        numbers = known.codes(self.texts(title), len(self))
+        return np.array([code(text) for text in known], dtype=np.int64)[numbers]
+
+
+class _Reader:
+    """Adds tables to the records, of the same run."""
+
+    def __init__(self, records: RocprofRecords) -> None:
+        self._records = records
+        self._guids: Interner[str] = Interner()
+        self._process_of_thread: dict[tuple[int, int], int] = {}
+        self._process_of_guid: dict[int, int] = {}
+        self._several: set[int] = set()  # guids of several processes
+        self._agents: dict[int, Agent | None] = {}  # None: a CPU
+        self._gpus: dict[int, int] = {}
+        self._told = False
+
+    def read(self, table: _Table) -> None:
+        """Add a table."""
+        add = {
+            _AGENTS: self._add_agents,
+            _CALLS: self._add_calls,
+            _DISPATCHES: self._add_dispatches,
+            _COPIES: self._add_copies,
+        }.get(table.kind)
+        for piece in self._pieces(table):
+            if add is None:
+                self._records.drop(_LEFT_OUT[table.kind], len(piece))
+            else:
+                add(piece)
+
+    def _pieces(self, table: _Table) -> Iterator[_Piece]:
+        count = 0
+        rows = table.rows
+        while True:
+            some: list[list[str]] = []
+            damage: TraceError | None = None
+            try:
+                for _, row in islice(rows, _ROWS_AT_ONCE):
+                    some.append(row)
+            except TraceFormatError as error:
+                damage = error
+            if not some and damage is None:
+                return
+            if some and isinstance(some[-1], UnfinishedRow) and len(some[-1]) < table.width:
+                some.pop()
+                damage = TraceFormatError(table.source.path, "its last line is cut off", "")
+            whole = [row for row in some if len(row) == table.width]
+            self._records.drop(
+                "rows with more or fewer cells than titles",
+                sum(len(row) > 0 for row in some) - len(whole),
+            )
+            count += len(whole)
+            if whole:
+                yield _Piece(table, whole)
+            if damage is not None:
+                self._salvage(table.source, damage, count)
+                return
+
+    def _salvage(self, source: ByteSource, damage: TraceError, count: int) -> None:
+        """Note what is lost.
+
+        Raises:
+            TraceCutOffError: that was not asked for, or there are no rows before the damage.
+        """
+        if not read_settings().salvage:
+            remedy = "copy or record the file again" + (f", or {SALVAGE}" if count else "")
+            raise TraceCutOffError(damage.path, damage.problem, remedy)
+        self._records.notes.append(salvage_note(source, damage, source.bytes_read, count))
+
+    # Agents.
+
+    def _add_agents(self, piece: _Piece) -> None:
+        numbers = piece.whole("node_id")
+        kinds, names = piece.texts("agent_type"), piece.texts("name")
+        products = piece.texts("product_name")
+        units, warps = piece.whole("cu_count"), piece.whole("wave_front_size")
+        for row in np.argsort(numbers, kind="stable").tolist():
+            gpu = Agent(
+                name=names[row],
+                product_name=products[row],
+                cu_count=units[row].item(),
+                wave_front_size=warps[row].item(),
+            )
+            self._agents[numbers[row].item()] = gpu if kinds[row].strip() == "GPU" else None
+        gpus = [number for number, agent in self._agents.items() if agent is not None]
+        self._gpus = {number: ordinal for ordinal, number in enumerate(gpus)}
+        for number, ordinal in self._gpus.items():
+            agent = self._agents[number]
+            if agent is not None:
+                self._records.describe(agent.device(ordinal))
+
+    def _device(self, text: str) -> int:
+        """The GPU that `Agent 4`, `GPU 0` or `4` is; `NONE` of a CPU."""
+        found = _NUMBER.fullmatch(text.strip())
+        if found is None or (found[1] or "").casefold() == "cpu":
+            return NONE
+        number = int(found[2])
+        if (found[1] or "").casefold() == "gpu":
+            return number
+        if self._agents:
+            return self._gpus.get(number, NONE)
+        if not self._told:
+            self._told = True
+            self._records.notes.append(
+                "GPUs have their numbers as agents, which count CPUs too: PREFIX_agent_info.csv,"
+                " which tells them apart and names them, is not beside the tables."
+            )
+        return number
+
+    # Records.
+
+    def _columns(
+        self, piece: _Piece, name: Int64Array, domain: Int64Array
+    ) -> dict[str, Int64Array]:
+        return {
+            "start": piece.whole("start_timestamp"),
+            "end": piece.whole("end_timestamp"),
+            "correlation": piece.whole("correlation_id"),
+            "name": name,
+            "domain": domain,
+        }
+
+    def _add_calls(self, piece: _Piece) -> None:
+        builder = self._records.builder
+        columns = self._columns(
+            piece,
+            piece.codes("function", lambda text: self._records.names([text])[0]),
+            piece.codes("domain", builder.categories.__getitem__),
+        )
+        columns["thread"] = piece.whole("thread_id")
+        guid = piece.codes("guid", self._guids.__getitem__)
+        distinct, number = distinct_rows(guid, piece.whole("process_id"), columns["thread"])
+        processes = [self._host_process(*row) for row in distinct]
+        columns["process"] = np.array(processes, dtype=np.int64)[number]
+        self._records.add_calls(columns)
+
+    def _host_process(self, guid: int, pid: int, thread: int) -> int:
+        process = self._records.process((guid, pid), "?" if pid == MISSING else pid)
+        self._process_of_thread[guid, thread] = process
+        if self._process_of_guid.setdefault(guid, process) != process:
+            self._several.add(guid)
+        return process
+
+    def _gpu_process(self, guid: int, thread: int) -> int:
+        """The process of a dispatch or copy: that of its thread, else the only one."""
+        known = self._process_of_thread.get((guid, thread))
+        if known is None and guid not in self._several:
+            known = self._process_of_guid.get(guid)
+        return self._records.process((guid, "?"), "?") if known is None else known
+
+    def _add_work(self, kind: EventKind, piece: _Piece, columns: dict[str, Int64Array]) -> None:
+        guid = piece.codes("guid", self._guids.__getitem__)
+        distinct, number = distinct_rows(guid, piece.whole("thread_id"))
+        processes = [self._gpu_process(*row) for row in distinct]
+        columns["process"] = np.array(processes, dtype=np.int64)[number]
+        self._records.add_work(kind, columns)
+
+    def _add_dispatches(self, piece: _Piece) -> None:
+        builder = self._records.builder
+        name = piece.codes("kernel_name", lambda text: builder.names[kernel_name(text, 0)])
+        columns = self._columns(piece, name, np.full(len(piece), builder.categories[DISPATCH]))
+        columns["device"] = piece.codes("agent_id", self._device)
+        columns["lane"] = piece.whole("queue_id" if "queue_id" in piece else "stream_id")
+        self._add_work(EventKind.KERNEL, piece, columns)
+
+    def _add_copies(self, piece: _Piece) -> None:
+        columns = self._columns(
+            piece,
+            piece.codes("direction", lambda text: self._records.names([text])[0]),
+            piece.codes("kind", self._records.builder.categories.__getitem__),
+        )
+        source, target = (
+            piece.codes(title, self._device)
+            for title in ("source_agent_id", "destination_agent_id")
+        )
+        columns["device"] = self._records.device_of_copy(columns["name"], source, target)
+        columns["lane"] = piece.whole("stream_id")
+        self._add_work(EventKind.MEMCPY, piece, columns)
+
+
+def _whole(cell: str) -> int:
+    try:
+        number = int(cell)
+    except ValueError:
+        return MISSING
+    return number if abs(number) < -MISSING else MISSING

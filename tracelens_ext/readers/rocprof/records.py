@@ -1,0 +1,283 @@
+"""Records of rocprofv3 as events, whatever the form of the file: its words, and what they mean.
+
+A call (HIP, HSA, RCCL …) is a runtime or driver call and can launch; a roctx range is an
+annotation, a roctx mark an instant. Dispatches and copies are GPU events. Correlation ids count
+within a process, so GPU events are filed under the process that launched them.
+Format: the documentation of ROCprofiler-SDK, "Using rocprofv3" and "Using rocpd output format".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.readers.builder import Labels, TraceBuilder
+from tracelens_ext.readers.sqlite_columns import distinct_rows
+from tracelens_ext.text import NO_NAME
+from tracelens_ext.trace import NONE, Conventions, Device, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+
+DISPATCH = "KERNEL_DISPATCH"
+RECORD = "rocprofv3 --kernel-trace --hip-trace --marker-trace --memory-copy-trace -- PROGRAM"
+#: Why records are left out.
+ALLOCATION = "memory allocations, which are not analysed"
+COUNTER = "counter values, which are not analysed"
+
+#: Devices of the second machine in a file count from here, those of the third from twice this.
+_DEVICES_A_MACHINE = 100
+_ROWS_AT_ONCE = 1 << 19
+_SUFFIXES = (".kd", " [clone .kd]")
+MOST_ID = 2**62
+
+
+class Handle(msgspec.Struct, frozen=True):
+    """An id within the process, as JSON holds it."""
+
+    handle: int = 0
+
+
+class MemoryBank(msgspec.Struct):
+    """A memory of an agent."""
+
+    size_in_bytes: int = 0
+
+
+class Agent(msgspec.Struct):
+    """A processor: an item of `agents` in JSON, `extdata` of an agent in rocpd."""
+
+    id: Handle = Handle()
+    type: int = 0  #: 1 CPU, 2 GPU
+    logical_node_type_id: int = 0  #: among the GPUs
+    name: str = ""
+    product_name: str = ""
+    cu_count: int = 0
+    wave_front_size: int = 0
+    mem_banks: list[MemoryBank] = []
+
+    def device(self, ordinal: int) -> Device:
+        """What it is as a GPU of that number."""
+        memory = sum(bank.size_in_bytes for bank in self.mem_banks)
+        numbers = (_positive(n) for n in (self.cu_count, self.wave_front_size, memory))
+        return Device(ordinal, self.product_name or self.name, *numbers)
+
+
+def kernel_name(text: str | None, number: int) -> str:
+    """A kernel's name without the suffix of its descriptor (`.kd`).
+
+    Args:
+        text: as it was recorded; None for a kernel that the file does not describe.
+        number: its id.
+    """
+    if text is None:
+        return f"kernel {number}"
+    for suffix in reversed(_SUFFIXES):
+        text = text.removesuffix(suffix)
+    return text or NO_NAME
+
+
+def call_kind(domain: str) -> EventKind:
+    """What records of a domain are, such as `HIP_RUNTIME_API_EXT`, `marker_api`."""
+    word = domain.casefold()
+    if word.startswith("marker"):
+        return EventKind.USER_ANNOTATION
+    return EventKind.DRIVER if word.startswith("hsa") else EventKind.RUNTIME
+
+
+def valid_ids(values: Int64Array) -> Int64Array:
+    """Ids, `NONE` where there is none or one beyond all limits."""
+    return np.where((values < 0) | (values >= MOST_ID), NONE, values)
+
+
+def looked_up(ids: Int64Array, find: Callable[[Int64Array], Sequence[int]]) -> Int64Array:
+    """What ids stand for, asked once for each distinct one; shape as `ids`."""
+    distinct, number = distinct_rows(ids)
+    values = find(np.array([value for (value,) in distinct], dtype=np.int64))
+    return np.array(values, dtype=np.int64)[number]
+
+
+class RocprofRecords:
+    """Collects the records of one or more processes, and makes the trace.
+
+    Attributes:
+        builder: its interners give the codes of names and domains (`categories`).
+        notes: what the user should know, a sentence each.
+    """
+
+    def __init__(self) -> None:
+        self.builder = TraceBuilder()
+        self.notes: list[str] = []
+        self._labels = Labels()
+        self._processes: list[int | str] = []
+        self._process_of: dict[Hashable, int] = {}
+        self._same_pid: dict[int | str, int] = {}
+        self._machines: dict[Hashable, int] = {}
+        self._devices: dict[int, Device] = {}
+        self._has_calls = False
+
+    def process(self, key: Hashable, pid: int | str, command: str = "") -> int:
+        """The number of a process for `add_calls` and `add_work`.
+
+        Args:
+            key: tells it from others, which may have the same pid on another machine.
+            pid: what it is called.
+            command: its command line.
+        """
+        if key not in self._process_of:
+            same = self._same_pid[pid] = self._same_pid.get(pid, 0) + 1
+            label = f"{pid} ({same})" if same > 1 else pid
+            self._process_of[key] = len(self._processes)
+            self._processes.append(label)
+            if command:
+                self._labels.processes[label] = command
+        return self._process_of[key]
+
+    def device(self, machine: Hashable, ordinal: int) -> int:
+        """The number of a GPU that has this one on its machine."""
+        index = self._machines.setdefault(machine, len(self._machines))
+        return ordinal + index * _DEVICES_A_MACHINE
+
+    def describe(self, device: Device) -> None:
+        """Say what a GPU is."""
+        self._devices.setdefault(device.ordinal, device)
+
+    def name_thread(self, process: int, thread: int, name: str) -> None:
+        """Give a thread its name."""
+        self._labels.threads[self._processes[process], thread] = name
+
+    def names(self, texts: Iterable[str | None]) -> list[int]:
+        """The codes of names of calls, ranges and copies."""
+        return [self.builder.names[text or NO_NAME] for text in texts]
+
+    def add_calls(self, columns: Mapping[str, Int64Array]) -> None:
+        """Add calls, ranges and marks.
+
+        Args:
+            columns: each shape (m,): `start`, `end` in ns; `process` of this object; `thread`;
+                `name` and `domain`, codes of the builder; `correlation`.
+        """
+        for piece in _pieces(columns):
+            self._has_calls = True
+            kinds = np.array([call_kind(domain) for domain in self.builder.categories])
+            kind = kinds[piece["domain"]]
+            mark = (kind == EventKind.USER_ANNOTATION) & (piece["start"] == piece["end"])
+            self._add(
+                piece,
+                np.where(mark, EventKind.INSTANT, kind),
+                self._threads(lambda _process, thread: thread, piece["process"], piece["thread"]),
+                {"correlation": piece["correlation"]},
+            )
+
+    def add_work(self, kind: EventKind, columns: Mapping[str, Int64Array]) -> None:
+        """Add dispatches or copies.
+
+        Args:
+            kind: what all of them are.
+            columns: as of `add_calls`, without `thread`; `device`, and `lane`: the queue of a
+                dispatch, the stream of a copy; `bytes` if they are known.
+        """
+        word = "queue" if kind == EventKind.KERNEL else "stream"
+        for piece in _pieces(columns):
+            lanes = piece["process"], piece["device"], piece["lane"]
+            threads = self._threads(lambda _p, gpu, lane: f"GPU {gpu} {word} {lane}", *lanes)
+            numbers = {"stream": piece["lane"]}
+            for name in ("correlation", "device", "bytes"):
+                if name in piece:
+                    numbers[name] = piece[name]
+            self._add(piece, np.full(len(threads), kind), threads, numbers)
+
+    def device_of_copy(
+        self, name: Int64Array, source: Int64Array, target: Int64Array
+    ) -> Int64Array:
+        """The GPU that copies belong to: that which their name says is the target, or the source.
+
+        Args:
+            name: their names, codes of the builder, such as `MEMORY_COPY_HOST_TO_DEVICE`, (m,).
+            source: numbers of GPUs, `NONE` of a CPU, (m,).
+            target: likewise.
+        """
+        to_device = np.array([known.endswith("TO_DEVICE") for known in self.builder.names])[name]
+        first, other = np.where(to_device, target, source), np.where(to_device, source, target)
+        device: Int64Array = np.where(first == NONE, other, first)
+        return device
+
+    def _threads(self, spell: Callable[..., int | str], *columns: Int64Array) -> Int32Array:
+        """The entry of `threads` of each row, whose first column is its process."""
+        distinct, number = distinct_rows(*columns)
+        codes = [self.builder.threads[self._processes[row[0]], spell(*row)] for row in distinct]
+        return np.array(codes, dtype=np.int32)[number]
+
+    def _add(
+        self,
+        piece: Mapping[str, Int64Array],
+        kind: Int64Array,
+        thread: Int32Array,
+        numbers: Mapping[str, Int64Array],
+    ) -> None:
+        arguments = {}
+        for name, values in numbers.items():
+            rows = np.flatnonzero(valid_ids(values) != NONE)
+            arguments[name] = (rows, values[rows])
+        self.builder.add(
+            {
+                "ts": piece["start"],
+                "dur": piece["end"] - piece["start"],
+                "name": piece["name"],
+                "kind": kind,
+                "thread": thread,
+                "category": piece["domain"],
+            },
+            arguments,
+            {},
+        )
+
+    def drop(self, reason: str, count: int) -> None:
+        """Count records that are left out."""
+        if count:
+            self.builder.dropped[reason] += count
+
+    def finish(self, path: str, format_name: str, bytes_read: int) -> Trace:
+        """The trace.
+
+        Raises:
+            TraceFormatError: no record can be used.
+        """
+        if not self._has_calls:
+            self.notes.append(
+                "No calls were recorded, so no GPU event has a launch: record with --hip-trace."
+            )
+        trace = self.builder.finish(
+            path=path,
+            format_name=format_name,
+            bytes_read=bytes_read,
+            devices=tuple(self._devices[number] for number in sorted(self._devices)),
+            labels=self._labels,
+            notes=tuple(self.notes),
+        )
+        if not len(trace):
+            left_out = trace.provenance.dropped_text
+            raise TraceFormatError(
+                path,
+                "holds no calls, markers, kernels or copies"
+                + (f" (left out: {left_out})" if left_out else ""),
+                f"record with: {RECORD}",
+            )
+        conventions = Conventions(gpu_by_process=True, annotations_are_operations=True)
+        return replace(trace, conventions=conventions)
+
+
+def _positive(value: int) -> int:
+    return value if 0 < value < MOST_ID else 0
+
+
+def _pieces(columns: Mapping[str, Int64Array]) -> Iterable[dict[str, Int64Array]]:
+    count = len(columns["start"])
+    for at in range(0, count, _ROWS_AT_ONCE):
+        yield {name: values[at : at + _ROWS_AT_ONCE] for name, values in columns.items()}

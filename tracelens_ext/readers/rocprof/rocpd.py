@@ -1,0 +1,334 @@
+"""Reader of rocpd: the SQLite database that rocprofv3 writes by default since ROCm 7.
+
+Supports: schemas 3.0.x (place in the row) and 4.1.0 (`rocpd_track`), by the columns that are there;
+kernel dispatches, memory copies, calls, roctx ranges and marks, samples; several processes in one
+file, each with tables of its own guid. A dispatch belongs to the region whose event has the same
+`stack_id`; `correlation_id` is the program's own.
+Ignores: views, arguments of calls, counters, memory allocations (counted).
+Format: `source/share/rocprofiler-sdk-rocpd` of ROCm/rocm-systems.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tracelens_ext.errors import TraceError
+from tracelens_ext.readers.rocprof.records import (
+    ALLOCATION,
+    COUNTER,
+    RECORD,
+    Agent,
+    RocprofRecords,
+    call_kind,
+    kernel_name,
+    looked_up,
+)
+from tracelens_ext.readers.source import SQLITE_MAGIC
+from tracelens_ext.readers.sqlite_columns import MISSING, Database, OtherDatabaseError
+from tracelens_ext.trace import NONE, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tracelens_ext.trace import BoolArray, Int64Array, Trace
+
+    Columns = dict[str, Int64Array]
+
+FORMAT = "rocprofv3 database (rocpd)"
+
+_STRING = "rocpd_string"
+_PLACE = ("pid", "tid", "agent_id", "queue_id", "stream_id")
+_MOST_INDEX = 1 << 20
+
+
+class RocpdDatabase(Database):
+    """An open database of rocprofv3."""
+
+    format = "database of rocprofv3"
+    remedy = f"record again with: {RECORD}"
+
+    def _is_ours(self) -> bool:
+        return any(name.startswith("rocpd_region") for name in self.tables) and bool(self.guids)
+
+    @property
+    def guids(self) -> list[str]:
+        """How the names of the tables of each process end, sorted."""
+        return sorted(n.removeprefix(_STRING) for n in self.tables if n.startswith(_STRING))
+
+
+def is_rocpd(path: Path) -> bool | None:
+    """Whether a file is such a database; None where that cannot be known."""
+    try:
+        with path.open("rb") as file:
+            if file.read(len(SQLITE_MAGIC)) != SQLITE_MAGIC:
+                return None
+        RocpdDatabase(str(path), path).close()
+    except OtherDatabaseError:
+        return False
+    except (OSError, TraceError):
+        return None
+    return True
+
+
+def read(
+    path: str,
+    source: Path | bytes,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> Trace:
+    """Read a database.
+
+    Args:
+        path: what messages and the trace call it.
+        source: the file that it is in, or the whole of it.
+        progress: called with (bytes read so far, size) now and then.
+
+    Raises:
+        TraceNotFoundError: it cannot be opened.
+        TraceFormatError: it is damaged, no database of rocprofv3, or holds no records.
+    """
+    with RocpdDatabase(path, source) as database:
+        records = RocprofRecords()
+        guids = database.guids
+        for number, guid in enumerate(guids):
+            if progress is not None:
+                progress(database.size * number // len(guids), database.size)
+            _Tables(database, guid, records).read()
+        versions = {v for guid in guids if (v := _schema_version(database, guid))}
+        version = f" (schema {', '.join(sorted(versions))})" if versions else ""
+        return records.finish(path, FORMAT + version, database.size)
+
+
+def _schema_version(database: RocpdDatabase, guid: str) -> str:
+    table = f"rocpd_metadata{guid}"
+    values = zip(database.texts(table, "tag"), database.texts(table, "value"), strict=True)
+    return next((_text(value) for tag, value in values if tag == b"schema_version"), "")
+
+
+class _ById:
+    """Columns of a table, looked up by the ids of its rows.
+
+    Args:
+        columns: `id` and others, each shape (n,).
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        ids = columns["id"]
+        self._dense = len(ids) > 0 and bool((np.diff(ids) == 1).all())
+        order = slice(None) if self._dense else np.argsort(ids, kind="stable")
+        self._columns = {name: values[order] for name, values in columns.items()}
+
+    def at(self, ids: Int64Array, *names: str) -> list[Int64Array]:
+        """Columns of the rows with these ids, `MISSING` where there is none; shape as `ids`."""
+        known = self._columns["id"]
+        nothing = np.full(len(ids), MISSING, dtype=np.int64)
+        if not len(known):
+            return [nothing for _ in names]
+        place = ids - known[0] if self._dense else np.searchsorted(known, ids)
+        place = np.clip(place, 0, len(known) - 1)
+        found = known[place] == ids
+        return [
+            np.where(found, self._columns[name][place], MISSING)
+            if name in self._columns
+            else nothing
+            for name in names
+        ]
+
+
+class _Tables:
+    """The tables of one guid: one process as rocprofv3 writes it, but they may hold several."""
+
+    def __init__(self, database: RocpdDatabase, guid: str, records: RocprofRecords) -> None:
+        self._database, self._guid, self._records = database, guid, records
+        self._builder = records.builder
+        self._tracks = _ById(self._all("rocpd_track", "id", *_PLACE, "name_id"))
+        self._threads = _ById(self._all("rocpd_info_thread", "id", "tid"))
+        self._events = _ById(self._all("rocpd_event", "id", "stack_id", "category_id"))
+        self._processes: dict[int, int] = {}
+        self._agents: dict[int, int] = {}
+
+    def read(self) -> None:
+        """Add all records."""
+        self._describe_processes()
+        self._describe_agents()
+        self._regions()
+        self._samples()
+        self._dispatches()
+        self._copies()
+        for table, reason in (("rocpd_memory_allocate", ALLOCATION), ("rocpd_pmc_event", COUNTER)):
+            self._records.drop(reason, self._database.count(table + self._guid))
+
+    # What is where.
+
+    def _all(self, table: str, *columns: str) -> Columns:
+        """Columns of a whole table."""
+        chunks = list(self._database.chunks(table + self._guid, columns))
+        empty = np.empty(0, dtype=np.int64)
+        return {name: np.concatenate([empty, *(c[name] for c in chunks)]) for name in columns}
+
+    def _texts(self, table: str, column: str) -> list[str]:
+        return [_text(text) for text in self._database.texts(table + self._guid, column)]
+
+    def _look_up(self, table: str, column: str, ids: Int64Array) -> list[str | None]:
+        return self._database.look_up(table + self._guid, column, ids)
+
+    def _describe_processes(self) -> None:
+        rows = self._all("rocpd_info_process", "id", "pid")
+        commands = self._texts("rocpd_info_process", "command")
+        for row, pid, command in zip(
+            rows["id"].tolist(), rows["pid"].tolist(), commands, strict=True
+        ):
+            self._processes[row] = self._records.process((self._guid, row), pid, command)
+        threads = self._all("rocpd_info_thread", "pid", "tid")
+        names = self._texts("rocpd_info_thread", "name")
+        for row, tid, name in zip(
+            threads["pid"].tolist(), threads["tid"].tolist(), names, strict=True
+        ):
+            if name and row in self._processes:
+                self._records.name_thread(self._processes[row], tid, name)
+
+    def _describe_agents(self) -> None:
+        table = "rocpd_info_agent"
+        rows = self._all(table, "id", "nid", "type_index", "absolute_index")
+        texts = [self._texts(table, c) for c in ("type", "product_name", "name", "extdata")]
+        machines = self._look_up("rocpd_info_node", "machine_id", rows["nid"])
+        for place, (kind, product, name, more) in enumerate(zip(*texts, strict=True)):
+            if kind != "GPU":
+                continue
+            numbers = [rows[c][place].item() for c in ("type_index", "absolute_index", "id")]
+            ordinal = next((n for n in numbers if 0 <= n < _MOST_INDEX), 0)
+            device = self._records.device(machines[place], ordinal)
+            self._agents[numbers[-1]] = device
+            agent = Agent()
+            with suppress(msgspec.MsgspecError):
+                agent = msgspec.json.decode(more, type=Agent)
+            agent.name, agent.product_name = name, product
+            self._records.describe(agent.device(device))
+
+    def _process(self, row: int) -> int:
+        """The number of the process that a row of `rocpd_info_process` is, which may be missing."""
+        if row not in self._processes:
+            pid = "?" if row == MISSING else row
+            self._processes[row] = self._records.process((self._guid, row), pid)
+        return self._processes[row]
+
+    def _device_of(self, agents: Int64Array) -> Int64Array:
+        return looked_up(agents, lambda ids: [self._agents.get(i, NONE) for i in ids.tolist()])
+
+    # Records.
+
+    def _chunks(self, table: str, *columns: str) -> Iterator[Columns]:
+        """Columns of records with their process, correlation and domain.
+
+        What a table has no column for is that of the record's track.
+        """
+        have = self._database.tables.get(table + self._guid, frozenset())
+        wanted = (*columns, "pid", "event_id")
+        own = [name for name in wanted if name in have]
+        further = [name for name in wanted if name not in have]
+        for chunk in self._database.chunks(table + self._guid, (*own, "track_id")):
+            of_track = self._tracks.at(chunk["track_id"], *further)
+            chunk |= zip(further, of_track, strict=True)
+            chunk["correlation"], category = self._events.at(
+                chunk["event_id"], "stack_id", "category_id"
+            )
+            chunk["domain"] = self._domains(category)
+            chunk["process"] = looked_up(
+                chunk["pid"], lambda rows: list(map(self._process, rows.tolist()))
+            )
+            yield chunk
+
+    def _domains(self, category: Int64Array) -> Int64Array:
+        """The code of each category's name, which is empty for one that is not there."""
+        own = "rocpd_info_category"  # since 4.1.0
+        named = (own, "name") if own + self._guid in self._database.tables else (_STRING, "string")
+        categories = self._builder.categories
+        return looked_up(
+            category, lambda ids: [categories[n or ""] for n in self._look_up(*named, ids)]
+        )
+
+    def _thread_of(self, rows: Int64Array) -> Int64Array:
+        (numbers,) = self._threads.at(rows, "tid")
+        return np.where(numbers == MISSING, rows, numbers)
+
+    def _names(self, ids: Int64Array) -> Int64Array:
+        return looked_up(
+            ids, lambda own: self._records.names(self._look_up(_STRING, "string", own))
+        )
+
+    def _regions(self) -> None:
+        for chunk in self._chunks("rocpd_region", "start", "end", "name_id", "tid"):
+            self._add_calls(chunk)
+
+    def _samples(self) -> None:
+        """Marks of roctx; other samples are of what is not analysed."""
+        for chunk in self._chunks("rocpd_sample", "timestamp", "name_id", "tid"):
+            marks = self._is_marker(chunk["domain"])
+            self._records.drop("samples that are no marks", int((~marks).sum()))
+            chunk = {column: values[marks] for column, values in chunk.items()}
+            self._add_calls(chunk | {"start": chunk["timestamp"], "end": chunk["timestamp"]})
+
+    def _is_marker(self, domain: Int64Array) -> BoolArray:
+        kinds = [call_kind(word) == EventKind.USER_ANNOTATION for word in self._builder.categories]
+        return np.array(kinds, dtype=bool)[domain]
+
+    def _add_calls(self, chunk: Columns) -> None:
+        chunk["name"] = self._names(chunk["name_id"])
+        marker = np.flatnonzero(self._is_marker(chunk["domain"]))
+        if len(marker):
+            self._name_markers(chunk, marker)
+        chunk["thread"] = self._thread_of(chunk["tid"])
+        self._records.add_calls(chunk)
+
+    def _name_markers(self, chunk: Columns, rows: Int64Array) -> None:
+        """Call ranges and marks by their message, which older versions keep with the event."""
+        roctx = np.array([name.startswith("roctx") for name in self._builder.names])
+        rows = rows[roctx[chunk["name"][rows]]]
+        texts = self._look_up("rocpd_event", "extdata", chunk["event_id"][rows])
+        for row, text in zip(rows.tolist(), texts, strict=True):
+            if message := _message(text):
+                chunk["name"][row] = self._builder.names[message]
+
+    def _dispatches(self) -> None:
+        columns = ("start", "end", "kernel_id", "agent_id", "queue_id")
+        for chunk in self._chunks("rocpd_kernel_dispatch", *columns):
+            chunk["name"] = looked_up(chunk["kernel_id"], self._kernel_names)
+            chunk["device"] = self._device_of(chunk["agent_id"])
+            chunk["lane"] = chunk["queue_id"]
+            self._records.add_work(EventKind.KERNEL, chunk)
+
+    def _kernel_names(self, ids: Int64Array) -> list[int]:
+        table = "rocpd_info_kernel_symbol"
+        names = zip(
+            ids.tolist(),
+            self._look_up(table, "display_name", ids),
+            self._look_up(table, "kernel_name", ids),
+            strict=True,
+        )
+        return [self._builder.names[kernel_name(shown or own, row)] for row, shown, own in names]
+
+    def _copies(self) -> None:
+        columns = ("start", "end", "name_id", "src_agent_id", "dst_agent_id", "stream_id", "size")
+        for chunk in self._chunks("rocpd_memory_copy", *columns):
+            chunk["name"] = self._names(chunk["name_id"])
+            source, target = (self._device_of(chunk[c]) for c in columns[3:5])
+            chunk["device"] = self._records.device_of_copy(chunk["name"], source, target)
+            chunk["lane"], chunk["bytes"] = chunk["stream_id"], chunk["size"]
+            self._records.add_work(EventKind.MEMCPY, chunk)
+
+
+def _message(text: str | None) -> str:
+    try:
+        members = msgspec.json.decode(text or "")
+    except (msgspec.MsgspecError, RecursionError):
+        return ""
+    message = members.get("message") if isinstance(members, dict) else None
+    return message if isinstance(message, str) else ""
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "replace")

@@ -1,0 +1,340 @@
+"""An SQLite database of a profiler as columns: opened read-only, its content not trusted.
+
+Only real tables and stored columns are read: a view, a virtual table or a generated column of a
+hostile file could run any query. A table or a column that is not there is read as empty, since
+tables without rows are often absent and every version of a profiler has other columns.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar, Self
+from urllib.parse import quote
+
+import numpy as np
+
+from tracelens_ext.cache.identity import journal_beside
+from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
+from tracelens_ext.readers.unsupported import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tracelens_ext.trace import Int64Array
+
+#: What a column holds where a row has no whole number; as a time it is beyond all limits.
+MISSING = -(2**62)
+
+_ROWS_AT_ONCE = 1 << 19
+_IDS_AT_ONCE = 20_000
+_NEAR = 1 << 20
+_WRITE_VERSION, _WAL = slice(18, 20), b"\x02\x02"
+
+
+class OtherDatabaseError(TraceFormatError):
+    """The file is a database, of something else."""
+
+
+class Database:
+    """An open database.
+
+    Args:
+        path: what messages call it.
+        source: the file that it is in, or the whole of it.
+
+    Raises:
+        TraceNotFoundError: it cannot be opened.
+        TraceFormatError: it is damaged or half written.
+        OtherDatabaseError: a subclass knows that it is of something else.
+
+    Attributes:
+        tables: each table's columns.
+        size: bytes of the database.
+        format: what it should be, in words.
+        remedy: what to do when it is not, or is damaged.
+    """
+
+    format: ClassVar[str]
+    remedy: ClassVar[str]
+
+    def __init__(self, path: str, source: Path | bytes) -> None:
+        self.path = path
+        with self._explained():
+            if isinstance(source, bytes):
+                self.size = len(source)
+                self._connection = _in_memory(source)
+            else:
+                self.size = source.stat().st_size
+                self._connection = self._open(source)
+            self._connection.text_factory = bytes
+            for setting in ("query_only=1", "trusted_schema=0", "cell_size_check=1", "mmap_size=0"):
+                self._connection.execute(f"PRAGMA {setting}")
+            try:
+                self.tables = self._real_tables()
+            except (sqlite3.Error, UnicodeDecodeError, MemoryError):
+                self._connection.close()
+                raise
+        self._refuse_others()
+
+    def _open(self, file: Path) -> sqlite3.Connection:
+        if beside := journal_beside(file):
+            raise TraceFormatError(
+                self.path,
+                f"is being written, or its writer was interrupted ({beside.name} is there)",
+                "wait for its writer to end, or make it again",
+            )
+        name = quote(str(file.absolute()))
+        return sqlite3.connect(f"file:{name}?mode=ro&immutable=1", uri=True, isolation_level=None)
+
+    def _real_tables(self) -> dict[str, frozenset[str]]:
+        listed = self._connection.execute(
+            "SELECT CAST(name AS TEXT) FROM sqlite_master"
+            " WHERE type = 'table' AND sql LIKE 'CREATE TABLE%' AND rootpage > 0"
+        )
+        return {
+            name: frozenset(
+                _text(row[1])
+                for row in self._connection.execute(f"PRAGMA table_xinfo({_quoted(name)})")
+                if row[6] == 0  # hidden and generated columns have another number
+            )
+            for name in [_text(row[0]) for row in listed.fetchall()]
+        }
+
+    def _refuse_others(self) -> None:
+        if self._is_ours():
+            return
+        self.close()
+        names = sorted(self.tables)
+        shown = one_line(", ".join(names[:5])) + (" …" if len(names) > 5 else "")
+        raise OtherDatabaseError(
+            self.path,
+            f"is an SQLite database, but no {self.format}"
+            f" ({f'its tables: {shown}' if names else 'it has no tables'})",
+            self.remedy,
+        )
+
+    def _is_ours(self) -> bool:
+        """Whether `tables` are those of the format."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say of an error of SQLite which file it is about, and what to do."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise TraceFormatError(
+                self.path, f"is a damaged SQLite database ({one_line(str(error))})", self.remedy
+            ) from None
+        except MemoryError:  # a length in it that is wrong, as a rule
+            raise TraceFormatError(
+                self.path,
+                "is a damaged SQLite database (it asks for more memory than there is)",
+                self.remedy,
+            ) from None
+        except UnicodeDecodeError:  # SQLite quotes what is damaged in its message
+            raise TraceFormatError(
+                self.path, "is a damaged SQLite database (its texts are no UTF-8)", self.remedy
+            ) from None
+        except OSError as error:
+            raise TraceNotFoundError(
+                self.path,
+                f"cannot be opened ({error.strerror or error})",
+                "check the path and its permissions",
+            ) from None
+
+    def has_rows(self, table: str) -> bool:
+        """Whether a table is there and not empty."""
+        if table not in self.tables:
+            return False
+        with self._explained():
+            return (
+                self._connection.execute(_select(table, ["1"]) + " LIMIT 1").fetchone() is not None
+            )
+
+    def count(self, table: str) -> int:
+        """How many rows a table has; 0 for one that is not there."""
+        if table not in self.tables:
+            return 0
+        with self._explained():
+            (count,) = self._connection.execute(_select(table, ["count(*)"])).fetchone()
+        return int(count)
+
+    def chunks(
+        self, table: str, columns: tuple[str, ...], where: str = ""
+    ) -> Iterator[dict[str, Int64Array]]:
+        """Whole numbers of a table, some hundred thousand rows at a time, in the table's order.
+
+        Args:
+            table: its name; one that is not there has no rows.
+            columns: their names.
+            where: a condition on a column that is certain to be there.
+
+        Yields:
+            The columns, `MISSING` where a row has no whole number, each shape (m,).
+
+        Raises:
+            TraceFormatError: the database is damaged.
+        """
+        have = self.tables.get(table)
+        if have is None:
+            return
+        own = [name for name in columns if name in have]
+        done = 0
+        for expression in (_IF_NULL, _IF_NO_INTEGER):
+            while (found := self._integers(table, expression, own, where, done)) is not None:
+                count, values = found
+                if not count:
+                    return
+                done += count
+                self._check_rows(done)
+                missing = np.full(count, MISSING, dtype=np.int64)
+                yield {name: values.get(name, missing) for name in columns}
+
+    def _integers(
+        self, table: str, expression: str, columns: list[str], where: str, start: int
+    ) -> tuple[int, dict[str, Int64Array]] | None:
+        """The next rows: how many, and the columns; None if something is no whole number.
+
+        SQLite joins the numbers of a column to one text, which numpy parses: that takes half the
+        time of making Python's integers of them.
+        """
+        names = [f"c{place}" for place in range(len(columns))]
+        wanted = [
+            f"{expression.format(_quoted(column))} AS {name}"
+            for column, name in zip(columns, names, strict=True)
+        ]
+        some = f"{_select(table, wanted or ['1'])}{where} LIMIT {_ROWS_AT_ONCE} OFFSET {start}"
+        joined = "".join(f", group_concat({name})" for name in names)
+        with self._explained():
+            query = f"SELECT count(*){joined} FROM ({some})"  # noqa: S608  # of our own making
+            count, *texts = self._connection.execute(query).fetchone()
+        values = [_parsed(text or b"", count) for text in texts]
+        if any(each is None for each in values):
+            return None
+        return count, dict(zip(columns, values, strict=True))  # type: ignore[arg-type]
+
+    def texts(self, table: str, column: str, where: str = "") -> Iterator[bytes | None]:
+        """The texts of a column in the table's order; None for a row without one.
+
+        For a column that is not there every row is None.
+        """
+        if table not in self.tables:
+            return
+        have = column in self.tables[table]
+        wanted = f"CAST({_quoted(column)} AS TEXT)" if have else "NULL"
+        with self._explained():
+            rows = self._connection.execute(_select(table, [wanted]) + where)
+            for done, row in enumerate(rows):
+                if not done % _ROWS_AT_ONCE:
+                    self._check_rows(done)
+                yield row[0]
+
+    def _check_rows(self, count: int) -> None:
+        """Raise when a table has given more rows than the file has bytes.
+
+        Raises:
+            TraceFormatError: it has; its pages refer to one another in a circle.
+        """
+        if count > self.size:
+            with self._explained():
+                raise sqlite3.DatabaseError("a table has no end")
+
+    def look_up(self, table: str, column: str, ids: Int64Array) -> list[str | None]:
+        """The texts of a column that ids of a table stand for; None of one that is not there."""
+        if not {"id", column} <= self.tables.get(table, frozenset()):
+            return [None] * len(ids)
+        wanted = np.unique(ids[ids != MISSING]).tolist()
+        found: dict[int, str] = {}
+        for at in range(0, len(wanted), _IDS_AT_ONCE):
+            listed = ",".join(map(str, wanted[at : at + _IDS_AT_ONCE]))
+            query = _select(table, ["id", f"CAST({_quoted(column)} AS TEXT)"])
+            with self._explained():
+                for number, text in self._connection.execute(f"{query} WHERE id IN ({listed})"):
+                    if isinstance(text, bytes):
+                        found[number] = text.decode("utf-8", "replace")
+        return [found.get(number) for number in ids.tolist()]
+
+
+_NUMBERS = b"0123456789-,"
+
+
+def _parsed(text: bytes, count: int) -> Int64Array | None:
+    """So many whole numbers between commas; None if there are others, or something else."""
+    if text.translate(None, _NUMBERS):
+        return None
+    try:
+        numbers = np.fromstring(text, dtype=np.int64, sep=",")
+    except (ValueError, DeprecationWarning):
+        return None
+    return numbers if len(numbers) == count else None
+
+
+_IF_NULL = f"ifnull({{}}, {MISSING})"
+_IF_NO_INTEGER = f"CASE typeof({{0}}) WHEN 'integer' THEN {{0}} ELSE {MISSING} END"
+
+
+def _select(table: str, expressions: list[str]) -> str:
+    """A query in the order in which the table is stored, whatever indices there are."""
+    return f"SELECT {', '.join(expressions)} FROM {_quoted(table)} NOT INDEXED"  # noqa: S608  # quoted
+
+
+def _quoted(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _in_memory(content: bytes) -> sqlite3.Connection:
+    """A database of bytes; one that was last written with a write-ahead log is opened without."""
+    if content[_WRITE_VERSION] == _WAL:
+        content = content[: _WRITE_VERSION.start] + b"\x01\x01" + content[_WRITE_VERSION.stop :]
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.deserialize(content)
+    return connection
+
+
+def distinct_rows(*columns: Int64Array) -> tuple[list[tuple[int, ...]], Int64Array]:
+    """Number the distinct rows of up to three columns of one piece of a table.
+
+    Returns:
+        Each distinct row, and the number of every row's, shape (m,).
+    """
+    key = np.zeros(len(columns[0]), dtype=np.int64)  # at most 2**19 values a column: they fit
+    values = []
+    for column in columns:
+        distinct, code = _numbered(column)
+        key = key * len(distinct) + code
+        values.append(distinct)
+    rest, number = _numbered(key)
+    chosen = []
+    for distinct in reversed(values):
+        rest, code = np.divmod(rest, max(len(distinct), 1))
+        chosen.append(distinct[code].tolist())
+    return list(zip(*reversed(chosen), strict=True)), number
+
+
+def _numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The distinct values, ascending, and the place of each; sorted only if they lie far apart."""
+    least, greatest = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    if greatest - least >= _NEAR:
+        distinct, number = np.unique(values, return_inverse=True)
+        return distinct, number.astype(np.int64, copy=False)
+    there = np.zeros(greatest - least + 1, dtype=bool)
+    there[values - least] = True
+    return np.flatnonzero(there) + least, (np.cumsum(there) - 1)[values - least]

@@ -1,0 +1,62 @@
+"""The sheet `findings`: what would save the most time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens_ext.findings.table import NOTHING, summary_sentence
+from tracelens_ext.sheets.sheet import Sheet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pandas as pd
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.sheets.options import ReportOptions
+
+
+def _notes(
+    analyzer: TreePerfAnalyzer, options: ReportOptions, tables: Mapping[str, pd.DataFrame]
+) -> Iterable[str]:
+    if "findings" not in tables:
+        return []
+    found = analyzer.findings(options.device_peaks)
+    return [summary_sentence(found), *found.notes]
+
+
+SHEETS = [
+    Sheet(
+        name="findings",
+        shows="What would save the most time, why, and what to do",
+        columns="""
+            finding: which kind of finding; [findings](findings.md) has a section on each
+            title: what it is, a sentence
+            saving_ms: wall time that the fix removes; 0 of what only informs. No time is claimed by
+                two findings
+            % of wall time: the saving, of the time from the first start of GPU work to its last end
+            saving_low_ms, saving_high_ms: the least and the most that the fix saves; empty where
+                that is the saving
+            confidence: `high`, `medium` or `low`
+            confidence_reason: why
+            largest_place: the place with the most of the saving
+            where: places by their kind (operations, Python frames, kernels …), between bars, with
+                their part of the saving and how many gaps or GPU events that is, the largest first
+            evidence: the numbers it rests on, and the sheet or command that shows each
+            see: those sheets and commands
+            advice: what to change
+            snippet: the change in code, where one line does it
+            documentation: the section about it
+            """,
+        table=lambda analyzer, options: analyzer.get_df_findings(options.device_peaks),
+        options=["device_peaks"],
+        notes=_notes,
+        method="get_df_findings()",
+        answer="What would save the most time",
+        answer_if_empty=NOTHING.rstrip("."),
+        answer_columns=[
+            *("title", "saving_ms", "% of wall time", "confidence", "see", "largest_place")
+        ],
+        answer_links="see",
+    ),
+]

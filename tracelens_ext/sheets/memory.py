@@ -1,0 +1,123 @@
+"""The sheets about memory: `memory_peaks`, `memory_at_peak` and `memory_by_operation`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens_ext.analysis.memory.events import has_memory_events
+from tracelens_ext.report.charts import Chart
+from tracelens_ext.sheets.sheet import Condition, Sheet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pandas as pd
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.sheets.options import ReportOptions
+
+_HAS_MEMORY = Condition(
+    "the trace has memory events (`profile_memory=True`)",
+    lambda analyzer, _: has_memory_events(analyzer.trace),
+)
+
+
+def _at_peak(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame:
+    """The table, and what the page draws beside it."""
+    from tracelens_ext.analysis.memory.tables import iteration_marks, levels_over_time
+
+    memory = analyzer.memory(options.annotation)
+    frame = analyzer.get_df_memory_at_peak(options.annotation)
+    frame.attrs = {"levels": levels_over_time(memory), "iterations": iteration_marks(memory)}
+    return frame
+
+
+def _notes(
+    analyzer: TreePerfAnalyzer, options: ReportOptions, tables: Mapping[str, pd.DataFrame]
+) -> Iterable[str]:
+    if "memory_peaks" not in tables:
+        return ()
+    from tracelens_ext.analysis.memory.tables import memory_notes
+
+    return memory_notes(analyzer.memory(options.annotation))
+
+
+_OWNER = """phase: `forward`, `backward` or `optimizer`; empty outside of all operations
+            operation: the innermost CPU op on the thread at that time; or `(no operation)`
+            outer_operation: the outermost CPU op around it
+            """
+
+SHEETS = [
+    Sheet(
+        name="memory_peaks",
+        shows="The most memory that each device had allocated, and when",
+        columns="""
+            device: its number; -1 is the host
+            events [memory events]: all of the device
+            allocations [memory events]: how many
+            frees [memory events]: how many
+            allocated_bytes [bytes]: sum of the allocations
+            freed_bytes [bytes]: sum of the frees
+            peak_allocated_bytes [bytes]: the most that was allocated at once, with what was there
+             before the recording
+            peak_at_ms: when that was first so, since the trace's first event
+            peak_iteration: in which iteration; empty outside of all
+            peak_reserved_bytes [bytes]: the most that the caching allocator held, 0 on the host
+            unused_at_peak_bytes [bytes]: reserved, but not allocated, at the peak: fragmentation
+            most_unused_bytes [bytes]: the most at any time
+            end_total_bytes [bytes]: allocated after the last event
+            alive_at_end [blocks]: allocated in the trace, and not freed in it
+            alive_at_end_bytes [bytes]: of those
+            older_frees [memory events]: frees of what the trace did not see allocated
+            change_per_iteration_bytes [bytes]: how much more was allocated at the end of an
+             iteration than at the end of the one before, on average
+            breaks [memory events]: where the recorded totals do not add up: events before it were
+             lost by the profiler
+            """,
+        table=lambda analyzer, options: analyzer.get_df_memory_peaks(options.annotation),
+        when=[_HAS_MEMORY],
+        options=["annotation"],
+        notes=_notes,
+        method="get_df_memory_peaks()",
+    ),
+    Sheet(
+        name="memory_at_peak",
+        shows="What was alive when the most memory was allocated, and who allocated it",
+        columns=f"""
+            device: its number; -1 is the host
+            {_OWNER}module: the `nn.Module`s around it, as `path` of `nn_modules`; in the backward
+                pass those of the forward operation
+            python_frame: the innermost Python frame that is not PyTorch's; likewise
+            blocks [blocks]: how many
+            bytes [bytes]: their sum; those of a device add up to its peak
+            largest_bytes [bytes]: the largest block
+            % of peak [%]: of the device
+            """,
+        table=_at_peak,
+        when=[_HAS_MEMORY],
+        options=["annotation"],
+        method="get_df_memory_at_peak()",
+        charts=[Chart("Memory", "memory_at_peak", "operation", "bytes", kind="memory", on="page")],
+    ),
+    Sheet(
+        name="memory_by_operation",
+        shows="What each operation allocated, and for how long",
+        columns=f"""
+            device: its number; -1 is the host
+            {_OWNER}allocations [blocks]: how many
+            allocated_bytes [bytes]: their sum
+            largest_bytes [bytes]: the largest
+            frees [blocks]: of those, how many were freed in the trace
+            frees_within_operation [blocks]: freed before the outermost operation ended: churn
+            mean_lifetime_us: of those that were freed
+            alive_at_peak_bytes [bytes]: of those that were alive at the peak
+            kept [blocks]: still alive when the iteration after that of the allocation had ended
+            kept_bytes [bytes]: of those
+            kept_from_iterations [iterations]: from how many; from every one is a leak
+            """,
+        table=lambda analyzer, options: analyzer.get_df_memory_by_operation(options.annotation),
+        when=[_HAS_MEMORY],
+        options=["annotation"],
+        method="get_df_memory_by_operation()",
+    ),
+]
