@@ -435,6 +435,25 @@ def test_commands_take_captures(
     assert shown in capsys.readouterr().out
 
 
+def test_phases_tell_the_operations_inside_of_graphs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture = _captured(tmp_path / "capture.json", LAYER)
+    run = Recording()
+    for _ in range(2):
+        run.launch("gemm", "attend", "reduce", annotation="step[DECODE bs=8]")
+    trace = run.write(tmp_path / "run.json")
+    assert run_command(["phases", str(trace), "--capture", str(capture), "--json"]) == 0
+    tables = json.loads(capsys.readouterr().out)["tables"]
+    assert tables["phases"][0]["steps"] == 2
+    assert tables["graph_operations"] == [
+        {"operation": "vllm::attention", "calls": 2, "kernels": 4, "total_time_us": 40.0},
+        {"operation": "aten::mm", "calls": 2, "kernels": 2, "total_time_us": 20.0},
+    ]
+    assert run_command(["phases", str(trace), "--capture", str(capture)]) == 0
+    assert "Operations inside of graph launches" in capsys.readouterr().out
+
+
 def test_a_command_names_a_capture_that_is_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,7 @@ tables that are no sheets with the function that makes them, under `analysis/`.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.analysis.capture.replays import find_replays
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tracelens_ext.analysis.launchers import Launchers
     from tracelens_ext.analysis.memory.tables import Memory
     from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.analysis.serving.steps import Steps
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.categorize import CategorizerLike
     from tracelens_ext.findings.finding import Findings
@@ -94,10 +95,11 @@ class TreePerfAnalyzer:
             use_kernel_name_categories or rules or without_packs or categorizer is not None
         )
         self.categorizer: KernelCategorizer | None = None
+        asked = partial(
+            KernelCategorizer.create, rules=rules, maps=maps, without_packs=without_packs
+        )
         if self.use_kernel_name_categories:
-            self.categorizer = KernelCategorizer.create(
-                rules=rules, categorizer=categorizer, maps=maps, without_packs=without_packs
-            )
+            self.categorizer = asked(categorizer=categorizer)
         with reading_with(salvage=salvage or read_settings().salvage):
             self.trace: Trace = read_trace(
                 trace,
@@ -110,6 +112,9 @@ class TreePerfAnalyzer:
         if self.graph_replays is not None:
             self.tree = self.graph_replays.tree
             self.trace = self.tree.trace
+        usual = self.trace.conventions.categorizer
+        if self.categorizer is not None and categorizer is None and usual is not None:
+            self.categorizer = asked(categorizer=usual)
         self.work: GpuWork = GpuWork(
             self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
         )
@@ -189,6 +194,50 @@ class TreePerfAnalyzer:
         from tracelens_ext.analysis.iteration_table import iteration_table
 
         return iteration_table(self.work, annotation).statistics.copy()
+
+    # Serving. `phases` are phases of your own, each `NAME=REGEX`, as `--phase` takes them.
+
+    def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
+        """The steps of a serving engine; see `analysis.serving.inferred.serving_steps`.
+
+        Raises:
+            UsageError: one of `phases` has another form.
+        """
+        from tracelens_ext.analysis.serving.inferred import serving_steps
+        from tracelens_ext.analysis.serving.steps import own_phases
+
+        return serving_steps(self.tree, own_phases(phases))
+
+    def get_df_phases(
+        self,
+        phases: Sequence[str] = (),
+        device_peaks: str | os.PathLike[str] | None = None,
+    ) -> pd.DataFrame:
+        """Prefill, decode …: tokens, GPU time and idle time, as the sheet `phases`."""
+        from tracelens_ext.analysis.serving.phases import phase_table
+        from tracelens_ext.roofline.phases import with_roofline
+
+        steps = self.serving_steps(phases)
+        frame = phase_table(self.work, steps)
+        return with_roofline(frame, self.roofline(device_peaks), self._launchers, steps)
+
+    def get_df_phase_steps(self, phases: Sequence[str] = ()) -> pd.DataFrame:
+        """A row a step, the slowest first, as the sheet `phase_steps`."""
+        from tracelens_ext.analysis.serving.phases import step_table
+
+        return step_table(self.work, self.serving_steps(phases))
+
+    def get_df_layers(self, phases: Sequence[str] = ()) -> pd.DataFrame:
+        """A row a layer of each phase, as the sheet `layers`."""
+        from tracelens_ext.analysis.serving.layers import layer_table
+
+        return layer_table(self.work, self.serving_steps(phases))
+
+    def get_df_layer_kernels(self, phases: Sequence[str] = ()) -> pd.DataFrame:
+        """The kernels of one layer, as the sheet `layer_kernels`."""
+        from tracelens_ext.analysis.serving.layers import layer_kernel_table
+
+        return layer_kernel_table(self.work, self.serving_steps(phases))
 
     # Kernels.
 

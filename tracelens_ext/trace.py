@@ -121,6 +121,8 @@ class Conventions:
     gpu_by_process: bool = False
     #: annotations stand for operations as CPU ops do, because the trace has no CPU ops, or few
     annotations_are_operations: bool = False
+    #: the categorizer that is asked unless another is chosen, such as `jax-keys`
+    categorizer: str | None = None
 
 
 #: The word for a CUDA graph that was recorded as one GPU event: nothing is known of its kernels.

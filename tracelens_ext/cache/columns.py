@@ -134,7 +134,7 @@ class _Kept(msgspec.Struct):
     process_labels: list[tuple[_Label, str]]
     thread_names: list[tuple[_Label, _Label, str]]
     provenance: _Made
-    conventions: dict[str, bool]
+    conventions: dict[str, Any]
 
 
 def _check_columns(trace: Trace) -> None:

@@ -46,7 +46,7 @@ def analyze(
     """Read and analyse a trace.
 
     Args:
-        trace: its file.
+        trace: its file, or the folder that holds only this trace.
         options: how.
         tells_dropped: whether standard error has events that could not be used; a report has them.
 
@@ -58,7 +58,9 @@ def analyze(
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.settings import read_settings
+    from tracelens_ext.trace_files import only_trace
 
+    trace = only_trace(trace)
     with reading(trace) as progress:
         analyzer = TreePerfAnalyzer(
             trace,

@@ -56,7 +56,7 @@ def _ask_for_captures(analyzer: TreePerfAnalyzer) -> Iterator[str]:
         )
 
 
-def _say_what_matched(analyzer: TreePerfAnalyzer) -> Iterator[str]:
+def capture_notes(analyzer: TreePerfAnalyzer) -> Iterator[str]:
     """How much of the graph launches the captures tell."""
     if analyzer.graph_replays is None:
         return
@@ -149,6 +149,6 @@ GRAPH_CAPTURES = Sheet(
     table=lambda analyzer, _: analyzer.get_df_graph_captures(),
     when=CAPTURED,
     method="get_df_graph_captures()",
-    notes=lambda analyzer, *_: _say_what_matched(analyzer),
+    notes=lambda analyzer, *_: capture_notes(analyzer),
 )
 SHEETS = [GRAPH_LAUNCHES, GRAPH_OPERATIONS, GRAPH_CAPTURES]
