@@ -158,9 +158,25 @@ def test_without_annotations_shapes_show_the_steps() -> None:
     assert row(frame, "prefill")["context_requests"] == 2 + 3
     assert row(frame, "decode")["tokens"] == 2 + 2 + 3
     assert frame["gpu_busy_ms"].sum() == 0.05
-    assert "inferred" in analyzer.serving_steps().inferred
+    assert "inferred" in analyzer.serving_steps().note
     maker.op("MmBackward0", 900, 5)
     assert not len(TreePerfAnalyzer(maker.document()).serving_steps())  # that is training
+
+
+def test_annotations_of_the_gpu_alone_do_too() -> None:
+    maker = TraceMaker()
+    for stream in (7, 9):
+        maker.gpu("gpu_user_annotation", "step[DECODE bs=3]", 10 + stream, 40, stream=stream)
+    maker.gpu("gpu_user_annotation", "step[EXTEND bs=1 toks=8]", 60, 40)
+    maker.kernel("a", 17, 20)
+    maker.kernel("b", 30, 10, stream=9)
+    maker.kernel("c", 61, 30)
+    maker.kernel("late", 120, 5)
+    analyzer = TreePerfAnalyzer(maker.document())
+    frame = analyzer.get_df_phases()
+    shown = frame[["phase", "gpu_busy_ms"]].to_numpy().tolist()
+    assert shown == [["prefill", 0.03], ["decode", 0.023], ["other", 0.005]]
+    assert "annotated on the GPU alone" in analyzer.serving_steps().note
 
 
 def test_without_embeddings_the_sizes_of_attention_show_the_steps() -> None:

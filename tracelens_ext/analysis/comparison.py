@@ -96,7 +96,7 @@ class Comparison:
         aligned: dict[TableName, Aligned] = {"timeline": self._timeline()}
         phases = [m.phases for m in self.measurements if m.phases is not None]
         if len(phases) == len(self.measurements):
-            aligned["phases"] = _aligned(phases, KEYS["phases"])
+            aligned["phases"] = _aligned(phases, ("phase",))
         for name, keys in REFERENCE_KEYS.items():
             parts = [figures.tables.get(name) for figures in self.figures]
             if any(part is None for part in parts):

@@ -38,7 +38,6 @@ TableName = Literal["timeline", "phases", "categories", "ops", "kernels"]
 #: Table → the columns that name its rows.
 KEYS: Mapping[TableName, tuple[str, ...]] = {
     "timeline": ("device", "type"),
-    "phases": ("phase",),
     "categories": ("kernel_category",),
     "ops": ("cpu_op",),
     "kernels": ("kernel_category", "kernel_name"),

@@ -207,7 +207,7 @@ MODELS = {
                 "vllm::flashinfer_fused_moe*",
             ),
             *("sglang::inplace_fused_experts", "sglang::outplace_fused_experts"),
-            *("aiter::fused_moe_", "aiter::fmoe*"),
+            *("aiter::fused_moe_", "aiter::fmoe*", "vllm::moe_forward*"),
         ),
         fused_experts,
     ),

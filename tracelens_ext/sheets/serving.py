@@ -41,8 +41,8 @@ def phase_notes(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> Itera
     from tracelens_ext.analysis.serving.layers import layer_notes
 
     steps = analyzer.serving_steps(phases)
-    if steps.inferred:
-        yield steps.inferred
+    if steps.note:
+        yield steps.note
     if any(batch.tokens == 0 for batch in steps.batch):
         yield "The annotations of some steps say nothing of tokens; those count as none."
     yield from layer_notes(analyzer.work, steps)

@@ -30,11 +30,14 @@ from tracelens_ext.trace import NONE, EventKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray, Trace
     from tracelens_ext.tree import CallTree
 
 #: The order in which tables show phases; those of the user follow.
 ORDER: Final = (PREFILL, DECODE, MIXED, DIFFUSION)
+_ON_GPU: Final = (
+    "Steps are annotated on the GPU alone: work belongs to that during which it started."
+)
 #: A phase and a regular expression for its annotations.
 OwnPhase = tuple[str, str]
 
@@ -50,7 +53,7 @@ class Steps:
         start: ns since the trace's first event, (k,).
         end: likewise, (k,).
         of_gpu: the step in which each GPU event was launched, `NONE` for none, (g,).
-        inferred: how they were found, where no annotation tells; empty otherwise.
+        note: how they were found, where no annotation of the host tells; empty otherwise.
     """
 
     name: list[str]
@@ -59,7 +62,7 @@ class Steps:
     start: Int64Array
     end: Int64Array
     of_gpu: Int64Array
-    inferred: str = ""
+    note: str = ""
     phases: list[str] = field(init=False)  #: the phases that occur, in the order of tables
     phase: Int64Array = field(init=False)  #: of each step, an index into those, (k,)
 
@@ -109,20 +112,30 @@ def own_phases(texts: Sequence[str]) -> tuple[OwnPhase, ...]:
 def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     """The steps that annotations name, none where there is no such annotation.
 
-    A GPU event belongs to the step during which, on the step's thread, its launch began.
+    A GPU event belongs to the step during which, on the step's thread, its launch began; where only
+    the GPU has annotations, to the one during which it started on its device.
 
     Args:
         tree: the call tree.
         own: phases that the user names; they win over those of engines.
     """
     trace = tree.trace
-    rows = trace.rows_of(EventKind.USER_ANNOTATION)
-    batch_of = _batches(trace, np.unique(trace.name[rows]), own)
-    rows = rows[np.isin(trace.name[rows], list(batch_of))]
+    for kind in (EventKind.USER_ANNOTATION, EventKind.GPU_ANNOTATION):
+        rows = trace.rows_of(kind)
+        batch_of = _batches(trace, np.unique(trace.name[rows]), own)
+        rows = rows[np.isin(trace.name[rows], list(batch_of))]
+        if len(rows):
+            break
+    on_gpu = bool(len(rows)) and kind == EventKind.GPU_ANNOTATION
     thread, start, end = trace.thread[rows].astype(np.int64), trace.ts[rows], trace.end_of(rows)
+    if on_gpu:  # of all streams of a device
+        thread = trace.process_of_thread[thread].astype(np.int64)
     order = np.lexsort((rows, -end, start, thread))
     rows, thread, start, end = rows[order], thread[order], start[order], end[order]
-    step = np.cumsum(outermost(thread, end)) - 1
+    begins = outermost(thread, end)
+    if on_gpu:  # each stream of a step has an annotation of its own
+        begins &= ~_goes_on(begins, thread, trace.name[rows], (start, end))
+    step = np.cumsum(begins) - 1
     first = np.flatnonzero(np.diff(step, prepend=-1))
     best = first.tolist()
     codes, whose = trace.name[rows].tolist(), step.tolist()
@@ -133,8 +146,23 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
         tree,
         [trace.names[codes[at]] for at in best],
         [batch_of[codes[at]][1] for at in best],
-        (thread[first], start[first], end[first]),
+        (thread[first], start[first], np.maximum.reduceat(end, first) if len(first) else end),
+        _ON_GPU if on_gpu else "",
+        on_gpu=on_gpu,
     )
+
+
+def _goes_on(
+    begins: BoolArray, thread: Int64Array, name: IntArray, where: tuple[Int64Array, Int64Array]
+) -> BoolArray:
+    """Which of the ranges that begin a step overlap the one before, of the same name, instead."""
+    start, end = where
+    at = np.flatnonzero(begins)
+    before, this = at[:-1], at[1:]
+    same = (thread[this] == thread[before]) & (name[this] == name[before])
+    result: BoolArray = np.zeros(len(begins), dtype=bool)
+    result[this] = same & (start[this] < end[before])
+    return result
 
 
 def steps_at(
@@ -142,7 +170,9 @@ def steps_at(
     names: list[str],
     batches: list[Batch],
     where: tuple[Int64Array, Int64Array, Int64Array],
-    inferred: str = "",
+    note: str = "",
+    *,
+    on_gpu: bool = False,
 ) -> Steps:
     """Steps at these places, with the GPU work that each launched.
 
@@ -151,16 +181,19 @@ def steps_at(
         names: of each step, k of them.
         batches: of each, k of them.
         where: thread, start and end of each, by thread and start, none within another, each (k,).
-        inferred: how they were found.
+        note: how they were found, a sentence.
+        on_gpu: whether they are times of devices, whose numbers among processes stand for threads.
     """
     trace, (thread, start, end) = tree.trace, where
     of_gpu = np.full(len(tree.linked), NONE, dtype=np.int64)
     if len(names):
-        launch = tree.launch_of_gpu[tree.linked]
-        at, moment = trace.thread[launch].astype(np.int64), trace.ts[launch]
-        found = last_before(thread, start, at, moment + 1)
-        of_gpu[tree.linked] = np.where((found != NONE) & (moment < end[found]), found, NONE)
-    return Steps(names, batches, thread, start, end, of_gpu, inferred)
+        asked = np.ones(len(of_gpu), dtype=bool) if on_gpu else tree.linked
+        rows = trace.gpu_rows if on_gpu else tree.launch_of_gpu[asked]
+        at = trace.thread[rows].astype(np.int64)
+        at = trace.process_of_thread[at].astype(np.int64) if on_gpu else at
+        found = last_before(thread, start, at, trace.ts[rows] + 1)
+        of_gpu[asked] = np.where((found != NONE) & (trace.ts[rows] < end[found]), found, NONE)
+    return Steps(names, batches, thread, start, end, of_gpu, note)
 
 
 def _batches(
