@@ -238,6 +238,15 @@ def test_a_launch_that_names_a_device_without_that_id_is_still_found() -> None:
     assert CallTree(maker.read()).linked.all()
 
 
+def test_calls_may_be_on_a_plane_of_their_own() -> None:
+    maker = XplaneMaker()
+    maker.event("cuLaunchKernel", 4_000, 10, "/host:CUPTI", (1, "main"), correlation_id=5)
+    maker.launched("k", 5_000, 10, at=4_002, correlation=5)
+    trace = maker.read()
+    assert CallTree(trace).linked.all()
+    assert trace.metadata["hostnames"] == ["worker-3"]
+
+
 # Operations.
 
 

@@ -45,6 +45,7 @@ def phases(
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
     without_pack: shared.WithoutPack = None,
+    capture: shared.Capture = None,
     json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON instead.")] = False,
 ) -> None:
     """Show prefill and decode of a serving engine: tokens, GPU time, idle time, steps, layers."""
@@ -54,6 +55,7 @@ def phases(
     from tracelens_ext.cli.messages import print_report
     from tracelens_ext.report.report import Report
     from tracelens_ext.roofline.peaks import read_peaks
+    from tracelens_ext.sheets.graphs import capture_notes
     from tracelens_ext.sheets.serving import phase_notes
 
     own = tuple(phase or ())
@@ -65,6 +67,7 @@ def phases(
         categorizer=categorizer,
         maps=maps or (),
         without_packs=without_pack or (),
+        capture=capture,
     )
     analyzer = analyze(trace, options)
     if not len(analyzer.serving_steps(own)):
@@ -78,9 +81,13 @@ def phases(
         "layers": analyzer.get_df_layers(own),
         "layer_kernels": analyzer.get_df_layer_kernels(own),
     }
+    notes = list(phase_notes(analyzer, own))
+    if capture is not None or analyzer.graph_replays is not None:
+        tables["graph_operations"] = analyzer.get_df_graph_operations()
+        notes += capture_notes(analyzer)
     show_problems(analyzer.problems, set())
     facts: list[tuple[str, object]] = [("Trace", str(trace))]
-    report = Report("Phases", tables, facts, list(phase_notes(analyzer, own)))
+    report = Report("Phases", tables, facts, notes)
     if json:
         print_report(report)
     else:
@@ -113,6 +120,10 @@ def _show(report: Report, top: int, console: Console) -> None:
         console.print(frame_table(shown[columns], title=title))
         console.print()
         console.print(frame_table(_one_layer(tables["layer_kernels"]), title="A layer"))
+        console.print()
+    if "graph_operations" in tables and top:
+        shown = tables["graph_operations"].head(top)
+        console.print(frame_table(shown, title="Operations inside of graph launches"))
         console.print()
     for note in report.notes:
         show_lines(folded(note, console.width), console)
