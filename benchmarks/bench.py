@@ -10,7 +10,7 @@ where that folder is absent the demo trace takes its place.
 
 Parts: sizes (whole jobs, by size and layout), stages (what each of them takes), jobs (one core and
 several), recorded (real traces as they are), startup, names (categorizing), and those in files of
-their own: second_run (the cache), nsys, fleet.
+their own: second_run (the cache), nsys, rocprof, xplane, fleet.
 """
 
 from __future__ import annotations
@@ -218,6 +218,16 @@ def nsys(options: argparse.Namespace) -> None:
     print(importlib.import_module("nsys").table(DATA, options.repeat))
 
 
+def rocprof(options: argparse.Namespace) -> None:
+    """Recordings of rocprofv3."""
+    print(importlib.import_module("rocprof").table(DATA, options.repeat))
+
+
+def xplane(options: argparse.Namespace) -> None:
+    """Profiles of JAX."""
+    print(importlib.import_module("xplane").table(DATA, options.repeat))
+
+
 def fleet(_options: argparse.Namespace) -> None:
     """Many ranks."""
     print(importlib.import_module("fleet").table(DATA))
@@ -236,6 +246,8 @@ PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], None]]] = {
     "names": ("Kernel names", names),
     "second_run": ("The cache: first and second run", second_run),
     "nsys": ("Nsight Systems", nsys),
+    "rocprof": ("rocprofv3", rocprof),
+    "xplane": ("Profiles of JAX", xplane),
     "fleet": ("Many ranks", fleet),
 }
 
@@ -263,7 +275,8 @@ def main() -> None:
     here = Path(__file__).parent
     for part in wanted:
         title, work = PARTS[part]
-        if part in ("second_run", "nsys", "fleet") and not (here / f"{part}.py").exists():
+        in_files = "second_run", "nsys", "rocprof", "xplane", "fleet"
+        if part in in_files and not (here / f"{part}.py").exists():
             continue
         print(f"## {title}\n", flush=True)
         work(options)

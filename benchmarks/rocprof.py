@@ -76,7 +76,7 @@ for table, columns in (
 ):
     connection.execute(f"SELECT {{columns}} FROM rocpd_{{table}}{_SUFFIX}").fetchall()
 print(time.perf_counter() - begin)
-"""  # noqa: S608  # the name of our own table
+"""  # noqa: S608  # names of ours
 
 
 def _times(dispatches: int) -> Iterator[tuple[int, int, int, int, int]]:

@@ -20,6 +20,8 @@ with atheris.instrument_imports(include=["tracelens_ext"]):
     import tracelens_ext.class_statistics.totals
     import tracelens_ext.readers.nsys.csv_trace
     import tracelens_ext.readers.nsys.sqlite
+    import tracelens_ext.readers.xplane.reader
+    import tracelens_ext.readers.xplane.viewer_json
     import tracelens_ext.sheets.report  # noqa: F401
 
 from targets import TARGETS

@@ -16,8 +16,10 @@ TESTS = ROOT / "tests"
 sys.path.insert(0, str(TESTS))
 
 import trace_properties as properties  # noqa: E402
+import xplane_maker  # noqa: E402
 from make_trace import LAYOUTS, cuda_graph_example  # noqa: E402
 from nsys_export_maker import training  # noqa: E402
+from rocprof_maker import training as rocprof_training  # noqa: E402
 from statistics_helpers import GPU_TRACE, KERNELS, MEMORY, RANGES, SIZES  # noqa: E402
 
 if TYPE_CHECKING:
@@ -61,6 +63,33 @@ def _databases() -> Iterator[bytes]:
     for path in sorted(BROKEN.glob("*.sqlite")):
         yield path.read_bytes()
     yield training().content
+
+
+def _rocpd() -> Iterator[bytes]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        yield rocprof_training().write_rocpd(Path(folder) / "run.db").read_bytes()
+
+
+def _rocprof_json() -> Iterator[bytes]:
+    yield json.dumps(rocprof_training().document_of_rocprof()).encode()
+
+
+def _rocprof_tables() -> Iterator[bytes]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        rocprof_training().write_csv(Path(folder))
+        for path in sorted(Path(folder).iterdir()):
+            yield path.read_bytes()
+
+
+def _profiles() -> Iterator[bytes]:
+    maker = xplane_maker.training()
+    yield maker.content
+    yield maker.written(metadata_last=True)
+    yield maker.for_viewers
 
 
 def _tables() -> Iterator[bytes]:
@@ -108,7 +137,11 @@ TARGETS: dict[str, Target] = {
     "report": Target(properties.a_report_is_safe, _traces, share=3),
     "gzip": Target(properties.salvage_is_safe_and_steady, _gzipped, as_text=False),
     "sqlite": Target(properties.a_file_is_safe(".sqlite"), _databases, as_text=False, share=2),
+    "xplane": Target(properties.a_profile_is_safe, _profiles, as_text=False, share=2),
     "csv": Target(properties.a_file_is_safe(".csv"), _tables),
+    "rocpd": Target(properties.a_file_is_safe(".db"), _rocpd, as_text=False),
+    "rocprof_json": Target(properties.salvage_is_safe_and_steady, _rocprof_json),
+    "rocprof_csv": Target(properties.a_file_is_safe("_kernel_trace.csv"), _rocprof_tables),
     "tables": Target(properties.statistics_tables_are_safe, _tables),
     "configurations": Target(properties.configurations_are_safe, _configurations),
     "rules": Target(properties.rules_are_safe, _rules),

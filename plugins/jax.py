@@ -2,7 +2,8 @@
 
 `--categorizer jax` or `categorizer="jax"`. A kernel belongs to the first list of which a key is
 part of its name, in upper and lower case as written; what no list knows is `Uncategorized Events`
-and counts as uncategorised in the coverage.
+and counts as uncategorised in the coverage. `jax-keys` has the same lists, and leaves the rest to
+the other rules, which know the names that XLA gives its fusions; traces of JAX get it unasked.
 
 The lists are the ones that people compare numbers with, so they are kept as they are. One key to
 know about: `FillBuffer`, under `Conv`, stands for the fills that precede convolutions on AMD GPUs
@@ -33,10 +34,13 @@ UNKNOWN: Final = "Uncategorized Events"
 
 @hookimpl
 def tracelens_rule_packs() -> list[RulePack]:
-    """The pack `jax`."""
-    rows = [(label, "|".join(map(re.escape, keys))) for label, keys in KEYS]
+    """The packs `jax` and `jax-keys`."""
     rules = [
-        Rule(label, pattern, number=number)
-        for number, (label, pattern) in enumerate([*rows, (UNKNOWN, ".*")], start=1)
+        Rule(label, "|".join(map(re.escape, keys)), number=number)
+        for number, (label, keys) in enumerate(KEYS, start=1)
     ]
-    return [RulePack("jax", tuple(rules), selectable=True)]
+    rest = Rule(UNKNOWN, ".*", number=len(rules) + 1)
+    return [
+        RulePack("jax", (*rules, rest), selectable=True),
+        RulePack("jax-keys", tuple(rules), selectable=True),
+    ]

@@ -33,6 +33,7 @@ _LIBRARY = re.compile(
     r"(not valid JSON at byte) [\d,]+ \((?:Expecting property name|Illegal trailing)[^()]*\)"
     r"|(gzip stream is damaged after) [\d,]+ bytes of text \((?:[^()]|\([^()]*\))*\)"
 )
+_FORMATS = re.compile(r"expected [^;]+ \([^()]+\)(?:, or [^;]+)+$")
 _WHY = re.compile(r"(not valid JSON at byte [\d,]+|is a damaged SQLite database) \([^()]*\)")
 #: In every report: it says how two columns differ.
 _ALWAYS = "An op category says what an operation is for"
@@ -83,7 +84,8 @@ def agrees(found: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 
 def portable(text: str) -> str:
-    """A message without what libraries say, and where they say damage begins."""
+    """A message without what libraries say, where they say damage begins, and all formats."""
+    text = _FORMATS.sub("expected …", text)
     text = _LIBRARY.sub(lambda found: f"{found[1] or found[2]} … (…)", text)
     return _WHY.sub(r"\1 (…)", text)
 

@@ -117,6 +117,8 @@ class RunMaker:
         """Write the tables of this process, with names as the given schema has them."""
         suffix = "_" + self.guid.replace("-", "_")
         connection.executescript(schema.replace("{{uuid}}", suffix).replace("{{guid}}", self.guid))
+        connection.execute("PRAGMA foreign_keys=OFF")
+        connection.execute("BEGIN")
         writer = _RocpdWriter(connection, suffix)
         writer.insert("info_node", id=1, hash=1, machine_id=self.machine)
         writer.insert("info_process", id=self.pid, nid=1, pid=self.pid, command="python run.py")
@@ -127,17 +129,17 @@ class RunMaker:
             kind, name = ("GPU", PRODUCT) if agent else ("CPU", "a CPU")
             names = {"type": kind, "name": name, "product_name": name}
             more = json.dumps(self._agent(agent))
-            writer.insert("info_agent", id=agent, nid=1, pid=1, extdata=more, **place, **names)
+            writer.insert(
+                "info_agent", id=agent, nid=1, pid=self.pid, extdata=more, **place, **names
+            )
         for record in self.records:
             writer.add(record, self.pid)
+        connection.execute("COMMIT")
 
     def write_rocpd(self, path: Path, *others: RunMaker, schema: str = SCHEMA) -> Path:
         connection = sqlite3.connect(path, isolation_level=None)
-        connection.execute("PRAGMA foreign_keys=OFF")
-        connection.execute("BEGIN")
         for number, run in enumerate((self, *others)):
             run.into(connection, schema if not number else _only_tables(schema))
-        connection.execute("COMMIT") if connection.in_transaction else None
         connection.close()
         return path
 
@@ -249,19 +251,19 @@ class RunMaker:
                 name = {"Kind": DISPATCH, "Kernel_Name": record.name}
                 row = {**name, **place, "Stream_Id": record.stream, **where, **times}
             elif record.domain == COPY:
-                source, target = (f"Agent {agent}" for agent in _ends_of_copy(record))
-                ends = {"Source_Agent_Id": source, "Destination_Agent_Id": target}
-                name = {"Kind": COPY, "Direction": record.name}
-                row = {**name, "Stream_Id": record.stream, **ends, **times}
+                origin, goal = (f"Agent {agent}" for agent in _ends_of_copy(record))
+                ends = {"Source_Agent_Id": origin, "Destination_Agent_Id": goal}
+                copied = {"Kind": COPY, "Direction": record.name}
+                row = {**copied, "Stream_Id": record.stream, **ends, **times}
             else:
-                name = {"Domain": record.domain, "Function": record.name}
-                row = {**name, "Process_Id": self.pid, **where, **times}
+                call = {"Domain": record.domain, "Function": record.name}
+                row = {**call, "Process_Id": self.pid, **where, **times}
             table = {DISPATCH: "kernel_trace", COPY: "memory_copy_trace"}.get(
                 record.domain, f"{_buffer_of(record.domain)}_trace"
             )
             tables.setdefault(table, []).append(row)
-        for kind, rows in tables.items():
-            with (folder / f"{prefix}{kind}.csv").open("w", newline="", encoding="utf-8") as file:
+        for title, rows in tables.items():
+            with (folder / f"{prefix}{title}.csv").open("w", newline="", encoding="utf-8") as file:
                 writer = csv.DictWriter(file, list(rows[0]), quoting=csv.QUOTE_NONNUMERIC)
                 writer.writeheader()
                 writer.writerows(rows)
@@ -308,27 +310,27 @@ class _RocpdWriter:
 
     def __init__(self, connection: sqlite3.Connection, suffix: str) -> None:
         self._connection, self._suffix = connection, suffix
-        self._columns: dict[str, list[tuple[str, int]]] = {}
+        self._columns: dict[str, dict[str, bool]] = {}  # whether each must be given
         self._ids: dict[tuple[str, object], int] = {}
 
     def insert(self, table: str, **values: object) -> int:
         name = f"rocpd_{table}{self._suffix}"
         if name not in self._columns:
             info = self._connection.execute(f"PRAGMA table_info(`{name}`)").fetchall()
-            self._columns[name] = [
-                (column, required) for _, column, _, required, default, _ in info if not default
-            ]
-        row = {c: 0 for c, required in self._columns[name] if required and c != "id"}
-        known = {column for column, _ in self._columns[name]}
-        row |= {c: value for c, value in values.items() if c in known or c == "extdata"}  # type: ignore[misc]
+            self._columns[name] = {
+                column: bool(required) and default is None and not key
+                for _, column, _, required, default, key in info
+            }
+        columns = self._columns[name]
+        row: dict[str, object] = {c: 0 for c, required in columns.items() if required}
+        row |= {column: value for column, value in values.items() if column in columns}
         names, marks = ", ".join(f'"{c}"' for c in row), ", ".join("?" * len(row))
         query = f"INSERT INTO `{name}` ({names}) VALUES ({marks})"  # noqa: S608  # names of ours
         return self._connection.execute(query, [*row.values()]).lastrowid or 0
 
-    def has(self, table: str) -> bool:
-        query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-        name = f"rocpd_{table}{self._suffix}"
-        return self._connection.execute(query, [name]).fetchone() is not None
+    def _columns_of(self, table: str) -> set[str]:
+        info = self._connection.execute(f"PRAGMA table_info(`rocpd_{table}{self._suffix}`)")
+        return {column for _, column, *_ in info}
 
     def once(self, table: str, column: str, text: str) -> int:
         """The id of a text in a table."""
@@ -339,7 +341,9 @@ class _RocpdWriter:
         return self._ids[table, text]
 
     def add(self, record: Record, pid: int) -> None:
-        category = ("info_category", "name") if self.has("info_category") else ("string", "string")
+        category = (
+            ("info_category", "name") if self._columns_of("info_category") else ("string", "string")
+        )
         is_mark = record.domain == MARKER
         event = self.insert(
             "event",
@@ -354,9 +358,7 @@ class _RocpdWriter:
             place |= {"agent_id": record.gpu + 1}
         if record.domain in (DISPATCH, COPY):
             place |= {"queue_id": record.queue, "stream_id": record.stream}
-        if self.has("track") and ("tid", 0) not in self._columns.get(
-            f"rocpd_region{self._suffix}", ()
-        ):
+        if "track_id" in self._columns_of("region"):
             key = ("track", tuple(place.items()))
             if key not in self._ids:
                 self._ids[key] = self.insert("track", **place)

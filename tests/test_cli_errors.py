@@ -39,7 +39,7 @@ def _merged_ranks(pids: tuple[int, int] = (10, 20)) -> bytes:
 
 
 def _jax() -> bytes:
-    meta = {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:0"}}
+    meta = {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:TPU:0"}}
     event = {"ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "name": "fusion.1"}
     return json.dumps({"displayTimeUnit": "ns", "traceEvents": [meta, event]}).encode()
 

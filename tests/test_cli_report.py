@@ -65,10 +65,9 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
 def test_arguments_that_name_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert report("empty") == 1
-    assert (
-        "empty: holds no .nsys-rep, .qdrep, .sqlite, .json or .json.gz file; name the folder"
-        in capsys.readouterr().err
-    )
+    error = capsys.readouterr().err
+    assert "empty: holds no .nsys-rep, " in error
+    assert " file; name the folder" in error
     assert report("none*.json") == 1
     assert "none*.json: no file matches; check the pattern" in capsys.readouterr().err
     assert report("absent.json") == 1

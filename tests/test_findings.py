@@ -36,7 +36,10 @@ FINDING = Finding(
     share_percent=50.0,
     confidence="high",
     confidence_reason="I know it",
-    where={"kernels": [Place("k", 5.0, 2)], "python_frames": [Place("", 1.5, 1)]},
+    where={
+        "kernels": [Place("k", 5.0, 2)],
+        "python_frames": [Place("", 1.5, 1), Place("b", 0.05, 1)],
+    },
     evidence=[Evidence("kernels", 2, "GPU events", "gpu_timeline")],
     advice="Do less.",
     documentation="mine.md",

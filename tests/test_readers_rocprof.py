@@ -21,6 +21,7 @@ from rocprof_maker import (
 )
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.cli import run
 from tracelens_ext.readers import read_trace
 from tracelens_ext.sheets.report import build_perf_report
 from tracelens_ext.trace import EventKind
@@ -42,9 +43,9 @@ forms = pytest.mark.parametrize("form", WRITE)
 
 @forms
 def test_tables_are_those_of_pytorch(form: str, tmp_path: Path) -> None:
-    run = training()
-    theirs = TreePerfAnalyzer(run.document(), use_kernel_name_categories=True)
-    ours = TreePerfAnalyzer(WRITE[form](run, tmp_path), use_kernel_name_categories=True)
+    made = training()
+    theirs = TreePerfAnalyzer(made.document(), use_kernel_name_categories=True)
+    ours = TreePerfAnalyzer(WRITE[form](made, tmp_path), use_kernel_name_categories=True)
     order = ["start_us", "kernel_name"]
     mine, other = (
         analyzer.get_df_kernels(launcher_detail=True).sort_values(order, ignore_index=True)
@@ -185,3 +186,32 @@ def test_sums_are_exact(form: str, tmp_path: Path) -> None:
         count, total = expected.get(record.name, (0, 0))
         expected[record.name] = (count + 1, total + record.end - record.start)
     assert sums(read(WRITE[form](run, tmp_path))) == expected
+
+
+def test_a_folder_of_tables_is_one_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training().write_csv(tmp_path / "run")
+    for command in (["kernels"], ["gaps"], ["report", "-o", str(tmp_path / "report.xlsx")]):
+        assert run([*command, str(tmp_path / "run")]) == 0
+        assert "gemm" in capsys.readouterr().out
+
+
+def test_a_table_beside_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    path = training().write_csv(tmp_path)
+    (tmp_path / "run_rccl_api_trace.csv").touch()
+    (tmp_path / "run_hsa_api_trace.csv").write_text("of,another,tool\n")
+    trace = read(path)
+    assert len(trace.gpu_rows) == 12
+    assert [note.split(",")[0] for note in trace.provenance.notes] == [
+        "run_hsa_api_trace.csv",
+        "run_rccl_api_trace.csv",
+    ]
+
+
+@forms
+def test_markers_alone_launch_nothing(form: str, tmp_path: Path) -> None:
+    run_ = RunMaker()
+    run_.range("step", 1, 100)
+    run_.kernel("k", 10, 5, correlation=1)
+    assert any("--hip-trace" in note for note in read(WRITE[form](run_, tmp_path)).provenance.notes)

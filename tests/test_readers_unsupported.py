@@ -77,11 +77,13 @@ def test_an_empty_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"name,duration\nk,1\n", b"nan", b"\x00\x01\x02", b"\x7fELF"])
 def test_not_json(data: bytes) -> None:
-    assert "is no trace of a known format; expected " in refused(data)
+    message = refused(data)
+    assert message.endswith(
+        "is no trace of a known format; see the formats that are read with: tracelens-ext formats"
+    )
 
 
 MEMBERS: dict[str, dict[str, Any]] = {
-    "rocprofv3's own JSON": {"rocprofiler-sdk-tool": [{"metadata": {}}]},
     "a PyTorch execution trace": {"schema": "1.0.1", "pid": 1, "nodes": []},
     "a speedscope file": {"$schema": "https://…", "shared": {"frames": []}, "profiles": []},
     "OpenTelemetry spans": {"resourceSpans": []},
@@ -92,6 +94,22 @@ MEMBERS: dict[str, dict[str, Any]] = {
 def test_json_of_other_tools_is_named(what: str) -> None:
     for source in (MEMBERS[what], json.dumps(MEMBERS[what]).encode()):
         assert f": is {what}" in refused(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "remedy"),
+    [
+        ("run.pftrace", "is a Perfetto trace", "rocprofv3 --output-format"),
+        ("snapshot.pickle", "is a pickle, such as a memory snapshot", "torch.profiler"),
+        ("snapshot.pickle.gz", "is a pickle", "export_chrome_trace"),
+    ],
+)
+def test_files_that_their_names_tell(tmp_path: Path, name: str, what: str, remedy: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"\x80\x04cos\nsystem\n(S'false'\ntR.")
+    message = refused(path)
+    assert f": {what}" in message
+    assert remedy in message
 
 
 def test_json_without_events() -> None:

@@ -39,7 +39,7 @@ OPERATION_WORDS = {
     *("GEMM", "CONV_fwd", "CONV_bwd", "NORM_fwd", "NORM_bwd", "SDPA_fwd", "SDPA_bwd", "RMSNorm"),
     *("RoPE_fwd", "RoPE_bwd", "GroupedGEMM_fwd", "GroupedGEMM_bwd", "MoE_fused", "MoE_unfused"),
     *("MoE_aux", "SSM_fwd", "SSM_bwd", "InferenceAttention", "CrossEntropy_fwd"),
-    *("CrossEntropy_bwd", "elementwise", "reduce", "triton", "multi_tensor_apply"),
+    *("CrossEntropy_bwd", "elementwise", "reduce", "triton", "multi_tensor_apply", "fusion"),
     *("record_param_comms", "other", "graph", "runtime"),
 }
 

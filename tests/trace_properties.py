@@ -15,6 +15,7 @@ from make_trace import rows_read
 from tracelens_ext.errors import TraceError, TracelensError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.kineto import reader as kineto
+from tracelens_ext.readers.rocprof import json_records
 from tracelens_ext.settings import reading_with
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def result_of(data: bytes, *, salvage: bool = False, slice_bytes: int | None = N
     with ExitStack() as stack:
         stack.enter_context(reading_with(salvage=salvage))
         if slice_bytes is not None:
-            stack.enter_context(mock.patch.object(kineto, "SLICE_BYTES", slice_bytes))
+            for reader in (kineto, json_records):
+                stack.enter_context(mock.patch.object(reader, "SLICE_BYTES", slice_bytes))
         try:
             trace = read_trace(io.BytesIO(data))
         except TraceError as error:
@@ -127,6 +129,12 @@ def a_file_is_safe(suffix: str) -> Callable[[bytes], None]:
         _load(data, suffix, lambda path: accounted_for(read_trace(path)))
 
     return check
+
+
+def a_profile_is_safe(data: bytes) -> None:
+    """A profile of JAX, whole or salvaged: a trace with all its tables, or one of our errors."""
+    result_of(data), result_of(data, salvage=True)
+    a_report_is_safe(data)
 
 
 def statistics_tables_are_safe(data: bytes) -> None:

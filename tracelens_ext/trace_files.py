@@ -33,29 +33,40 @@ def is_trace_name(name: str) -> bool:
 def trace_names(names: Iterable[str]) -> list[str]:
     """Those of the names of a folder's files that traces have, sorted.
 
-    A report of Nsight Systems is left out if its export is there too.
+    Of two files that hold the same one is left out: a report of Nsight Systems if its export is
+    there too, the JSON that JAX writes beside a profile.
     """
     from tracelens_ext.readers.nsys import NsysDatabaseReader, NsysReportReader
+    from tracelens_ext.readers.xplane import JaxJsonReader, XplaneReader
 
-    suffixes = trace_suffixes()
-    found = sorted(name for name in names if name.lower().endswith(suffixes))
-    exported = {_stem(n) for n in found if n.lower().endswith(NsysDatabaseReader.suffixes)}
-    return [
-        name
-        for name in found
-        if not name.lower().endswith(NsysReportReader.suffixes) or _stem(name) not in exported
-    ]
+    found = sorted(name for name in names if name.lower().endswith(trace_suffixes()))
+    same = ((NsysReportReader, NsysDatabaseReader), (JaxJsonReader, XplaneReader))
+    for left_out, taken in same:
+        stems = {stem for name in found if (stem := _stem(name, taken.suffixes))}
+        found = [name for name in found if _stem(name, left_out.suffixes) not in stems]
+    return found
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """The traces directly in a folder, sorted.
+    """The traces directly in a folder, sorted; then those of the profiles that JAX wrote below it.
 
     Files that this program wrote and databases of other programs are left out.
 
     Raises:
         OSError: it cannot be listed.
     """
-    return _without_others(folder / name for name in trace_names(os.listdir(folder)))  # noqa: PTH208
+    folders = [folder, *sorted(filter(Path.is_dir, folder.glob("plugins/profile/*")))]
+    return _without_others(
+        place / name
+        for place in folders
+        for name in trace_names(os.listdir(place))  # noqa: PTH208
+    )
+
+
+def only_trace(path: Path) -> Path:
+    """The trace in a folder that holds one; any other path as it is."""
+    traces = traces_in(path) if path.is_dir() else []
+    return traces[0] if len(traces) == 1 else path
 
 
 def is_pattern(text: str) -> bool:
@@ -96,5 +107,7 @@ def _is_other_database(path: Path) -> bool:
     return head.startswith(SQLITE_MAGIC) and not is_recognised(path, head)
 
 
-def _stem(name: str) -> str:
-    return os.path.splitext(name)[0]  # noqa: PTH122  # of URLs too
+def _stem(name: str, suffixes: tuple[str, ...]) -> str:
+    """What stands before the suffix of a file of a format; empty for one of another."""
+    ending = next((suffix for suffix in suffixes if name.lower().endswith(suffix)), "")
+    return name[: -len(ending)] if ending else ""

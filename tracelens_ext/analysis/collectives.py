@@ -19,6 +19,7 @@ import numpy as np
 
 from tracelens_ext.analysis.grouping import percent, texts
 from tracelens_ext.analysis.iterations import find_iterations
+from tracelens_ext.analysis.memoize import once_for_each
 from tracelens_ext.analysis.op_arguments import argument_values
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.nesting import ROOT, nearest_above
@@ -76,7 +77,7 @@ def collectives(work: GpuWork) -> pd.DataFrame:
         Columns as the sheet `coll_analysis`. What the metadata does not tell is empty or missing.
         Longest total first; no rows without communication.
     """
-    table = collectives_of(work, np.flatnonzero(work.is_communication))
+    table = communication_of(work)
     grouped = table.groupby(list(KEYS), sort=False, dropna=False)["time"]
     frame = grouped.agg(["count", "sum", "mean", "std", "min", "max"]).reset_index()
     frame = frame.sort_values("sum", ascending=False, kind="stable", ignore_index=True)
@@ -96,7 +97,7 @@ def collective_calls(work: GpuWork) -> pd.DataFrame:
     """
     chosen = np.flatnonzero(work.is_communication)
     chosen = chosen[np.argsort(work.start[chosen], kind="stable")]
-    table = collectives_of(work, chosen).drop(columns="time")
+    table = communication_of(work).drop(columns="time").loc[chosen].reset_index(drop=True)
     table.insert(0, "device", work.trace.device[chosen])
     table["Process Group Ranks"] = _text(work, "Process Group Ranks", _described_by(work, chosen))
     steps = find_iterations(work.tree)
@@ -112,17 +113,19 @@ def collective_calls(work: GpuWork) -> pd.DataFrame:
     return table
 
 
-def collectives_of(work: GpuWork, chosen: Int64Array) -> pd.DataFrame:
-    """The `KEYS` of some GPU events, and their `time` in µs; a row each."""
+@once_for_each
+def communication_of(work: GpuWork) -> pd.DataFrame:
+    """The `KEYS` of each communication kernel, and its `time` in µs, by the GPU event's index."""
     import pandas as pd
 
+    chosen = np.flatnonzero(work.is_communication)
     described = _described_by(work, chosen)
     keys: dict[str, object] = {name: _text(work, name, described) for name in _TEXTS}
     keys |= {name: _number(work, name, described) for name in _NUMBERS}
     named = np.array(keys["Collective name"], dtype=object)
     keys["Collective name"] = np.where(named == "", _annotated(work, chosen), named)
     keys["kernel_name"] = texts(work.name[chosen], work.trace.names)
-    table = pd.DataFrame({name: keys[name] for name in KEYS})
+    table = pd.DataFrame({name: keys[name] for name in KEYS}, index=chosen)
     table["time"] = work.duration[chosen] / NS_PER_US
     return table
 

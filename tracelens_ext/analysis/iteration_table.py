@@ -17,6 +17,7 @@ import numpy as np
 
 from tracelens_ext.analysis.busy_time import BusyTime
 from tracelens_ext.analysis.gpu_work import COMMUNICATION
+from tracelens_ext.analysis.group_search import outermost
 from tracelens_ext.analysis.iterations import (
     Iterations,
     find_iterations,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import BoolArray, Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, Trace
     from tracelens_ext.tree import CallTree
 
 #: An iteration is odd when it is this many median absolute deviations from the median …
@@ -151,7 +152,7 @@ def named_iterations(
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
     start, end = trace.ts[rows], trace.end_of(rows)
     order = np.lexsort((rows, -end, start, process))
-    order = order[_outermost(process[order], end[order])]
+    order = order[outermost(process[order], end[order])]
     rows = rows[order]
     iterations = iterations_of(tree, rows, list(range(len(rows))))
     labels = [trace.name_of(row) for row in rows.tolist()]
@@ -167,16 +168,6 @@ def _annotations(trace: Trace, pattern: UserPattern) -> Int64Array:
         if len(rows):
             return rows
     return np.empty(0, dtype=np.int64)
-
-
-def _outermost(process: Int64Array, end: Int64Array) -> BoolArray:
-    """Which ranges lie in no other of their process, given by process, start, descending end."""
-    keep: BoolArray = np.ones(len(process), dtype=bool)
-    for number in np.unique(process).tolist():
-        those = np.flatnonzero(process == number)
-        reach = np.maximum.accumulate(end[those])
-        keep[those[1:]] = end[those[1:]] > reach[:-1]
-    return keep
 
 
 def _block(
@@ -253,11 +244,7 @@ def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.D
             values = frame[column].to_numpy(dtype=np.float64)[those]
             # Times are whole ns: rounding must not make two equal ones differ.
             exact = np.round(values * NS_PER_MS)
-            away = np.abs(exact - np.median(exact))
-            mad = float(np.median(away))
-            least = max(ODD_BEYOND * mad, ODD_AT_LEAST * float(np.median(exact)))
-            least = max(least, wall) if column != "kernels" else least
-            odd = away > least if len(those) >= ODD_AMONG else away < 0
+            odd, mad = odd_among(exact, 0.0 if column == "kernels" else wall)
             for at in those[odd].tolist():
                 odd_in[at].append(column)
             rows.append(
@@ -276,6 +263,20 @@ def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.D
             )
     names = ["column", "device", "iterations", "mean", "std", "median", "mad", "min", "max", "odd"]
     return [", ".join(columns) for columns in odd_in], pd.DataFrame(rows, columns=names)
+
+
+def odd_among(values: Float64Array, least: float = 0.0) -> tuple[BoolArray, float]:
+    """Which of some values are odd, (k,), and their median absolute deviation.
+
+    Args:
+        values: times in whole ns, or counts, of whole iterations, (k,).
+        least: how far from the median an odd one is at least.
+    """
+    middle = float(np.median(values))
+    away = np.abs(values - middle)
+    mad = float(np.median(away))
+    odd: BoolArray = away > max(ODD_BEYOND * mad, ODD_AT_LEAST * middle, least)
+    return odd if len(values) >= ODD_AMONG else np.zeros(len(values), dtype=bool), mad
 
 
 def _notes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -21,15 +22,18 @@ def once_for_each(
 
     Args:
         find: a function of an object, which can be referred to weakly, and of further arguments,
-            which can be hashed. What it returns must not refer to that object: the two would keep
-            each other alive.
+            which can be hashed; one that is left out is the same as its default. What it returns
+            must not refer to that object: the two would keep each other alive.
     """
+    parameters = signature(find)
     found: WeakKeyDictionary[Subject, dict[Hashable, Finding]] = WeakKeyDictionary()
 
     @wraps(find)
     def remembered(subject: Subject, /, *further: Further.args, **named: Further.kwargs) -> Finding:
         of_subject = found.setdefault(subject, {})
-        key = (further, *named.items())
+        given = parameters.bind(subject, *further, **named)
+        given.apply_defaults()
+        key = tuple(given.arguments.values())[1:]
         if key not in of_subject:
             of_subject[key] = find(subject, *further, **named)
         return of_subject[key]

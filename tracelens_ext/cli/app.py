@@ -19,6 +19,7 @@ _NAMES = (
     "findings",
     "compare",
     "roofline",
+    "phases",
     "memory",
     "iterations",
     "tree",
@@ -28,12 +29,13 @@ _NAMES = (
     "fleet",
     "demo",
     "explain",
+    "formats",
     "nsys",
     "rules",
     "plugins",
     "cache",
 )
-_READ_NO_TRACES = frozenset({"demo", "explain"})
+_READ_NO_TRACES = frozenset({"demo", "explain", "formats"})
 _CLASSES = {"chart": "ChartCommand"}  # of commands whose help says more than typer's
 _SETTINGS: dict[str, Any] = {
     "add_completion": False,

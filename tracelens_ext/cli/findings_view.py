@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _FIRST = 3
 _LABEL = 12  # columns of the labels on the left
+_NAME = 64  # characters of the name of a place
 _WIDEST = 120  # longer lines are hard to read
 _SEE = (
     "In brackets: the sheet of the report (gap_… with --gaps) or the command that shows the number."
@@ -62,11 +63,15 @@ def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
     if bounds:
         yield "saves", ", ".join(bounds)
     yield "confidence", f"{finding.confidence}: {finding.confidence_reason}"
-    for label, text in place_texts(finding).items():
+    for label, text in place_texts(finding, _cut).items():
         yield label.removeprefix("python "), text
     for number, evidence in enumerate(finding.evidence):
         yield "" if number else "evidence", evidence_text(evidence)
     yield "more", finding.documentation
+
+
+def _cut(name: str) -> str:
+    return cut_middle(safe_text(name), _NAME)
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:

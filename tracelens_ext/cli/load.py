@@ -28,6 +28,7 @@ class AnalysisOptions:
     maps: Sequence[Path] = ()
     python_frames: bool = False
     without_packs: Sequence[str] = ()
+    capture: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.kernel_categories and (self.rules or self.categorizer or self.without_packs):
@@ -45,7 +46,7 @@ def analyze(
     """Read and analyse a trace.
 
     Args:
-        trace: its file.
+        trace: its file, or the folder that holds only this trace.
         options: how.
         tells_dropped: whether standard error has events that could not be used; a report has them.
 
@@ -57,7 +58,9 @@ def analyze(
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.settings import read_settings
+    from tracelens_ext.trace_files import only_trace
 
+    trace = only_trace(trace)
     with reading(trace) as progress:
         analyzer = TreePerfAnalyzer(
             trace,
@@ -68,6 +71,7 @@ def analyze(
             without_packs=options.without_packs,
             include_unlinked_kernels=options.unlinked_kernels,
             add_python_func=options.python_frames,
+            capture=options.capture,
             progress=progress,
             cache=chosen_cache(),
         )

@@ -76,6 +76,15 @@ UnlinkedKernels = Annotated[
         help="Whether GPU events whose launch is not in the trace count in the timeline.",
     ),
 ]
+Capture = Annotated[
+    Path | None,
+    typer.Option(
+        "--capture",
+        metavar="FILE_OR_FOLDER",
+        help="Traces in which the CUDA graphs were captured: tell what is in graph launches.",
+        show_default=False,
+    ),
+]
 DevicePeaks = Annotated[str | None, report_option("device_peaks")]
 MicroIdle = Annotated[float | None, report_option("micro_idle_thresh_us")]
 Total = Annotated[

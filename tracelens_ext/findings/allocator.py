@@ -25,6 +25,8 @@ _CALLS = re.compile(
 def _detect(inspection: Inspection) -> Finding | None:
     rows = inspection.host_rows(_CALLS, *LAUNCH_KINDS)
     claim = inspection.wall.claim_idle_during(rows)
+    if not inspection.is_worth(claim):
+        return None
     trace = inspection.work.trace
     return inspection.finding(
         DETECTOR.id,

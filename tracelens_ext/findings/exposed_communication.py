@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.collectives import collectives_of
+from tracelens_ext.analysis.collectives import communication_of
 from tracelens_ext.findings.finding import Evidence, Place
 from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.places import MOST_PLACES
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ def _detect(inspection: Inspection) -> Finding | None:
     communication = work.is_communication
     computation = ~(communication | work.is_copy)
     claim = inspection.wall.claim_events(communication, hiding=computation)
+    if not inspection.is_worth(claim):
+        return None
     total = float(work.duration[communication].sum())
     return inspection.finding(
         DETECTOR.id,
@@ -48,22 +51,20 @@ def _detect(inspection: Inspection) -> Finding | None:
 
 def _named(inspection: Inspection, claim: Claim) -> list[Place]:
     """The collectives with their groups, the largest first."""
-    described = collectives_of(inspection.work, claim.events)
-    described["ns"] = claim.event_ns
-    keys = [described[name].astype(str) for name in ("Collective name", "Process Group Name")]
-    sizes = described["Group size"].to_numpy()
-    names = [
-        name + (f", group {group}" if group else "") + ("" if np.isnan(n) else f" of {n:.0f}")
-        for name, group, n in zip(*keys, sizes.tolist(), strict=True)
-    ]
-    by_name = described.groupby(np.array(names, dtype=object), sort=False)["ns"].agg(
-        ["sum", "size"]
-    )
-    by_name = by_name.sort_values("sum", ascending=False, kind="stable").head(5)
+    keys = ["Collective name", "Process Group Name", "Group size"]
+    claimed = communication_of(inspection.work).loc[claim.events, keys].assign(ns=claim.event_ns)
+    sums = claimed.groupby(keys, sort=False, dropna=False)["ns"].agg(["sum", "size"])
+    largest = sums.sort_values("sum", ascending=False, kind="stable").head(MOST_PLACES)
     return [
-        Place(str(name), float(ns) / NS_PER_MS, int(count))
-        for name, ns, count in by_name.itertuples()
+        Place(_name(*group), float(ns) / NS_PER_MS, int(count))
+        for group, ns, count in largest.itertuples()
+        if group[0]
     ]
+
+
+def _name(collective: str, group: str, ranks: float) -> str:
+    name = f"{collective}, group {group}" if group else collective
+    return name if np.isnan(ranks) else f"{name} of {ranks:.0f}"
 
 
 DETECTOR = Detector("exposed-communication", _detect)

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 #: What saves less of the wall time is not worth anybody's attention, percent.
 LEAST_SHARE_PERCENT: Final = 1.0
+#: No tensor has as many elements; what a broken trace says beyond it is not believed.
+MOST_ELEMENTS: Final = 2**62
 NO_SHAPES: Final = (
-    "Operations have no shapes, so unfused attention, slow matrix products and chains of"
-    " memory-bound operations cannot be told: record with"
+    "Operations have no shapes, so slow matrix products and chains of memory-bound operations"
+    " cannot be told, and attention only by names: record with"
     " torch.profiler.profile(record_shapes=True)."
 )
 
@@ -80,10 +82,16 @@ class Inspection:
         """What holds of each row of the roofline, for the GPU events of each, (g,).
 
         Args:
-            values: one a row.
+            values: one a row; 0 in place of what no number of elements can be.
             otherwise: for GPU events that belong to none.
         """
-        return np.array([*values, otherwise], dtype=np.float64)[self.roofline.groups.of_gpu]
+        sane = [value if value < MOST_ELEMENTS else 0 for value in values]
+        return np.array([*sane, otherwise], dtype=np.float64)[self.roofline.groups.of_gpu]
+
+    @property
+    def is_of_pytorch(self) -> bool:
+        """Whether code of PyTorch helps; only profiles of JAX are surely of something else."""
+        return not self.work.trace.provenance.format.startswith("JAX")
 
     def note(self, sentence: str) -> None:
         """Say once what cannot be looked for."""
@@ -96,6 +104,10 @@ class Inspection:
         matching = trace.names_matching(pattern.match)
         rows: Int64Array = trace.rows_of(*kinds) if matching.any() else np.empty(0, np.int64)
         return rows[matching[trace.name[rows]]]
+
+    def is_worth(self, claim: Claim) -> bool:
+        """Whether a claim is large enough for anybody's attention; `finding` drops all others."""
+        return 100.0 * claim.saving_ns >= LEAST_SHARE_PERCENT * max(self.wall.total_ns, 1)
 
     def finding(
         self,
@@ -129,7 +141,7 @@ class Inspection:
         """
         saving = claim.saving_ns / NS_PER_MS
         share = 100.0 * claim.saving_ns / max(self.wall.total_ns, 1)
-        if share < LEAST_SHARE_PERCENT:
+        if not self.is_worth(claim):
             return None
         limited = self.wall.gpu_limited[claim.events]
         sure = float(claim.gap_ns.sum() + claim.event_ns[limited].sum()) / NS_PER_MS
@@ -151,7 +163,7 @@ class Inspection:
             evidence=list(evidence),
             advice=advice,
             documentation=f"docs/findings.md#{detector}",
-            snippet=snippet,
+            snippet=snippet if self.is_of_pytorch else "",
             saving_low_ms=min(sure, low_ms or sure)
             if low_ms is not None or host_bound > 0.01 * saving
             else None,
@@ -181,7 +193,7 @@ class Inspection:
             evidence=list(evidence),
             advice=advice,
             documentation=f"docs/findings.md#{detector}",
-            snippet=snippet,
+            snippet=snippet if self.is_of_pytorch else "",
         )
 
 

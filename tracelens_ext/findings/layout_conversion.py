@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Kernels of cuDNN, cuTENSOR, MIOpen and XLA that transpose and compute nothing.
 _TRANSPOSES: Final = re.compile(
-    r"(?:nchw|nhwc)\w*To\w*(?:nchw|nhwc)|(?:nchw|nhwc|cnhw)2(?:nchw|nhwc|cnhw)|batched_transpose_"
+    r"(?:nchw|nhwc)\w*To\w*(?:nchw|nhwc)|(?:nchw|nhwc|cnhw)2(?:nchw|nhwc|cnhw)|batched?_transpose_"
     r"|tensorTransformGeneric|genericTranspose|permutationKernel"
     r"|^(?:void )?(?:\w+::)*(?:loop_|input_|wrapped_)?transpose_?"
     r"(?:kernel|fusion|packed|\d*(?:$|\W))",
@@ -82,7 +82,7 @@ def copies_in_another_order(inspection: Inspection) -> BoolArray:
     trace, tree = work.trace, work.tree
     op = tree.cpu_op_of_gpu
     copies = (op >= 0) & trace.names_matching(_COPIES.match)[trace.name[op]]
-    copies &= ~trace.names_matching(_ACROSS_LINK.match)[work.name] & ~tree.by_graph
+    copies &= ~trace.names_matching(_ACROSS_LINK.match)[work.name] & ~tree.by_opaque_graph
     asked = trace.names_matching(_ASK_FOR_ORDER.match)
     result = inspection.by_operation([_reorders(r.operation) for r in inspection.roofline.rows]) > 0
     result &= copies
@@ -98,8 +98,10 @@ def _reorders(op: Operation) -> bool:
     if op.plain_name != "copy_" or len(op.tensors) < 2:
         return False
     to, source = op.tensors[:2]
-    if to.dims != source.dims or to.kind != source.kind or not (to.strides and source.strides):
+    if to.dims != source.dims or to.kind != source.kind:
         return False
+    if any(len(tensor.strides) != len(tensor.dims) for tensor in (to, source)):
+        return False  # not recorded
     return _is_dense(to) and 0 not in source.strides and _order(to) != _order(source)
 
 

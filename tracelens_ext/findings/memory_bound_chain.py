@@ -19,23 +19,25 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.table import Judged
-    from tracelens_ext.trace import BoolArray, Int64Array
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 
+#: Families that a loop or a model applies to one tensor after the other, rarely twice to the same.
+_ONCE: Final = frozenset({"Normalization", "Softmax", "Concatenation", "Reduce_fwd"})
 #: What a compiler fuses into one pass. Fills and random numbers read nothing; casts and copies
 #: into another layout are findings of their own.
-_FAMILIES: Final = frozenset(
-    {"UnaryElementwise", "BinaryElementwise", "Normalization", "Concatenation", "Reduce_fwd"}
-)
+_FAMILIES: Final = _ONCE | {"UnaryElementwise", "BinaryElementwise"}
 _DROPOUT: Final = frozenset({"native_dropout", "native_dropout_backward", "_fused_dropout"})
 #: A smaller tensor is read and written in less time than a launch takes: then bytes do not matter.
 _LARGE_BYTES: Final = 4 << 20
+#: Passes for each tensor of loops over tensors: moving averages, norms and scaling of gradients.
+_REPEATS_WITHIN: Final = 4
 
 
 def _detect(inspection: Inspection) -> Finding | None:
     if not inspection.has_shapes:
         return None
     work, rows = inspection.work, inspection.roofline.rows
-    free = inspection.wall.free & ~in_optimizer_step(inspection)
+    free = inspection.wall.free & work.is_kernel & ~in_optimizer_step(inspection)
     chain, passes = _find_chains(inspection, free)
     member = chain != NONE
     ns = work.duration[member]
@@ -104,8 +106,7 @@ def _find_chains(inspection: Inspection, free: BoolArray) -> tuple[Int64Array, I
     joins = np.zeros(len(passing), dtype=bool)
     now, before = passing[1:], passing[:-1]
     joins[1:] = (size[now] > 0) & (size[now] == size[before]) & (stream[now] == stream[before])
-    joins[1:] &= (once[now] != once[before]) | (once[now] == 0)
-    chain = np.cumsum(~joins) - 1
+    chain = _without_repeats(np.cumsum(~joins) - 1, once[passing])
     long = np.bincount(chain)[chain] > 1 if len(chain) else joins
     of_pass = np.full(int(number[-1]) + 1, NONE)
     of_pass[number[passing[long]]] = np.unique(chain[long], return_inverse=True)[1]
@@ -113,6 +114,23 @@ def _find_chains(inspection: Inspection, free: BoolArray) -> tuple[Int64Array, I
     result[order], passes[order] = of_pass[number], number
     result[~free] = NONE
     return result, passes
+
+
+def _without_repeats(chain: Int64Array, once: Float64Array) -> Int64Array:
+    """Chains cut where operations come again that go over each tensor once.
+
+    Args:
+        chain: of each pass, ascending, (p,).
+        once: the operation if it is such a one, else 0, (p,).
+    """
+    cut = np.append(True, chain[1:] != chain[:-1])[: len(chain)]
+    place = np.arange(len(chain))
+    for lag in range(1, _REPEATS_WITHIN + 1):
+        again = np.zeros(len(chain), dtype=bool)
+        again[lag:] = (once[lag:] == once[:-lag]) & (once[lag:] > 0) & (chain[lag:] == chain[:-lag])
+        since = place - np.maximum.accumulate(np.where(again, -1, place)) - 1
+        cut |= again & (since % lag == 0)
+    return np.cumsum(cut) - 1
 
 
 def _size(row: Judged) -> int:
@@ -141,13 +159,13 @@ def _is_vector(row: Judged) -> bool:
 
 
 def _once_a_tensor(row: Judged) -> str:
-    """The name of an operation that, when it follows itself, goes over the next tensor.
+    """The name of an operation that, when it comes again soon, goes over another tensor.
 
-    Gradients are scaled, or their norms taken, one after the other, and many have the same size;
-    what computes a new tensor may well be a step on from the one before.
+    Gradients are scaled, keys and values joined, queries and keys normalised one after the other,
+    and have the same size; what else computes a new tensor may well continue the one before.
     """
-    is_reduction = row.cost is not None and row.cost.family == "Reduce_fwd"
-    return row.operation.name if row.operation.in_place or is_reduction else ""
+    many = row.cost is not None and row.cost.family in _ONCE
+    return row.operation.name if row.operation.in_place or many else ""
 
 
 def _shape(row: Judged) -> str:

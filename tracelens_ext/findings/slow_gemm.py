@@ -27,8 +27,8 @@ _REACHED, _REACHED_AMD = 0.6, 0.5
 _WARP_OF_AMD: Final = 64
 #: The same of the memory bandwidth.
 _MEMORY_SHARE: Final = 0.7
-#: A product takes at least this long, however small: start, one way through K, end.
-_LEAST_NS: Final = 5_000
+#: What a product takes besides, however small: start, the first loads, the last stores.
+_FIXED_NS: Final = 5_000
 #: Rows and columns of a tile of the result, and the depth below which splitting K gains nothing.
 _TILE, _LEAST_TILE, _DEPTH = 128, 16, 1024
 #: Less than this times what is reached is within what tiles, clocks and neighbours explain.
@@ -66,7 +66,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     slow = np.flatnonzero(share)
     claim = wall.claim_events(share > 0, share)
     row_of = roofline.groups.of_gpu[claim.events]
-    reasons = ranked(row_of, [row.why_slow for row in rows], claim.event_ns)
+    reasons = ranked(row_of, [*map(_reason, rows, peaks)], claim.event_ns)
     _, first = np.unique(inspection.launchers.of_gpu[slow], return_index=True)
     flops = inspection.by_operation([float(row.cost.flops) if row.cost else 0.0 for row in rows])
     total = float(work.duration[slow].sum())
@@ -107,9 +107,7 @@ def _reached_ns(row: Judged, peaks: DevicePeaks) -> float:
     b, m, n, k = product_sizes(row.cost)
     if not b * m * n * k:
         return 0.0
-    rate = row.peak
-    if row.cost.data_type == "fp32" and "fp32" not in peaks.matrix:
-        rate = peaks.matrix.get("tf32", rate)
+    rate = peaks.matrix["tf32"] if _could_be_tf32(row, peaks) else row.peak
     share = _REACHED_AMD if peaks.warp == _WARP_OF_AMD else _REACHED
     units = peaks.units or 1
     tiles, tile_flops = b, 2
@@ -117,7 +115,19 @@ def _reached_ns(row: Judged, peaks: DevicePeaks) -> float:
         tiles *= -(-size // most)
         tile_flops *= min(most, -(-size // _LEAST_TILE) * _LEAST_TILE)
     compute = -(-tiles // units) * units * tile_flops / (rate * 1e3 * share)
-    return max(compute, row.cost.bytes / (peaks.memory * _MEMORY_SHARE), _LEAST_NS)
+    return _FIXED_NS + max(compute, row.cost.bytes / (peaks.memory * _MEMORY_SHARE))
+
+
+def _could_be_tf32(row: Judged, peaks: DevicePeaks) -> bool:
+    """Whether a product computes in single precision on a GPU whose matrix units have TF32 only."""
+    single = row.cost is not None and row.cost.data_type == "fp32"
+    return single and "fp32" not in peaks.matrix and "tf32" in peaks.matrix
+
+
+def _reason(row: Judged, peaks: DevicePeaks | None) -> str:
+    """Why a product is slow, as far as it shows."""
+    tf32 = peaks is not None and _could_be_tf32(row, peaks)
+    return row.why_slow or ("single precision without TF32" if tf32 else "")
 
 
 def _advice(reasons: Iterable[str]) -> Iterator[str]:

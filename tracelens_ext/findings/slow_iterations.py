@@ -11,7 +11,9 @@ from tracelens_ext.analysis.iteration_table import (
     ODD_BEYOND,
     iteration_table,
     named_iterations,
+    odd_among,
 )
+from tracelens_ext.analysis.iterations import find_iterations
 from tracelens_ext.findings.finding import Evidence, Place
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.wall_time import Claim
@@ -32,6 +34,10 @@ _NOT_PARTS = ("iteration", "process", "device", "start_ms", _WALL, "kernels", "w
 
 def _detect(inspection: Inspection) -> Finding | None:
     work, wall = inspection.work, inspection.wall
+    steps = find_iterations(work.tree)
+    lengths = (steps.end - steps.start)[steps.whole].astype(np.float64)
+    if not (len(lengths) and odd_among(lengths)[0].any()):
+        return None
     frame = iteration_table(work).frame
     whole = frame[frame["whole"]]
     is_odd = np.array([_WALL in odd.split(", ") for odd in whole["odd"]], dtype=bool)

@@ -9,15 +9,19 @@ import numpy as np
 from tracelens_ext.text import NO_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
 
-    from tracelens_ext.findings.finding import Evidence, Finding, Findings, Place
+    from tracelens_ext.findings.finding import Evidence, Finding, Findings
 
 NOTHING: Final = "Nothing that was looked for would save more than 1 % of the wall time."
 _TEXTS: Final = (
     *("finding", "title", "confidence", "confidence_reason", "largest_place", "where", "evidence"),
     *("see", "advice", "snippet", "documentation"),
 )
+#: The share of a saving below which a place is not named in texts.
+_LEAST_PLACE: Final = 0.02
 #: Kinds of places, the one that tells most of what to change first.
 _MOST_TELLING: Final = ("python_frames", "collectives", "operations", "kernels", "modules")
 
@@ -83,17 +87,23 @@ def largest_place(finding: Finding) -> str:
     return (found[0].name or NO_NAME) if found else ""
 
 
-def place_texts(finding: Finding) -> dict[str, str]:
-    """The places of each kind in words, the largest first."""
-    return {
-        kind.replace("_", " "): "; ".join(map(_place_text, places))
+def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, str]:
+    """The places of each kind in words, the largest first; those with next to nothing left out.
+
+    Args:
+        finding: the finding.
+        cut: makes a name shorter.
+    """
+    least = _LEAST_PLACE * finding.saving_ms
+    told = {
+        kind: [
+            f"{cut(place.name) or NO_NAME} {place.saving_ms:,.1f} ms (×{place.count:,})"
+            for place in places
+            if place.saving_ms >= least
+        ]
         for kind, places in finding.where.items()
-        if places
     }
-
-
-def _place_text(place: Place) -> str:
-    return f"{place.name or NO_NAME} {place.saving_ms:,.1f} ms (×{place.count:,})"
+    return {kind.replace("_", " "): "; ".join(texts) for kind, texts in told.items() if texts}
 
 
 def evidence_text(evidence: Evidence) -> str:

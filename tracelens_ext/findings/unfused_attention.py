@@ -7,6 +7,7 @@ around each softmax by sizes: the products near it that make or take as many sco
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.inspection import MOST_ELEMENTS, Detector
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.trace import NONE, NS_PER_MS
@@ -42,6 +43,14 @@ _LEAST_NS: Final = 5_000
 _WINDOW: Final = 16
 #: Batch and heads, queries, keys; a softmax over fewer is a classifier's or a router's.
 _LEAST_DIMS: Final = 3
+#: Sizes of operations without recorded shapes: all the same. Then names make the chain, of batched
+#: products and what is usual between them; anything else without shapes closes it.
+_NOT_RECORDED, _CLOSES = 1, -1
+_BATCHED: Final = re.compile(r"aten::(?:bmm|baddbmm_?)$")
+_BETWEEN: Final = re.compile(
+    r"aten::(?:(?:add|sub|mul|div|masked_fill|where|clone|copy|native_dropout)_?|_?to_copy"
+    r"|native_dropout_backward)$"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +63,10 @@ class _Chains:
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    if not inspection.has_shapes:
-        return None
+    shaped = inspection.has_shapes
     work, wall, rows = inspection.work, inspection.wall, inspection.roofline.rows
+    if not any(_scores(row) > 0 for row in rows):
+        return None
     chains = _find_chains(inspection)
     free = (chains.of_gpu != NONE) & wall.free
     chain, count = chains.of_gpu[free], len(chains.softmax)
@@ -71,7 +81,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         "×".join(map(str, row.operation.tensors[0].dims)) if row.operation.tensors else ""
         for row in rows
     ]
-    known = all(row.peak for row in rows if row.cost is not None and row.cost.family == "GEMM")
+    known = shaped and all(row.peak for row in rows if row.cost and row.cost.family == "GEMM")
     return inspection.finding(
         DETECTOR.id,
         claim,
@@ -90,7 +100,7 @@ def _detect(inspection: Inspection) -> Finding | None:
             f" {_MEMORY_SHARE:.0%} of the memory bandwidth; one half as fast saves"
             f" {low_ms:,.1f} ms. It cannot return the weights of attention"
             if known
-            else "the peaks of this GPU are not known, so its matrix products are taken to stay"
+            else "shapes, or the peaks of this GPU, are not known, so products are taken to stay"
         ),
         evidence=[
             Evidence("chains of matrix products and softmax", count, "chains", "roofline"),
@@ -113,7 +123,8 @@ def _find_chains(inspection: Inspection) -> _Chains:
     scores = _column(map(_scores, rows))[row]
     backward = _column(map(_is_backward, rows)) > 0
     softmax = np.flatnonzero((scores > 0) & np.append(True, call[1:] != call[:-1]))
-    sizes = np.array([*map(_score_sizes, rows), (0, 0, 0)], dtype=np.int64)[row]
+    of_products = [_score_sizes(each) for each in rows]
+    sizes = np.stack([_column(each[i] for each in of_products) for i in range(3)], axis=1)[row]
     search = _Search(softmax, backward[row[softmax]], scores, sizes, stream, call)
     (before, first), (after, last) = search.products(-1), search.products(1)
     whole = np.flatnonzero((before[:, 0] != NONE) & (after[:, 0] != NONE))
@@ -141,7 +152,7 @@ class _Search:
     Attributes:
         softmax: where they are, (s,).
         backward: whether each is that of a backward pass, (s,).
-        scores: elements of the softmax that each GPU event is of, 0 for none, (g,).
+        scores: of each GPU event what `_scores` says, (g,).
         sizes: elements of what products take and make, (g, 3).
         stream: of each, (g,).
         call: the launcher of each, (g,).
@@ -158,6 +169,7 @@ class _Search:
         """The nearest products on one side, `NONE` for none, (s, 2), and where they end, (s,)."""
         at, most = self.softmax, np.where(self.backward, 2, 1)
         wanted = self.scores[at][:, None]
+        shapeless = self.scores[at] == _NOT_RECORDED
         found, edge = np.full((len(at), 2), NONE), at.copy()
         number = np.zeros(len(at), dtype=np.int64)
         near = np.ones(len(at), dtype=bool)
@@ -166,7 +178,8 @@ class _Search:
             near &= (there >= 0) & (there < len(self.call))
             there = np.where(near, there, at)
             near &= self.stream[there] == self.stream[at]
-            near &= (self.scores[there] == 0) | (self.call[there] == self.call[at])
+            closes = (self.scores[there] > 0) | ((self.scores[there] < 0) & shapeless)
+            near &= ~closes | (self.call[there] == self.call[at])
             product = near & (self.sizes[there] == wanted).any(axis=1)
             same = product & (self.call[there] == self.call[edge])  # another kernel of it
             new = np.flatnonzero(product & ~same & (number < most))
@@ -178,14 +191,21 @@ class _Search:
 
 
 def _scores(row: Judged) -> int:
-    """Elements of what a softmax over keys goes over; 0 for other operations."""
+    """Elements of what a softmax over keys goes over; 0, or `_CLOSES`, for other operations."""
     name, tensors = row.operation.name.lower(), row.operation.tensors
     is_softmax = "softmax" in name and "log_softmax" not in name
-    return tensors[0].elements if is_softmax and len(tensors[0].dims) >= _LEAST_DIMS else 0
+    if not row.operation.types:
+        known = _BATCHED.match(name) or _BETWEEN.match(name)
+        return _NOT_RECORDED if is_softmax else 0 if known else _CLOSES
+    if not is_softmax:
+        return 0
+    return tensors[0].elements if tensors and len(tensors[0].dims) >= _LEAST_DIMS else 0
 
 
 def _score_sizes(row: Judged) -> tuple[int, int, int]:
     """Elements of the result of a matrix product and of its operands; 0 for others."""
+    if not row.operation.types and _BATCHED.match(row.operation.name):
+        return _NOT_RECORDED, 0, 0
     if row.cost is None or row.cost.family != "GEMM":
         return 0, 0, 0
     b, m, n, k = product_sizes(row.cost)
@@ -194,6 +214,8 @@ def _score_sizes(row: Judged) -> tuple[int, int, int]:
 
 def _passes_over(row: Judged) -> int:
     """Elements of the largest tensor of an operation that is no product; 0 for others."""
+    if not row.operation.types:
+        return _NOT_RECORDED
     if row.cost is not None and row.cost.engine != "vector":
         return 0
     return max((tensor.elements for tensor in row.operation.tensors), default=0)
@@ -210,11 +232,11 @@ def _fused_ns(roofline: Roofline, chains: _Chains) -> Float64Array:
 def _fused(roofline: Roofline, softmax: int, products: list[int]) -> float:
     """What a fused kernel needs; without known peaks the time of the products, which stay."""
     rows = roofline.rows
-    scores = rows[softmax].operation.tensors[0]
     judged = [rows[product] for product in products if product != NONE]
     peaks = roofline.peaks.get(int(roofline.groups.device[softmax]))
     if peaks is None or not all(row.peak for row in judged):
         return sum(row.gpu_ns / row.count for row in judged)
+    scores = rows[softmax].operation.tensors[0]
     flops = _BACKWARD_FLOPS if _is_backward(rows[softmax]) else 1.0
     flops *= math.prod(-(-n // _TILE) * _TILE / max(n, 1) for n in scores.dims[-2:])
     compute = sum(row.cost.flops / (row.peak * 1e3) for row in judged if row.cost and row.peak)
@@ -228,7 +250,7 @@ def _is_backward(row: Judged) -> bool:
 
 def _column(values: Iterable[int]) -> Int64Array:
     """A value for each row of the roofline, and 0 for GPU events that belong to none."""
-    return np.array([*values, 0], dtype=np.int64)
+    return np.array([*(v if v < MOST_ELEMENTS else 0 for v in values), 0], dtype=np.int64)
 
 
 DETECTOR = Detector("unfused-attention", _detect)

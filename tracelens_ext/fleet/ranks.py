@@ -12,7 +12,7 @@ METADATA, NAME, ORDER = "metadata", "name", "order"
 _SAID = re.compile(r"rank[ _.-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 #: A number at the end of a file's name; longer ones are times and processes.
 _LAST = re.compile(
-    r"(?:^|[_.-])(\d{1,5})(?:\.pt)?(?:\.trace)?\.[a-z]+(?:-rep)?(?:\.gz)?$", re.IGNORECASE
+    r"(?:^|[_.-])(\d{1,5})(?:\.pt)?(?:\.trace|\.xplane)?\.[a-z]+(?:-rep)?(?:\.gz)?$", re.IGNORECASE
 )
 _MOST_RANKS = 10**7
 

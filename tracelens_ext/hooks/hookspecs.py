@@ -211,11 +211,13 @@ class Reader:
         suffixes: how the names of such files end. Folders and patterns take files with these names
             for traces. None for a suffix that other files have too, such as `.csv`.
         how_to_record: how such a file is made, in a line.
+        extra: the extra of this distribution that it needs; empty for none.
     """
 
     name: str = ""
     suffixes: tuple[str, ...] = ()
     how_to_record: str = ""
+    extra: str = ""
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """Whether a file is of this format.

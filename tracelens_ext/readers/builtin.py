@@ -13,13 +13,16 @@ def tracelens_readers() -> list[Reader]:
     from tracelens_ext.readers.kineto import KinetoReader
     from tracelens_ext.readers.nsys import NsysDatabaseReader, NsysReportReader, NsysTableReader
     from tracelens_ext.readers.rocprof import RocpdReader, RocprofJsonReader, RocprofTableReader
+    from tracelens_ext.readers.xplane import JaxJsonReader, XplaneReader
 
     return [
+        NsysReportReader(),
         RocpdReader(),
         RocprofJsonReader(),
         RocprofTableReader(),
-        NsysReportReader(),
         NsysDatabaseReader(),
         NsysTableReader(),
+        XplaneReader(),
+        JaxJsonReader(),
         KinetoReader(),
     ]

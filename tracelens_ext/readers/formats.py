@@ -144,17 +144,11 @@ def _as_trace(found: Mapping[str, object] | Trace, path: str) -> Trace:
 def _unknown(source: ByteSource, head: bytes, readers: list[Offered[Reader]]) -> TraceFormatError:
     from tracelens_ext.readers.nsys import NsysDatabaseReader
 
-    if head.startswith(SQLITE_MAGIC):
-        NsysDatabaseReader().read_source(source)  # says which tables the database has
     if not readers:
         return TraceFormatError(source.path, "has no reader", "install tracelens-ext again")
-    formats = [
-        f"{each.item.name} ({', '.join(suffixes)})"
-        if (suffixes := suffixes_of(each.item))
-        else each.item.name
-        for each in readers
-    ]
-    return unsupported.refuse_bytes(source.path, head, formats)
+    if head.startswith(SQLITE_MAGIC):
+        NsysDatabaseReader().read_source(source)  # says which tables the database has
+    return unsupported.refuse_bytes(source.path, head)
 
 
 def _check(reader: object) -> None:

@@ -10,7 +10,7 @@ from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from tracelens_ext.trace import Trace
 
@@ -32,6 +32,19 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"PAR1", "a Parquet file", ""),
     (b"<", "HTML or XML", ""),
 )
+#: How the name of a file ends → what it is, and what to do.
+_SUFFIXES = (
+    (
+        (".pftrace", ".perfetto-trace"),
+        "a Perfetto trace",
+        "record with `rocprofv3 --output-format rocpd` (or json, csv), or as JSON",
+    ),
+    (
+        (".pickle", ".pkl"),
+        "a pickle, such as a memory snapshot of PyTorch; none is ever opened",
+        "record a trace with torch.profiler and export_chrome_trace()",
+    ),
+)
 _LONGEST_NAME = 60
 _RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
 
@@ -40,7 +53,6 @@ _MOST_DEVICES = 128
 
 #: A top-level member that only one tool writes → the tool.
 _MEMBERS = {
-    "rocprofiler-sdk-tool": "rocprofv3's own JSON",
     "nodes": "a PyTorch execution trace (ExecutionTraceObserver)",
     "otherData": "a Chrome trace of another tool",
     "shared": "a speedscope file",
@@ -62,16 +74,19 @@ def encoding_of(head: bytes) -> str | None:
     return None
 
 
-def refuse_bytes(path: str, head: bytes, formats: Sequence[str]) -> TraceFormatError:
+def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
     """The error for a file that no reader recognises."""
     text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
     if not text:
         return TraceFormatError(path, "is empty", "record the trace again")
     if encoding := encoding_of(head):
         return TraceFormatError(path, f"is {encoding} text", "save it as UTF-8")
+    for suffixes, what, remedy in _SUFFIXES:
+        if path.lower().removesuffix(".gz").endswith(suffixes):
+            return TraceFormatError(path, f"is {what}", remedy)
     if head[_TAR_PLACE].startswith(b"ustar"):
         return TraceFormatError(path, "is a tar archive, not a trace", f"{_UNPACK} (`tar -xf`)")
-    expected = "expected " + ", or ".join(formats)
+    expected = "see the formats that are read with: tracelens-ext formats"
     for magic, what, remedy in _MAGIC:
         if text.startswith(magic):
             return TraceFormatError(path, f"is {what}, not a trace", remedy or expected)
@@ -114,8 +129,8 @@ def refuse_trace(trace: Trace) -> None:
     if any(name.startswith(("/device:", "/host:")) for name in processes):
         raise TraceFormatError(
             path,
-            "is a JAX/XLA trace, which is not supported yet",
-            "record PyTorch programs with torch.profiler; open this one in Perfetto or XProf",
+            "is a JAX/XLA trace, and no event in it is known to be of a GPU or of its host",
+            "give the file that JAX wrote itself, of a run on a GPU",
         )
     kinds = sorted({c for c in trace.categories if c})
     listed = ", ".join(map(_in_a_line, kinds[:5]))

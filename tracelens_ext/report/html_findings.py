@@ -44,10 +44,13 @@ class FindingCard:
 def finding_cards(
     sheets: Mapping[str, pd.DataFrame], answers: Sequence[Answer]
 ) -> dict[str, object]:
-    """What the page's template needs of the findings: a heading, cards, how many more there are."""
+    """What the page's template needs of the findings: a heading, cards, how many more there are.
+
+    Nothing without the sheet.
+    """
     answer = next((each for each in answers if each.sheet == _SHEET), None)
     if answer is None:
-        return {"findings_heading": "", "findings": [], "more_findings": 0}
+        return {}
     rows = sheets[_SHEET].to_dict("records")
     cards = [
         FindingCard(

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 #: The modules of this package that have a dictionary `MODELS`.
 _FAMILIES = (
-    *("gemm", "convolution", "attention", "elementwise", "normalization", "reduction"),
+    *("hlo", "gemm", "convolution", "attention", "elementwise", "normalization", "reduction"),
+    *("serving", "quantized"),
     *("movement", "pooling", "optimizer", "fourier", "compiled"),
 )
 

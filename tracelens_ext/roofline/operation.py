@@ -8,9 +8,14 @@ import math
 import re
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-#: Bytes of an element, by the type's name in PyTorch's traces.
+if TYPE_CHECKING:
+    from tracelens_ext.analysis.serving.annotations import Batch
+
+from tracelens_ext.readers.xplane.shapes import TYPE_BITS
+
+#: Bytes of an element, by the type's name in PyTorch's traces and in XLA's programs.
 ELEMENT_BYTES: Final = {
     **dict.fromkeys(("bool", "unsigned char", "signed char", "char", "uint8_t", "int8_t"), 1),
     **dict.fromkeys(("short", "short int", "unsigned short"), 2),
@@ -25,6 +30,7 @@ ELEMENT_BYTES: Final = {
     "c10::qint8": 1,
     "c10::quint8": 1,
     "c10::qint32": 4,
+    **{kind: max(bits // 8, 1) for kind, bits in TYPE_BITS.items()},
 }
 #: PyTorch's numbers of scalar types (c10/core/ScalarType.h), as `Concrete Inputs` hold a `dtype`.
 SCALAR_TYPES: Final = {
@@ -55,6 +61,12 @@ SHORT_TYPES: Final = {
     "c10::complex<float>": "complex64",
     "c10::complex<double>": "complex128",
     "c10::Float4_e2m1fn_x2": "fp4",
+    "f16": "fp16",
+    "f32": "fp32",
+    "f64": "fp64",
+    "c64": "complex64",
+    "c128": "complex128",
+    "f4e2m1fn": "fp4",
     "bool": "bool",
     **dict.fromkeys(("signed char", "char", "int8_t", "c10::qint8"), "int8"),
     **dict.fromkeys(("unsigned char", "uint8_t", "c10::quint8"), "uint8"),
@@ -76,7 +88,7 @@ class NoModelError(Exception):
 
 def short_type(kind: str) -> str:
     """`bf16` for `c10::BFloat16`, and so on."""
-    return "fp8" if "Float8" in kind else SHORT_TYPES.get(kind, kind)
+    return "fp8" if "Float8" in kind or kind.startswith("f8") else SHORT_TYPES.get(kind, kind)
 
 
 def type_class(kind: str) -> int:
@@ -179,6 +191,8 @@ class Operation:
         strides: of each argument, as `dims`.
         concrete: numbers, flags and lists as text; empty for tensors.
         kernels: the names of the GPU events that its calls launched.
+        batch: what the step of a serving engine that its calls are part of computes; None for
+            those whose model needs none (`roofline/serving.py` lists the others).
     """
 
     name: str
@@ -187,6 +201,7 @@ class Operation:
     strides: tuple[object, ...] = ()
     concrete: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
+    batch: Batch | None = None
 
     @classmethod
     def from_json(
@@ -200,6 +215,18 @@ class Operation:
     def plain_name(self) -> str:
         """Its name without the library's."""
         return self.name.rpartition("::")[2]
+
+    @cached_property
+    def attributes(self) -> dict[str, str]:
+        """What the HLO says of an instruction, such as `opcode`; empty for other operations."""
+        found = dict(text.split("=", 1) for text in self.concrete if "=" in text)
+        return found if "opcode" in found else {}
+
+    @property
+    def model_name(self) -> str:
+        """The name that models go by: its own, `hlo::fusion` and so on for an instruction."""
+        opcode = self.attributes.get("opcode")
+        return f"hlo::{opcode}" if opcode else self.name
 
     @property
     def in_place(self) -> bool:

@@ -128,11 +128,15 @@ def judge_operations(
     groups = group_operations(work, launchers, selected)
     peaks = peaks_of_devices(work.trace, own_peaks)
     offered = offered_models(registry)
-    by_name = {name: model_of(name, offered) for name in {op.name for op in groups.operations}}
+    by_name = {
+        name: model_of(name, offered) for name in {op.model_name for op in groups.operations}
+    }
     host = (2 * groups.host_copy_ns > groups.gpu_ns).tolist()
     costs = _costs(groups.operations, by_name, host, registry)
     rows = [
-        _judged(Judged(op, count, ns, is_host_copy=is_host), by_name[op.name], its, peaks[device])
+        _judged(
+            Judged(op, count, ns, is_host_copy=is_host), by_name[op.model_name], its, peaks[device]
+        )
         for op, count, ns, is_host, its, device in zip(
             groups.operations,
             groups.count.tolist(),
@@ -156,7 +160,7 @@ def _costs(
     result: list[Modelled] = [(None, "")] * len(operations)
     of_plugins: dict[str, list[int]] = defaultdict(list)
     for i, op in enumerate(operations):
-        offered = models[op.name]
+        offered = models[op.model_name]
         if not op.types:
             result[i] = None, "no shapes were recorded"
         elif host[i]:
@@ -169,7 +173,7 @@ def _costs(
             result[i] = None, f"the plugin {offered.plugin.name} failed"
             of_plugins[offered.plugin.name].append(i)
     for plugin, places in of_plugins.items():
-        asked = [(models[operations[i].name], operations[i]) for i in places]
+        asked = [(models[operations[i].model_name], operations[i]) for i in places]
         with registry.guard(plugin):
             found = call_within(time_limit(), partial(_of_plugin, asked))
             for i, each in zip(places, found, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +20,7 @@ from tracelens_ext.tracelens_calls import knows_tracelens
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pandas as pd
 
@@ -76,6 +77,8 @@ def build_perf_report(
     for offered in sheets:
         notes += _within_limits(registry, offered, partial(_notes, analyzer, chosen, tables)) or ()
     notes += [f"Plugin {problem}" for problem in analyzer.problems]
+    absent = _absent([o.item for o in sheets if o.plugin.own], tables, analyzer, chosen)
+    facts.append(("Sheets left out", absent or "none"))
     shown = {offered.item.name: offered.item for offered in sheets}
     everything = {**tables, **page_tables}
     return Report(
@@ -128,6 +131,22 @@ def _made(
         kind = type(table).__name__
         raise PluginAnswerError(f"sheet {sheet.name!r}: expected a DataFrame, got {kind}")
     return table, [chart for chart in sheet.charts if chart.fits(table)]
+
+
+def _absent(
+    sheets: Iterable[Sheet],
+    tables: Mapping[str, pd.DataFrame],
+    analyzer: TreePerfAnalyzer,
+    options: ReportOptions,
+) -> str:
+    """The sheets that are asked for and not there, and what the trace lacks for them."""
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for sheet in sheets:
+        if sheet.name not in tables and sheet.is_asked_for(options):
+            names[sheet.why_absent(analyzer, options) or "there is something to show"].append(
+                sheet.name
+            )
+    return "; ".join(f"{', '.join(which)} (only if {why})" for why, which in names.items())
 
 
 def _notes(

@@ -29,7 +29,7 @@ def _family(family: str, analyzer: TreePerfAnalyzer, options: ReportOptions) -> 
 
 def _has(family: str) -> Condition:
     return Condition(
-        f"an operation is of the family {family}",
+        "an operation is of that family",
         lambda analyzer, options: any(
             row.cost is not None and row.cost.family == family
             for row in analyzer.roofline(options.device_peaks).rows

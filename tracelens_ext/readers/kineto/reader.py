@@ -146,7 +146,7 @@ def _label(value: object) -> int | str:
 
 def _present(holder: Mapping[str, object], names: Iterable[str]) -> dict[str, object]:
     """Those of the members that are neither missing nor null, fit for being encoded."""
-    return {name: _plain(holder[name]) for name in names if holder.get(name) is not None}
+    return {name: plain(holder[name]) for name in names if holder.get(name) is not None}
 
 
 def _python_value(value: object) -> object:
@@ -155,16 +155,16 @@ def _python_value(value: object) -> object:
     return to_list() if callable(to_list) else str(value)
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """A value decoded leniently as one that can be encoded again, numbers unchanged."""
     if isinstance(value, Number):
         return Raw(value.encode())
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {_text(key): _plain(item) for key, item in value.items()}
+        return {_text(key): plain(item) for key, item in value.items()}
     return value
 
 

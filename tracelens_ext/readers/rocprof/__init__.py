@@ -26,7 +26,7 @@ class RocpdReader(Reader):
     """Reads a database that rocprofv3 writes by default since ROCm 7."""
 
     name = "rocprofv3 database (rocpd)"
-    suffixes = (".db",)
+    suffixes = ("_results.db",)
     how_to_record = f"{_RECORD} -- python train.py"
 
     def recognises(self, path: Path, head: bytes) -> bool:

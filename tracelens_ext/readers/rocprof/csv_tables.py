@@ -78,8 +78,13 @@ def read(source: ByteSource) -> Trace:
     records = RocprofRecords()
     with ExitStack() as opened:
         tables = [_opened(source)]
-        beside = [opened.enter_context(ByteSource(path)) for path in _beside(source.file)]
-        tables += map(_opened, beside)
+        for path in _beside(source.file):
+            try:
+                tables.append(_opened(opened.enter_context(ByteSource(path))))
+            except TraceError as error:
+                records.notes.append(
+                    f"{path.name}, which is beside it, is left out: {error.problem}."
+                )
         reader = _Reader(records)
         for table in sorted(tables, key=lambda table: table.kind):
             reader.read(table)
@@ -92,9 +97,13 @@ def _beside(file: Path | None) -> list[Path]:
     found = _TABLE.fullmatch(file.name) if file is not None else None
     if file is None or found is None:
         return []
+    try:
+        names = sorted(file.absolute().parent.iterdir())
+    except OSError:  # a folder that cannot be listed
+        return []
     same = [
         path
-        for path in sorted(file.absolute().parent.iterdir())
+        for path in names
         if (other := _TABLE.fullmatch(path.name)) and other[1] == found[1] and path.is_file()
     ]
     if not any(path.name.removesuffix(".gz") == found[1] + _KERNELS for path in same):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from io import BytesIO
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -20,13 +20,21 @@ import numpy as np
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.kineto.json_events import ANY_CUT, SLICE_BYTES, EventStream
+from tracelens_ext.readers.kineto.reader import plain
+from tracelens_ext.readers.rocprof.json_schema import (
+    COLUMNS,
+    LEFT_OUT,
+    Call,
+    Dispatch,
+    Message,
+    Operations,
+    Symbol,
+    type_of,
+)
 from tracelens_ext.readers.rocprof.records import (
-    ALLOCATION,
-    COUNTER,
     DISPATCH,
     MOST_ID,
     Agent,
-    Handle,
     RocprofRecords,
     call_kind,
     kernel_name,
@@ -35,7 +43,8 @@ from tracelens_ext.readers.rocprof.records import (
 )
 from tracelens_ext.readers.salvage import salvage_note
 from tracelens_ext.readers.source import ByteSource
-from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
+from tracelens_ext.readers.sqlite_columns import distinct_rows
+from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
@@ -49,126 +58,6 @@ ROOT = "rocprofiler-sdk-tool"
 _GPU = 2
 #: Objects of a process whose members are read one by one.
 _WALKED = ("strings", "buffer_records", "callback_records")
-_Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-
-
-class _Correlation(msgspec.Struct, frozen=True):
-    internal: _Whole = 0
-
-
-class _Call(msgspec.Struct):
-    """A record of an API, or of markers."""
-
-    start_timestamp: _Whole = MISSING
-    end_timestamp: _Whole = MISSING
-    kind: _Whole = -1
-    operation: _Whole = -1
-    thread_id: _Whole = 0
-    correlation_id: _Correlation = _Correlation()
-
-
-class _DispatchInfo(msgspec.Struct, frozen=True):
-    agent_id: Handle = Handle()
-    queue_id: Handle = Handle()
-    kernel_id: _Whole = 0
-
-
-class _Dispatch(msgspec.Struct):
-    """A record of `kernel_dispatch`."""
-
-    start_timestamp: _Whole = MISSING
-    end_timestamp: _Whole = MISSING
-    correlation_id: _Correlation = _Correlation()
-    dispatch_info: _DispatchInfo = _DispatchInfo()
-
-
-class _Copy(msgspec.Struct):
-    """A record of `memory_copy`."""
-
-    start_timestamp: _Whole = MISSING
-    end_timestamp: _Whole = MISSING
-    kind: _Whole = -1
-    operation: _Whole = -1
-    correlation_id: _Correlation = _Correlation()
-    src_agent_id: Handle = Handle()
-    dst_agent_id: Handle = Handle()
-    stream_id: Handle = Handle()
-    bytes: _Whole = -1
-
-
-class _Symbol(msgspec.Struct):
-    """A kernel."""
-
-    kernel_id: _Whole = -1
-    formatted_kernel_name: str | None = None
-    demangled_kernel_name: str | None = None
-    kernel_name: str | None = None
-
-
-class _Operations(msgspec.Struct):
-    """A kind of records, and the names of its operations."""
-
-    kind: str = ""
-    operations: list[str] = []
-
-
-class _Message(msgspec.Struct):
-    """The text of a roctx range or mark, by its correlation id."""
-
-    key: _Whole = -1
-    value: str = ""
-
-
-#: Column → where a record has it. Handles can be any number of 64 bits: they are numbered.
-_COLUMNS: dict[type, dict[str, str]] = {
-    _Call: {
-        "start": "start_timestamp",
-        "end": "end_timestamp",
-        "kind": "kind",
-        "operation": "operation",
-        "thread": "thread_id",
-        "correlation": "correlation_id.internal",
-    },
-    _Dispatch: {
-        "start": "start_timestamp",
-        "end": "end_timestamp",
-        "correlation": "correlation_id.internal",
-        "kernel": "dispatch_info.kernel_id",
-        "agent handle": "dispatch_info.agent_id.handle",
-        "queue handle": "dispatch_info.queue_id.handle",
-    },
-    _Copy: {
-        "start": "start_timestamp",
-        "end": "end_timestamp",
-        "kind": "kind",
-        "operation": "operation",
-        "correlation": "correlation_id.internal",
-        "source handle": "src_agent_id.handle",
-        "target handle": "dst_agent_id.handle",
-        "stream handle": "stream_id.handle",
-        "bytes": "bytes",
-    },
-}
-_TYPES: dict[tuple[str, ...], type] = {
-    ("agents",): Agent,
-    ("kernel_symbols",): _Symbol,
-    ("strings", "buffer_records"): _Operations,
-    ("strings", "marker_api"): _Message,
-    ("buffer_records", "kernel_dispatch"): _Dispatch,
-    ("buffer_records", "memory_copy"): _Copy,
-}
-_LEFT_OUT = {
-    "memory_allocation": ALLOCATION,
-    "scratch_memory": ALLOCATION,
-    "counter_collection": COUNTER,
-}
-
-
-def _type_of(path: tuple[str, ...]) -> type:
-    """What the items of a list are; `Raw` of those that are not read."""
-    if path[0] == "buffer_records" and path[-1].endswith("_api"):
-        return _Call
-    return _TYPES.get(path, msgspec.Raw)
 
 
 def read(source: ByteSource) -> Trace:
@@ -224,7 +113,7 @@ class _Decoder:
 
     def begin_list(self, path: tuple[str, ...]) -> None:
         """The next items are of this list."""
-        self.path, self._type = path, _type_of(path)
+        self.path, self._type = path, type_of(path)
         if self._type not in self._known:
             self._known[self._type] = msgspec.json.Decoder(list[self._type])  # type: ignore[name-defined]
 
@@ -238,9 +127,9 @@ class _Decoder:
         return self._known[self._type].decode(text)
 
     def repair(self, event: object) -> object | None:
-        """An item with texts for numbers; None, and counted, for one of another form."""
+        """An item with texts for numbers, say; None, and counted, for one of another form."""
         try:
-            text = msgspec.json.encode(event)
+            text = msgspec.json.encode(plain(event))
             return msgspec.json.decode(text, type=self._type, strict=False)
         except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
             self._records.drop("records of another form", 1)
@@ -283,6 +172,9 @@ class _RecordStream(EventStream[Any]):
         self._rest, self._at_end, self._cut = self._rest[:1], False, ANY_CUT
         yield from self._array()
 
+    def _holds_events(self) -> bool:
+        return self.found_events and super()._holds_events()
+
     def _processes(self) -> Iterator[list[Any]]:
         self._rest = self._rest[1:]
         while (byte := self._next_byte()) == b"{":
@@ -310,32 +202,32 @@ class _Process:
         self._records, self._number = records, number
         self.metadata: object = None
         self._agents: dict[int, Agent] = {}
-        self._symbols: dict[int, _Symbol] = {}
-        self._operations: list[_Operations] = []
+        self._symbols: dict[int, Symbol] = {}
+        self._operations: list[Operations] = []
         self._messages: dict[int, str] = {}
         self._handles: Interner[int] = Interner()
         self._columns: dict[type, dict[str, list[Int64Array]]] = {
-            kind: defaultdict(list) for kind in _COLUMNS
+            kind: defaultdict(list) for kind in COLUMNS
         }
 
     def take(self, path: tuple[str, ...], items: list[Any]) -> None:
         """Take items of a list."""
-        kind = _type_of(path)
-        if kind in _COLUMNS:
+        kind = type_of(path)
+        if kind in COLUMNS:
             self._take_records(kind, items)
         elif kind is Agent:
             self._agents |= {item.id.handle: item for item in items}
-        elif kind is _Symbol:
+        elif kind is Symbol:
             self._symbols |= {item.kernel_id: item for item in items}
-        elif kind is _Operations:
+        elif kind is Operations:
             self._operations += items
-        elif kind is _Message:
+        elif kind is Message:
             self._messages |= {item.key: item.value for item in items}
         elif path[0] in ("buffer_records", "callback_records"):
-            self._records.drop(_LEFT_OUT.get(path[-1], "records of another kind"), len(items))
+            self._records.drop(LEFT_OUT.get(path[-1], "records of another kind"), len(items))
 
     def _take_records(self, kind: type, items: list[Any]) -> None:
-        for name, place in _COLUMNS[kind].items():
+        for name, place in COLUMNS[kind].items():
             values: Iterable[int] = map(attrgetter(place), items)
             if name.endswith("handle"):
                 values = map(self._handles.__getitem__, values)
@@ -362,12 +254,12 @@ class _Process:
                 continue
             columns = {name: np.concatenate(column) for name, column in pieces.items()}
             process = self._records.process(
-                self._number, pid if isinstance(pid, int) else "?", " ".join(words)
+                self._number, pid if isinstance(pid, int) else "?", encodable(" ".join(words))
             )
             columns["process"] = np.full(len(columns["start"]), process)
-            if kind is _Call:
+            if kind is Call:
                 self._add_calls(columns)
-            elif kind is _Dispatch:
+            elif kind is Dispatch:
                 self._add_dispatches(columns, device_of, numbers)
             else:
                 self._add_copies(columns, device_of, numbers)
@@ -389,7 +281,7 @@ class _Process:
         distinct, number = distinct_rows(columns["kind"], columns["operation"])
         codes = []
         for kind, operation in distinct:
-            known = self._operations[kind] if 0 <= kind < len(self._operations) else _Operations()
+            known = self._operations[kind] if 0 <= kind < len(self._operations) else Operations()
             names = known.operations
             name = names[operation] if 0 <= operation < len(names) else f"operation {operation}"
             word = known.kind or f"kind {kind}"
@@ -412,7 +304,7 @@ class _Process:
         self._records.add_work(EventKind.KERNEL, columns)
 
     def _kernel_name(self, kernel_id: int) -> str:
-        found = self._symbols.get(kernel_id, _Symbol())
+        found = self._symbols.get(kernel_id, Symbol())
         shown = found.formatted_kernel_name or found.demangled_kernel_name or found.kernel_name
         return kernel_name(shown, kernel_id)
 

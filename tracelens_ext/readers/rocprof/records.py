@@ -86,9 +86,9 @@ def kernel_name(text: str | None, number: int) -> str:
 def call_kind(domain: str) -> EventKind:
     """What records of a domain are, such as `HIP_RUNTIME_API_EXT`, `marker_api`."""
     word = domain.casefold()
-    if word.startswith("marker"):
+    if "marker" in word:
         return EventKind.USER_ANNOTATION
-    return EventKind.DRIVER if word.startswith("hsa") else EventKind.RUNTIME
+    return EventKind.DRIVER if "hsa" in word else EventKind.RUNTIME
 
 
 def valid_ids(values: Int64Array) -> Int64Array:
@@ -164,9 +164,9 @@ class RocprofRecords:
                 `name` and `domain`, codes of the builder; `correlation`.
         """
         for piece in _pieces(columns):
-            self._has_calls = True
             kinds = np.array([call_kind(domain) for domain in self.builder.categories])
             kind = kinds[piece["domain"]]
+            self._has_calls |= bool((kind != EventKind.USER_ANNOTATION).any())
             mark = (kind == EventKind.USER_ANNOTATION) & (piece["start"] == piece["end"])
             self._add(
                 piece,

@@ -1,0 +1,152 @@
+"""The compiled programs in a profile: what an operation was given, and where it was written.
+
+The plane `/host:metadata` has an `HloProto` for each program: its instructions with their shapes,
+after fusion. Nothing else is needed, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from tracelens_ext.readers.xplane.schema import message_class
+from tracelens_ext.readers.xplane.work import Work, Worker, results_of
+from tracelens_ext.trace import NONE
+
+if TYPE_CHECKING:
+    from tracelens_ext.readers.xplane.schema import Message
+
+_PROGRAM: Final = re.compile(r"(.*)\((\d{1,18})\)$", re.DOTALL)
+
+
+class Arguments(NamedTuple):
+    """The arguments of an operation, each as the JSON of a list.
+
+    Attributes:
+        dims: sizes of each operand.
+        types: type of each operand.
+        concrete: texts `name=value`: `opcode`, `target` of a call of a library, `result`, `flops`,
+            `bytes`, of a product `product`, `type` and `sizes`, of a window `stride`, `padding` and
+            `dilation`, and `source`, the file and the line.
+    """
+
+    dims: bytes
+    types: bytes
+    concrete: bytes
+
+
+class Programs:
+    """The programs of a profile, decoded when they are asked for."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, bytes] = {}
+        self._by_name: dict[str, set[int]] = {}
+        self._names: dict[int, str] = {}
+        self._decoded: dict[int, _Program | None] = {}
+        self._damaged: list[str] = []
+
+    def add(self, label: str, content: bytes) -> None:
+        """Add a program: its label, such as `jit_f(15)`, and its HLO."""
+        found = _PROGRAM.match(label)
+        name, number = (found[1], int(found[2])) if found else (label, -2 - len(self._by_id))
+        self._by_id[number], self._names[number] = content, label
+        self._by_name.setdefault(name, set()).add(number)
+
+    def arguments(self, program: int, module: str, operation: str) -> Arguments | None:
+        """The arguments of an operation.
+
+        Args:
+            program: the id of its program; if that is unknown, the module's name tells it, if no
+                other program has the same.
+            module: the name of its module.
+            operation: its own name.
+        """
+        if program not in self._by_id:
+            same = self._by_name.get(module, set())
+            program = next(iter(same)) if len(same) == 1 else NONE
+        if program not in self._by_id:
+            return None
+        if program not in self._decoded:
+            self._decoded[program] = self._decode(program)
+        decoded = self._decoded[program]
+        return decoded.arguments(operation) if decoded is not None else None
+
+    def notes(self) -> list[str]:
+        """What could not be read, a sentence."""
+        if not self._damaged:
+            return []
+        names = ", ".join(self._damaged[:3]) + (" …" if len(self._damaged) > 3 else "")
+        return [f"The HLO of {names} is damaged: their operations have no arguments."]
+
+    def _decode(self, program: int) -> _Program | None:
+        try:
+            return _Program(message_class("HloProto").FromString(self._by_id[program]).hlo_module)
+        except DecodeError:
+            self._damaged.append(self._names[program])
+            return None
+
+
+class _Program:
+    def __init__(self, module: Message) -> None:
+        instructions = [each for part in module.computations for each in part.instructions]
+        self._by_name = {each.name: each for each in instructions}
+        computations = {p.id: (p.instructions, p.root_id) for p in module.computations}
+        self._worker = Worker({each.id: each for each in instructions}, computations)
+        self._frames = module.stack_frames
+        self.arguments = cache(self._arguments)
+
+    def _arguments(self, operation: str) -> Arguments | None:
+        each = self._by_name.get(operation.encode("utf-8", "replace"))
+        if each is None:
+            return None
+        operands = self._worker.operands(each)
+        texts = [f"opcode={each.opcode.decode('utf-8', 'replace')}"]
+        if target := each.custom_call_target.decode("utf-8", "replace"):
+            texts.append(f"target={target}")
+        texts += [f"result={array}" for array in results_of(each)]
+        if (work := self._worker.work(each)) is not None:
+            texts += _about_work(work)
+        if windows := each.window.dimensions:
+            for name, field in (
+                ("stride", "stride"),
+                ("padding", "padding_low"),
+                ("dilation", "window_dilation"),
+            ):
+                texts.append(f"{name}={_sizes([getattr(w, field) for w in windows])}")
+        if source := self._source(each.metadata):
+            texts.append(f"source={source}")
+        columns = [array.dims for array in operands], [array.kind for array in operands], texts
+        return Arguments(*(json.dumps(column).encode() for column in columns))
+
+    def _source(self, metadata: Message) -> str:
+        """File and line: those of the instruction, or of the innermost frame of its stack."""
+        file, line = metadata.source_file, metadata.source_line
+        if not file:
+            frames = self._frames
+            frame = _at(frames.stack_frames, metadata.stack_frame_id)
+            place = _at(frames.file_locations, frame.file_location_id) if frame else None
+            if place is None:
+                return ""
+            file, line = _at(frames.file_names, place.file_name_id) or b"", place.line
+        return f"{file.decode('utf-8', 'replace')}:{line}" if file else ""
+
+
+def _about_work(work: Work) -> list[str]:
+    texts = [f"flops={work.flops}", f"bytes={work.bytes}"]
+    if work.product:
+        texts += [f"product={work.product}", f"type={work.kind}"]
+        texts += [f"sizes={_sizes(work.sizes)}"] if work.sizes else []
+    return texts
+
+
+def _sizes(numbers: list[int] | tuple[int, ...]) -> str:
+    return "x".join(map(str, numbers))
+
+
+def _at(items: Message, number: int) -> Message | None:
+    """An item by its number, which counts from 1; 0 is none."""
+    return items[number - 1] if 0 < number <= len(items) else None

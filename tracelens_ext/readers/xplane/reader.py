@@ -1,0 +1,280 @@
+"""Reader for profiles of JAX and XLA (`*.xplane.pb`): planes of lines of events.
+
+Supports: GPU planes of NVIDIA and AMD, planes of the host with runtime calls, annotations and
+Python frames, the HLO of `/host:metadata`; several devices; any order of metadata and events.
+Ignores: statistics that `recording.py` does not name. Events of other planes, such as those of
+TPUs, are kept as events of no known kind.
+Format: `xplane.proto` of openxla/xla (`schema.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
+from tracelens_ext.readers.salvage import salvage_note
+from tracelens_ext.readers.source import SALVAGE
+from tracelens_ext.readers.xplane.hlo import Programs
+from tracelens_ext.readers.xplane.many_messages import Fields, MessageError, fields_of, joined
+from tracelens_ext.readers.xplane.recording import GPU_PLANE, NUMBERS, TEXTS, Recording
+from tracelens_ext.readers.xplane.schema import message_class
+from tracelens_ext.readers.xplane.wire import DamagedError, fields
+from tracelens_ext.settings import read_settings
+from tracelens_ext.text import NO_NAME
+from tracelens_ext.trace import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import numpy.typing as npt
+
+    from tracelens_ext.readers.source import ByteSource
+    from tracelens_ext.readers.xplane.schema import Message
+    from tracelens_ext.trace import Int64Array, Trace
+
+FORMAT = "JAX/XLA profile (xplane)"
+
+_PLANES, _HOST_NAMES, _LINES = 1, 4, 3
+_HLO_STATS = ("Hlo Proto", "hlo_proto")
+_HOST = "/host:CPU"
+_VERSIONS = ("jax_version", "jaxlib_version")
+_PS_PER_NS = 1000
+_EVENTS_AT_ONCE = 1 << 16
+#: Numbers of fields: of an event its metadata, offset and duration; of a statistic its values.
+_EVENT, _STATS, _OCCURRENCES = (1, 2, 3), 4, 5
+_STAT_ID, _UINT64, _INT64, _STR, _REF = 1, 3, 4, 5, 7
+#: A start that is dropped: that of an event that stands for several.
+_NO_TIME = -(2**62)
+_MOST = 2**62
+_WARP, _USUAL_WARP = {"AMD": 64}, 32
+_AGAIN = "copy or record the file again"
+
+
+def read(source: ByteSource) -> Trace:
+    """Read a profile.
+
+    Raises:
+        TraceCutOffError: the file ends in the middle; with salvage, in its first plane.
+        TraceFormatError: it is damaged, or holds no plane.
+    """
+    data = memoryview(source.read_all())
+    profile = _Profile(source.path)
+    damage: TraceError | None = source.damage
+    place = len(data)
+    try:
+        profile.read(data)
+    except DamagedError as error:
+        damage, place = damage or _damage(source.path, error), error.place
+    notes = []
+    if damage is not None:
+        if not read_settings().salvage:
+            remedy = f"{_AGAIN}, or {SALVAGE}" if profile.recording.present else _AGAIN
+            raise type(damage)(source.path, damage.problem, remedy)
+        notes.append(salvage_note(source, damage, place, profile.recording.present))
+    return profile.finish(len(data), notes)
+
+
+def _damage(path: str, error: DamagedError) -> TraceFormatError:
+    if error.is_cut:
+        problem = f"the profile ends in the middle (the plane at byte {error.place:,} is not whole)"
+        return TraceCutOffError(path, problem, _AGAIN)
+    return TraceFormatError(path, f"is damaged at byte {error.place:,}", _AGAIN)
+
+
+class _Profile:
+    """A profile on its way to a trace.
+
+    Attributes:
+        recording: the events so far.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.recording = Recording()
+        self._hosts: list[str] = []
+        self._programs = Programs()
+        self._devices: dict[int, Device] = {}
+        self._about: dict[str, object] = {}
+
+    def read(self, data: memoryview) -> None:
+        """Read a whole file.
+
+        Raises:
+            DamagedError: it is damaged; the planes before that are read.
+        """
+        for number, _, start, end in fields(data):
+            if number == _PLANES:
+                self._read_plane(data[start:end], start)
+            elif number == _HOST_NAMES:
+                self._hosts.append(_text(bytes(data[start:end])))
+
+    def finish(self, size: int, notes: list[str]) -> Trace:
+        """The trace."""
+        return self.recording.finish(
+            self._programs.arguments,
+            lambda: [*notes, *self._programs.notes()],
+            path=self._path,
+            format_name=FORMAT,
+            bytes_read=size,
+            devices=tuple(self._devices[number] for number in sorted(self._devices)),
+            metadata={"hostnames": self._hosts, **self._about},
+        )
+
+    def _read_plane(self, data: memoryview, place: int) -> None:
+        """Read a plane, which begins at a byte of the file.
+
+        Its metadata may come after its lines.
+        """
+        lines: list[tuple[int, memoryview]] = []
+        others: list[memoryview] = []
+        try:
+            for number, first, start, end in fields(data):
+                if number == _LINES:
+                    lines.append((place + start, data[start:end]))
+                else:
+                    others.append(data[first:end])
+        except DamagedError as error:
+            raise DamagedError(place + error.place, is_cut=False) from None
+        plane = _decoded("XPlane", b"".join(others), place)
+        name = _text(plane.name)
+        stats = _Stats(plane)
+        if name == "/host:metadata":
+            self._read_programs(plane, stats)
+        elif found := GPU_PLANE.match(name):
+            self._devices[int(found[1])] = _device(int(found[1]), stats.of(plane.stats))
+        reader = _LineReader(self.recording, plane, name, stats)
+        for start, line in lines:
+            try:
+                reader.read(_decoded("XLine", line, start))
+            except MessageError:
+                raise DamagedError(start, is_cut=False) from None
+
+    def _read_programs(self, plane: Message, stats: _Stats) -> None:
+        for entry in plane.event_metadata:
+            about = stats.of(entry.value.stats)
+            for stat in _HLO_STATS:
+                if isinstance(content := about.get(stat), bytes):
+                    self._programs.add(_text(entry.value.name), content)
+        about = stats.of(plane.stats)
+        self._about |= {key: about[key] for key in _VERSIONS if key in about}
+
+
+class _Stats:
+    """The statistics of a plane.
+
+    Attributes:
+        names: id → what a statistic is called, or a text that one refers to.
+    """
+
+    def __init__(self, plane: Message) -> None:
+        self.names = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
+
+    def of(self, stats: Iterable[Message]) -> dict[str, object]:
+        """Name → value; bytes of what is no text."""
+        found: dict[str, object] = {}
+        for stat in stats:
+            text = self.names.get(stat.ref_value) if stat.ref_value else _text(stat.str_value)
+            value = stat.bytes_value or text or stat.int64_value or stat.uint64_value
+            found[self.names.get(stat.metadata_id, "")] = value
+        return found
+
+
+class _LineReader:
+    """Adds the lines of a plane to a recording."""
+
+    def __init__(self, recording: Recording, plane: Message, name: str, stats: _Stats) -> None:
+        # The host's calls may be on a plane of their own: its ids are those of the same process.
+        self._process = _HOST if name.startswith("/host:") else name
+        self._recording, self._stats = recording, stats
+        recording.planes[self._process] = self._process
+        self._names = {entry.key: _text(entry.value.name) for entry in plane.event_metadata}
+        self._wanted = {
+            key: stat for key, stat in stats.names.items() if stat in NUMBERS or stat in TEXTS
+        }
+
+    def read(self, line: Message) -> None:
+        """Add the events of a line.
+
+        Raises:
+            MessageError: one is no message.
+        """
+        lane = self._process, line.id
+        self._recording.lines[lane] = _text(line.display_name or line.name)
+        code, events = self._recording.lanes[lane], line.events
+        for first in range(0, len(events), _EVENTS_AT_ONCE):
+            self._add(events[first : first + _EVENTS_AT_ONCE], line.timestamp_ns, code)
+
+    def _add(self, events: list[bytes], timestamp_ns: int, lane: int) -> None:
+        data, start, end = joined(events)
+        found, count = fields_of(data, start, end), len(events)
+        metadata, offset, duration = (found.numbers(number, count) for number in _EVENT)
+        ids, number = np.unique(metadata, return_inverse=True)
+        names = [self._recording.names[self._names.get(i) or NO_NAME] for i in ids.tolist()]
+        columns = {
+            "ts": np.where(
+                found.numbers(_OCCURRENCES, count) == 0,
+                timestamp_ns + offset // _PS_PER_NS,
+                _NO_TIME,
+            ),
+            # Ends are rounded as starts are: what encloses another still does.
+            "dur": (offset + duration) // _PS_PER_NS - offset // _PS_PER_NS,
+            "name": np.array(names, dtype=np.int64)[number.reshape(-1)],
+            "lane": np.full(count, lane, dtype=np.int64),
+        }
+        self._recording.add(columns, self._stats_of(data, found))
+
+    def _stats_of(
+        self, data: npt.NDArray[np.uint8], events: Fields
+    ) -> dict[str, tuple[Int64Array, Int64Array]]:
+        event, start, end = events.contents(_STATS)
+        found, count = fields_of(data, start, end), len(event)
+        key = found.numbers(_STAT_ID, count)
+        whole = found.numbers(_UINT64, count) | found.numbers(_INT64, count)
+        whole = np.where(whole < 0, _MOST, np.minimum(whole, _MOST))
+        referred = found.numbers(_REF, count)
+        texts = self._recording.texts
+        given = {
+            int(stat): texts[_text(data[a:b].tobytes())]
+            for stat, a, b in zip(*found.contents(_STR), strict=True)
+            if int(key[stat]) in self._wanted
+        }
+        result = {}
+        for number, name in self._wanted.items():
+            places = np.flatnonzero(key == number)
+            values = whole[places]
+            if name in TEXTS:
+                used, at = np.unique(referred[places], return_inverse=True)
+                codes = [texts[self._stats.names.get(ref, "")] for ref in used.tolist()]
+                values = np.array(codes, dtype=np.int64)[at.reshape(-1)]
+                for i in np.flatnonzero(np.isin(places, list(given))).tolist() if given else ():
+                    values[i] = given[int(places[i])]
+            result[name] = event[places], values
+        return result
+
+
+def _decoded(message: str, data: bytes | memoryview, place: int) -> Message:
+    """A message, which begins at a byte of the file."""
+    try:
+        return message_class(message).FromString(data)
+    except DecodeError:
+        raise DamagedError(place, is_cut=False) from None
+
+
+def _device(ordinal: int, about: Mapping[str, object]) -> Device:
+    """A GPU, as the statistics of its plane describe it."""
+    vendor, major, minor = (
+        about.get(key) for key in ("device_vendor", "compute_cap_major", "compute_cap_minor")
+    )
+    units, memory = (
+        value if isinstance(value := about.get(key), int) and 0 < value < 1 << 62 else 0
+        for key in ("core_count", "memory_size")
+    )
+    name = f"{vendor} GPU, compute capability {major}.{minor or 0}" if vendor and major else ""
+    return Device(ordinal, name, units, _WARP.get(str(vendor), _USUAL_WARP), memory)
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")

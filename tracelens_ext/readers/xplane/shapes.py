@@ -1,0 +1,60 @@
+"""Shapes of arrays as XLA has them: `bf16[1,5120,34,31,53]`.
+
+Format: `PrimitiveType` and `ShapeProto` in `xla_data.proto` of openxla/xla.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from tracelens_ext.readers.xplane.schema import Message
+
+_NAMES: Final = dict(
+    enumerate(
+        ["pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f16", "f32", "f64"], start=1
+    ),
+) | {
+    **dict(zip((15, 16, 18, 19, 20), ["c64", "bf16", "c128", "f8e5m2", "f8e4m3fn"], strict=True)),
+    **dict(zip((21, 22, 26, 27, 30, 31), ["s4", "u4", "s2", "u2", "s1", "u1"], strict=True)),
+    **dict(zip((23, 24, 25), ["f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz"], strict=True)),
+    **dict(zip((28, 29, 32, 33), ["f8e4m3", "f8e3m4", "f4e2m1fn", "f8e8m0fnu"], strict=True)),
+}
+_TUPLE: Final = 13
+#: Name of a type → bits of an element: the number in it; complex numbers and `pred` are odd.
+TYPE_BITS: Final = {
+    name: 8 if name == "pred" else int(name.lstrip("abcdefghijklmnopqrstuvwxyz").split("e")[0])
+    for name in _NAMES.values()
+}
+
+
+class Shape(NamedTuple):
+    """The shape of an array: the name of its type, and its sizes."""
+
+    kind: str
+    dims: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.dims)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they take."""
+        return -(-self.elements * TYPE_BITS[self.kind] // 8)
+
+    def __str__(self) -> str:
+        return f"{self.kind}[{','.join(map(str, self.dims))}]"
+
+
+def arrays_of(shape: Message) -> list[Shape]:
+    """The arrays of a shape: one, or those of a tuple; tokens and the like are none.
+
+    Sizes that are not known when a program is compiled count as 0.
+    """
+    if shape.element_type == _TUPLE:
+        return [array for part in shape.tuple_shapes for array in arrays_of(part)]
+    kind = _NAMES.get(shape.element_type)
+    return [] if kind is None else [Shape(kind, tuple(max(n, 0) for n in shape.dimensions))]

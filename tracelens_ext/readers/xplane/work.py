@@ -1,0 +1,277 @@
+"""What an instruction of the HLO has to compute and to move at the least.
+
+A multiply and an add are two operations. Products count as in "XLA operation semantics" of
+openxla.org: `dot` sums over its contracting dimensions, `convolution` over the window and the input
+features. Any other instruction that computes counts one for each element of its result. Bytes are
+those of operands and results, each once; of an operand that a fusion takes slices of, the slices.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tracelens_ext.readers.xplane.shapes import Shape, arrays_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tracelens_ext.readers.xplane.schema import Message
+
+#: Instructions that compute nothing: they move data, or name it.
+_MOVES: Final = frozenset(
+    b"parameter constant bitcast bitcast-convert broadcast reshape transpose copy tuple slice pad"
+    b" get-tuple-element concatenate reverse iota gather dynamic-slice dynamic-update-slice"
+    b" convert select after-all optimization-barrier".split()
+)
+_SLICES: Final = (b"slice", b"dynamic-slice", b"gather")
+_REDUCTIONS: Final = (b"reduce", b"reduce-window")
+_CALLS: Final = (b"fusion", b"call", b"async-start")
+_DEEPEST: Final = 20
+#: Beginnings of the targets of custom calls → the product that they compute.
+_PRODUCTS: Final = {
+    b"__cublas": "dot",
+    b"__triton_gemm": "dot",
+    b"__cudnn$convForward": "convolution",
+    b"__cudnn$convBiasActivation": "convolution",
+    b"__cudnn$convBackwardInput": "convolution of gradients",
+    b"__cudnn$convBackwardFilter": "convolution of gradients",
+    b"__cudnn$fmha": "attention",
+}
+_PRODUCTS_OF_ATTENTION: Final = {"attention": 2, "attention of gradients": 5}
+
+
+@dataclass
+class Work:
+    """What an instruction does.
+
+    Attributes:
+        flops: operations.
+        bytes: bytes of operands and results.
+        product: `dot`, `convolution`, `attention`, or one of the latter two `of gradients`: the
+            largest product in it; empty for none.
+        kind: the type of the elements that the product takes.
+        sizes: of the product: B, M, N, K of a `dot`; B, H, S, T, D of attention.
+    """
+
+    flops: int = 0
+    bytes: int = 0
+    product: str = ""
+    kind: str = ""
+    sizes: tuple[int, ...] = ()
+    _largest: int = field(default=-1, repr=False)
+
+    def add_product(self, product: str, flops: int, kind: str, sizes: tuple[int, ...] = ()) -> None:
+        """Count a product."""
+        self.flops += flops
+        if flops > self._largest:
+            self._largest, self.product, self.kind, self.sizes = flops, product, kind, sizes
+
+
+class Worker:
+    """Finds the work of the instructions of a module.
+
+    Args:
+        by_id: the instructions.
+        computations: id → the instructions of a computation, and its root's id.
+    """
+
+    def __init__(
+        self,
+        by_id: Mapping[int, Message],
+        computations: Mapping[int, tuple[Sequence[Message], int]],
+    ) -> None:
+        self._by_id, self._computations = by_id, computations
+
+    def operands(self, instruction: Message) -> list[Shape]:
+        """The arrays that an instruction takes."""
+        found = (self._by_id.get(number) for number in instruction.operand_ids)
+        return [array for each in found if each is not None for array in arrays_of(each.shape)]
+
+    def work(self, instruction: Message) -> Work | None:
+        """What an instruction does; None for a call of code that is not known."""
+        work = Work()
+        if not self._count(instruction, work, _DEEPEST):
+            return None
+        results = results_of(instruction)
+        work.bytes = sum(array.bytes for array in (*self.operands(instruction), *results))
+        if instruction.opcode == b"fusion":
+            work.bytes -= sum(map(self._untouched, instruction.called_computation_ids))
+        return work
+
+    def _count(self, each: Message, work: Work, depth: int) -> bool:
+        """Count what an instruction computes; False where that is not known."""
+        opcode, results = each.opcode, results_of(each)
+        elements = sum(array.elements for array in results)
+        if opcode in _CALLS:
+            called = [self._computations.get(number) for number in each.called_computation_ids]
+            return depth > 0 and all(
+                part is not None and all(self._count(i, work, depth - 1) for i in part[0])
+                for part in called
+            )
+        operands = self.operands(each)
+        if opcode == b"custom-call":
+            return _count_custom_call(each, operands, results, work)
+        if opcode == b"dot":
+            _count_dot(each.dot.lhs_contracting, each.dot.lhs_batch, operands, results, work)
+        elif opcode == b"convolution":
+            holes = math.prod(max(d.base_dilation, 1) for d in each.window.dimensions)
+            _count_convolution("convolution", each, (*operands[:2], *results), work, holes)
+        elif opcode in _REDUCTIONS:
+            windows = math.prod(max(d.size, 1) for d in each.window.dimensions)
+            work.flops += (
+                elements * windows
+                if windows > 1
+                else sum(array.elements for array in operands[: max(len(operands) // 2, 1)])
+            )
+        elif opcode not in _MOVES:
+            work.flops += elements
+        return True
+
+    def _untouched(self, computation: int) -> int:
+        """Bytes of operands and results of a fusion that it neither reads nor writes.
+
+        Of an operand that is only sliced it reads the slices. An update in place writes the update,
+        and does not read what it is put into.
+        """
+        instructions, root = self._computations.get(computation, ((), 0))
+        users: dict[int, list[Message]] = {}
+        for each in instructions:
+            for number in each.operand_ids:
+                users.setdefault(number, []).append(each)
+        saved = 0
+        for each in instructions:
+            whole = _bytes(arrays_of(each.shape))
+            if each.opcode == b"parameter":
+                saved += max(whole - self._read(each.id, users.get(each.id, []), whole), 0)
+            elif each.opcode == b"dynamic-update-slice" and each.id == root:
+                saved += max(whole - self._update(each), 0)
+        return saved
+
+    def _read(self, number: int, users: Sequence[Message], whole: int) -> int:
+        """Bytes that are read of a parameter."""
+        read = 0
+        for user in users:
+            first = user.operand_ids[:1] == [number]
+            if user.opcode in _SLICES and first:
+                read += _bytes(arrays_of(user.shape))
+            elif user.opcode != b"dynamic-update-slice" or not first:
+                return whole
+        return min(read, whole)
+
+    def _update(self, each: Message) -> int:
+        """Bytes of the update of a `dynamic-update-slice`."""
+        update = self._by_id.get(next(iter(each.operand_ids[1:2]), -1))
+        return _bytes(arrays_of(update.shape)) if update is not None else 0
+
+
+def results_of(instruction: Message) -> list[Shape]:
+    """The arrays that an instruction makes, without the workspace of a library's call."""
+    results = arrays_of(instruction.shape)
+    if instruction.custom_call_target.startswith((b"__cudnn", b"__cublas")):
+        return [array for i, array in enumerate(results) if not i or array.kind != "u8"]
+    return results
+
+
+def _bytes(arrays: Iterable[Shape]) -> int:
+    return sum(array.bytes for array in arrays)
+
+
+def _count_custom_call(
+    each: Message, operands: list[Shape], results: list[Shape], work: Work
+) -> bool:
+    target = each.custom_call_target
+    product = next((p for begin, p in _PRODUCTS.items() if target.startswith(begin)), "")
+    if not product or len(operands) < 2 or not results:
+        return False
+    config = _json(each.backend_config)
+    if product == "dot":
+        dot = _member(config, "gemm_backend_config", "dot_dimension_numbers")
+        if not isinstance(dot, dict):
+            return False
+        contracting = _wholes(dot.get("lhs_contracting_dimensions"))
+        _count_dot(contracting, _wholes(dot.get("lhs_batch_dimensions")), operands, results, work)
+    elif product == "attention":
+        return _count_attention(target, config, operands[0], work)
+    else:  # as the forward convolution has them: input, filter, output
+        x, y, z = operands[0], operands[1], results[0]
+        placed = (
+            (z, y, x) if b"Input" in target else (x, z, y) if b"Filter" in target else (x, y, z)
+        )
+        _count_convolution(product, each, placed, work)
+    return True
+
+
+def _count_dot(
+    contracting: Iterable[int],
+    batch: Iterable[int],
+    operands: list[Shape],
+    results: list[Shape],
+    work: Work,
+) -> None:
+    if len(operands) < 2 or not results:
+        return
+    left = dict(enumerate(operands[0].dims))
+    k = math.prod(left.pop(i, 1) for i in contracting)
+    b = math.prod(left.pop(i, 1) for i in batch)
+    m = math.prod(left.values())
+    elements = results[0].elements
+    sizes = (b, m, elements // max(b * m, 1), k)
+    work.add_product("dot", 2 * elements * k, operands[0].kind, sizes)
+
+
+def _count_convolution(
+    product: str, each: Message, placed: tuple[Shape, ...], work: Work, holes: int = 1
+) -> None:
+    """Count a convolution.
+
+    Args:
+        product: what it is called.
+        each: the instruction.
+        placed: input, filter and output of the forward convolution.
+        work: what it is added to.
+        holes: elements of the dilated input for each that is not 0.
+    """
+    if len(placed) < 3:
+        return
+    x, weight, output = placed[:3]
+    features = dict(enumerate(weight.dims)).get(each.convolution.kernel_output_feature, 1)
+    summed = weight.elements // max(features, 1)
+    work.add_product(product, 2 * output.elements * summed // holes, x.kind)
+
+
+def _count_attention(target: bytes, config: object, query: Shape, work: Work) -> bool:
+    """Count products of attention: scores and their sums, with gradients five of that size."""
+    about = _member(config, "cudnn_fmha_backend_config")
+    sizes = _wholes(_member(about, "intermediate_tensor_shape", "dimensions"))
+    contracting = _wholes(
+        _member(about, "bmm1_dot_dimension_numbers", "lhs_contracting_dimensions")
+    )
+    if len(sizes) != 4 or len(contracting) != 1 or not 0 <= contracting[0] < len(query.dims):
+        return False
+    product = "attention of gradients" if b"Backward" in target else "attention"
+    d = query.dims[contracting[0]]
+    count = _PRODUCTS_OF_ATTENTION[product]
+    work.add_product(product, count * 2 * math.prod(sizes) * d, query.kind, (*sizes, d))
+    return True
+
+
+def _json(text: bytes) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _member(value: object, *names: str) -> object:
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _wholes(value: object) -> list[int]:
+    """Whole numbers, which JSON of Protocol Buffers writes as texts."""
+    values = value if isinstance(value, list) else []
+    return [int(v) for v in values if str(v).isascii() and str(v).isdigit() and len(str(v)) < 19]
