@@ -14,7 +14,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ Document = dict[str, Any]
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
 #: Bytes and matrix operations a microsecond that good kernels reach, by the device's name.
-RATES = {"H100": (2.5e6, 6e8), "MI300": (4.0e6, 7e8), "V100": (0.75e6, 0.9e8)}
-_BYTES = {"c10::BFloat16": 2, "float": 4, "long int": 8}
+RATES = {"H100": (2.5e6, 6e8), "MI300": (4.0e6, 7e8)}
+_BYTES = {"c10::BFloat16": 2, "c10::Half": 2, "bool": 1, "float": 4, "long int": 8}
 
 
 def read(path: Path) -> Document:
@@ -270,6 +270,15 @@ def _device_synchronised(room: Room) -> None:
     room.call("cudaDeviceSynchronize", 1, room.cost - 2)
 
 
+@_makes("synchronisation")
+def _sizes_that_depend_on_values(room: Room) -> None:
+    room.op("aten::nonzero", 0, room.cost, tensor("float", 4096))
+    copy = room.call("cudaMemcpyAsync", 4, 4)
+    work = "Memcpy DtoH (Device -> Pinned)"
+    room.work("gpu_memcpy", work, 10, 1.5, copy, bytes=8)
+    room.call("cudaStreamSynchronize", 9, room.cost - 12)
+
+
 @_makes("host-bound")
 def _python(room: Room) -> None:
     room.span("python_function", "train.py(7): loop", 0, room.cost)
@@ -286,9 +295,9 @@ def _operations_on_the_host(room: Room) -> None:
 def _python_between_launches(room: Room) -> None:
     part = room.cost / 50
     for number in range(50):
-        room.span("python_function", "model.py(9): forward", number * part, part * 0.8)
-        room.op("aten::add", number * part + part * 0.8, part * 0.06, tensor("float", 64))
-        call = room.call("cudaLaunchKernel", number * part + part * 0.81, part * 0.04)
+        room.span("python_function", "model.py(9): forward", number * part, part * 0.6)
+        room.op("aten::add", number * part + part * 0.6, part * 0.1, tensor("float", 64))
+        call = room.call("cudaLaunchKernel", number * part + part * 0.61, part * 0.05)
         room.work("kernel", "void vectorized_add(int)", (number + 0.97) * part, 2.0, call)
 
 
@@ -299,6 +308,13 @@ def _short_kernels(room: Room) -> None:
         room.op("aten::add", number * 2.2, 2.1, tensor("float", 64), tensor("float", 64))
         call = room.call("cudaLaunchKernel", number * 2.2 + 0.2, 1.5)
         room.work("kernel", "void vectorized_add(int)", 10 + number * 2.2, 2.0, call)
+
+
+@_makes("small-kernels")
+def _short_kernels_of_a_graph(room: Room) -> None:
+    call = room.call("cudaGraphLaunch", 0, 20)
+    for number in range(int((room.cost - 20) / 3.7)):
+        room.work("kernel", "void rms_norm_kernel<bf16>()", 20 + number * 3.7, 3.5, call)
 
 
 @_makes("unfused-optimizer")
@@ -324,6 +340,17 @@ def _all_reduce_alone(room: Room) -> None:
     call = room.call("cudaLaunchKernel", 3, 5)
     name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
     room.work("kernel", name, 10, room.cost - 11, call, stream=79, **said)
+
+
+@_makes("exposed-communication")
+def _gathers_alone(room: Room) -> None:
+    part = room.cost / 5
+    names = ("ncclKernel_AllGather_RING_LL_Sum_int8_t", "ncclDevKernel_Generic_1(ncclDevArgs)")
+    for number in range(5):
+        room.span("cpu_op", "nccl:_all_gather_base", number * part, 12)
+        call = room.call("cudaLaunchKernel", number * part + 2, 5)
+        start, name = number * part + 9, names[number % 2]
+        room.work("kernel", name, start, part - 9.5, call, stream=20)
 
 
 def _copied(room: Room, host: str, *, waits: bool) -> None:
@@ -371,13 +398,40 @@ def _attention_in_parts(room: Room) -> None:
     )
 
 
+@_makes("unfused-attention")
+def _attention_with_mask_and_dropout(room: Room) -> None:
+    kind = "c10::Half"
+    query, key = tensor(kind, 96, 1024, 64), tensor(kind, 96, 64, 1024)
+    scores, parts = tensor(kind, 96, 1024, 1024), tensor(kind, 8, 12, 1024, 1024)
+    mask = tensor("bool", 8, 1, 1, 1024)
+    product = room.moving(scores)
+    room.kernels(
+        [
+            ("aten::baddbmm", [scores, query, key], "sm90_xmma_gemm_f16f16_f16f32_tn", product),
+            ("aten::masked_fill_", [parts, mask], _vectorized("masked_fill_kernel"), 2 * product),
+            ("aten::_softmax", [parts], "void cunn_SoftMaxForward<8, c10::Half>()", 2 * product),
+            ("aten::native_dropout", [parts], "void fused_dropout_kernel_vec()", 2.5 * product),
+            ("aten::bmm", [scores, query], "sm90_xmma_gemm_f16f16_f16f32_nn", product),
+        ]
+    )
+
+
 @_makes("slow-gemm")
 def _product_at_a_twentieth_of_the_peak(room: Room) -> None:
     assert room.rates
-    shapes = [tensor("c10::BFloat16", 4096, 4097), tensor("c10::BFloat16", 4097, 4096)]
+    shapes = [tensor("c10::BFloat16", 2048, 2049), tensor("c10::BFloat16", 2049, 2048)]
     name = "cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x1_nn_align1"
     name = "Cijk_Ailk_Bljk_BBS_BH_MT32x32x16_SE_K1" if room.amd else name
-    room.kernels([("aten::mm", shapes, name, 20 * 2 * 4096**2 * 4097 / room.rates[1])])
+    room.kernels([("aten::mm", shapes, name, 20 * 2 * 2048**2 * 2049 / room.rates[1])])
+
+
+@_makes("slow-gemm")
+def _linear_layer_on_a_slow_kernel(room: Room) -> None:
+    assert room.rates
+    kind = "c10::Half"
+    shapes = [tensor(kind, 4096), tensor(kind, 2048, 1024), tensor(kind, 1024, 4096)]
+    name = "void magma_sgemmEx_kernel<float, __half, __half, true, false, 6, 4, 6, 3, 4>()"
+    room.kernels([("aten::addmm", shapes, name, 12 * 2 * 2048 * 1024 * 4096 / room.rates[1])])
 
 
 @_makes("memory-bound-chain")
@@ -385,6 +439,14 @@ def _passes_over_one_tensor(room: Room) -> None:
     shape = tensor("c10::BFloat16", 64, 1024, 4096)
     pass_over = room.moving(shape, shape)
     names = ("mul", "add", "tanh", "mul", "add", "mul", "pow", "mul")
+    room.kernels([(f"aten::{n}", [shape], _vectorized(n), pass_over) for n in names])
+
+
+@_makes("memory-bound-chain")
+def _passes_in_place(room: Room) -> None:
+    shape = tensor("float", 32, 2048, 2048)
+    pass_over = room.moving(shape, shape)
+    names = ("mul_", "add_", "sigmoid_", "mul_", "clamp_", "sub_", "exp_", "div_", "add_")
     room.kernels([(f"aten::{n}", [shape], _vectorized(n), pass_over) for n in names])
 
 
@@ -430,15 +492,7 @@ def with_problem(document: Document, place: Place, cost: float, problem: Problem
 def moments(document: Document, ident: str) -> Iterator[float]:
     """When something that is there already only has to last longer, to be a problem."""
     work = sorted(spans(document, *GPU), key=lambda e: e["ts"])
-    starts, last = [e["ts"] for e in work], work[-1]["ts"]
-    reach = list(accumulate((end(e) for e in work), max))
-
-    def running(time: float) -> int:
-        """How many GPU events run, as far as those tell that began last."""
-        at = bisect_right(starts, time)
-        if not at or reach[at - 1] < time:
-            return 0
-        return sum(end(e) >= time for e in work[max(0, at - 200) : at])
+    first, last = work[0]["ts"], work[-1]["ts"]
 
     if ident == "host-bound":
         yield from (p.at for p in places(document) if p.waits_for_host and not p.after_wait)
@@ -446,9 +500,10 @@ def moments(document: Document, ident: str) -> Iterator[float]:
     categories, pattern, at = _LASTING[ident]
     for event in spans(document, *categories):
         moment = event["ts"] + at * event["dur"]
-        inside = starts[0] < moment < last and running(moment) == (event["cat"] in GPU)
-        if inside and re.search(pattern, event["name"]):
-            yield moment
+        if re.search(pattern, event["name"]) and first < moment < last:
+            beside = sum(e["ts"] <= moment <= end(e) for e in work if e is not event)
+            if not beside:
+                yield moment
 
 
 _LASTING = {

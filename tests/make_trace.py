@@ -123,11 +123,12 @@ class TraceMaker:
         correlation: int | None = None,
         external_id: int | None = None,
         category: str = "cuda_runtime",
+        args: Mapping[str, Any] | None = None,
         process: Label | None = None,
         thread: Label | None = None,
     ) -> int:
         """A runtime (or driver) call."""
-        args = {} if correlation is None else {"correlation": correlation}
+        args = {**(args or {}), **({} if correlation is None else {"correlation": correlation})}
         return self._host(category, name, start, duration, args, external_id, process, thread)
 
     def gpu(

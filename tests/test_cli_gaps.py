@@ -351,7 +351,7 @@ def test_the_documentation_does_what_it_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    text = DOCUMENT.read_text(encoding="utf-8").partition("\n## The call tree\n")[0]
+    text = DOCUMENT.read_text(encoding="utf-8").partition("\n## Inside CUDA graphs\n")[0]
     (tmp_path / "trace.json").unlink()
     commands = re.findall(r"^\$ tracelens-ext (.*)$", text, re.MULTILINE)
     assert len(commands) > 10

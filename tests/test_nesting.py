@@ -9,7 +9,15 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tracelens_ext.nesting import ROOT, Nesting, depths, nearest_marked, nest, subtree_ends
+from tracelens_ext.nesting import (
+    ROOT,
+    Nesting,
+    depths,
+    insert_below,
+    nearest_marked,
+    nest,
+    subtree_ends,
+)
 
 
 @dataclass(frozen=True)
@@ -205,3 +213,57 @@ def test_more_threads_than_sixteen_bits_count() -> None:
     nesting = nest(thread, zeros, zeros + 1, zeros, zeros.astype(bool))
     assert (nesting.parent == ROOT).all()
     assert nesting.order.tolist() == list(range(count))[::-1]
+
+
+@given(st.data())
+def test_events_that_are_put_in_stand_below_their_owners(data: st.DataObject) -> None:
+    """A forest in tree order, and further ones below some of its nodes."""
+
+    def forest(size: int) -> list[int]:
+        parent: list[int] = []
+        for at in range(size):
+            chain = [ROOT]
+            above = at - 1 if at else ROOT
+            while above != ROOT:
+                chain.append(above)
+                above = parent[above]
+            parent.append(data.draw(st.sampled_from(chain)))
+        return parent
+
+    parent = forest(data.draw(st.integers(1, 8)))
+    owners = data.draw(st.lists(st.integers(0, len(parent) - 1), unique=True, max_size=3))
+    new, above, owner = list[int](), list[int](), list[int]()
+    for node in owners:
+        further = forest(data.draw(st.integers(1, 4)))
+        first = len(new)
+        above += [up if up == ROOT else first + up for up in further]
+        owner += [node] * len(further)
+        new += [100 + first + i for i in range(len(further))]
+    rows, parents = insert_below(
+        np.arange(len(parent)),
+        np.array(parent, dtype=np.int32),
+        np.array(new, dtype=np.int64),
+        np.array(above, dtype=np.int64),
+        np.array(owner, dtype=np.int64),
+    )
+    expected = dict(enumerate(parent))
+    for i, row in enumerate(new):
+        expected[row] = owner[i] if above[i] == ROOT else new[above[i]]
+    place = {row: at for at, row in enumerate(rows.tolist())}
+    assert sorted(place) == sorted(expected)
+    for row, at in place.items():
+        up = int(parents[at])
+        assert (int(rows[up]) if up != ROOT else ROOT) == expected[row]
+        assert up < at
+    ends = subtree_ends(parents, depths(parents))
+    for row, at in place.items():  # a subtree is a contiguous range
+        below = [other for other, there in place.items() if at < there < ends[at]]
+        assert all(_is_below(other, row, expected) for other in below)
+        assert len(below) == sum(_is_below(other, row, expected) for other in expected)
+
+
+def _is_below(row: int, other: int, parent: dict[int, int]) -> bool:
+    while (row := parent[row]) != ROOT:
+        if row == other:
+            return True
+    return False

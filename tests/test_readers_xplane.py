@@ -238,6 +238,15 @@ def test_a_launch_that_names_a_device_without_that_id_is_still_found() -> None:
     assert CallTree(maker.read()).linked.all()
 
 
+def test_calls_may_be_on_a_plane_of_their_own() -> None:
+    maker = XplaneMaker()
+    maker.event("cuLaunchKernel", 4_000, 10, "/host:CUPTI", (1, "main"), correlation_id=5)
+    maker.launched("k", 5_000, 10, at=4_002, correlation=5)
+    trace = maker.read()
+    assert CallTree(trace).linked.all()
+    assert trace.metadata["hostnames"] == ["worker-3"]
+
+
 # Operations.
 
 
@@ -428,6 +437,19 @@ def test_programs_that_call_themselves_or_point_nowhere_are_endured() -> None:
     assert "flops" not in _of_program("f", computation(1, lost))
     odd = instruction(1, "f", "dot", shape(TUPLE), [5], dot={"lhs_contracting": [-4, 99]})
     assert _of_program("f", computation(1, odd))["flops"] == "0"
+
+
+def test_computations_that_are_called_again_and_again_are_counted_once() -> None:
+    leaf = computation(1, instruction(1, "a", "add", shape(F32, 2)))
+    levels = [leaf]
+    for level in range(2, 16):
+        calls = [
+            instruction(100 * level + i, f"f{level}.{i}", "fusion", shape(F32, 2),
+                        called_computation_ids=[level - 1])
+            for i in range(50)
+        ]  # fmt: skip
+        levels.append(computation(level, *calls))
+    assert _of_program("f15.0", *levels)["flops"] == str(2 * 50**13)
 
 
 def test_a_damaged_program_costs_its_arguments_alone() -> None:

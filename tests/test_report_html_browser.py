@@ -22,7 +22,11 @@ from report_html_browser import (
 )
 from report_html_helpers import HOSTILE, hostile_report, iterations, small_report, write_page
 
+from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.report.formats import PAGE
 from tracelens_ext.report.html_text import in_one_line
+from tracelens_ext.report.report import write_report
+from tracelens_ext.sheets.report import build_perf_report
 
 pytestmark = [
     pytest.mark.process,
@@ -452,3 +456,23 @@ def test_a_real_trace(browser: Browser, name: str, tmp_path: Path) -> None:
     assert min(drawn) >= 1
     assert browser.complaints() == []
     assert browser.requests() == [(tmp_path / "report.html").resolve().as_uri()]
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_memory_is_drawn_in_its_colours_with_what_was_alive_beside_or_below(
+    browser: Browser, folder: Path, short_demo_trace: Path, width: int
+) -> None:
+    report = build_perf_report(TreePerfAnalyzer(short_demo_trace), for_page=True)
+    page = folder / "memory.html"
+    write_report(report, {page: PAGE})
+    browser.open(page, width=width, dark=width < 600)
+    lines = "[...document.querySelectorAll('#chart-memory-0 .scatterlayer .js-line')]"
+    drawn = browser.value(f"{lines}.map((line) => getComputedStyle(line).stroke)")
+    assert drawn == ["rgb(63, 127, 212)", "rgb(229, 138, 43)"]
+    box = "document.querySelector('#chart-memory-0 {}').getBoundingClientRect()"
+    bars, levels = (box.format(name) for name in (".x2y2", ".xy"))
+    edges = browser.value(f"[{bars}.left, {levels}.right, {bars}.top, {levels}.bottom]")
+    assert edges[0] >= edges[1] or edges[2] >= edges[3]
+    browser.click("figure:has(#chart-memory-0) .legend li:nth-child(2) button")
+    assert len(browser.value(f"{lines}.map(String)")) == 1
+    assert browser.complaints() == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from tracelens_ext.analysis.capture.replays import find_replays
 from tracelens_ext.analysis.coverage import Coverage, coverage
 from tracelens_ext.analysis.gpu_work import GpuWork
 from tracelens_ext.cache.store import open_cache
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tracelens_ext.analysis.launchers import Launchers
     from tracelens_ext.analysis.memory.tables import Memory
     from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.analysis.serving.steps import Steps
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.categorize import CategorizerLike
     from tracelens_ext.findings.finding import Findings
@@ -60,6 +62,9 @@ class TreePerfAnalyzer:
         progress: called with (bytes of the file read so far, its size or None) while reading.
         cache: whether a large trace, and its tree, are kept in the user's cache and taken from
             there; or a cache of your own.
+        capture: a trace, or a folder of traces, in which the CUDA graphs that this trace launches
+            were captured: their kernels get operations, shapes and modules from there. Captures in
+            the trace itself are always found.
         salvage: whether the events before the place where a file is cut off or damaged are
             analysed; `trace.provenance.notes` says what is lost. `settings.reading_with`
             sets this and what else can be chosen about reading for several calls.
@@ -83,6 +88,7 @@ class TreePerfAnalyzer:
         without_packs: Sequence[str] = (),
         progress: Callable[[int, int | None], None] | None = None,
         cache: TraceCache | bool | None = None,
+        capture: str | os.PathLike[str] | None = None,
         salvage: bool = False,
     ) -> None:
         self.use_kernel_name_categories = bool(
@@ -100,11 +106,15 @@ class TreePerfAnalyzer:
                 progress=progress,
                 cache=(store := open_cache(cache)),
             )
+            links = store.links(self.trace) if store is not None and not add_python_func else None
+            self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
+            self.graph_replays = find_replays(self.tree, capture, store)
+        if self.graph_replays is not None:
+            self.tree = self.graph_replays.tree
+            self.trace = self.tree.trace
         usual = self.trace.conventions.categorizer
         if self.categorizer is not None and categorizer is None and usual is not None:
             self.categorizer = asked(categorizer=usual)
-        links = store.links(self.trace) if store is not None and not add_python_func else None
-        self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
         self.work: GpuWork = GpuWork(
             self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
         )
@@ -184,6 +194,50 @@ class TreePerfAnalyzer:
         from tracelens_ext.analysis.iteration_table import iteration_table
 
         return iteration_table(self.work, annotation).statistics.copy()
+
+    # Serving. `phases` are phases of your own, each `NAME=REGEX`, as `--phase` takes them.
+
+    def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
+        """The steps of a serving engine; see `analysis.serving.inferred.serving_steps`.
+
+        Raises:
+            UsageError: one of `phases` has another form.
+        """
+        from tracelens_ext.analysis.serving.inferred import serving_steps
+        from tracelens_ext.analysis.serving.steps import own_phases
+
+        return serving_steps(self.tree, own_phases(phases))
+
+    def get_df_phases(
+        self,
+        phases: Sequence[str] = (),
+        device_peaks: str | os.PathLike[str] | None = None,
+    ) -> pd.DataFrame:
+        """Prefill, decode …: tokens, GPU time and idle time, as the sheet `phases`."""
+        from tracelens_ext.analysis.serving.phases import phase_table
+        from tracelens_ext.roofline.phases import with_roofline
+
+        steps = self.serving_steps(phases)
+        frame = phase_table(self.work, steps)
+        return with_roofline(frame, self.roofline(device_peaks), self._launchers, steps)
+
+    def get_df_phase_steps(self, phases: Sequence[str] = ()) -> pd.DataFrame:
+        """A row a step, the slowest first, as the sheet `phase_steps`."""
+        from tracelens_ext.analysis.serving.phases import step_table
+
+        return step_table(self.work, self.serving_steps(phases))
+
+    def get_df_layers(self, phases: Sequence[str] = ()) -> pd.DataFrame:
+        """A row a layer of each phase, as the sheet `layers`."""
+        from tracelens_ext.analysis.serving.layers import layer_table
+
+        return layer_table(self.work, self.serving_steps(phases))
+
+    def get_df_layer_kernels(self, phases: Sequence[str] = ()) -> pd.DataFrame:
+        """The kernels of one layer, as the sheet `layer_kernels`."""
+        from tracelens_ext.analysis.serving.layers import layer_kernel_table
+
+        return layer_kernel_table(self.work, self.serving_steps(phases))
 
     # Kernels.
 
@@ -269,6 +323,18 @@ class TreePerfAnalyzer:
         from tracelens_ext.analysis.kernel_statistics import kernel_statistics
 
         return kernel_statistics(self.work, sort=sort, selection=selection)
+
+    def get_df_kernel_sources(self, *, selection: Selection | None = None) -> pd.DataFrame:
+        """Kernels by source line and layer; see `analysis.kernel_sources.kernel_sources`.
+
+        Raises:
+            UsageError: the analyzer was made without `add_python_func=True`.
+        """
+        from tracelens_ext.analysis.kernel_sources import kernel_sources
+
+        if not self.tree.add_python_func:
+            raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
+        return kernel_sources(self.work, selection=selection)
 
     def get_df_unlinked_kernels(self) -> pd.DataFrame:
         """GPU events without a launch in the trace, as the sheet `unlinked_kernels`."""
@@ -468,6 +534,30 @@ class TreePerfAnalyzer:
         from tracelens_ext.analysis.graphs import graph_launches
 
         return graph_launches(self.work)
+
+    def get_df_graph_operations(self) -> pd.DataFrame:
+        """GPU events of graph launches by captured operation, as the sheet `graph_operations`.
+
+        No rows without a `capture`, and where no captured graph fits.
+        """
+        from tracelens_ext.analysis.graph_operations import graph_operations
+
+        return graph_operations(self.work)
+
+    def get_df_graph_captures(self) -> pd.DataFrame:
+        """Which captured graphs the graph launches replay, as the sheet `graph_captures`.
+
+        Raises:
+            UsageError: there is no graph launch, or no capture.
+        """
+        from tracelens_ext.analysis.graph_captures import graph_captures
+
+        if self.graph_replays is None:
+            raise UsageError(
+                "this needs a trace with graph launches, and"
+                " TreePerfAnalyzer(trace, capture=FILE_OR_FOLDER)"
+            )
+        return graph_captures(self.graph_replays)
 
     def get_df_nn_modules(self, *, instances: bool = False) -> pd.DataFrame:
         """GPU time by path of `nn.Module` classes, as the sheet `nn_modules`.

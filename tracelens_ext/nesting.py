@@ -149,3 +149,31 @@ def subtree_ends(parent: Int32Array, depth: Int32Array) -> Int64Array:
     for level in reversed(levels(depth)[1:]):
         np.add.at(size, parent[level], size[level])
     return np.arange(len(parent)) + size
+
+
+def insert_below(
+    rows: Int64Array, parent: Int32Array, new: Int64Array, above: Int64Array, owner: Int64Array
+) -> tuple[Int64Array, Int32Array]:
+    """Put further events into a forest in tree order, each below a node and before its children.
+
+    Args:
+        rows: what stands at each position, shape (m,).
+        parent: position → position of the parent, `ROOT` without one, (m,).
+        new: what is put in; those of one owner follow one another, parents first, (k,).
+        above: the parent of each, an index into `new`, `ROOT` for one right below its owner, (k,).
+        owner: the position of the node that each is put below, (k,).
+
+    Returns:
+        Rows and parents of all, (m + k,).
+    """
+    order = np.argsort(owner, kind="stable")
+    place = np.empty(len(new), dtype=np.int64)
+    place[order] = owner[order] + 1 + np.arange(len(new))
+    before = np.cumsum(np.bincount(owner + 1, minlength=len(rows) + 1))[: len(rows)]
+    moved = np.arange(len(rows)) + before  # where each of `rows` goes
+    all_rows = np.empty(len(rows) + len(new), dtype=np.int64)
+    all_rows[moved], all_rows[place] = rows, new
+    parents = np.empty(len(all_rows), dtype=np.int32)
+    parents[moved] = np.where(parent == ROOT, ROOT, moved[parent])
+    parents[place] = np.where(above == ROOT, moved[owner], place[above])
+    return all_rows, parents

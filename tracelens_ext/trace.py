@@ -149,6 +149,20 @@ class Provenance:
 
 
 @dataclass(frozen=True, eq=False)
+class Replays:
+    """Which of a trace's events are from captures of CUDA graphs: its last rows, r of them.
+
+    They are the host events around the launches that a graph was captured from, once for each
+    launch of the graph that replays them, parents before children. They took no time there.
+    """
+
+    parent: Int32Array  #: the event around each, an index into them; `NONE` for the outermost, (r,)
+    graph_launch: Int64Array  #: row of the launch that replays each, (r,)
+    #: row of the captured launch that each GPU event replays, `NONE` where it is not known, (g,)
+    launch_of_gpu: Int64Array
+
+
+@dataclass(frozen=True, eq=False)
 class Trace:
     """The events of one trace, in file order, n of them.
 
@@ -174,6 +188,7 @@ class Trace:
         thread_names: entry of `threads` → the name that a metadata event gives it.
         provenance: the file, and what became of its events.
         conventions: what `threads`, correlation ids and annotations mean.
+        replays: the events that captures of graphs add; None for none.
     """
 
     ts: Int64Array
@@ -196,6 +211,7 @@ class Trace:
     thread_names: Mapping[tuple[int | str, int | str], str] = field(default_factory=dict)
     provenance: Provenance = field(default_factory=Provenance)
     conventions: Conventions = field(default_factory=Conventions)
+    replays: Replays | None = None
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -210,16 +226,23 @@ class Trace:
         ends: Int64Array = self.ts[rows] + self.dur[rows]
         return ends
 
+    @property
+    def recorded(self) -> int:
+        """How many events the file holds; the rows from here on are `replays`."""
+        return len(self) - (0 if self.replays is None else len(self.replays.parent))
+
     def rows_of(self, *kinds: EventKind) -> npt.NDArray[np.int64]:
-        """The events of these kinds, in file order."""
-        wanted = np.zeros(len(self), dtype=bool)
+        """The recorded events of these kinds, in file order."""
+        recorded = self.kind[: self.recorded]
+        wanted = np.zeros(len(recorded), dtype=bool)
         for kind in kinds:  # comparing a few times takes less time than one look-up an event
-            wanted |= self.kind == kind
+            wanted |= recorded == kind
         return np.flatnonzero(wanted)
 
     def count_of(self, *kinds: EventKind) -> int:
-        """How many events are of these kinds."""
-        return sum(int(np.count_nonzero(self.kind == kind)) for kind in set(kinds))
+        """How many recorded events are of these kinds."""
+        recorded = self.kind[: self.recorded]
+        return sum(int(np.count_nonzero(recorded == kind)) for kind in set(kinds))
 
     @cached_property
     def gpu_rows(self) -> npt.NDArray[np.int64]:

@@ -2,7 +2,9 @@
 
 Host events (CPU ops, annotations, runtime calls and, when asked for, Python frames) nest by time
 on their thread. A GPU event hangs under the launch that carries its correlation id; a graph launch
-owns every GPU event of its graph. GPU events without a launch in the trace stay, unlinked.
+owns every GPU event of its graph. Where the capture of a graph is known (`Trace.replays`), its
+events are below the graph launch, and a GPU event hangs under the captured launch that it replays.
+GPU events without a launch in the trace stay, unlinked.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from tracelens_ext.linking import is_graph_launch, link
-from tracelens_ext.nesting import ROOT, depths, nearest_marked, nest, subtree_ends
+from tracelens_ext.nesting import (
+    ROOT,
+    depths,
+    insert_below,
+    nearest_marked,
+    nest,
+    subtree_ends,
+)
 from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, EventKind, Trace
 
 if TYPE_CHECKING:
@@ -22,7 +31,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Replays
 
 UNLINKED = "(unlinked)"
 GRAPH = "graph"
@@ -39,7 +48,7 @@ class CallTree:
     Args:
         trace: the events.
         add_python_func: whether Python frames are part of the tree.
-        links: the `links` of a tree of the same trace and the same frames, from a cache.
+        links: the `links` of a tree of the same trace (without replays) and the same frames.
 
     Raises:
         MergedRanksError: several ranks in the file reuse each other's correlation ids.
@@ -47,7 +56,8 @@ class CallTree:
     Attributes:
         rows: the host events in tree order: thread by thread, parents before children, (m,).
         parent_position: position in `rows` → position of the parent, `ROOT` without one, (m,).
-        launch_of_gpu: row of each GPU event's launch, `NONE` when unlinked, (g,).
+        launch_of_gpu: row of each GPU event's launch, `NONE` when unlinked, (g,). It is the graph
+            launch for the GPU events of a graph.
     """
 
     def __init__(
@@ -63,9 +73,16 @@ class CallTree:
             self.rows: Int64Array = links["rows"]
             self.parent_position: Int32Array = links["parent_position"]
             self.launch_of_gpu: Int64Array = links["launch_of_gpu"]
-            self.cpu_op_of_gpu = links["cpu_op_of_gpu"]
-            return
-        kinds = [k for k in HOST_KINDS if add_python_func or k != EventKind.PYTHON_FUNCTION]
+            if trace.replays is None:
+                self.cpu_op_of_gpu = links["cpu_op_of_gpu"]
+        else:
+            self._find_links()
+        if trace.replays is not None:
+            self._add_replays(trace.replays)
+
+    def _find_links(self) -> None:
+        trace = self.trace
+        kinds = [k for k in HOST_KINDS if self.add_python_func or k != EventKind.PYTHON_FUNCTION]
         rows = trace.rows_of(*kinds)
         launches = np.isin(trace.kind[rows], LAUNCH_KINDS)
         ts = trace.ts[rows]
@@ -79,6 +96,27 @@ class CallTree:
         self.rows = rows[nesting.order]
         self.parent_position = nesting.parent
         self.launch_of_gpu = link(trace)
+
+    def with_replays(self, trace: Trace) -> CallTree:
+        """The tree of the same trace with `replays`."""
+        names = ("rows", "parent_position", "launch_of_gpu")
+        links = {name: getattr(self, name) for name in names}
+        return CallTree(trace, add_python_func=self.add_python_func, links=links)
+
+    def _add_replays(self, replays: Replays) -> None:
+        """Put the events of captures below the launches of their graphs."""
+        kinds = [k for k in HOST_KINDS if self.add_python_func or k != EventKind.PYTHON_FUNCTION]
+        first = self.trace.recorded
+        shown = np.isin(self.trace.kind[first:], kinds)
+        places = np.flatnonzero(shown)
+        above = nearest_marked(replays.parent, shown)[places]
+        index = np.full(len(shown) + 1, NONE, dtype=np.int64)
+        index[places] = np.arange(len(places))
+        launch = self.position[replays.graph_launch[places]].astype(np.int64)
+        self.rows, self.parent_position = insert_below(
+            self.rows, self.parent_position, first + places, index[above], launch
+        )
+        del self.position  # of the tree without them
 
     @property
     def links(self) -> dict[str, npt.NDArray[Any]]:
@@ -106,11 +144,21 @@ class CallTree:
     # GPU events and what launched them.
 
     @cached_property
+    def parent_of_gpu(self) -> Int64Array:
+        """Row of the call that each GPU event hangs under, `NONE` when unlinked, (g,).
+
+        The captured launch that it replays, where that is known; else its launch.
+        """
+        replays = self.trace.replays
+        if replays is None:
+            return self.launch_of_gpu
+        return np.where(replays.launch_of_gpu != NONE, replays.launch_of_gpu, self.launch_of_gpu)
+
+    @cached_property
     def launch_position_of_gpu(self) -> Int32Array:
-        """Position in `rows` of each GPU event's launch, `NONE` when unlinked, (g,)."""
-        linked = self.launch_of_gpu != NONE
-        result = np.full(len(linked), NONE, dtype=np.int32)
-        result[linked] = self.position[self.launch_of_gpu[linked]]
+        """Position in `rows` of `parent_of_gpu`, `NONE` when unlinked, (g,)."""
+        result = np.full(len(self.linked), NONE, dtype=np.int32)
+        result[self.linked] = self.position[self.parent_of_gpu[self.linked]]
         return result
 
     @cached_property
@@ -135,7 +183,7 @@ class CallTree:
 
     @cached_property
     def cpu_op_of_gpu(self) -> Int64Array:
-        """Row of the innermost CPU op around each GPU event's launch, `NONE` without, (g,)."""
+        """Row of the innermost CPU op around `parent_of_gpu`, `NONE` without, (g,)."""
         return self._nearest_of_gpu(self.is_operation)
 
     @cached_property
@@ -148,11 +196,22 @@ class CallTree:
         return result
 
     @cached_property
+    def has_captured_op(self) -> BoolArray:
+        """Whether the operation of each GPU event is from the capture of its graph, (g,)."""
+        captured: BoolArray = self.cpu_op_of_gpu >= self.trace.recorded
+        return captured
+
+    @cached_property
+    def by_opaque_graph(self) -> BoolArray:
+        """Whether each GPU event is of a graph launch, without a captured operation, (g,)."""
+        return self.by_graph & ~self.has_captured_op
+
+    @cached_property
     def cpu_op_label_of_gpu(self) -> tuple[Int32Array, list[str]]:
         """The operation of each GPU event, the column `cpu_op` of our tables.
 
-        `graph` if a graph launch started it; else the innermost CPU op; else the name of the
-        launch; else `(unlinked)`.
+        `graph` if a graph launch started it and its capture is not known; else the innermost CPU
+        op; else the name of the launch; else `(unlinked)`.
 
         Returns:
             Codes, shape (g,), and the labels that they stand for.
@@ -163,7 +222,7 @@ class CallTree:
         codes[self.linked] = trace.name[self.launch_of_gpu[self.linked]]
         has_op = self.cpu_op_of_gpu != NONE
         codes[has_op] = trace.name[self.cpu_op_of_gpu[has_op]]
-        codes[self.by_graph] = len(trace.names)
+        codes[self.by_opaque_graph] = len(trace.names)
         return codes, labels
 
     def module_of_gpu(self) -> list[str]:
@@ -199,7 +258,7 @@ class CallTree:
             above = int(self.parent_position[at])
             return int(self.rows[above]) if above != ROOT else None
         place = self._gpu_place(row)
-        launch = int(self.launch_of_gpu[place]) if place is not None else NONE
+        launch = int(self.parent_of_gpu[place]) if place is not None else NONE
         return launch if launch != NONE else None
 
     def ancestors(self, row: int) -> Iterator[int]:
@@ -236,10 +295,10 @@ class CallTree:
 
     @cached_property
     def _by_launch(self) -> tuple[Int64Array, Int64Array]:
-        """The places of linked GPU events in order of their launches, and those launches."""
+        """The places of linked GPU events in order of `parent_of_gpu`, and those calls."""
         places = np.flatnonzero(self.linked)
-        places = places[np.argsort(self.launch_of_gpu[places], kind="stable")]
-        return places, self.launch_of_gpu[places]
+        places = places[np.argsort(self.parent_of_gpu[places], kind="stable")]
+        return places, self.parent_of_gpu[places]
 
     def _started_by(self, rows: IntArray) -> IntArray:
         places, launches = self._by_launch

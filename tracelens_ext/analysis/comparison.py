@@ -94,6 +94,9 @@ class Comparison:
         """
         spelled = next((m.spelled for m in self.measurements if m.spelled), None)
         aligned: dict[TableName, Aligned] = {"timeline": self._timeline()}
+        phases = [m.phases for m in self.measurements if m.phases is not None]
+        if len(phases) == len(self.measurements):
+            aligned["phases"] = _aligned(phases, ("phase",))
         for name, keys in REFERENCE_KEYS.items():
             parts = [figures.tables.get(name) for figures in self.figures]
             if any(part is None for part in parts):
@@ -120,6 +123,9 @@ class Comparison:
     def tables(self) -> dict[str, pd.DataFrame]:
         """The tables by name: `timeline`, `categories`, `ops`, `kernels`, as far as all hold them.
 
+        `phases` too where all traces have steps of a serving engine; its counts are steps, and
+        `A_ms_per_step` is the time by them.
+
         Columns: what names the row (`device`, where a trace has several, and `type`;
         `kernel_category`; `cpu_op`; `kernel_category` and `kernel_name`), then `A_time_ms`,
         `B_time_ms`, `difference_ms` (B - A), `difference_%` (of A) and `ratio` (B / A), both empty
@@ -143,8 +149,12 @@ class Comparison:
     def times_ms(self, name: TableName) -> FloatArray:
         """The times of a table as shown, ms, (k, t)."""
         # One division: two equal averages are then equal to the last bit.
-        times: FloatArray = self.aligned[name].ns / (NS_PER_MS * np.array(self.divisors))
+        times: FloatArray = self.aligned[name].ns / (NS_PER_MS * np.array(self._divisors(name)))
         return times
+
+    def _divisors(self, name: TableName) -> list[int]:
+        """What the times of a table are divided by; phases are compared step by step."""
+        return [1] * len(self.measurements) if name == "phases" else self.divisors
 
     def _table(self, name: TableName) -> pd.DataFrame:
         import pandas as pd
@@ -167,11 +177,16 @@ class Comparison:
             }
         if name != "timeline":
             for at, letter in enumerate(self.letters):
-                divisor = self.divisors[at]
+                divisor = self._divisors(name)[at]
                 count = aligned.count[:, at]
                 columns[f"{letter}_count"] = count if divisor == 1 else count / divisor
+        if name == "phases":
+            for at, letter in enumerate(self.letters):
+                columns[f"{letter}_ms_per_step"] = _quotient(
+                    times[:, at], aligned.count[:, at].astype(np.float64)
+                )
         frame = pd.DataFrame(columns)
-        if name == "timeline":
+        if name in ("timeline", "phases"):
             return frame
         change = np.abs(times[:, 1:] - times[:, :1]).max(axis=1, initial=0.0)
         order = np.lexsort((-times[:, 0], -change))

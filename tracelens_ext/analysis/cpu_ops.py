@@ -26,7 +26,7 @@ def cpu_ops(tree: CallTree) -> pd.DataFrame:
     import pandas as pd
 
     trace = tree.trace
-    is_op = tree.is_operation
+    is_op = tree.is_operation & (tree.rows < trace.recorded)  # what a graph replays takes no time
     above = nearest_marked(tree.parent_position, is_op)
     duration = trace.dur[tree.rows]
     inner = np.flatnonzero(is_op & (above != ROOT))

@@ -139,13 +139,13 @@ class GpuWork:
     def _context(self) -> tuple[Int64Array, list[str | None]]:
         """The CPU op that tells what a kernel is for: codes, shape (g,), and what they stand for.
 
-        None without a CPU op; for the kernels of a graph, as one op around its launch says nothing
-        of each of them; for copies, whose names say it all; and for annotations, called as users
-        like.
+        None without a CPU op; for the kernels of a graph whose capture is not known, as one op
+        around its launch says nothing of each of them; for copies, whose names say it all; and for
+        annotations, called as users like.
         """
         tree, trace = self.tree, self.trace
         op = tree.cpu_op_of_gpu
-        telling = (op != NONE) & ~tree.by_graph & self.is_kernel
+        telling = (op != NONE) & ~tree.by_opaque_graph & self.is_kernel
         telling &= trace.kind[op] == EventKind.CPU_OP
         code = np.full(len(self), len(trace.names), dtype=np.int64)
         code[telling] = trace.name[tree.cpu_op_of_gpu[telling]]

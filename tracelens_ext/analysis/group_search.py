@@ -13,7 +13,7 @@ from tracelens_ext.ordering import stable_order
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import Int64Array, IntArray
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
 
 def by_group_and_time(group: IntArray, time: Int64Array) -> Int64Array:
@@ -86,3 +86,18 @@ def running_maximum(group: IntArray, values: Int64Array) -> tuple[Int64Array, In
         place[begin:end][values[begin:end] < highest] = begin
         np.maximum.accumulate(place[begin:end], out=place[begin:end])
     return values[place], place
+
+
+def outermost(group: IntArray, end: Int64Array) -> BoolArray:
+    """Which ranges lie in no other of their group.
+
+    Args:
+        group: of each range; the ranges come by group, start and descending end, shape (m,).
+        end: of each range, shape (m,).
+    """
+    keep: BoolArray = np.ones(len(group), dtype=bool)
+    for number in np.unique(group).tolist():
+        those = np.flatnonzero(group == number)
+        reach = np.maximum.accumulate(end[those])
+        keep[those[1:]] = end[those[1:]] > reach[:-1]
+    return keep

@@ -17,6 +17,7 @@ import numpy as np
 
 from tracelens_ext.analysis.busy_time import BusyTime
 from tracelens_ext.analysis.gpu_work import COMMUNICATION
+from tracelens_ext.analysis.group_search import outermost
 from tracelens_ext.analysis.iterations import (
     Iterations,
     find_iterations,
@@ -151,7 +152,7 @@ def named_iterations(
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
     start, end = trace.ts[rows], trace.end_of(rows)
     order = np.lexsort((rows, -end, start, process))
-    order = order[_outermost(process[order], end[order])]
+    order = order[outermost(process[order], end[order])]
     rows = rows[order]
     iterations = iterations_of(tree, rows, list(range(len(rows))))
     labels = [trace.name_of(row) for row in rows.tolist()]
@@ -167,16 +168,6 @@ def _annotations(trace: Trace, pattern: UserPattern) -> Int64Array:
         if len(rows):
             return rows
     return np.empty(0, dtype=np.int64)
-
-
-def _outermost(process: Int64Array, end: Int64Array) -> BoolArray:
-    """Which ranges lie in no other of their process, given by process, start, descending end."""
-    keep: BoolArray = np.ones(len(process), dtype=bool)
-    for number in np.unique(process).tolist():
-        those = np.flatnonzero(process == number)
-        reach = np.maximum.accumulate(end[those])
-        keep[those[1:]] = end[those[1:]] > reach[:-1]
-    return keep
 
 
 def _block(

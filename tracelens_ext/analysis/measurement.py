@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tracelens_ext.analysis.grouping import group_durations, maxima, minima, texts
+from tracelens_ext.analysis.grouping import group_durations, maxima, minima, sums, texts
 from tracelens_ext.analysis.iterations import find_iterations
 from tracelens_ext.analysis.overview import devices
+from tracelens_ext.analysis.serving.phases import busy_by_step
+from tracelens_ext.analysis.serving.steps import find_steps
 from tracelens_ext.analysis.timeline import gpu_timeline
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import NONE, NS_PER_MS
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 Saving = tuple[float, float]
 NO_SAVING: Saving = (0.0, 0.0)
 
-TableName = Literal["timeline", "categories", "ops", "kernels"]
+TableName = Literal["timeline", "phases", "categories", "ops", "kernels"]
 
 #: Table → the columns that name its rows.
 KEYS: Mapping[TableName, tuple[str, ...]] = {
@@ -84,6 +86,8 @@ class Measurement:
     categories: frozenset[str]
     report: str = ""  #: the program whose report was measured; empty for a trace
     notes: tuple[str, ...] = ()  #: what the reader of a comparison should know of it, clauses
+    #: `phase`, `ns` of GPU time and `count` of steps, where a serving engine names its steps.
+    phases: pd.DataFrame | None = None
     #: gives a name as a report spells it, which may be other than the trace did; None for a trace.
     spelled: Callable[[str], str] | None = None
     #: what each finding of the whole trace saves, by its id; None where that is not known.
@@ -118,7 +122,21 @@ def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Meas
         iteration_label=iterations.label(iterations.whole),
         left_out=iterations.label(~iterations.whole),
         categories=frozenset(rule.category for pack in packs for rule in pack.rules),
+        phases=_phases(work),
     )
+
+
+def _phases(work: GpuWork) -> pd.DataFrame | None:
+    """The GPU time of the phases that annotations of a serving engine name."""
+    import pandas as pd
+
+    steps = find_steps(work.tree)
+    if not len(steps):
+        return None
+    count = len(steps.phases)
+    ns = sums(steps.phase, busy_by_step(work, steps)[:-1], count)
+    number = np.bincount(steps.phase, minlength=count)
+    return pd.DataFrame({"phase": steps.phases, "ns": ns, "count": number})
 
 
 def _categories(work: GpuWork) -> Categories:

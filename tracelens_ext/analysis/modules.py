@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.trace import Int32Array, Int64Array, IntArray, Trace
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Trace
 
 MODULE_PREFIX = "nn.Module: "
 SEPARATOR = "/"
@@ -44,8 +44,8 @@ class _Frames:
 
 
 def has_modules(trace: Trace) -> bool:
-    """Whether the profiler recorded `nn.Module` frames."""
-    return bool(len(_module_rows(trace)))
+    """Whether the profiler recorded `nn.Module` frames, or the capture of a graph has some."""
+    return bool(len(_module_rows(trace)) or _is_replayed_module(trace).any())
 
 
 def module_of_gpu(work: GpuWork) -> tuple[Int64Array, list[str]]:
@@ -112,14 +112,52 @@ def _module_rows(trace: Trace) -> Int64Array:
     return rows
 
 
+def _is_replayed_module(trace: Trace) -> BoolArray:
+    """Which of the events that graphs replay are module frames, (r,)."""
+    names = trace.names_matching(lambda name: name.startswith(MODULE_PREFIX))
+    added = slice(trace.recorded, None)
+    result: BoolArray = names[trace.name[added]] & (trace.kind[added] == EventKind.PYTHON_FUNCTION)
+    return result
+
+
 @once_for_each
 def _find_frames(work: GpuWork) -> _Frames:
-    """Nest module frames, launches, and the forward ops whose backward launched something."""
+    """The module frames, and which of them is around each launch.
+
+    Those of captures are around what is captured, within those around the graph's launch.
+    """
+    trace = work.trace
+    frames, frame_of_row = _recorded_frames(work)
+    replays = trace.replays
+    if replays is None:
+        return frames
+    is_module = _is_replayed_module(trace)
+    places, known = np.flatnonzero(is_module), len(frames.rows)
+    number = np.full(len(is_module) + 1, ROOT, dtype=np.int64)
+    number[places] = known + np.arange(len(places))
+    around = number[nearest_marked(replays.parent, is_module)]
+    around = np.where(around == ROOT, frame_of_row[replays.graph_launch], around)
+    frame_of_row[trace.recorded : -1] = around
+    return _Frames(
+        rows=np.concatenate((frames.rows, trace.recorded + places)),
+        parent=np.concatenate((frames.parent, around[places])).astype(np.int32),
+        of_gpu=frame_of_row[work.tree.parent_of_gpu],
+        of_forward=frames.of_forward,
+    )
+
+
+def _recorded_frames(work: GpuWork) -> tuple[_Frames, Int64Array]:
+    """Nest module frames, launches, and the forward ops whose backward launched something.
+
+    Returns:
+        The frames; and the frame around each of those events, by row, `NONE` for others and at the
+        end, (n + 1,).
+    """
     trace, tree = work.trace, work.tree
     modules = _module_rows(trace)
     forward = np.full(len(work), NONE, dtype=np.int64)
     inner = forward[:0]
-    if len(modules):  # without them nothing is looked for
+    if len(modules) or trace.replays is not None:  # without them nothing is looked for
         forward = _forward_of_gpu(work)
         launches = tree.launch_of_gpu[tree.linked]
         inner = np.unique(np.concatenate((launches, forward[forward != NONE])))
@@ -135,12 +173,13 @@ def _find_frames(work: GpuWork) -> _Frames:
     number[places] = np.arange(len(places))
     frame_of_row = np.full(len(trace) + 1, NONE, dtype=np.int64)  # the last is what `NONE` picks
     frame_of_row[rows[nesting.order]] = number[around]
-    return _Frames(
+    frames = _Frames(
         rows=rows[nesting.order[places]],
         parent=number[around[places]].astype(np.int32),
         of_gpu=frame_of_row[tree.launch_of_gpu],
         of_forward=frame_of_row[forward],
     )
+    return frames, frame_of_row
 
 
 def _forward_of_gpu(work: GpuWork) -> Int64Array:

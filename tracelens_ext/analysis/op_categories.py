@@ -46,7 +46,7 @@ def op_categories(
     labels = [GRAPH_CATEGORY, RUNTIME_CATEGORY, OTHER_OP]
     graph, runtime, other = range(3)
     launched_graph = np.zeros(len(rows), dtype=bool)
-    launched_graph[of_gpu[(of_gpu != NONE) & work.tree.by_graph]] = True
+    launched_graph[of_gpu[(of_gpu != NONE) & work.tree.by_opaque_graph]] = True
     is_op = np.isin(trace.kind[rows], trace.operation_kinds)
     category = np.where(is_op, other, np.where(launched_graph, graph, runtime))
     for names in (name, kernel_name):

@@ -62,6 +62,7 @@ def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
         "thread_names": [[*thread, name] for thread, name in trace.thread_names.items()],
         "provenance": provenance | {"dropped": dict(made.dropped), "notes": list(made.notes)},
         "conventions": asdict(trace.conventions),
+        "replays": trace.replays,  # none; JSON refuses others
     }
     if unknown := {field.name for field in fields(trace)} - columns.keys() - about.keys():
         raise TypeError(f"a Trace has fields that the cache does not know: {sorted(unknown)}")

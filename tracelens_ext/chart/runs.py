@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.analysis.grouping import group_durations, texts
+from tracelens_ext.analysis.gaps.classified import classify_gaps
+from tracelens_ext.analysis.grouping import group_durations, sums, texts
+from tracelens_ext.analysis.serving.steps import find_steps
 from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.intervals import non_overlapped_time
@@ -89,6 +91,35 @@ def measure_devices(work: GpuWork, given: ChartInput, position: int) -> list[Run
         )
         for device in _devices(work, given)
     ]
+
+
+def measure_phases(work: GpuWork, given: ChartInput, position: int) -> list[Run]:
+    """Measure an input, each phase of a serving engine by itself; see `measure_run`.
+
+    The time without GPU work is divided as the idle time before the work of each phase is.
+
+    Raises:
+        UsageError: no annotation of an engine names a step; or as `measure_run`.
+    """
+    whole = measure_run(work, given, position)
+    steps = find_steps(work.tree)
+    if not len(steps):
+        raise UsageError(
+            f"{given.path}: no annotation of a serving engine names a phase; leave out --by-phase"
+        )
+    phase = steps.phase_of_gpu
+    gaps = classify_gaps(work, "device").gaps
+    idle = sums(phase[gaps.after], gaps.duration, len(steps.labels))
+    runs = []
+    for number, name in enumerate(steps.labels):
+        if not (phase == number).any():
+            continue
+        label = f"{whole.label}_{name}"
+        run = _measured(work, given, label, phase == number, whole.devices, whole.notes)
+        share = int(whole.not_gpu_ns * int(idle[number]) // max(int(idle.sum()), 1))
+        elapsed = run.gpu_ns + share
+        runs.append(replace(run, elapsed_ns=elapsed, elapsed_from=whole.elapsed_from))
+    return runs
 
 
 def grouped(notes: Iterable[tuple[str, Iterable[str]]]) -> list[tuple[str, str]]:

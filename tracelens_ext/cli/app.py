@@ -19,6 +19,7 @@ _NAMES = (
     "findings",
     "compare",
     "roofline",
+    "phases",
     "memory",
     "iterations",
     "tree",

@@ -75,6 +75,10 @@ def chart(
     per_device: Annotated[
         bool, typer.Option("--per-device", help="A bar for each GPU, not one for all of a trace.")
     ] = False,
+    by_phase: Annotated[
+        bool,
+        typer.Option("--by-phase", help="A bar for each phase of serving: prefill, decode …"),
+    ] = False,
     nsys_cmd: Annotated[
         str | None,
         typer.Option("--nsys-cmd", "--nsys_cmd", metavar="PROGRAM", help="The same as --nsys."),
@@ -107,6 +111,8 @@ def chart(
     from tracelens_ext.cli.load import AnalysisOptions
 
     wanted = parse_inputs([*(in_file or ()), *(inputs or ())], bare_files=categorizer is not None)
+    if by_phase and per_device:
+        raise UsageError("--by-phase and --per-device are two ways to split a run; give one")
     if not wanted:
         raise UsageError(f"name an input, {_FORM}; see 'tracelens-ext chart --help'")
     if categorizer is None:
@@ -126,7 +132,8 @@ def chart(
         )
         for given in wanted
     ]
-    runs = _measured(wanted, options, per_device=per_device, nsys=nsys_cmd)
+    split = "device" if per_device else "phase" if by_phase else ""
+    runs = _measured(wanted, options, split=split, nsys=nsys_cmd)
     for run in runs:
         for warning in run.warnings:
             print_line(f"tracelens-ext: {run.label}: {warning}", error=True)
@@ -146,11 +153,11 @@ def _measured(
     wanted: Sequence[ChartInput],
     options: Sequence[AnalysisOptions],
     *,
-    per_device: bool,
+    split: str,
     nsys: str | None,
 ) -> list[Run]:
     """Read and measure the inputs one after the other; only the measures stay in memory."""
-    from tracelens_ext.chart.runs import measure_devices, measure_run
+    from tracelens_ext.chart.runs import measure_devices, measure_phases, measure_run
     from tracelens_ext.cli.load import analyze, show_problems
     from tracelens_ext.settings import reading_with
 
@@ -159,8 +166,10 @@ def _measured(
     with reading_with(**({"nsys": nsys} if nsys is not None else {})):
         for position, (given, how) in enumerate(zip(wanted, options, strict=True)):
             analyzer = analyze(given.path, how)
-            if per_device:
+            if split == "device":
                 runs += measure_devices(analyzer.work, given, position)
+            elif split == "phase":
+                runs += measure_phases(analyzer.work, given, position)
             else:
                 runs.append(measure_run(analyzer.work, given, position))
             show_problems(analyzer.problems, told)

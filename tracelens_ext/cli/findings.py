@@ -24,6 +24,7 @@ def findings(
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
     without_pack: shared.WithoutPack = None,
+    capture: shared.Capture = None,
     json: Annotated[
         bool,
         typer.Option(
@@ -43,7 +44,12 @@ def findings(
     if device_peaks is not None:
         read_peaks(device_peaks)  # before a trace is read that takes long
     options = AnalysisOptions(
-        True, rules or (), categorizer, maps=maps or (), without_packs=without_pack or ()
+        True,
+        rules or (),
+        categorizer,
+        maps=maps or (),
+        without_packs=without_pack or (),
+        capture=capture,
     )
     named, problems = find_traces(traces)
     paths = without_repetitions(named)

@@ -119,6 +119,27 @@ def show_full_names(names: pd.DataFrame, console: Console, *, top: int) -> None:
     show_lines(lines, console)
 
 
+def show_sources(sources: pd.DataFrame, console: Console, *, top: int) -> None:
+    """Print the first rows of `kernel_sources`, two lines each, as wide as they are."""
+    from tracelens_ext.kernel_names import short_name
+    from tracelens_ext.report.terminal import name_text
+
+    lines = ["", "KERNELS BY SOURCE LINE AND LAYER:"]
+    columns = ["kernel_name", "source", "layer", "count", "total_time_us"]
+    for kernel, source, layer, count, total in (
+        sources[columns].head(top).itertuples(index=False, name=None)
+    ):
+        lines.append(
+            f"{total:14,.3f} {microseconds(console)}  {_times(console)}{count:,}"
+            f"  {name_text(short_name(kernel))}"
+        )
+        where = [name_text(text) for text in (source, layer) if text]
+        lines.append(f"{'':18}  {'  in  '.join(where) or 'no Python frame around the launch'}")
+    if len(sources) > top:
+        lines.append(f"{_dots(console)} and {len(sources) - top:,} more; --json has them all")
+    show_lines(lines, console)
+
+
 def is_narrow(console: Console) -> bool:
     """Whether names and all the numbers beside them do not fit the terminal."""
     return console.width < NARROW

@@ -50,6 +50,13 @@ def kernels(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also print full kernel names.")
     ] = False,
+    sources: Annotated[
+        bool,
+        typer.Option(
+            "--sources",
+            help="Also print the source line and layer of each (recorded with with_stack=True).",
+        ),
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -74,6 +81,7 @@ def kernels(
     categorizer: shared.Categorizer = None,
     maps: shared.Maps = None,
     without_pack: shared.WithoutPack = None,
+    capture: shared.Capture = None,
     force: shared.Force = False,
 ) -> None:
     """List kernels by count or duration; with --gaps, the idle time between them too."""
@@ -109,11 +117,18 @@ def kernels(
     selection = gap_options.selection_of(pstep, pstep_by, stream, device, category)
     check_texts([output, gap_output], trace, force=force, json=json, every=every)
     chosen = AnalysisOptions(
-        True, rules or (), categorizer, maps=maps or (), without_packs=without_pack or ()
+        True,
+        rules or (),
+        categorizer,
+        maps=maps or (),
+        without_packs=without_pack or (),
+        capture=capture,
+        python_frames=sources,
     )
     analyzer = analyze(trace, chosen)
     selected = gap_options.selected_text(selection, analyzer.work)
     statistics = kernel_statistics(analyzer.work, sort=sort.value, selection=selection)
+    of_source = analyzer.get_df_kernel_sources(selection=selection) if sources else None
     report = GapReport.of(analyzer.work, selection, options) if wants_gaps else None
     show_problems(analyzer.problems, set())
     sorted_by = SORTS[sort.value][1]
@@ -129,6 +144,8 @@ def kernels(
     why_none = "" if len(statistics) else _why_none(analyzer, selection)
     if json:
         sheets: dict[str, pd.DataFrame] = {"kernels": statistics, "kernel_full_names": names()}
+        if of_source is not None:
+            sheets["kernel_sources"] = of_source
         gap_sheets, notes = report.document() if report is not None else ({}, [])
         notes = list(dict.fromkeys([why_none, *notes])) if why_none else notes
         gap_options.print_json("GPU kernels", trace, sheets | gap_sheets, selected, notes)
@@ -142,6 +159,8 @@ def kernels(
         screen.print(f"\n{why_none}", highlight=False, markup=False)
     if verbose and len(statistics):
         kernel_view.show_full_names(names(), screen, top=top)
+    if of_source is not None:
+        kernel_view.show_sources(of_source, screen, top=top)
     if report is not None:
         screen.print()
         show_gaps(report, screen)

@@ -28,6 +28,7 @@ class AnalysisOptions:
     maps: Sequence[Path] = ()
     python_frames: bool = False
     without_packs: Sequence[str] = ()
+    capture: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.kernel_categories and (self.rules or self.categorizer or self.without_packs):
@@ -70,6 +71,7 @@ def analyze(
             without_packs=options.without_packs,
             include_unlinked_kernels=options.unlinked_kernels,
             add_python_func=options.python_frames,
+            capture=options.capture,
             progress=progress,
             cache=chosen_cache(),
         )

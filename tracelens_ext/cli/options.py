@@ -29,7 +29,7 @@ Trace = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="A trace of PyTorch (.json, .json.gz) or of Nsight Systems (.sqlite, .nsys-rep).",
+        help="A trace of PyTorch, Nsight Systems, rocprofv3 or JAX (tracelens-ext formats).",
         show_default=False,
     ),
 ]
@@ -74,6 +74,15 @@ UnlinkedKernels = Annotated[
     typer.Option(
         "--include-unlinked-kernels/--exclude-unlinked-kernels",
         help="Whether GPU events whose launch is not in the trace count in the timeline.",
+    ),
+]
+Capture = Annotated[
+    Path | None,
+    typer.Option(
+        "--capture",
+        metavar="FILE_OR_FOLDER",
+        help="Traces in which the CUDA graphs were captured: tell what is in graph launches.",
+        show_default=False,
     ),
 ]
 DevicePeaks = Annotated[str | None, report_option("device_peaks")]

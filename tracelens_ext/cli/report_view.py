@@ -110,6 +110,7 @@ def show_comparison(
     basis = time_basis(comparison)
     titles = {
         "timeline": f"GPU timeline, {basis}",
+        "phases": "GPU time by phase of serving, whole traces",
         "categories": f"GPU time by category, {basis}",
         "ops": f"GPU time by CPU operation, {basis}",
         "kernels": f"GPU time by kernel, {basis}",

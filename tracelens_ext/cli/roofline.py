@@ -61,6 +61,7 @@ def roofline(
     ] = None,
     pstep: gap_options.PStep = None,
     device: gap_options.Device = None,
+    capture: shared.Capture = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the table as JSON instead, every row of it.")
     ] = False,
@@ -83,7 +84,7 @@ def roofline(
 
     if device_peaks is not None:
         read_peaks(device_peaks)  # before a trace is read that takes long
-    analyzer = analyze(trace, AnalysisOptions(kernel_categories=False))
+    analyzer = analyze(trace, AnalysisOptions(kernel_categories=False, capture=capture))
     selection = Selection(pstep, device=device)
     found = analyzer.roofline(device_peaks, selection)
     show_problems(analyzer.problems, set())

@@ -48,6 +48,7 @@ def tree(
         bool,
         typer.Option("--python", help="Show Python frames too (recorded with with_stack=True)."),
     ] = False,
+    capture: shared.Capture = None,
     folded: Annotated[
         bool,
         typer.Option(
@@ -64,7 +65,8 @@ def tree(
     if folded and as_json:
         raise UsageError("--folded and --json are two forms of the tree; choose one")
     pattern = user_pattern(op, "--op")
-    analyzer = analyze(trace, AnalysisOptions(kernel_categories=False, python_frames=python))
+    options = AnalysisOptions(kernel_categories=False, python_frames=python, capture=capture)
+    analyzer = analyze(trace, options)
     found = merged_tree(analyzer.work, op=pattern, merge=merge)
     if pattern is not None and not len(found):
         raise UsageError(f"no operation that matches {op!r} has GPU work below it; see `tree`")

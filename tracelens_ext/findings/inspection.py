@@ -88,6 +88,11 @@ class Inspection:
         sane = [value if value < MOST_ELEMENTS else 0 for value in values]
         return np.array([*sane, otherwise], dtype=np.float64)[self.roofline.groups.of_gpu]
 
+    @property
+    def is_of_pytorch(self) -> bool:
+        """Whether code of PyTorch helps; only profiles of JAX are surely of something else."""
+        return not self.work.trace.provenance.format.startswith("JAX")
+
     def note(self, sentence: str) -> None:
         """Say once what cannot be looked for."""
         if sentence not in self.notes:
@@ -158,7 +163,7 @@ class Inspection:
             evidence=list(evidence),
             advice=advice,
             documentation=f"docs/findings.md#{detector}",
-            snippet=snippet,
+            snippet=snippet if self.is_of_pytorch else "",
             saving_low_ms=min(sure, low_ms or sure)
             if low_ms is not None or host_bound > 0.01 * saving
             else None,
@@ -188,7 +193,7 @@ class Inspection:
             evidence=list(evidence),
             advice=advice,
             documentation=f"docs/findings.md#{detector}",
-            snippet=snippet,
+            snippet=snippet if self.is_of_pytorch else "",
         )
 
 

@@ -82,7 +82,7 @@ def copies_in_another_order(inspection: Inspection) -> BoolArray:
     trace, tree = work.trace, work.tree
     op = tree.cpu_op_of_gpu
     copies = (op >= 0) & trace.names_matching(_COPIES.match)[trace.name[op]]
-    copies &= ~trace.names_matching(_ACROSS_LINK.match)[work.name] & ~tree.by_graph
+    copies &= ~trace.names_matching(_ACROSS_LINK.match)[work.name] & ~tree.by_opaque_graph
     asked = trace.names_matching(_ASK_FOR_ORDER.match)
     result = inspection.by_operation([_reorders(r.operation) for r in inspection.roofline.rows]) > 0
     result &= copies

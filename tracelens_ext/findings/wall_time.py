@@ -178,22 +178,23 @@ class WallTime:
         return result
 
     @cached_property
-    def thread_of_gap(self) -> Int64Array:
-        """The host thread that each gap waits for, `NONE` where unknown, (k,).
+    def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:
+        """The host threads that each gap may wait for, both (k,).
 
-        It launched what ended the gap; where that was before the gap, or nobody knows, it launched
-        next.
+        The one that launched what ended the gap; and where that was before the gap, or nobody
+        knows, the one that launched next, or last. `NONE` where unknown.
         """
         trace, launch = self.work.trace, self.classified.launch
         rows = self.work.tree.launch_of_gpu[self.work.tree.linked]
+        launched = np.where(launch != NONE, trace.thread[np.maximum(launch, 0)], NONE)
         if not len(rows):
-            return np.full(len(launch), NONE, dtype=np.int64)
+            return launched, launched
         rows = rows[np.argsort(trace.ts[rows], kind="stable")]
         begun = self.classified.gaps.start
         at = np.searchsorted(trace.ts[rows], begun)
         later = (launch != NONE) & (trace.ts[np.maximum(launch, 0)] >= begun)
-        row = np.where(later, launch, rows[np.minimum(at, len(rows) - 1)])
-        return np.where(later | (at < len(rows)), trace.thread[row], NONE).astype(np.int64)
+        following = trace.thread[rows[np.minimum(at, len(rows) - 1)]]
+        return launched, np.where(later, launched, following)
 
     @cached_property
     def gpu_limited(self) -> BoolArray:
@@ -221,11 +222,13 @@ class WallTime:
         trace = self.work.trace
         thread = trace.thread[rows]
         start, end = trace.ts[rows], trace.end_of(rows)
+        launched, following = self.threads_of_gap
         claimed = self._idle.chosen(np.zeros(len(self._idle), dtype=bool))
         left = self._idle
         for number in np.unique(thread).tolist():
             mine = thread == number
-            asked = (self.thread_of_gap[left.gap] == number) & self.waits_for_host[left.gap]
+            asked = self.waits_for_host[left.gap]
+            asked &= (launched[left.gap] == number) | (following[left.gap] == number)
             inside, outside = left.chosen(asked).cut(*union(start[mine], end[mine]))
             claimed, left = claimed.joined(inside), left.chosen(~asked).joined(outside)
         self._idle = left

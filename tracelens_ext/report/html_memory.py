@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 _HOST = -1
 _MOST_FIGURES = 4
 _WORTH_DRAWING = 0.01  # of the largest peak: the host of a job on GPUs allocates a few bytes
-_MOST_BARS, _MOST_MARKS = 10, 100
-_NAME = 44  # characters
+_MOST_BARS = 10
+_NAME = 36  # characters
 _IN_SUMMARY = 3
+#: Operations that tell nothing of what the memory is for; those around them do.
+_ONLY_ALLOCATE = ("aten::empty", "aten::resize_")
+_AUTOGRAD = "autograd::engine::evaluate_function: "
 _RESERVED = "#e58a2b"
 #: What stands in the legend for each phase, and its colour; nothing else has a phase.
 _PHASES = {
@@ -58,7 +61,7 @@ def memory_figures(frame: pd.DataFrame) -> list[Figure]:
 
 
 def _figure(part: pd.DataFrame, device: int, peak: int, drawn: Mapping[Any, Any]) -> Figure:
-    over_time = drawn["levels"][device]
+    over_time = {name: values.tolist() for name, values in drawn["levels"][device].items()}
     moments, allocated = over_time["ms"], over_time["allocated"]
     lines = [("Allocated", ONE_COLOUR, allocated), ("Reserved", _RESERVED, over_time["reserved"])]
     lines = [line for line in lines if line[2]]
@@ -91,7 +94,7 @@ def _figure(part: pd.DataFrame, device: int, peak: int, drawn: Mapping[Any, Any]
             "peak": {"ms": moments[at], "value": allocated[at]},
             "iterations": [
                 {"name": plotly_text(elided(name, _NAME)), "ms": ms}
-                for name, ms in drawn["iterations"][:_MOST_MARKS]
+                for name, ms in drawn["iterations"]
             ],
             "bars": [
                 {
@@ -111,7 +114,9 @@ def _figure(part: pd.DataFrame, device: int, peak: int, drawn: Mapping[Any, Any]
 def _bars(part: pd.DataFrame) -> list[tuple[str, str, int]]:
     """The largest of what was alive: what it is, its phase, its bytes; the rest is one bar."""
     module = part["module"].str.rpartition("/")[2]
-    label = part["operation"].where(module == "", part["operation"] + " in " + module)
+    outer = part["outer_operation"].str.removeprefix(_AUTOGRAD)
+    name = part["operation"].mask(part["operation"].str.startswith(_ONLY_ALLOCATE), outer)
+    label = name.where(module == "", name + " in " + module)
     sums = part["bytes"].groupby([label, part["phase"]]).sum().sort_values(ascending=False)
     named = zip(sums.index.tolist(), sums.tolist(), strict=True)
     bars = [(name, phase, size) for (name, phase), size in named]

@@ -98,7 +98,12 @@ class Unit:
 _PERCENT = re.compile(r"%|percent|\bpct\b")
 _RATE = re.compile(r"(?<![A-Za-z])(?:[kKMGT]i?B/s|[kMGTP]?FLOP[sS]?(?:/(?:s|Byte|B))?)(?![A-Za-z])")
 #: Rates whose names are spelled for scripts.
-_SPELLED_RATES = {"tflops_per_s": "TFLOP/s", "tb_per_s": "TB/s"}
+_SPELLED_RATES = {
+    "tflops_per_s": "TFLOP/s",
+    "tb_per_s": "TB/s",
+    "tokens_per_s": "tokens/s",
+    "tokens_per_s_without_idle": "tokens/s",
+}
 _WORDS = re.compile(r"[a-zA-Zµ\u03bc]+")
 
 _COUNT_WORDS = frozenset({"count", "counts", "calls", "num", "number", "nelems", "occurrences"})

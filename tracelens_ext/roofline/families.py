@@ -25,6 +25,10 @@ FAMILIES: Final = {
     " weight_stride stride padding dilation transposed_conv output_padding groups dgrad wgrad",
     "SDPA_fwd": "B N_Q H_Q N_KV H_KV d_h_qk d_h_v causal dtype_A_B",
     "SDPA_bwd": "B N_Q H_Q N_KV H_KV d_h_qk d_h_v causal dtype_A_B",
+    "InferenceAttention_fwd": "N_Q H_Q H_KV d_h_qk d_h_v c_sq c_sk c_sqsq c_sqsk"
+    " g_sq g_sk g_sqsq g_sqsk dtype_Q",
+    "MoE_fused_fwd": "num_tokens hidden_dim inter_dim num_experts topk gated input_dtype"
+    " weight_dtype",
     "Normalization": "op_shape dtype_in stride_input has_bias is_affine",
     "UnaryElementwise": "op_shape dtype_in_out stride_input stride_output",
     "BinaryElementwise": "shape_in1 shape_in2 dtype_in1_in2_out stride_input1 stride_input2",

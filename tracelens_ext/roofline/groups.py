@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -11,7 +11,9 @@ import numpy as np
 from tracelens_ext.analysis.grouping import inverse, number_groups, sums
 from tracelens_ext.analysis.launchers import ARGUMENTS
 from tracelens_ext.analysis.op_arguments import as_tuples
+from tracelens_ext.analysis.serving.steps import find_steps
 from tracelens_ext.roofline.operation import Operation
+from tracelens_ext.roofline.serving import takes_lengths
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.analysis.launchers import Launchers
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.analysis.serving.annotations import Batch
+    from tracelens_ext.trace import Int64Array, IntArray
 
 #: Copies that cross the link between host and device.
 _HOST_COPY: Final = re.compile(r"memcpy.*(HtoD|DtoH|HtoH|Host)", re.IGNORECASE)
@@ -72,7 +75,8 @@ def group_operations(
     rows = launchers.rows[taken]
     columns = [trace.arg(argument) for argument in ARGUMENTS]
     codes = [column.at(rows) for column in columns]
-    first, group = number_groups([trace.name[rows], *codes])
+    batch, batches = _batches(work, trace.name[rows], first_gpu[taken])
+    first, group = number_groups([trace.name[rows], *codes, batch])
     gpu_ns = sums(group, launchers.direct_ns[taken], len(first))
     order = np.lexsort((first, -gpu_ns))
     first, group = first[order], inverse(order)[group]
@@ -85,10 +89,14 @@ def group_operations(
         for column, code in zip(columns, codes, strict=True)
     ]
     names = [trace.names[i] for i in trace.name[rows[first]].tolist()]
+    operations = [
+        Operation.from_json(name, tuple(its), *texts)
+        for name, its, *texts in zip(names, kernels, *raw, strict=True)
+    ]
     return OperationGroups(
         [
-            Operation.from_json(name, tuple(its), *texts)
-            for name, its, *texts in zip(names, kernels, *raw, strict=True)
+            replace(operation, batch=batches[code]) if code != NONE else operation
+            for operation, code in zip(operations, batch[first].tolist(), strict=True)
         ],
         {a: list(map(as_tuples, texts)) for a, texts in zip(ARGUMENTS, raw, strict=True)},
         np.bincount(group, minlength=len(first)),
@@ -98,6 +106,24 @@ def group_operations(
         of_gpu,
         first_gpu[taken],
     )
+
+
+def _batches(
+    work: GpuWork, name: IntArray, first_gpu: Int64Array
+) -> tuple[Int64Array, list[Batch]]:
+    """The batch of each call whose model needs one, by the step that launched its work.
+
+    Returns:
+        Indices, `NONE` for the others, shape of `name`; and the distinct batches.
+    """
+    codes = np.full(len(name), NONE, dtype=np.int64)
+    steps = find_steps(work.tree)
+    distinct: dict[Batch, int] = {}
+    if len(steps):
+        needs = work.trace.names_matching(takes_lengths)[name]
+        of_step = [distinct.setdefault(batch, len(distinct)) for batch in steps.batch]
+        codes[needs] = np.array([*of_step, NONE])[steps.of_gpu[first_gpu[needs]]]
+    return codes, list(distinct)
 
 
 def _kernels(work: GpuWork, of_gpu: Int64Array, size: int) -> tuple[list[list[str]], Int64Array]:

@@ -8,7 +8,10 @@ import math
 import re
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tracelens_ext.analysis.serving.annotations import Batch
 
 from tracelens_ext.readers.xplane.shapes import TYPE_BITS
 
@@ -188,6 +191,8 @@ class Operation:
         strides: of each argument, as `dims`.
         concrete: numbers, flags and lists as text; empty for tensors.
         kernels: the names of the GPU events that its calls launched.
+        batch: what the step of a serving engine that its calls are part of computes; None for
+            those whose model needs none (`roofline/serving.py` lists the others).
     """
 
     name: str
@@ -196,6 +201,7 @@ class Operation:
     strides: tuple[object, ...] = ()
     concrete: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
+    batch: Batch | None = None
 
     @classmethod
     def from_json(

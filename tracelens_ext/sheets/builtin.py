@@ -20,6 +20,7 @@ _SUBJECTS = (
     "kernels",
     "collectives",
     "graphs",
+    "serving",
     "modules",
     "memory",
     "unlinked",

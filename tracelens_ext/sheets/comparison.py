@@ -18,6 +18,7 @@ TITLE = "GPU performance comparison"
 _DESCRIPTIONS = {
     "findings": "What would save time in whole traces, the largest change first",
     "timeline": "How the GPU spent its time; overlaps counted once",
+    "phases": "GPU time by phase of serving; counts are steps",
     "categories": "GPU time by category, the largest change first",
     "ops": "GPU time by CPU operation, the largest change first",
     "kernels": "GPU time by kernel, the largest change first",

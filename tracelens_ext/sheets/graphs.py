@@ -1,4 +1,4 @@
-"""The sheet `graph_launches`: graph launches by the place that launches them."""
+"""The sheets of graph launches: where they are, what is in them, which captures tell that."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ from tracelens_ext.report.charts import Chart
 from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pandas as pd
 
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+
+#: Graph launches with a larger share of the GPU time than this deserve a word of advice.
+_MUCH = 0.05
 _CATEGORY_SHARE = re.compile(r"(?P<category>.+) \(% of kernel time\)")
 
 
@@ -40,6 +46,26 @@ def _sites(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def _ask_for_captures(analyzer: TreePerfAnalyzer) -> Iterator[str]:
+    """What to do about graph launches that nothing is known of."""
+    opaque, total = analyzer.tree.by_opaque_graph, int(analyzer.work.duration.sum())
+    if analyzer.graph_replays is None and analyzer.work.duration[opaque].sum() > _MUCH * total:
+        yield (
+            f"Graph launches tell no operations of {analyzer.work.told(opaque)}; --capture"
+            " FILE_OR_FOLDER takes them from the profile in which the graphs were captured."
+        )
+
+
+def capture_notes(analyzer: TreePerfAnalyzer) -> Iterator[str]:
+    """How much of the graph launches the captures tell."""
+    if analyzer.graph_replays is None:
+        return
+    by_graph, opaque = analyzer.tree.by_graph, analyzer.tree.by_opaque_graph
+    known = f"{int((by_graph & ~opaque).sum()):,} of {int(by_graph.sum()):,}"
+    rest = f"; {analyzer.work.told(opaque)} do not" if opaque.any() else ""
+    yield f"{known} GPU events of graph launches have the operation of their capture{rest}."
+
+
 GRAPH_LAUNCHES = Sheet(
     name="graph_launches",
     shows="Graph launches by the place that launches them",
@@ -66,6 +92,7 @@ GRAPH_LAUNCHES = Sheet(
         ),
     ],
     method="get_df_graph_launches()",
+    notes=lambda analyzer, *_: _ask_for_captures(analyzer),
     charts=[
         Chart(
             "GPU time by graph launch",
@@ -81,4 +108,47 @@ GRAPH_LAUNCHES = Sheet(
     ],
 )
 
-SHEETS = [GRAPH_LAUNCHES]
+CAPTURED = [
+    GPU_EVENTS,
+    Condition(
+        "a graph launch started GPU events, and the trace or `--capture` holds captures of graphs",
+        lambda analyzer, _: analyzer.graph_replays is not None,
+    ),
+]
+GRAPH_OPERATIONS = Sheet(
+    name="graph_operations",
+    shows="Graph launches by the operations that were captured",
+    columns="""
+        operation: the innermost CPU op around the captured launch
+        calls [calls]: how many there are in a graph, summed over its replays
+        kernels [GPU events]: how many replay what those launched
+        total_time_us: summed duration of these
+        """,
+    table=lambda analyzer, _: analyzer.get_df_graph_operations(),
+    when=CAPTURED,
+    method="get_df_graph_operations()",
+)
+GRAPH_CAPTURES = Sheet(
+    name="graph_captures",
+    shows="Which captured graphs the graph launches replay, and how well they correspond",
+    columns="""
+        launch: the runtime call
+        capture: the file with the capture; empty where none fits, or several that are not the same
+        graph [graph]: its place among the graphs that were captured together, from 0
+        batch_size [batch]: what it was captured for, if that is known
+        mode: likewise, such as `FULL` or `PIECEWISE`
+        replays [launches]: launches of that graph
+        gpu_events [GPU events]: theirs
+        matched [GPU events]: those that correspond to a captured launch
+        inserted [GPU events]: those that correspond to none; they stay under the graph launch
+        missing [captured launches]: those that no GPU event corresponds to
+        gpu_time_ms: summed duration of the GPU events
+        tokens_per_replay [tokens]: what the annotation of the step says, on average
+        padding (%): how much of the batch size those do not need
+        """,
+    table=lambda analyzer, _: analyzer.get_df_graph_captures(),
+    when=CAPTURED,
+    method="get_df_graph_captures()",
+    notes=lambda analyzer, *_: capture_notes(analyzer),
+)
+SHEETS = [GRAPH_LAUNCHES, GRAPH_OPERATIONS, GRAPH_CAPTURES]

@@ -170,10 +170,13 @@ def _where_forward(
     tree: CallTree, hosts: _Around, events: MemoryEvents
 ) -> tuple[IntArray, Int64Array]:
     """Thread and time of each event; in the backward pass those of the forward operation."""
-    forward_of = tree.forward_of_backward
-    forward = np.array([forward_of.get(row, NONE) for row in hosts.rows.tolist()], dtype=np.int64)
+    thread, time, forward_of = events.thread.copy(), events.time.copy(), tree.forward_of_backward
+    if not forward_of:
+        return thread, time
+    forward_of_row = np.full(len(tree.trace), NONE, dtype=np.int64)
+    forward_of_row[list(forward_of)] = list(forward_of.values())
+    forward = forward_of_row[hosts.rows]
     at = hosts.nearest(forward != NONE)
-    thread, time = events.thread.copy(), events.time.copy()
     moved = np.flatnonzero(at != ROOT)
     made_by = forward[at[moved]]
     thread[moved], time[moved] = tree.trace.thread[made_by], tree.trace.ts[made_by]

@@ -22,6 +22,7 @@ from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy.typing as npt
     import pandas as pd
 
     from tracelens_ext.analysis.iterations import Iterations
@@ -33,7 +34,7 @@ NO_OPERATION = "(no operation)"
 BEFORE = "(before the recording)"
 LOST = "(events lost)"
 _OWNER = ("phase", "operation", "outer_operation", "module", "python_frame")
-_MOST_POINTS = 1000  # of a line over time, a device
+_MOST_POINTS, _MOST_MARKS = 1000, 100  # of a line over time, a device; iterations on it
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,7 +300,7 @@ def _text_column(told: list[str]) -> pd.api.extensions.ExtensionArray:
     return pd.array(told, dtype="str")
 
 
-def levels_over_time(memory: Memory) -> dict[int, dict[str, list[float]]]:
+def levels_over_time(memory: Memory) -> dict[int, dict[str, npt.NDArray[np.number]]]:
     """The levels of each device in at most a thousand points, none of its highest left out.
 
     Returns:
@@ -320,17 +321,17 @@ def levels_over_time(memory: Memory) -> dict[int, dict[str, list[float]]]:
         at = at[np.unique(number[at], return_index=True)[1]]  # the first of each stretch
         reserved = np.maximum.reduceat(events.reserved[first:end], starts)
         result[device] = {
-            "ms": (time[at] / NS_PER_MS).tolist(),
-            "allocated": highest.tolist(),
-            "reserved": reserved.tolist() if reserved.max() > 0 else [],
+            "ms": time[at] / NS_PER_MS,
+            "allocated": highest,
+            "reserved": reserved if reserved.max() > 0 else reserved[:0],
         }
     return result
 
 
 def iteration_marks(memory: Memory) -> list[tuple[str, float]]:
-    """What each iteration is called, and when it began, ms since the trace's first event."""
-    starts = (memory.iterations.start / NS_PER_MS).tolist()
-    return list(zip(memory.labels, starts, strict=True))
+    """What the first hundred iterations are called, and their begin, ms since the first event."""
+    starts = (memory.iterations.start[:_MOST_MARKS] / NS_PER_MS).tolist()
+    return list(zip(memory.labels, starts, strict=False))
 
 
 def memory_notes(memory: Memory) -> Iterator[str]:

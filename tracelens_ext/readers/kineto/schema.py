@@ -52,6 +52,7 @@ class Args(Struct, frozen=True, gc=False):
     group_name: Raw = msgspec.field(default=NO_TEXT, name="Process Group Name")
     group_text: Raw = msgspec.field(default=NO_TEXT, name="Process Group Description")
     group_ranks: Raw = msgspec.field(default=NO_TEXT, name="Process Group Ranks")
+    kernel: Raw = NO_TEXT  # of a launch on ROCm: the name of what it starts
     name: Raw = NO_TEXT
     labels: Raw = NO_TEXT
 
@@ -126,7 +127,12 @@ PLAN = (
         numbers=("external_id", "sequence_number", "forward_thread"),
         texts=(_SHAPES, _COLLECTIVE),
     ),
-    Plan(EventKind.RUNTIME, EventKind.DRIVER, numbers=("correlation", "external_id")),
+    Plan(
+        EventKind.RUNTIME,
+        EventKind.DRIVER,
+        numbers=("correlation", "external_id"),
+        texts=(("kernel",),),
+    ),
     Plan(
         EventKind.KERNEL,
         numbers=("correlation", "external_id", "device", "stream"),

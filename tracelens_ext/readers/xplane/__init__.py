@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
 
 _RECORD = "with jax.profiler.trace('folder'): …"
+#: Planes, errors, warnings and names of hosts: what there is in a profile.
+_FIELDS = (b"\n", b"\x12", b"\x1a", b'"')
 #: A profile begins with a plane: its id, if it is not 0, and its name.
 _PLANE = re.compile(
     rb"\n[\x80-\xff]{0,9}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12.(?:/host:|/device:)"
@@ -30,12 +32,13 @@ class XplaneReader(Reader):
 
     name = "JAX/XLA profile"
     suffixes = (".xplane.pb",)
-    how_to_record = f"{_RECORD} (folder/plugins/profile/…; reading it needs tracelens-ext[jax])"
+    how_to_record = f"{_RECORD} (folder/plugins/profile/…)"
+    extra = "jax"
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """Whether the content begins with a plane, or may and the name says so."""
         if path.name.lower().endswith(self.suffixes):
-            return head.startswith(b"\n")
+            return head.startswith(_FIELDS)
         return _PLANE.match(head) is not None
 
     def read_source(self, source: ByteSource) -> Trace:

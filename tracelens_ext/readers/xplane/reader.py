@@ -39,6 +39,7 @@ FORMAT = "JAX/XLA profile (xplane)"
 
 _PLANES, _HOST_NAMES, _LINES = 1, 4, 3
 _HLO_STATS = ("Hlo Proto", "hlo_proto")
+_HOST = "/host:CPU"
 _VERSIONS = ("jax_version", "jaxlib_version")
 _PS_PER_NS = 1000
 _EVENTS_AT_ONCE = 1 << 16
@@ -185,8 +186,10 @@ class _LineReader:
     """Adds the lines of a plane to a recording."""
 
     def __init__(self, recording: Recording, plane: Message, name: str, stats: _Stats) -> None:
-        self._recording, self._plane, self._stats = recording, name, stats
-        recording.planes[name] = name
+        # The host's calls may be on a plane of their own: its ids are those of the same process.
+        self._process = _HOST if name.startswith("/host:") else name
+        self._recording, self._stats = recording, stats
+        recording.planes[self._process] = self._process
         self._names = {entry.key: _text(entry.value.name) for entry in plane.event_metadata}
         self._wanted = {
             key: stat for key, stat in stats.names.items() if stat in NUMBERS or stat in TEXTS
@@ -198,7 +201,7 @@ class _LineReader:
         Raises:
             MessageError: one is no message.
         """
-        lane = self._plane, line.id
+        lane = self._process, line.id
         self._recording.lines[lane] = _text(line.display_name or line.name)
         code, events = self._recording.lanes[lane], line.events
         for first in range(0, len(events), _EVENTS_AT_ONCE):

@@ -3,7 +3,7 @@
 
 const MEMORY_HEIGHT = 380; // pixels; the bars stand below the lines where there is no room beside
 const BYTE_UNITS = [["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["B", 1]];
-const ROOM_FOR_ITERATION = 90; // pixels of its name
+const ROOM_FOR_ITERATION = 95; // pixels of its name
 
 class MemoryLevels extends Chart {
   draw(printed = false) {
@@ -33,7 +33,7 @@ class MemoryLevels extends Chart {
       xaxis2: { ...FIXED_AXIS, domain: narrow ? [0, 1] : [share + 0.04, 1], anchor: "y2", range: [0, longest], visible: false },
       yaxis2: { ...FIXED_AXIS, domain: [0, narrow ? 0.43 : 1], anchor: "x2", range: [bars.length - 0.4, -0.9], visible: false },
       shapes: iterations.map(({ ms: x }) => ({ type: "line", xref: "x", yref: "y domain", x0: x, x1: x, y0: 0, y1: 1, line: { width: 1, dash: "dot", color: "#8b93a1" } })),
-      annotations: [...iterations.filter((_, at) => at % every === 0).map((each) => iterationName(each, nearEnd)), ...bars.map(barName)],
+      annotations: [...iterations.filter((each, at) => at % every === 0 && each.ms <= nearEnd).map(iterationName), ...bars.map(barName)],
     };
     return Plotly.react(this.place, traces, layout, CONFIG);
   }
@@ -78,8 +78,8 @@ function barsTrace(bars) {
   };
 }
 
-function iterationName({ name, ms }, nearEnd) {
-  return { text: name, x: ms, xref: "x", y: 1, yref: "y domain", xanchor: ms > nearEnd ? "right" : "left", yanchor: "bottom", showarrow: false, font: { size: 11 } };
+function iterationName({ name, ms }) {
+  return { text: name, x: ms, xref: "x", y: 1, yref: "y domain", xanchor: "left", yanchor: "bottom", showarrow: false, font: { size: 11 } };
 }
 
 function barName(bar, at) {

@@ -1,0 +1,75 @@
+"""The charts of memory on the page: lines with few points, bars that add up, hostile names."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+from make_trace import TraceMaker
+from report_html_helpers import HOSTILE
+from test_memory import analyzed, recorded
+
+from tracelens_ext.report.html_memory import memory_figures
+from tracelens_ext.sheets.memory import SHEETS
+from tracelens_ext.sheets.options import ReportOptions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def at_peak(steps: list[tuple[float, int, int]], maker: TraceMaker | None = None) -> pd.DataFrame:
+    events = recorded(steps, before=1_000_000)
+    analyzer = analyzed(events, maker)
+    frame = SHEETS[1].table(analyzer, ReportOptions())
+    assert frame is not None
+    return frame
+
+
+def test_thousands_of_events_are_a_thousand_points_and_the_peak_is_one_of_them() -> None:
+    rng = np.random.default_rng(7)
+    steps = []
+    for at, size in enumerate(rng.integers(1, 1000, 4000).tolist()):
+        steps += [(at * 2.0, size, at), (at * 2.0 + 1, -size, at)]
+    frame = at_peak(steps)
+    (figure,) = memory_figures(frame)
+    levels = figure.spec["levels"]
+    assert isinstance(levels, list)
+    allocated, reserved = (level["values"] for level in levels)
+    assert len(allocated) == len(reserved) <= 1000
+    assert max(allocated) == frame["bytes"].sum() == figure.spec["peak"]["value"]  # type: ignore[index]
+
+
+def test_the_bars_add_up_to_the_peak() -> None:
+    maker = TraceMaker()
+    for number in range(30):
+        maker.op(f"op {number}", number * 10, 9)
+    frame = at_peak([(number * 10 + 1, 100 + number, number) for number in range(30)], maker)
+    (figure,) = memory_figures(frame)
+    bars = figure.spec["bars"]
+    assert isinstance(bars, list)
+    assert sum(bar["value"] for bar in bars) == frame["bytes"].sum()
+    assert bars[-1]["name"] == "(21 others)"
+    assert {bar["piece"] for bar in bars} <= set(range(len(figure.legend)))
+
+
+def test_names_are_no_markup() -> None:
+    maker = TraceMaker()
+    maker.op(" ".join(HOSTILE), 0, 10)
+    maker.annotation("ProfilerStep#1", 0, 20)
+    (figure,) = memory_figures(at_peak([(1, 5_000_000, 1)], maker))
+    text = json.dumps(figure.spec)
+    assert "<script" not in text
+    assert "<img" not in text
+    assert figure.spec["iterations"] == [{"name": "ProfilerStep#1", "ms": 0.0}]
+
+
+def test_a_host_that_allocates_a_few_bytes_beside_a_gpu_is_not_drawn() -> None:
+    events = recorded([(0, 5_000_000, 1)]) + recorded([(1, 8, 2)], device=-1)
+    frame = SHEETS[1].table(analyzed(events), ReportOptions())
+    assert frame is not None
+    assert [figure.title for figure in memory_figures(frame)] == ["Memory of device 0"]
+
+
+def test_nothing_is_drawn_of_an_empty_table() -> None:
+    assert memory_figures(at_peak([])) == []
