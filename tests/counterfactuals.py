@@ -295,9 +295,9 @@ def _operations_on_the_host(room: Room) -> None:
 def _python_between_launches(room: Room) -> None:
     part = room.cost / 50
     for number in range(50):
-        room.span("python_function", "model.py(9): forward", number * part, part * 0.8)
-        room.op("aten::add", number * part + part * 0.8, part * 0.06, tensor("float", 64))
-        call = room.call("cudaLaunchKernel", number * part + part * 0.81, part * 0.04)
+        room.span("python_function", "model.py(9): forward", number * part, part * 0.6)
+        room.op("aten::add", number * part + part * 0.6, part * 0.1, tensor("float", 64))
+        call = room.call("cudaLaunchKernel", number * part + part * 0.61, part * 0.05)
         room.work("kernel", "void vectorized_add(int)", (number + 0.97) * part, 2.0, call)
 
 

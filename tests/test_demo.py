@@ -311,22 +311,12 @@ def test_the_seed_varies_durations_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_a_job_with_every_problem_is_causal(vendor: Any) -> None:
-    trace = Demo(vendor, steps=8, problems=dict.fromkeys(read_data("problems"), 5.0))
+def test_a_job_with_problems_is_causal(vendor: Any) -> None:
+    problems = dict.fromkeys(read_data("problems"), 3.0)
+    del problems["slow-iterations"]  # takes more steps
+    trace = Demo(vendor, steps=1, problems=problems)
     for check in CHECKS:
         check(trace)
-
-
-@pytest.mark.parametrize("vendor", VENDORS)
-@pytest.mark.parametrize("ident", read_data("problems"))
-def test_a_problem_costs_what_it_was_asked_to(vendor: Any, ident: str) -> None:
-    """Of some kinds of work a remedy wins a part; recomputed is what the forward pass did too."""
-    saved = {"unfused-attention": 0.85, "memory-bound-chain": 0.86, "slow-gemm": 0.92}
-    saved |= {"small-kernels": 0.8, "recompute": 0.5}
-    steps = 8 if ident == "slow-iterations" else 3
-    extent = [union(Demo(vendor, steps=steps, problems=cost).gpu) for cost in ({ident: 24.0}, {})]
-    with_it, without = (busy[-1][1] - busy[0][0] for busy in extent)
-    assert (with_it - without) / 1e6 == pytest.approx(24.0 / saved.get(ident, 1.0), rel=0.1)
 
 
 def test_problems_that_the_demo_does_not_have_are_refused(

@@ -439,6 +439,19 @@ def test_programs_that_call_themselves_or_point_nowhere_are_endured() -> None:
     assert _of_program("f", computation(1, odd))["flops"] == "0"
 
 
+def test_computations_that_are_called_again_and_again_are_counted_once() -> None:
+    leaf = computation(1, instruction(1, "a", "add", shape(F32, 2)))
+    levels = [leaf]
+    for level in range(2, 16):
+        calls = [
+            instruction(100 * level + i, f"f{level}.{i}", "fusion", shape(F32, 2),
+                        called_computation_ids=[level - 1])
+            for i in range(50)
+        ]  # fmt: skip
+        levels.append(computation(level, *calls))
+    assert _of_program("f15.0", *levels)["flops"] == str(2 * 50**13)
+
+
 def test_a_damaged_program_costs_its_arguments_alone() -> None:
     maker = training()
     maker.plane("/host:metadata").programs["jit_step(5)"] = b"\x0a\xff\xff"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from conftest import SHARED
 from hypothesis import given
 from hypothesis import strategies as st
 from serving_helpers import Engine, sums, tensors, vllm
@@ -175,3 +176,15 @@ def test_each_step_has_its_own_lengths() -> None:
     table = analyzer.get_df_performance_model("InferenceAttention_fwd")
     assert sorted(table["param: g_sk"]) == [0, 100, 101]
     assert BF16 in set(table["param: dtype_Q"])
+
+
+@pytest.mark.real_data
+def test_attention_within_a_graph_has_the_lengths_of_the_step_that_launched_it() -> None:
+    folder = SHARED / "inference" / "vllm_decode_full"
+    analyzer = TreePerfAnalyzer(
+        folder / "graph_execution.json.gz", capture=folder / "capture_traces"
+    )
+    (found,) = analyzer.get_df_performance_model("InferenceAttention_fwd").to_dict("records")
+    assert (found["name_count"], found["GFLOPS_first"]) == (24, 0.902529024)
+    assert found["Data Moved (MB)_first"] == 113.340416
+    assert found["Kernel Time (µs)_sum"] == pytest.approx(724.36)

@@ -65,13 +65,22 @@ def test_steps_tokens_and_busy_time_are_exact(
     assert frame[times].to_numpy().sum() == pytest.approx(frame["gpu_busy_ms"].sum())
 
 
-def test_annotations_within_one_another_are_one_step_and_the_most_telling_counts() -> None:
+@pytest.mark.parametrize(
+    ("outer", "inner", "tokens", "generating"),
+    [
+        ("step[DECODE bs=2]", vllm([], [(1, 100), (1, 50)]), 2, 2),
+        ("step[MIXED bs=3 toks=9]", "execute_context_1(7)_generation_2(2)", 9, 2),
+    ],
+)
+def test_annotations_within_one_another_are_one_step_and_the_most_telling_counts(
+    outer: str, inner: str, tokens: int, generating: int
+) -> None:
     engine = Engine()
-    inner = vllm([], [(1, 100), (1, 50)])
-    busy = engine.step("step[DECODE bs=2]", inner)
+    busy = engine.step(outer, inner)
     analyzer = TreePerfAnalyzer(engine.document())
     steps = analyzer.get_df_phase_steps()
-    assert steps[["step", "tokens", "generation_requests"]].to_numpy().tolist() == [[inner, 2, 2]]
+    columns = ["step", "tokens", "generation_requests"]
+    assert steps[columns].to_numpy().tolist() == [[inner, tokens, generating]]
     assert steps["gpu_busy_ms"].tolist() == [busy / 1000]
     assert len(analyzer.get_df_phases()) == 1  # the outer annotation alone has all the work
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from capture_helpers import Op, Recording
 from comparison_helpers import needs_html
 from make_trace import TraceMaker
 from serving_helpers import Engine, tensors, vllm
@@ -174,6 +175,12 @@ def test_the_examples_of_the_documentation(
     trace: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (trace.parent / "trace.json.gz").write_bytes(gzip.compress(trace.read_bytes()))
+    (trace.parent / "capture_traces").mkdir()
+    capture, decode = Recording(), Recording()
+    capture.capture([Op("aten::mm", ["gemm"], 8)], annotation="capture_8_FULL")
+    capture.write(trace.parent / "capture_traces" / "rank0.json")
+    decode.launch("gemm", annotation="step[DECODE bs=8]")
+    decode.write(trace.parent / "decode.json")
     assert run(shlex.split(command)) == 0
     assert "decode" in capsys.readouterr().out
 

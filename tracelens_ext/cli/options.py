@@ -29,7 +29,7 @@ Trace = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="A trace of PyTorch (.json, .json.gz) or of Nsight Systems (.sqlite, .nsys-rep).",
+        help="A trace of PyTorch, Nsight Systems, rocprofv3 or JAX (tracelens-ext formats).",
         show_default=False,
     ),
 ]

@@ -20,7 +20,7 @@ USUAL_MS = 30.0
 _MOST_MS = 10_000.0
 #: How many steps are profiled, and by the problem that needs more: five whole ones, at least, say
 #: which is odd.
-_USUAL_STEPS, _STEPS = 3, {"slow-iterations": 8}
+_USUAL_STEPS, _STEPS = 3, {"slow-iterations": 6}
 
 
 def parse_problems(texts: Iterable[str]) -> dict[str, float]:

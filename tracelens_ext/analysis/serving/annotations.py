@@ -75,7 +75,8 @@ class Batch:
     @property
     def detail(self) -> int:
         """How much is known: the larger, the more."""
-        return 2 * self.has_lengths + (self.tokens > 0)
+        told_apart = self.phase != MIXED or self.generation.requests > 0
+        return 2 * self.has_lengths + (self.tokens > 0 and told_apart)
 
 
 _VLLM: Final = re.compile(

@@ -40,6 +40,7 @@ _NEARLY: Final = 0.75
 #: the median, of at least so many layers of one kind.
 _ODD_BEYOND, _ODD_AT_LEAST, _ODD_AMONG = 3, 0.05, 5
 _MOST_EVENTS: Final = 20_000  # of a step; more are no pass through a model
+_MOST_NAMES: Final = 256  # that are tried, the most frequent ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +140,7 @@ def repeating_block(
     order = np.argsort(codes, kind="stable")
     places = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
     found: list[tuple[int, int, Int64Array]] = []
-    for marks in places:
+    for marks in sorted(places, key=len, reverse=True)[:_MOST_NAMES]:
         begin = marks - _shared_before(codes, marks)
         alike, length = _alike(codes, attention, begin)
         if alike.sum() < 2:

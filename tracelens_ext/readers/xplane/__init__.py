@@ -32,7 +32,8 @@ class XplaneReader(Reader):
 
     name = "JAX/XLA profile"
     suffixes = (".xplane.pb",)
-    how_to_record = f"{_RECORD} (folder/plugins/profile/…; reading it needs tracelens-ext[jax])"
+    how_to_record = f"{_RECORD} (folder/plugins/profile/…)"
+    extra = "jax"
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """Whether the content begins with a plane, or may and the name says so."""

@@ -63,6 +63,13 @@ class Work:
     sizes: tuple[int, ...] = ()
     _largest: int = field(default=-1, repr=False)
 
+    def add(self, other: Work) -> None:
+        """Count what a part does; bytes within are none of memory's."""
+        self.flops += other.flops
+        if other._largest > self._largest:
+            self._largest, self.product = other._largest, other.product
+            self.kind, self.sizes = other.kind, other.sizes
+
     def add_product(self, product: str, flops: int, kind: str, sizes: tuple[int, ...] = ()) -> None:
         """Count a product."""
         self.flops += flops
@@ -84,6 +91,7 @@ class Worker:
         computations: Mapping[int, tuple[Sequence[Message], int]],
     ) -> None:
         self._by_id, self._computations = by_id, computations
+        self._found: dict[int, Work | None] = {}
 
     def operands(self, instruction: Message) -> list[Shape]:
         """The arrays that an instruction takes."""
@@ -106,11 +114,12 @@ class Worker:
         opcode, results = each.opcode, results_of(each)
         elements = sum(array.elements for array in results)
         if opcode in _CALLS:
-            called = [self._computations.get(number) for number in each.called_computation_ids]
-            return depth > 0 and all(
-                part is not None and all(self._count(i, work, depth - 1) for i in part[0])
-                for part in called
-            )
+            parts = [self._of_computation(n, depth - 1) for n in each.called_computation_ids]
+            for part in parts:
+                if part is None:
+                    return False
+                work.add(part)
+            return True
         operands = self.operands(each)
         if opcode == b"custom-call":
             return _count_custom_call(each, operands, results, work)
@@ -129,6 +138,15 @@ class Worker:
         elif opcode not in _MOVES:
             work.flops += elements
         return True
+
+    def _of_computation(self, number: int, depth: int) -> Work | None:
+        """What a computation does; None where that is not known, as of one that calls itself."""
+        if number not in self._found:
+            self._found[number], work = None, Work()
+            instructions, _ = self._computations.get(number, ((), 0))
+            if depth and instructions and all(self._count(i, work, depth) for i in instructions):
+                self._found[number] = work
+        return self._found[number]
 
     def _untouched(self, computation: int) -> int:
         """Bytes of operands and results of a fusion that it neither reads nor writes.

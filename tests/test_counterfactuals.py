@@ -1,0 +1,137 @@
+"""A problem of a known cost is put into a trace: its finding grows by that, no other does."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from counterfactuals import PROBLEMS, Room, moments, moved, places, read, with_problem
+
+from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.demo import build_demo_trace
+from tracelens_ext.demo.machine import read_data
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from counterfactuals import Document
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+TRACES = {
+    "Qwen on H100": "traces/nvidia/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
+    "bert on H100": "traces/nvidia/gaunernst_bert-small-uncased__1016001.json.gz",
+    "Qwen on MI300X": "traces/amd/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
+    "nsfw detection on MI300X": "traces/amd/Falconsai_nsfw_image_detection__1016002.json.gz",
+    "timesformer on MI300X": "traces/amd/facebook_timesformer-base-finetuned-k400__1016002.json.gz",
+    "five iterations": "traces/edge/ns_resolution.json.gz",
+    "one of four ranks": "ranks/rank0.json.gz",
+}
+# By how much a finding may miss the cost: a model of a fused kernel says what some win.
+_MISS = {"unfused-attention": 0.3, "memory-bound-chain": 0.3}
+# The share of the cost, and of the wall time, that other findings may grow by.
+_OTHERS, _OTHERS_OF_ALL = 0.15, 0.01
+
+
+@cache
+def trace(name: str) -> Document:
+    return read(SHARED / TRACES[name])
+
+
+def savings(document: Document) -> tuple[float, dict[str, float]]:
+    """The wall time, and what each finding saves of it, by rank, in ms."""
+    found = TreePerfAnalyzer(document, use_kernel_name_categories=True).findings()
+    return found.total_ms, {finding.id: finding.saving_ms for finding in found.findings}
+
+
+@cache
+def savings_before(name: str) -> tuple[float, dict[str, float]]:
+    return savings(trace(name))
+
+
+def check(
+    ident: str,
+    cost: float,
+    before: tuple[float, Mapping[str, float]],
+    after: tuple[float, Mapping[str, float]],
+) -> None:
+    total, savings_after = after
+    grown = {
+        each: savings_after.get(each, 0.0) - before[1].get(each, 0.0)
+        for each in {**before[1], **savings_after}
+    }
+    assert grown.pop(ident, 0.0) == pytest.approx(cost, rel=_MISS.get(ident, 0.15)), savings_after
+    allowed = max(_OTHERS * cost, _OTHERS_OF_ALL * total)
+    assert {each: ms for each, ms in grown.items() if ms > allowed} == {}
+    if cost > 1.15 * max(before[1].values(), default=0.0):
+        assert next(iter(savings_after)) == ident
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("ident", PROBLEMS)
+def test_a_problem_put_into_a_real_trace(name: str, ident: str) -> None:
+    """Where the GPU waits for the host, and where the host is ahead of the GPU."""
+    document, before = trace(name), savings_before(name)
+    found = [place for place in places(document) if not place.after_wait]
+    late = [place for place in found if place.waits_for_host]
+    ahead = [place for place in found if not place.waits_for_host and ident != "host-bound"]
+    cost = 0.3 * before[0]
+    for number, problem in enumerate(PROBLEMS[ident]):
+        those = (late if number % 2 else ahead) or late or ahead
+        place = those[len(those) // 2]
+        if ident in _NEED_PEAKS and Room(document, place, cost).rates is None:
+            continue  # nobody knows how good the kernels of this trace could be
+        after = savings(with_problem(document, place, cost * 1e3, problem))
+        assert after[0] == pytest.approx(before[0] + cost, rel=1e-3), "everything moved"
+        check(ident, cost, before, after)
+
+
+_NEED_PEAKS = {"unfused-attention", "slow-gemm", "memory-bound-chain"}
+_NEED_PEAKS |= {"layout-conversion", "dtype-casts"}
+_LONGER = {
+    "one of four ranks": ("dataloader", "host-bound", "exposed-communication", "exposed-copy"),
+    "Qwen on H100": ("synchronisation", "host-bound", "exposed-copy"),
+}
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize(("name", "ident"), [(n, i) for n, those in _LONGER.items() for i in those])
+def test_what_a_real_trace_has_takes_longer(name: str, ident: str) -> None:
+    document, before = trace(name), savings_before(name)
+    cost = 0.3 * before[0]
+    found = list(moments(document, ident))
+    for at in {found[len(found) // 4], found[len(found) // 2]}:
+        check(ident, cost, before, savings(moved(document, at, cost * 1e3)))
+
+
+@cache
+def demo_before(steps: int) -> tuple[float, dict[str, float]]:
+    return savings(build_demo_trace(steps=steps))
+
+
+@pytest.mark.parametrize("ident", [each for each in read_data("problems") if each != "recompute"])
+def test_a_problem_of_the_demo(ident: str) -> None:
+    steps, cost = (6, 30.0) if ident == "slow-iterations" else (1, 15.0)
+    after = savings(build_demo_trace(steps=steps, problems={ident: cost}))
+    check(ident, cost, demo_before(steps), after)
+
+
+def test_what_the_demo_computes_twice_is_told_last() -> None:
+    total, after = savings(build_demo_trace(steps=1, problems={"recompute": 15.0}))
+    assert after["recompute"] == 0.0
+    check("recompute", 0.0, demo_before(1), (total, after))
+
+
+def test_problems_of_the_demo_beside_each_other() -> None:
+    """Each keeps about its cost: a wait is longer where there is more to wait for."""
+    wanted = {ident: 20.0 + 2 * n for n, ident in enumerate(read_data("problems"))}
+    for informs_or_gets_holes_of_others in ("recompute", "host-bound"):
+        del wanted[informs_or_gets_holes_of_others]
+    del wanted["slow-iterations"]  # takes more steps
+    _, before = savings(build_demo_trace("amd", steps=1))
+    total, after = savings(build_demo_trace("amd", steps=1, problems=wanted))
+    assert sum(after.values()) <= total
+    grown = {ident: after.get(ident, 0.0) - before.get(ident, 0.0) for ident in wanted}
+    assert grown == pytest.approx(wanted, rel=0.3)
