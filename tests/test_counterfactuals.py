@@ -76,7 +76,7 @@ def test_a_problem_put_into_a_real_trace(name: str, ident: str) -> None:
     document, before = trace(name), savings_before(name)
     found = [place for place in places(document) if not place.after_wait]
     late = [place for place in found if place.waits_for_host]
-    ahead = [place for place in found if not place.waits_for_host and ident != "host-bound"]
+    ahead = [place for place in found if not place.waits_for_host]
     cost = 0.3 * before[0]
     for number, problem in enumerate(PROBLEMS[ident]):
         those = (late if number % 2 else ahead) or late or ahead
