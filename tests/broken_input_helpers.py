@@ -35,8 +35,13 @@ _LIBRARY = re.compile(
 )
 _FORMATS = re.compile(r"expected [^;]+ \([^()]+\)(?:, or [^;]+)+$")
 _WHY = re.compile(r"(not valid JSON at byte [\d,]+|is a damaged SQLite database) \([^()]*\)")
-#: In every report: it says how two columns differ.
-_ALWAYS = "An op category says what an operation is for"
+#: In every report: how two columns differ, and what the findings amount to.
+_ALWAYS = (
+    "An op category says what an operation is for",
+    "Findings explain",
+    "Nothing that was looked for",
+    "Operations have no shapes",
+)
 
 
 def corpus() -> list[Path]:

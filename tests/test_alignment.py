@@ -70,5 +70,4 @@ def test_long_sequences_take_no_more_than_the_budget() -> None:
     rng = np.random.default_rng(0)
     budget = AlignmentBudget(cells=10_000)
     a, b = (rng.integers(0, 5, 300).tolist() for _ in range(2))
-    assert not budget.take(len(a) * len(b))
     assert sum(place != NONE for place in _aligned(a, b, budget)) < 20

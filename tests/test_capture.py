@@ -12,6 +12,7 @@ from capture_helpers import Op, Recording
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.capture.alignment import AlignmentBudget
 from tracelens_ext.analysis.capture.launches import tokens_of_step
 from tracelens_ext.cli import run as run_command
 from tracelens_ext.errors import MergedRanksError, TraceFormatError, TraceNotFoundError, UsageError
@@ -155,6 +156,18 @@ def test_kernels_that_were_not_captured_stay_under_the_graph_launch(tmp_path: Pa
     }
     kernels = analyzer.get_df_kernels().set_index("kernel_name")
     assert kernels.loc["extra", "cpu_op"] == "graph"
+
+
+def test_what_is_equal_matches_when_there_is_no_time_to_align(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AlignmentBudget, "take", lambda *_: False)
+    capture = _captured(tmp_path / "capture.json", LAYER)
+    run = Recording()
+    run.launch("gemm", "attend", "reduce")
+    run.launch("gemm", "reduce")
+    analyzer = TreePerfAnalyzer(run.document(), capture=capture)
+    assert sorted(_counts(analyzer)) == [(1, 0, 2, 0), (1, 3, 0, 0)]
 
 
 def test_a_capture_of_something_else_tells_nothing(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_the_commands_of_the_page_look_into_the_graph(
 ) -> None:
     (block,) = _blocks("console")
     commands = [shlex.split(line.removeprefix("$ ")) for line in block.splitlines()]
-    assert [command[0] for command in commands] == ["tracelens-ext"] * 3
+    assert [command[0] for command in commands] == ["tracelens-ext"] * 4
     for command in commands:
         assert run(command[1:]) == 0
         printed = capsys.readouterr().out

@@ -7,7 +7,7 @@ problem", 1974) is filled row by row, each in a few numpy passes; a bit a cell i
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Int64Array, IntArray
 
 
+#: What a row of the table takes beside its elements, in elements.
+_ROW: Final = 4_000
+
+
 class AlignmentBudget:
     """How much may still be aligned: pairs of elements to compare. A billion take seconds."""
 
-    def __init__(self, cells: int = 2_000_000_000, at_once: int = 400_000_000) -> None:
+    def __init__(self, cells: int = 2_000_000_000, at_once: int = 500_000_000) -> None:
         self._cells, self._at_once = cells, at_once
 
     def take(self, cells: int) -> bool:
@@ -55,7 +59,8 @@ def align(a: IntArray, b: IntArray, budget: AlignmentBudget) -> Int64Array:
     result[in_a[len(a) - tail :]] = in_b[len(b) - tail :]
     a, in_a = a[head : len(a) - tail], in_a[head : len(in_a) - tail]
     b, in_b = b[head : len(b) - tail], in_b[head : len(in_b) - tail]
-    if len(a) and len(b) and budget.take(len(a) * len(b)):
+    rows, columns = sorted((len(a), len(b)))
+    if rows and budget.take(rows * (columns + _ROW)):
         if len(a) <= len(b):
             of_a, of_b = _longest_common(a, b)
         else:

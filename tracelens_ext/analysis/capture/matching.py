@@ -211,10 +211,11 @@ class GraphMatcher:
             of_content: dict[bytes, list[int]] = {}
             for graph, content in enumerate(self._graphs[capture]):
                 of_content.setdefault(content, []).append(graph)
-            if sequence.node in of_content:  # none can be better
-                of_content = {sequence.node: of_content[sequence.node]}
-            for bound, content in self._most_common(sequence, of_content):
-                if bound < best[0]:
+            likely = [(len(sequence.node) // _ITEM, sequence.node)]
+            if sequence.node not in of_content:  # else none can be better
+                likely = self._most_common(sequence, of_content)
+            for bound, content in likely:
+                if bound < best[0] or 2 * bound < len(sequence.node) // _ITEM:
                     break
                 matched = int((self._aligned(sequence, content) != NONE).sum())
                 score = matched, -(len(content) // _ITEM)
