@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.causes import DEPENDENCY, HOST
+from tracelens_ext.analysis.gaps.causes import DEPENDENCY, HOST, LAUNCH_OVERHEAD
 from tracelens_ext.analysis.gaps.classified import classify_gaps
 from tracelens_ext.intervals import union
 from tracelens_ext.trace import NONE
@@ -173,9 +173,11 @@ class WallTime:
 
     @cached_property
     def waits_for_host(self) -> BoolArray:
-        """Whether the host, not other work, is what the GPU waits for in each gap, (k,)."""
-        result: BoolArray = self.classified.cause != DEPENDENCY
-        return result
+        """Whether the GPU may wait for the host in each gap, (k,).
+
+        Not for other work, nor because of what starting queued work takes, whatever the host does.
+        """
+        return ~np.isin(self.classified.cause, (DEPENDENCY, LAUNCH_OVERHEAD))
 
     @cached_property
     def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:
