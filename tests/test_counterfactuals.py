@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from counterfactuals import PROBLEMS, Room, moments, moved, places, read, with_problem
+from counterfactual_problems import PROBLEMS
+from counterfactuals import Room, moments, moved, places, read, with_problem
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.demo import build_demo_trace
