@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _MEGABYTE = 1e6
 #: A part of the peak below this, percent, is not worth a change.
 _LEAST_PERCENT = 5.0
+_MOST_OWNERS = 3  # operations that are named
 _FORWARD, _BACKWARD, _OPTIMIZER, _UNUSED = "forward", "backward", "optimizer", "unused"
 #: What each part of the peak is, as the title goes on, and what makes it smaller: advice, and the
 #: change in code.
@@ -68,7 +69,9 @@ def _detect(inspection: Inspection) -> Finding | None:
     row = peaks.nlargest(1, "peak_allocated_bytes").iloc[0]
     peak, device = int(row["peak_allocated_bytes"]), int(row["device"])
     alive = memory_at_peak(memory)
-    parts = alive[alive["device"] == device].groupby("phase")["bytes"].sum().to_dict()
+    alive = alive[alive["device"] == device]
+    parts = alive.groupby("phase")["bytes"].sum().to_dict()
+    owners = alive[alive["outer_operation"] != ""].groupby("outer_operation", sort=False)["bytes"]
     parts[_UNUSED] = row["unused_at_peak_bytes"]
     sizes = {part: int(parts.get(part, 0)) for part in _PARTS}
     largest = max(sizes, key=lambda part: sizes[part])
@@ -97,6 +100,10 @@ def _detect(inspection: Inspection) -> Finding | None:
                     "memory_peaks" if part == _UNUSED else "memory_at_peak",
                 )
                 for part, (words, _, _) in _PARTS.items()
+            ),
+            *(
+                Evidence(f"of it by {name}", size / _MEGABYTE, "MB", "memory_at_peak")
+                for name, size in owners.sum().nlargest(_MOST_OWNERS).items()
             ),
         ],
         advice=advice,
