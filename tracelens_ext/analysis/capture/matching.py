@@ -148,9 +148,15 @@ class GraphMatcher:
         return self._of_tokens[tokens]
 
     def _of_likely_mode(self, step: list[int], candidates: tuple[int, ...]) -> tuple[int, ...]:
-        """Of captures those that fit a step best; of equally good ones by mode."""
+        """Of captures those that fit a step best; of equally good ones by shapes, then by mode."""
         fits = {i: sum(self._fit(launch, i)[0][0] for launch in step) for i in candidates}
         best = [i for i in candidates if fits[i] == max(fits.values())]
+        tokens = int(self._launches.tokens[step[0]])
+        sizes = [(self._captures[i].likely_size, "") for i in best]
+        fitting = padded_sizes(tokens, sizes)
+        best = [
+            i for i, of_i in zip(best, sizes, strict=True) if of_i[0] is None or of_i in fitting
+        ] or best
         annotation = self._launches.annotation[step[0]].lower()
 
         def likely(capture: int) -> tuple[bool, bool]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -30,7 +31,10 @@ MEMCPY, MEMSET, NAMELESS = "\0memcpy", "\0memset", "\0kernel"
 
 _BEGIN: Final = re.compile(r"(?:cuda|hip|cu)StreamBeginCapture")
 _END: Final = re.compile(r"(?:cuda|hip|cu)StreamEndCapture")
-_ANNOTATION: Final = re.compile(r"capture_(\d{1,9})_(\w+)")
+#: vLLM's `capture_BATCHSIZE_MODE`, ATOM's `capture_graph_bs_BATCHSIZE`.
+_ANNOTATION: Final = re.compile(r"capture_(?:graph_bs_)?(\d{1,9})(?:_(\w+))?")
+#: Of the first input that has dimensions, in the raw text of those of all inputs.
+_FIRST_DIMENSION: Final = re.compile(r"[\[\], ]*(\d{1,9})")
 #: Calls that make nodes which run on the GPU.
 _NODES: Final = {
     NAMELESS: re.compile(r"Launch(?:\w*Kernel|ByPtr)"),
@@ -58,6 +62,16 @@ class CapturedGraph:
         args = sorted((name, *rows.tolist(), *texts) for name, (rows, texts) in self.args.items())
         return hash((*(self.names[i] for i in ops), *args))
 
+    @cached_property
+    def rows(self) -> int | None:
+        """The first dimension that the first inputs of most operations have: tokens or requests."""
+        _, texts = self.args.get("Input Dims", (None, []))
+        count = Counter[int]()
+        for text, times in Counter(texts).items():
+            if found := _FIRST_DIMENSION.match(text):
+                count[int(found[1])] += times
+        return count.most_common(1)[0][0] if count else None
+
 
 @dataclass(frozen=True, eq=False)
 class Capture:
@@ -67,6 +81,7 @@ class Capture:
     batch_size: int | None  #: requests or tokens that it was captured for; None if nothing tells
     mode: str  #: such as `FULL` or `PIECEWISE`; empty if nothing tells
     graphs: list[CapturedGraph]
+    likely_size: int | None = None  #: the batch size by the shapes of operations, likewise
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,16 +113,18 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
     order = np.argsort(segment, kind="stable")
     found, first = np.unique(segment[order], return_index=True)
     launches = dict(zip(found.tolist(), np.split(rows[order], first[1:]), strict=True))
-    captures: dict[int, Capture] = {}
+    captures: dict[tuple[int, int | None], Capture] = {}
     for number in found[np.argsort(segments.start[found], kind="stable")].tolist():
         annotation = int(segments.annotation[number])
-        if annotation not in captures:
+        graph = _captured_graph(tree, launches[number], int(segments.start[number]))
+        # Without annotations a profile holds graphs of many sizes.
+        key = annotation, graph.rows if annotation == NONE else None
+        if key not in captures:
             name = tree.trace.name_of(annotation) if annotation != NONE else ""
             named = _ANNOTATION.fullmatch(name)
-            batch_size, mode = (int(named[1]), named[2]) if named else (None, "")
-            captures[annotation] = Capture(file, batch_size, mode, [])
-        graph = _captured_graph(tree, launches[number], int(segments.start[number]))
-        captures[annotation].graphs.append(graph)
+            batch_size, mode = (int(named[1]), named[2] or "") if named else (None, "")
+            captures[key] = Capture(file, batch_size, mode, [], key[1])
+        captures[key].graphs.append(graph)
     return list(captures.values())
 
 
