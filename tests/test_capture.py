@@ -431,8 +431,7 @@ def test_a_run_before_the_capture_names_its_kernels(tmp_path: Path) -> None:
     assert operations("gemm", "attend", "reduce", "new", "topk", "rms", "sort", "gemm_2") == (
         layer | {"top": 1, "norm": 1, "head": 1}  # of "new" and "topk" either may be the first
     )
-    beside = ["gemm", "attend", "reduce", ("gemm_2", 8)]
-    assert operations(*beside) == layer | {"head": 1}
+    assert operations("gemm", "attend", "reduce", ("gemm_2", 8)) == layer | {"head": 1}
 
 
 def test_a_side_stream_may_run_earlier_or_later_than_it_was_captured(tmp_path: Path) -> None:
@@ -504,6 +503,19 @@ def test_phases_tell_the_operations_inside_of_graphs(
     ]
     assert run_command(["phases", str(trace), "--capture", str(capture)]) == 0
     assert "Operations inside of graph launches" in capsys.readouterr().out
+
+
+def test_phases_tell_the_operations_inside_of_graphs_without_steps_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Recording()
+    run.capture(LAYER)
+    run.launch("gemm", "attend", "reduce")
+    assert run_command(["phases", str(run.write(tmp_path / "run.json")), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [row["phase"] for row in document["tables"]["phases"]] == ["other"]
+    assert len(document["tables"]["graph_operations"]) == 2
+    assert "Neither annotations nor shapes show a step" in document["notes"][0]
 
 
 def test_a_command_names_a_capture_that_is_none(
