@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from counterfactuals import PROBLEMS, Room, moments, moved, places, read, with_problem
+from counterfactual_problems import PROBLEMS
+from counterfactuals import Room, moments, moved, places, read, with_problem
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.demo import build_demo_trace
@@ -76,7 +77,7 @@ def test_a_problem_put_into_a_real_trace(name: str, ident: str) -> None:
     document, before = trace(name), savings_before(name)
     found = [place for place in places(document) if not place.after_wait]
     late = [place for place in found if place.waits_for_host]
-    ahead = [place for place in found if not place.waits_for_host and ident != "host-bound"]
+    ahead = [place for place in found if not place.waits_for_host]
     cost = 0.3 * before[0]
     for number, problem in enumerate(PROBLEMS[ident]):
         those = (late if number % 2 else ahead) or late or ahead

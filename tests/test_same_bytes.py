@@ -54,7 +54,7 @@ def _reports(
 
 
 def _assert_same(found: dict[str, bytes], expected: dict[str, bytes]) -> None:
-    assert {"r.xlsx", "r.html", "r.json", "r.md", "csv/gpu_timeline.csv"} <= set(expected)
+    assert {"r.xlsx", "r.html", "r.json", "r.md", "csv/findings.csv"} <= set(expected)
     assert set(found) == set(expected)
     assert [name for name in expected if found[name] != expected[name]] == []
 

@@ -202,16 +202,25 @@ class Engine:
         self._note_memory(address, -size)
 
     def launch(
-        self, role: str, us: float, elements: int, on: str = "compute", more: Args = _NONE
+        self,
+        role: str,
+        us: float,
+        elements: int,
+        on: str = "compute",
+        more: Args = _NONE,
+        gap: float = 0.0,
     ) -> None:
-        """Launch a role's kernels, which share `us` of device time, on a stream."""
+        """Launch a role's kernels, which share `us` of device time, on a stream.
+
+        After work that it waits for each starts after a gap, as long as usual unless given.
+        """
         for kernel in self.machine.kernels[role]:
             if "before" in kernel:
                 self.call(kernel["before"])
             shape = self.machine.launch_shape(kernel, elements)
             call = self.call(kernel["api"], self.machine.launch_args(kernel, shape))
             args = {**self.machine.kernel_args(kernel, shape), **more}
-            self._enqueue("kernel", kernel["name"], on, us * kernel["share"], call, args)
+            self._enqueue("kernel", kernel["name"], on, us * kernel["share"], call, args, gap)
 
     def launch_graph(self, nodes: Sequence[tuple[str, float, int]]) -> None:
         """Launch a captured graph: one call, one correlation id for all its work.

@@ -203,7 +203,7 @@ class Job:
         getattr(self.engine, method)(*first, *arguments)
 
     def _launch(self, said: Statement, names: Names) -> None:
-        self.engine.launch(*self._cost(said, names))
+        self.engine.launch(*self._cost(said, names), gap=said.get("gap_us", 0.0))
 
     def _graph(self, said: Statement, names: Names) -> None:
         """Launch a captured graph: its layers as often as there are, and what is around them."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.causes import DEPENDENCY, HOST
+from tracelens_ext.analysis.gaps.causes import DEPENDENCY, HOST, LAUNCH_OVERHEAD
 from tracelens_ext.analysis.gaps.classified import classify_gaps
 from tracelens_ext.intervals import union
 from tracelens_ext.trace import NONE
@@ -173,9 +173,11 @@ class WallTime:
 
     @cached_property
     def waits_for_host(self) -> BoolArray:
-        """Whether the host, not other work, is what the GPU waits for in each gap, (k,)."""
-        result: BoolArray = self.classified.cause != DEPENDENCY
-        return result
+        """Whether the GPU may wait for the host in each gap, (k,).
+
+        Not for other work, nor because of what starting queued work takes, whatever the host does.
+        """
+        return ~np.isin(self.classified.cause, (DEPENDENCY, LAUNCH_OVERHEAD))
 
     @cached_property
     def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:
@@ -185,16 +187,28 @@ class WallTime:
         knows, the one that launched next, or last. `NONE` where unknown.
         """
         trace, launch = self.work.trace, self.classified.launch
-        rows = self.work.tree.launch_of_gpu[self.work.tree.linked]
         launched = np.where(launch != NONE, trace.thread[np.maximum(launch, 0)], NONE)
+        rows = self._launches
         if not len(rows):
             return launched, launched
-        rows = rows[np.argsort(trace.ts[rows], kind="stable")]
         begun = self.classified.gaps.start
-        at = np.searchsorted(trace.ts[rows], begun)
+        at = np.minimum(np.searchsorted(trace.ts[rows], begun), len(rows) - 1)
         later = (launch != NONE) & (trace.ts[np.maximum(launch, 0)] >= begun)
-        following = trace.thread[rows[np.minimum(at, len(rows) - 1)]]
-        return launched, np.where(later, launched, following)
+        return launched, np.where(later, launched, trace.thread[rows[at]])
+
+    @cached_property
+    def nothing_launched(self) -> BoolArray:
+        """Whether the host launched nothing in the first half of each gap, or longer, (k,)."""
+        gaps, begun = self.classified.gaps, self.work.trace.ts[self._launches]
+        middle = gaps.start + gaps.duration // 2
+        result: BoolArray = np.searchsorted(begun, gaps.start) == np.searchsorted(begun, middle)
+        return result & bool(len(begun))
+
+    @cached_property
+    def _launches(self) -> Int64Array:
+        """Rows of the calls that started GPU work, by time."""
+        rows = self.work.tree.launch_of_gpu[self.work.tree.linked]
+        return rows[np.argsort(self.work.trace.ts[rows], kind="stable")]
 
     @cached_property
     def gpu_limited(self) -> BoolArray:
