@@ -341,6 +341,15 @@ def test_a_trace_may_hold_the_captures_of_its_own_graphs() -> None:
     }
 
 
+def test_atom_names_the_batch_size_of_its_captures() -> None:
+    run = Recording()
+    for rows in (16, 8):
+        run.capture([Op("aten::mm", ["gemm"], rows)], annotation=f"capture_graph_bs_{rows}")
+    run.launch("gemm", annotation="decode[bs=3 tok=3]")
+    table = TreePerfAnalyzer(run.document()).get_df_graph_captures()
+    assert table[["batch_size", "mode", "matched"]].to_numpy().tolist() == [[8, "", 1]]
+
+
 def test_a_trace_that_is_named_as_its_own_capture_is_searched_once(tmp_path: Path) -> None:
     run = Recording()
     run.capture(LAYER, [Op("aten::mm", ["gemm"])])
