@@ -47,14 +47,7 @@ def memory(
     ] = MemoryBy.operation,
     top: Annotated[int, typer.Option("--top", "-t", help="Rows of each table.", min=0)] = 10,
     device: gap_options.Device = None,
-    annotation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REGEX",
-            help="Take annotations whose name matches for iterations.  [default: ProfilerStep#N]",
-            show_default=False,
-        ),
-    ] = None,
+    annotation: shared.Annotation = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the tables as JSON instead, every row of them.")
     ] = False,

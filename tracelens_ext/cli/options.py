@@ -51,6 +51,15 @@ TracesOrReports = Annotated[
         show_default=False,
     ),
 ]
+Annotation = Annotated[
+    str | None,
+    typer.Option(
+        metavar="REGEX",
+        help="Take annotations (record_function, NVTX ranges) whose name matches for"
+        " iterations.  [default: ProfilerStep#N]",
+        show_default=False,
+    ),
+]
 Rules = Annotated[
     list[Path] | None,
     typer.Option("--rules", help="TOML file of your own rules; wins over all others."),
