@@ -135,7 +135,8 @@ GRAPH_CAPTURES = Sheet(
         launch: the runtime call
         capture: the file with the capture; empty where none fits, or several that are not the same
         graph [graph]: its place among the graphs that were captured together, from 0
-        batch_size [batch]: what it was captured for, if that is known
+        batch_size [batch]: what it was captured for; where nothing names it, the first dimension
+            of the first inputs of most operations
         mode: likewise, such as `FULL` or `PIECEWISE`
         replays [launches]: launches of that graph
         gpu_events [GPU events]: theirs
