@@ -42,8 +42,7 @@ def compare(
         Format | None,
         typer.Option(
             "--format",
-            help="Write the tables in this format; json and markdown go to standard output"
-            " without --output; csv and parquet are a folder of files.",
+            help="Format of the tables; json and markdown need no --output.",
             show_default=False,
         ),
     ] = None,
@@ -55,8 +54,8 @@ def compare(
         typer.Option(
             "--fail-if",
             metavar="BUDGET",
-            help="Exit with 3 if a timeline row, a category or a finding changed by more than this:"
-            " 'GEMM > +5%', 'total_time > 1.5ms', 'findings > 5%'. May be given several times.",
+            help="Exit with 3 if this changed by more (repeatable): 'GEMM > +5%',"
+            " 'total_time > 1.5ms', 'findings > 5%'.",
         ),
     ] = None,
     total: shared.Total = False,

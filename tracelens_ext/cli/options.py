@@ -82,7 +82,8 @@ UnlinkedKernels = Annotated[
     bool,
     typer.Option(
         "--include-unlinked-kernels/--exclude-unlinked-kernels",
-        help="Whether GPU events whose launch is not in the trace count in the timeline.",
+        help="Count GPU events without a launch, or not.  [default: include]",
+        show_default=False,
     ),
 ]
 Capture = Annotated[
