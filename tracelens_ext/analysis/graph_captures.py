@@ -60,11 +60,11 @@ def graph_captures(replays: GraphReplays) -> pd.DataFrame:
             }
         rows.append(row)
     frame = pd.DataFrame(rows).groupby(_KEYS, sort=False, as_index=False).sum()
-    told, size = frame.pop("told").to_numpy(), frame["batch_size"].to_numpy()
+    told, sizes = frame.pop("told").to_numpy(), frame["batch_size"].to_numpy()
     tokens = frame.pop("tokens").to_numpy() / np.maximum(told, 1)
-    padded = (told > 0) & (size > 0)
+    padded = (told > 0) & (sizes > 0)
     frame["tokens_per_replay"] = np.where(told > 0, tokens, np.nan)
-    frame["padding (%)"] = np.where(padded, percent(size - tokens, size), np.nan)
+    frame["padding (%)"] = np.where(padded, percent(sizes - tokens, sizes), np.nan)
     frame["gpu_time_ms"] /= NS_PER_MS
     for column in ("graph", "batch_size"):
         numbers = frame[column].astype("Int64")
