@@ -51,6 +51,7 @@ def test_the_data_loader_gets_what_the_gpu_idles_within_it() -> None:
     )
     maker.op("aten::item", 16 * MS, 1 * MS)
     maker.frame("transforms.py(12): zoom_shift", 15 * MS + 1, 12 * MS - 2)
+    maker.frame("<built-in function interpolate>", 15 * MS + 2, 12 * MS - 4)
     found = findings_of(maker)
     assert found["dataloader"].saving_ms == pytest.approx(7)
     assert found["host-bound"].saving_ms == pytest.approx(3)
