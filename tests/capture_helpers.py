@@ -73,6 +73,19 @@ class Recording:
         maker.call(f"{self.api}StreamEndCapture", self.now + 1, 1)
         self.now += 5
 
+    def warm_up(self, graph: Sequence[Op]) -> None:
+        """Run operations as they are captured later."""
+        for op in graph:
+            args = {"Input Dims": [[op.rows, 8]], "Input type": ["float"]}
+            self.maker.op(op.name, self.now, 3 * len(op.kernels) + 1, args=args)
+            for kernel in op.kernels:
+                self.correlation += 1
+                self.maker.launched(
+                    kernel, self.now + 2, 1, correlation=self.correlation, at=self.now + 1
+                )
+                self.now += 3
+            self.now += 2
+
     def launch(
         self, *kernels: str | tuple[str, int], annotation: str = "", duration: int = 10
     ) -> None:

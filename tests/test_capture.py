@@ -260,6 +260,20 @@ def test_one_launch_is_of_a_full_graph_and_several_are_pieces(tmp_path: Path) ->
     ]
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_shapes_tell_sizes_apart_that_no_annotation_names(tmp_path: Path, named: bool) -> None:
+    capture = Recording()
+    for rows in (32, 8, 2):
+        capture.capture(*[[Op("aten::mm", ["gemm"], rows)]] * 3, named=named)
+    path = capture.write(tmp_path / "capture.json")
+    run = Recording()
+    run.steps([["gemm"]] * 3, annotation="step[DECODE bs=5]")
+    analyzer = TreePerfAnalyzer(run.document(), capture=path)
+    assert set(_shapes(analyzer)) == {"((8, 8),)"}
+    assert set(analyzer.get_df_graph_captures()["batch_size"]) == {8}
+    assert _counts(analyzer) == [(1, 1, 0, 0)] * 3
+
+
 def test_each_mode_has_its_own_batch_sizes(tmp_path: Path) -> None:
     whole, piece = [Op("aten::mm", ["gemm"], 32), *LAYER], [Op("aten::mm", ["gemm"], 24)]
     _captured(tmp_path / "a.json", piece, piece, annotation="capture_24_PIECEWISE")
@@ -396,6 +410,31 @@ def test_launches_without_a_kernel_name_match_as_a_whole_or_not_at_all(tmp_path:
     assert matched("copy", "gemm", ("attend", 8), "reduce") == 0
 
 
+def test_a_run_before_the_capture_names_its_kernels(tmp_path: Path) -> None:
+    """NVIDIA's profiler does not, and a replay may differ by a few kernels from its capture."""
+    unsure = [Op("top", ["topk"]), Op("norm", ["rms"]), Op("top", ["sort"])]  # which is which?
+    ops = [*LAYER, *unsure, Op("head", ["gemm_2"])]
+    capture = Recording(api="cuda")
+    capture.warm_up(ops)
+    capture.capture(ops, named=False)
+    path = capture.write(tmp_path / "capture.json")
+
+    def operations(*kernels: str | tuple[str, int]) -> dict[str, int]:
+        run = Recording(api="cuda")
+        run.launch(*kernels)
+        found = _operations(TreePerfAnalyzer(run.document(), capture=path))
+        return {name: kernels for name, (_, kernels, _) in found.items()}
+
+    layer = {"aten::mm": 1, "vllm::attention": 2}
+    run = ["gemm", "attend", "new", "reduce", "topk", "rms", "sort"]
+    assert operations(*run) == layer | {"top": 2, "norm": 1}
+    assert operations("gemm", "attend", "reduce", "new", "topk", "rms", "sort", "gemm_2") == (
+        layer | {"top": 1, "norm": 1, "head": 1}  # of "new" and "topk" either may be the first
+    )
+    beside = ["gemm", "attend", "reduce", ("gemm_2", 8)]
+    assert operations(*beside) == layer | {"head": 1}
+
+
 def test_a_side_stream_may_run_earlier_or_later_than_it_was_captured(tmp_path: Path) -> None:
     ops = [Op("main", ["a"]), Op("side", ["x"]), Op("main", ["b"]), Op("side", ["y"])]
     capture = _captured(tmp_path / "capture.json", ops)
@@ -502,6 +541,39 @@ def test_a_capture_that_is_none_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps(_launching()))
     with pytest.raises(TraceFormatError, match=r"eager\.json: holds no capture of a CUDA graph; n"):
         TreePerfAnalyzer(_launching(), capture=path)
+
+
+def test_captures_may_be_in_folders_below_the_one_that_is_named(tmp_path: Path) -> None:
+    for rank in ("rank_0", "rank_1"):
+        (tmp_path / rank / "capture_traces").mkdir(parents=True)
+        _captured(tmp_path / rank / "capture_traces" / "capture.json", LAYER)
+    (tmp_path / "config.json").write_text('{"model": "x"}')  # no trace: passed over
+    run = Recording()
+    run.launch("gemm", "attend", "reduce")
+    analyzer = TreePerfAnalyzer(run.document(), capture=tmp_path)
+    assert _counts(analyzer) == [(1, 3, 0, 0)]
+
+
+def test_a_folder_of_something_else_says_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model": "x"}')
+    run = Recording()
+    run.launch("gemm")
+    with pytest.raises(TraceFormatError, match=r"config\.json: is JSON without traceEvents"):
+        _ = TreePerfAnalyzer(run.document(), capture=tmp_path).graph_replays
+
+
+@pytest.mark.parametrize("tokens", [8, 16])
+def test_details_may_name_a_file_for_several_sizes(tmp_path: Path, tokens: int) -> None:
+    capture = Recording()
+    for rows in (16, 8):
+        capture.capture([Op("aten::mm", ["gemm"], rows)], annotation=f"capture_{rows}_FULL")
+    capture.write(tmp_path / "capture.json")
+    details = [{"file": "capture.json", "batch_size": rows, "mode": "FULL"} for rows in (16, 8)]
+    (tmp_path / "execution_details.json").write_text(json.dumps(details))
+    run = Recording()
+    run.launch("gemm", annotation=f"execute_context_0(0)_generation_{tokens}({tokens})")
+    table = TreePerfAnalyzer(run.document(), capture=tmp_path).get_df_graph_captures()
+    assert table["batch_size"].tolist() == [tokens]
 
 
 def test_a_folder_without_traces_is_named(tmp_path: Path) -> None:

@@ -235,6 +235,22 @@ def test_columns_of_older_versions(tmp_path: Path) -> None:
     assert len(trace) == 2
 
 
+@pytest.mark.parametrize(("agent", "gpu"), [("Agent 2", 0), ("Agent 5", 0), ("5", 0), ("7", 1)])
+def test_agents_are_numbered_by_what_the_program_sees_or_by_nodes(
+    agent: str, gpu: int, tmp_path: Path
+) -> None:
+    rows = ["Node_Id,Logical_Node_Id,Agent_Type", "0,0,CPU", "1,1,CPU", "5,2,GPU", "7,3,GPU"]
+    (tmp_path / "9_agent_info.csv").write_text("\n".join([*rows, *rows[3:], ""]))
+    path = tmp_path / "9_kernel_trace.csv"
+    path.write_text(
+        "Kernel_Name,Agent_Id,Correlation_Id,Start_Timestamp,End_Timestamp\n"
+        f"gemm,{agent},1,1000,2000\n"
+    )
+    trace = read(path)
+    assert trace.device.tolist() == [gpu]
+    assert [device.ordinal for device in trace.devices] == [0, 1]
+
+
 @given(st.data())
 def test_damaged_text_is_no_crash(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     text = bytearray(document())

@@ -238,6 +238,19 @@ def test_a_launch_that_names_a_device_without_that_id_is_still_found() -> None:
     assert CallTree(maker.read()).linked.all()
 
 
+@pytest.mark.parametrize("calls", [1, 2, 3, 4])
+def test_calls_that_name_no_device_take_turns(calls: int) -> None:
+    maker = XplaneMaker()
+    for number in range(calls):
+        maker.event("cuLaunchKernel", 4_000 + 20 * number, 10, correlation_id=9)
+    for device in range(3):
+        maker.gpu("k", 5_000 + device, 10, device, correlation_id=9)
+    tree = CallTree(maker.read())
+    assert tree.linked.tolist() == [device < calls for device in range(3)]
+    launches = tree.launch_of_gpu[tree.linked]
+    assert len(np.unique(launches)) == min(calls, 3)
+
+
 def test_calls_may_be_on_a_plane_of_their_own() -> None:
     maker = XplaneMaker()
     maker.event("cuLaunchKernel", 4_000, 10, "/host:CUPTI", (1, "main"), correlation_id=5)

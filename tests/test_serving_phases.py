@@ -69,6 +69,7 @@ def test_steps_tokens_and_busy_time_are_exact(
     ("outer", "inner", "tokens", "generating"),
     [
         ("step[DECODE bs=2]", vllm([], [(1, 100), (1, 50)]), 2, 2),
+        ("step[DECODE bs=2]", "execute_context_0(0)_generation_2(8)", 8, 2),
         ("step[MIXED bs=3 toks=9]", "execute_context_1(7)_generation_2(2)", 9, 2),
     ],
 )

@@ -1,7 +1,8 @@
 """`TreePerfAnalyzer`: the thin face over trace, call tree, categories and analyses.
 
 The columns of a table stand with its sheet, under `sheets/`, and in `docs/tables.md`; those of
-tables that are no sheets with the function that makes them, under `analysis/`.
+tables that are no sheets with the function that makes them, under `analysis/`. The methods about
+operations are here, the others in the base classes, under `tables/`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import default_registry
 from tracelens_ext.readers import read_trace
 from tracelens_ext.settings import read_settings, reading_with
+from tracelens_ext.tables.kernels import KernelTables
+from tracelens_ext.tables.memory import MemoryTables
+from tracelens_ext.tables.potential import PotentialTables
+from tracelens_ext.tables.serving import ServingTables
+from tracelens_ext.tables.time import TimeTables
 from tracelens_ext.text import encodable
 from tracelens_ext.tracelens_calls import OnClassToo, knows_tracelens
 from tracelens_ext.tree import CallTree
@@ -29,22 +35,13 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from tracelens_ext.analysis.gaps.find import Scope
-    from tracelens_ext.analysis.gaps.tables import GapSort
-    from tracelens_ext.analysis.kernel_statistics import KernelSort
-    from tracelens_ext.analysis.launchers import Launchers
-    from tracelens_ext.analysis.memory.tables import Memory
-    from tracelens_ext.analysis.selection import Selection
-    from tracelens_ext.analysis.serving.steps import Steps
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.categorize import CategorizerLike
-    from tracelens_ext.findings.finding import Findings
     from tracelens_ext.readers import TraceSource
-    from tracelens_ext.roofline.table import Roofline
     from tracelens_ext.trace import Trace
 
 
-class TreePerfAnalyzer:
+class TreePerfAnalyzer(TimeTables, KernelTables, ServingTables, PotentialTables, MemoryTables):
     """Answers where the GPU time of one trace went.
 
     Args:
@@ -164,184 +161,6 @@ class TreePerfAnalyzer:
         """How much of the GPU time is linked, and how much of it the categories explain."""
         return coverage(self.work)
 
-    # Time.
-
-    def get_df_gpu_timeline(self, micro_idle_thresh_us: float | None = None) -> pd.DataFrame:
-        """How the GPU spent its time, as the sheet `gpu_timeline`.
-
-        Args:
-            micro_idle_thresh_us: splits idle time into holes up to this many µs and longer ones.
-        """
-        from tracelens_ext.analysis.timeline import gpu_timeline
-
-        return gpu_timeline(self.work, micro_idle_thresh_us)
-
-    def get_df_iterations(self, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
-        """A row an iteration, as the sheet `iterations`.
-
-        Args:
-            annotation: a regular expression for the annotations that are iterations,
-                `ProfilerStep#N` by default.
-        """
-        from tracelens_ext.analysis.iteration_table import iteration_table
-
-        return iteration_table(self.work, annotation).frame.copy()
-
-    def get_df_iteration_statistics(
-        self, annotation: str | re.Pattern[str] | None = None
-    ) -> pd.DataFrame:
-        """Mean and spread over whole iterations, as the sheet `iteration_statistics`."""
-        from tracelens_ext.analysis.iteration_table import iteration_table
-
-        return iteration_table(self.work, annotation).statistics.copy()
-
-    # Serving. `phases` are phases of your own, each `NAME=REGEX`, as `--phase` takes them.
-
-    def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
-        """The steps of a serving engine; see `analysis.serving.inferred.serving_steps`.
-
-        Raises:
-            UsageError: one of `phases` has another form.
-        """
-        from tracelens_ext.analysis.serving.inferred import serving_steps
-        from tracelens_ext.analysis.serving.steps import own_phases
-
-        return serving_steps(self.tree, own_phases(phases))
-
-    def get_df_phases(
-        self,
-        phases: Sequence[str] = (),
-        device_peaks: str | os.PathLike[str] | None = None,
-    ) -> pd.DataFrame:
-        """Prefill, decode …: tokens, GPU time and idle time, as the sheet `phases`."""
-        from tracelens_ext.analysis.serving.phases import phase_table
-        from tracelens_ext.roofline.phases import with_roofline
-
-        steps = self.serving_steps(phases)
-        frame = phase_table(self.work, steps)
-        return with_roofline(frame, self.roofline(device_peaks), self._launchers, steps)
-
-    def get_df_phase_steps(self, phases: Sequence[str] = ()) -> pd.DataFrame:
-        """A row a step, the slowest first, as the sheet `phase_steps`."""
-        from tracelens_ext.analysis.serving.phases import step_table
-
-        return step_table(self.work, self.serving_steps(phases))
-
-    def get_df_layers(self, phases: Sequence[str] = ()) -> pd.DataFrame:
-        """A row a layer of each phase, as the sheet `layers`."""
-        from tracelens_ext.analysis.serving.layers import layer_table
-
-        return layer_table(self.work, self.serving_steps(phases))
-
-    def get_df_layer_kernels(self, phases: Sequence[str] = ()) -> pd.DataFrame:
-        """The kernels of one layer, as the sheet `layer_kernels`."""
-        from tracelens_ext.analysis.serving.layers import layer_kernel_table
-
-        return layer_kernel_table(self.work, self.serving_steps(phases))
-
-    # Kernels.
-
-    def get_df_gpu_time_by_category(self) -> pd.DataFrame:
-        """GPU time by category, longest first, as the sheet `gpu_time_by_category`.
-
-        Raises:
-            UsageError: the analyzer was made without categories.
-        """
-        from tracelens_ext.analysis.kernels import gpu_time_by_category
-
-        self._require_categories()
-        return gpu_time_by_category(self.work)
-
-    def get_df_kernel_summary(self, *, detail: bool = False) -> pd.DataFrame:
-        """GPU time by operation and kernel, longest first, as the sheet `kernels_by_category`.
-
-        Args:
-            detail: also `op category`, `streams` and `% of total time`.
-        """
-        from tracelens_ext.analysis.kernels import kernel_detail, kernel_summary
-        from tracelens_ext.analysis.timeline import total_time_ns
-
-        if detail:
-            return kernel_detail(self.work, total_time_ns(self.work))
-        return kernel_summary(self.work)
-
-    def get_df_kernel_category_summary(self) -> pd.DataFrame:
-        """GPU time by operation and category, as the sheet `kernel_categories`.
-
-        Raises:
-            UsageError: the analyzer was made without categories.
-        """
-        from tracelens_ext.analysis.kernels import kernel_category_summary
-
-        self._require_categories()
-        return kernel_category_summary(self.work)
-
-    def _require_categories(self) -> None:
-        if self.work.categories is None:
-            raise UsageError(
-                "kernel categories are switched off; make the analyzer with"
-                " TreePerfAnalyzer(trace, use_kernel_name_categories=True)"
-            )
-
-    def get_df_kernels(
-        self,
-        *,
-        launcher_detail: bool = False,
-        cpu_op_detail: bool = False,
-        nn_module_detail: bool = False,
-    ) -> pd.DataFrame:
-        """A row a GPU event, in order of start; see `analysis.kernels.kernels`.
-
-        Args:
-            launcher_detail: also which launch started it, when, and the CPU op around it.
-            cpu_op_detail: also the arguments of the CPU op around the launch, and the share that
-                the event has in its GPU time; see `analysis.kernels.cpu_op_detail`.
-            nn_module_detail: also the `nn.Module`s around the launch.
-
-        Raises:
-            UsageError: `nn_module_detail` without `add_python_func=True`.
-        """
-        from tracelens_ext.analysis import kernels
-
-        if nn_module_detail and not self.tree.add_python_func:
-            raise UsageError("nn_module_detail needs TreePerfAnalyzer(…, add_python_func=True)")
-        frame = kernels.kernels(
-            self.work, launcher_detail=launcher_detail, nn_module_detail=nn_module_detail
-        )
-        if cpu_op_detail:
-            detail = kernels.cpu_op_detail(self.work)
-            frame[detail.columns] = detail
-        return frame
-
-    def get_df_kernel_statistics(
-        self, sort: KernelSort = "count", *, selection: Selection | None = None
-    ) -> pd.DataFrame:
-        """How often and how long kernels ran, by simplified name.
-
-        See `analysis.kernel_statistics.kernel_statistics` for arguments and columns.
-        """
-        from tracelens_ext.analysis.kernel_statistics import kernel_statistics
-
-        return kernel_statistics(self.work, sort=sort, selection=selection)
-
-    def get_df_kernel_sources(self, *, selection: Selection | None = None) -> pd.DataFrame:
-        """Kernels by source line and layer; see `analysis.kernel_sources.kernel_sources`.
-
-        Raises:
-            UsageError: the analyzer was made without `add_python_func=True`.
-        """
-        from tracelens_ext.analysis.kernel_sources import kernel_sources
-
-        if not self.tree.add_python_func:
-            raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
-        return kernel_sources(self.work, selection=selection)
-
-    def get_df_unlinked_kernels(self) -> pd.DataFrame:
-        """GPU events without a launch in the trace, as the sheet `unlinked_kernels`."""
-        from tracelens_ext.analysis.unlinked import unlinked_kernels
-
-        return unlinked_kernels(self.work)
-
     # Operations.
 
     @knows_tracelens
@@ -439,125 +258,11 @@ class TreePerfAnalyzer:
         )
         return frame if include_pct else frame.drop(columns=list(PERCENTAGES))
 
-    # How good operations are. `device_peaks` is a file of peaks or the name of a known device, the
-    # device that the trace names by default.
-
-    def get_df_roofline(
-        self,
-        device_peaks: str | os.PathLike[str] | None = None,
-        *,
-        selection: Selection | None = None,
-    ) -> pd.DataFrame:
-        """What each operation had to compute and to move, and the time lost, as the sheet.
-
-        Args:
-            device_peaks: see `roofline.peaks.read_peaks`.
-            selection: which GPU events are asked about, all by default.
-
-        Raises:
-            UsageError: the peaks cannot be read, or nothing is selected.
-        """
-        from tracelens_ext.roofline.table import roofline_table
-
-        return roofline_table(self.roofline(device_peaks, selection))
-
-    def get_df_performance_model(
-        self, family: str, device_peaks: str | os.PathLike[str] | None = None
-    ) -> pd.DataFrame:
-        """The operations of a family, such as `GEMM`, with their parameters, as its sheet.
-
-        Raises:
-            UsageError: there is no such family, or the peaks cannot be read.
-        """
-        from tracelens_ext.roofline.families import family_table
-
-        return family_table(self.roofline(device_peaks), family)
-
-    def roofline(
-        self,
-        device_peaks: str | os.PathLike[str] | None = None,
-        selection: Selection | None = None,
-    ) -> Roofline:
-        """The operations judged, found once for each choice; see `get_df_roofline`."""
-        from tracelens_ext.roofline.peaks import read_peaks
-        from tracelens_ext.roofline.table import judge_operations
-
-        key = (None if device_peaks is None else str(device_peaks), selection)
-        if key not in self._rooflines:
-            self._rooflines[key] = judge_operations(
-                self.work,
-                self._launchers,
-                None if device_peaks is None else read_peaks(device_peaks),
-                None if selection is None else selection.of(self.work),
-            )
-        return self._rooflines[key]
-
-    @cached_property
-    def _rooflines(self) -> dict[tuple[str | None, Selection | None], Roofline]:
-        return {}
-
-    def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
-        """What would save the most wall time, how much, why, and what to do.
-
-        It is found once for each choice of peaks, of which the slow operations are told.
-
-        Raises:
-            UsageError: the peaks cannot be read.
-        """
-        from tracelens_ext.findings.detect import find_findings
-
-        key = None if device_peaks is None else str(device_peaks)
-        if key not in self._findings:
-            self._findings[key] = find_findings(
-                self.work, lambda: self._launchers, lambda: self.roofline(device_peaks)
-            )
-        return self._findings[key]
-
-    @cached_property
-    def _findings(self) -> dict[str | None, Findings]:
-        return {}
-
-    def get_df_findings(self, device_peaks: str | os.PathLike[str] | None = None) -> pd.DataFrame:
-        """The same as a table, a row a finding, as the sheet `findings`."""
-        from tracelens_ext.findings.table import findings_table
-
-        return findings_table(self.findings(device_peaks))
-
     def get_df_collectives(self) -> pd.DataFrame:
         """Communication by collective, group, size and type, as the sheet `coll_analysis`."""
         from tracelens_ext.analysis.collectives import collectives
 
         return collectives(self.work)
-
-    def get_df_graph_launches(self) -> pd.DataFrame:
-        """A row a site that launches a graph, as the sheet `graph_launches`."""
-        from tracelens_ext.analysis.graphs import graph_launches
-
-        return graph_launches(self.work)
-
-    def get_df_graph_operations(self) -> pd.DataFrame:
-        """GPU events of graph launches by captured operation, as the sheet `graph_operations`.
-
-        No rows without a `capture`, and where no captured graph fits.
-        """
-        from tracelens_ext.analysis.graph_operations import graph_operations
-
-        return graph_operations(self.work)
-
-    def get_df_graph_captures(self) -> pd.DataFrame:
-        """Which captured graphs the graph launches replay, as the sheet `graph_captures`.
-
-        Raises:
-            UsageError: there is no graph launch, or no capture.
-        """
-        from tracelens_ext.analysis.graph_captures import graph_captures
-
-        if self.graph_replays is None:
-            raise UsageError(
-                "this needs a trace with graph launches, and"
-                " TreePerfAnalyzer(trace, capture=FILE_OR_FOLDER)"
-            )
-        return graph_captures(self.graph_replays)
 
     def get_df_nn_modules(self, *, instances: bool = False) -> pd.DataFrame:
         """GPU time by path of `nn.Module` classes, as the sheet `nn_modules`.
@@ -570,47 +275,6 @@ class TreePerfAnalyzer:
         from tracelens_ext.analysis.modules import nn_modules
 
         return nn_modules(self.work, instances=instances)
-
-    # Memory, where the profiler recorded it (`profile_memory=True`). `annotation` chooses the
-    # iterations, as for `get_df_iterations`.
-
-    def get_df_memory_peaks(self, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
-        """How much memory each device had allocated at most, and when, as the sheet."""
-        from tracelens_ext.analysis.memory.tables import memory_peaks
-
-        return memory_peaks(self.memory(annotation))
-
-    def get_df_memory_at_peak(
-        self, annotation: str | re.Pattern[str] | None = None
-    ) -> pd.DataFrame:
-        """What was alive at the peak of each device, by who allocated it, as the sheet."""
-        from tracelens_ext.analysis.memory.tables import memory_at_peak
-
-        return memory_at_peak(self.memory(annotation))
-
-    def get_df_memory_by_operation(
-        self, annotation: str | re.Pattern[str] | None = None
-    ) -> pd.DataFrame:
-        """What each operation allocated, and for how long, as the sheet."""
-        from tracelens_ext.analysis.memory.tables import memory_by_operation
-
-        return memory_by_operation(self.memory(annotation))
-
-    def get_df_memory_blocks(self, largest: int | None = None) -> pd.DataFrame:
-        """A row a block of memory; see `analysis.memory.tables.memory_blocks`.
-
-        Args:
-            largest: only so many of each device, all by default.
-        """
-        from tracelens_ext.analysis.memory.tables import memory_blocks
-
-        return memory_blocks(self.memory(), largest)
-
-    def memory(self, annotation: str | re.Pattern[str] | None = None) -> Memory:
-        """What the memory events tell, found once."""
-        from tracelens_ext.analysis.memory.tables import find_memory
-
-        return find_memory(self.tree, annotation)
 
     def get_df_cpu_ops(self) -> pd.DataFrame:
         """Host time by CPU op, as the sheet `cpu_ops`."""
@@ -635,80 +299,10 @@ class TreePerfAnalyzer:
         return call_tree_table(self.work, op=op, merge=merge)
 
     @cached_property
-    def _launchers(self) -> Launchers:
-        from tracelens_ext.analysis.launchers import find_launchers
-
-        return find_launchers(self.work)
-
-    @cached_property
     def _launcher_table(self) -> pd.DataFrame:
         from tracelens_ext.analysis.launchers import launcher_table
 
         return launcher_table(self.work, self._launchers)
-
-    # Gaps. Their `selection` says which GPU events end the gaps, all by default.
-
-    def get_df_gaps(
-        self,
-        scope: Scope = "stream",
-        *,
-        longest: int | None = None,
-        selection: Selection | None = None,
-    ) -> pd.DataFrame:
-        """A row a gap, as the sheet `gaps_longest`, which tells more of the host with `longest`.
-
-        Args:
-            scope: `stream` for the idle times of each stream, `device` for those of all streams.
-            longest: only so many, the longest first, with what the host was doing.
-            selection: which GPU events end the gaps, all by default.
-
-        Raises:
-            UsageError: there is no such scope, `longest` is negative, or nothing is selected.
-        """
-        from tracelens_ext.analysis.gaps.classified import classify_gaps
-        from tracelens_ext.analysis.gaps.tables import gap_list
-
-        if longest is not None and longest < 0:
-            raise UsageError(f"longest is how many gaps to list, 0 or more, and not {longest}")
-        return gap_list(classify_gaps(self.work, scope, selection), longest=longest)
-
-    def get_df_gap_summary(self, *, selection: Selection | None = None) -> pd.DataFrame:
-        """Why the GPU was idle, as the sheet `gap_summary`."""
-        from tracelens_ext.analysis.gaps.classified import classify_gaps
-        from tracelens_ext.analysis.gaps.tables import gap_summary
-
-        return gap_summary(
-            [classify_gaps(self.work, scope, selection) for scope in ("device", "stream")]
-        )
-
-    def get_df_gap_hosts(
-        self, scope: Scope = "device", *, selection: Selection | None = None
-    ) -> pd.DataFrame:
-        """Idle time by what the host was in, longest first, as the sheet `gap_hosts`.
-
-        Raises:
-            UsageError: there is no such scope, or nothing is selected.
-        """
-        from tracelens_ext.analysis.gaps.classified import classify_gaps
-        from tracelens_ext.analysis.gaps.hosts import gap_hosts
-
-        return gap_hosts(classify_gaps(self.work, scope, selection))
-
-    def get_df_gap_streams(self, *, selection: Selection | None = None) -> pd.DataFrame:
-        """Gaps by stream, most gaps first, as the sheet `gap_streams`."""
-        from tracelens_ext.analysis.gaps.classified import classify_gaps
-        from tracelens_ext.analysis.gaps.tables import gap_streams
-
-        return gap_streams(classify_gaps(self.work, "stream", selection))
-
-    def get_df_gap_pairs(
-        self, sort: GapSort = "avg", *, selection: Selection | None = None
-    ) -> pd.DataFrame:
-        """Gaps by the kernels around them, as the sheet `gap_pairs`; `sort` by size."""
-        from tracelens_ext.analysis.gaps.classified import classify_gaps
-        from tracelens_ext.analysis.gaps.tables import gap_pairs
-
-        return gap_pairs(classify_gaps(self.work, "stream", selection), sort=sort)
 
 
 def _given_or_all(

@@ -16,14 +16,15 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _EXTENSION = "write a plugin (docs/plugins.md)"
 _TREE = "leave it out; the call tree is made here"
+_PHASES = "leave it out; get_df_phases() finds the phases by the annotations of the engine"
 _PEAKS = "give device_peaks to the report, or to get_df_roofline()"
 #: Keyword of TraceLens → what to do instead. Those that a function here takes are its own.
 _INSTEAD = {
     "arch": _PEAKS,
     "augmented_tree": _TREE,
     "comparison_json_path": "compare with: tracelens-ext compare A B",
-    "decode_threshold": "leave it out; there is no analysis of phases",
-    "detect_recompute": "leave it out; recomputation is not detected",
+    "decode_threshold": _PHASES,
+    "detect_recompute": "leave it out; findings() tells what recomputation costs",
     "enable_pseudo_ops": "leave it out; there are no pseudo operations",
     "event_to_category": "leave it out; the kinds of events are those of the profiler",
     "extension_file": _EXTENSION,
@@ -35,7 +36,7 @@ _INSTEAD = {
     "include_nccl": "use get_df_collectives()",
     "include_overlap_info": "use get_df_gpu_timeline(), which tells what is exposed",
     "inductor_cache_dir": "leave it out; kernels of Inductor are known by their names",
-    "inference_phase_analysis": "leave it out; there is no analysis of phases",
+    "inference_phase_analysis": _PHASES,
     "jax": "leave it out; give categorizer='jax' for JAX's categories",
     "python_path": "leave it out; nothing is simulated",
     "rebuild_tree": _TREE,

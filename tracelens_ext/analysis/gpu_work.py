@@ -75,8 +75,8 @@ class GpuWork:
         """End of each event in ns since the trace's first event, (g,)."""
         return self.start + self.duration
 
-    def told(self, which: BoolArray) -> str:
-        """Some of the events in words: `509 GPU events (30.1 % of GPU time)`."""
+    def count_text(self, which: BoolArray) -> str:
+        """How many events these are: `509 GPU events (30.1 % of GPU time)`."""
         count, total = int(which.sum()), int(self.duration.sum())
         share = 100.0 * int(self.duration[which].sum()) / total if total else 0.0
         return f"{count:,} GPU events ({share:.1f} % of GPU time)"

@@ -48,10 +48,11 @@ def graph_captures(replays: GraphReplays) -> pd.DataFrame:
         if match is not None:
             capture = replays.captures[match.capture]
             matched = int((match.node != NONE).sum())
+            size = capture.likely_size if capture.batch_size is None else capture.batch_size
             row |= {
                 "capture": capture.file,
                 "graph": match.graph,
-                "batch_size": NONE if capture.batch_size is None else capture.batch_size,
+                "batch_size": NONE if size is None else size,
                 "mode": capture.mode,
                 "matched": matched,
                 "inserted": len(events) - matched,

@@ -293,13 +293,13 @@ def _notes(
     outside = _owner(work, iterations) == NONE
     if len(iterations) and outside.any():
         notes.append(
-            f"{work.told(outside)} were launched outside of all iterations, or their launch is not"
-            " in the trace."
+            f"{work.count_text(outside)} were launched outside of all iterations, or their launch"
+            " is not in the trace."
         )
     if (by_time := ~outside & (iterations.of_gpu == NONE)).any():
         notes.append(
-            f"{work.told(by_time)} without a launch in the trace count in the iteration during"
-            " which they started."
+            f"{work.count_text(by_time)} without a launch in the trace count in the iteration"
+            " during which they started."
         )
     notes += _note_on_communication(work, ~outside)
     if len(statistics) and int(statistics["iterations"].max()) < ODD_AMONG:

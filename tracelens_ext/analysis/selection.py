@@ -76,8 +76,8 @@ class Selection:
         iterations = _with_step(work, self.pstep)
         during = int((iterations.has_number(self.pstep)[iterations.started_in] & unlinked).sum())
         return (
-            f"{work.told(unlinked)} without a launch in the trace are left out; {during:,} of them"
-            f" started during ProfilerStep#{self.pstep}."
+            f"{work.count_text(unlinked)} without a launch in the trace are left out; {during:,} of"
+            f" them started during ProfilerStep#{self.pstep}."
         )
 
 

@@ -317,7 +317,8 @@ def _thread_label(work: GpuWork, thread: int) -> str:
     name = work.trace.thread_names.get((process, number), f"thread {number}")
     many = len({pid for pid, _ in work.trace.threads}) > 1
     process_name = work.trace.process_names.get(process, "process")
-    return f"{name}, {process_name} {process}" if many else name
+    place = process_name if process_name == process else f"{process_name} {process}"
+    return f"{name}, {place}" if many else name
 
 
 def _summed_up(parent: Int32Array, depth: Int32Array, values: Int64Array) -> Int64Array:

@@ -120,21 +120,29 @@ def show_full_names(names: pd.DataFrame, console: Console, *, top: int) -> None:
 
 
 def show_sources(sources: pd.DataFrame, console: Console, *, top: int) -> None:
-    """Print the first rows of `kernel_sources`, two lines each, as wide as they are."""
+    """Print the first rows of `kernel_sources`, two lines each; where they are is not cut."""
     from tracelens_ext.kernel_names import short_name
+    from tracelens_ext.report.short_names import told_apart
     from tracelens_ext.report.terminal import name_text
 
+    shown = sources.head(top)
+    counts = [f"{_times(console)}{count:,}" for count in shown["count"]]
+    beside = max(map(len, counts), default=0)
+    kernels = told_apart(
+        [name_text(short_name(kernel)) for kernel in shown["kernel_name"]],
+        max(console.width - beside - 21, _NAME_AT_LEAST),
+        _dots(console),
+    )
     lines = ["", "KERNELS BY SOURCE LINE AND LAYER:"]
-    columns = ["kernel_name", "source", "layer", "count", "total_time_us"]
-    for kernel, source, layer, count, total in (
-        sources[columns].head(top).itertuples(index=False, name=None)
+    for count, kernel, (source, layer, total) in zip(
+        counts,
+        kernels,
+        shown[["source", "layer", "total_time_us"]].itertuples(index=False, name=None),
+        strict=True,
     ):
-        lines.append(
-            f"{total:14,.3f} {microseconds(console)}  {_times(console)}{count:,}"
-            f"  {name_text(short_name(kernel))}"
-        )
+        lines.append(f"{total:14,.3f} {microseconds(console)}  {count:<{beside}}  {kernel}")
         where = [name_text(text) for text in (source, layer) if text]
-        lines.append(f"{'':18}  {'  in  '.join(where) or 'no Python frame around the launch'}")
+        lines.append(f"{'':19}{'  in  '.join(where) or 'no Python frame around the launch'}")
     if len(sources) > top:
         lines.append(f"{_dots(console)} and {len(sources) - top:,} more; --json has them all")
     show_lines(lines, console)

@@ -37,8 +37,8 @@ Traces = Annotated[
     list[str],
     typer.Argument(
         metavar="TRACE",
-        help="Traces of PyTorch (.json, .json.gz) or of Nsight Systems (.sqlite, .nsys-rep);"
-        " folders of them; patterns.",
+        help="Traces of PyTorch, Nsight Systems, rocprofv3 or JAX (tracelens-ext formats); folders"
+        " of them; patterns.",
         show_default=False,
     ),
 ]

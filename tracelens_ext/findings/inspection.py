@@ -29,8 +29,8 @@ LEAST_SHARE_PERCENT: Final = 1.0
 MOST_ELEMENTS: Final = 2**62
 NO_SHAPES: Final = (
     "Operations have no shapes, so slow matrix products and chains of memory-bound operations"
-    " cannot be told, and attention only by names: record with"
-    " torch.profiler.profile(record_shapes=True)."
+    " cannot be told, and attention only by names: torch.profiler.profile(record_shapes=True)"
+    " records them."
 )
 
 

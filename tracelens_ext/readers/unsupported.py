@@ -124,7 +124,7 @@ def refuse_trace(trace: Trace) -> None:
     if len(known):
         return
     if not trace.provenance.present:
-        raise TraceFormatError(path, "holds no events (traceEvents is empty)", "record it again")
+        raise TraceFormatError(path, "holds no events", "record it again")
     processes = [str(name) for name in trace.process_names.values()]
     if any(name.startswith(("/device:", "/host:")) for name in processes):
         raise TraceFormatError(

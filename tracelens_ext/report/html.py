@@ -40,6 +40,7 @@ _SCRIPTS = (
     "page.js",
 )
 _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
+_FEW_WORDS = 120  # characters; a longer fact has no other beside it
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class Fact:
     label: str
     text: str
     share: float | None = None
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is more than a few words."""
+        return len(self.text) > _FEW_WORDS
 
 
 def require_html_extra() -> None:

@@ -28,6 +28,7 @@ _TEXT_AT_LEAST = 14  # a name cut shorter tells little; columns are left out bef
 _NAME_WIDTH = 20  # of the first column, as long as there are columns that do not fit
 _NAME_AT_LEAST = 8  # of the first column, which stays in any case
 _FOLDED_AT_LEAST = 8  # of a folded header, which would else be a tower of words
+_NAMED = 8  # of the columns that do not fit; of more the number is said
 _HEADER_BREAK = re.compile(r"(?<=[_ ])")
 #: Controls, what changes the direction of writing, what is invisible, and half characters.
 UNSAFE = re.compile(
@@ -112,7 +113,9 @@ class FrameTable:
         if more:
             remarks.append(f"{more:,} more row{'s' if more > 1 else ''} not shown")
         if left_out:
-            remarks.append("too narrow to show: " + ", ".join(left_out))
+            names, more = left_out[:_NAMED], len(left_out) - _NAMED
+            names += [f"{more} more columns"] * (more > 0)
+            remarks.append("too narrow to show: " + ", ".join(names))
         return remarks
 
 

@@ -223,8 +223,8 @@ def advice(work: GpuWork, roofline: Roofline) -> list[str]:
         )
     if not roofline.has_shapes and roofline.rows:
         notes.append(
-            "The trace has no shapes, so no operation has a performance model: record it with"
-            " torch.profiler.profile(record_shapes=True)."
+            "The trace has no shapes, so no operation has a performance model:"
+            " torch.profiler.profile(record_shapes=True) records them."
         )
         return notes
     if unknown := [number for number, peaks in roofline.peaks.items() if peaks is None]:

@@ -51,7 +51,7 @@ def _ask_for_captures(analyzer: TreePerfAnalyzer) -> Iterator[str]:
     opaque, total = analyzer.tree.by_opaque_graph, int(analyzer.work.duration.sum())
     if analyzer.graph_replays is None and analyzer.work.duration[opaque].sum() > _MUCH * total:
         yield (
-            f"Graph launches tell no operations of {analyzer.work.told(opaque)}; --capture"
+            f"Graph launches tell no operations of {analyzer.work.count_text(opaque)}; --capture"
             " FILE_OR_FOLDER takes them from the profile in which the graphs were captured."
         )
 
@@ -62,7 +62,7 @@ def capture_notes(analyzer: TreePerfAnalyzer) -> Iterator[str]:
         return
     by_graph, opaque = analyzer.tree.by_graph, analyzer.tree.by_opaque_graph
     known = f"{int((by_graph & ~opaque).sum()):,} of {int(by_graph.sum()):,}"
-    rest = f"; {analyzer.work.told(opaque)} do not" if opaque.any() else ""
+    rest = f"; {analyzer.work.count_text(opaque)} do not" if opaque.any() else ""
     yield f"{known} GPU events of graph launches have the operation of their capture{rest}."
 
 
@@ -135,7 +135,8 @@ GRAPH_CAPTURES = Sheet(
         launch: the runtime call
         capture: the file with the capture; empty where none fits, or several that are not the same
         graph [graph]: its place among the graphs that were captured together, from 0
-        batch_size [batch]: what it was captured for, if that is known
+        batch_size [batch]: what it was captured for; where nothing names it, the first dimension
+            of the first inputs of most operations
         mode: likewise, such as `FULL` or `PIECEWISE`
         replays [launches]: launches of that graph
         gpu_events [GPU events]: theirs

@@ -11,7 +11,7 @@ import msgspec
 
 from tracelens_ext.analysis.capture.matching import padded_sizes
 from tracelens_ext.analysis.capture.recorded import Capture, find_captures
-from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
+from tracelens_ext.errors import TraceCutOffError, TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.tree import CallTree
 
@@ -40,10 +40,10 @@ def read_captures(
     cache: TraceCache | None,
     known: str = "",
 ) -> list[Capture]:
-    """The captures in a trace, or in all traces directly in a folder.
+    """The captures in a trace, or in all traces in a folder and below it.
 
     Args:
-        source: the file or folder.
+        source: the file or folder. JSON files of a folder that are no traces are passed over.
         tokens: the tokens of steps that are looked for: captures that the details list under
             another batch size are not read. None for all.
         cache: where traces are looked for.
@@ -53,20 +53,29 @@ def read_captures(
         TraceError: there is no other capture, or a file cannot be read.
     """
     path = Path(source)
-    files = _files_in(path) if path.is_dir() else [path]
+    is_folder = path.is_dir()
+    files = _files_in(path) if is_folder else [path]
     others = [file for file in files if not (known and _is_same(file, known))]
-    details = _read_details((path if path.is_dir() else path.parent) / DETAILS)
+    details = {folder: _read_details(folder / DETAILS) for folder in {f.parent for f in others}}
+    said = {file: details[file.parent].get(file.name, []) for file in others}
     found: list[Capture] = []
-    wanted = _wanted(others, details, tokens)
+    passed_over: TraceFormatError | None = None
+    wanted = _wanted(said, tokens)
     for file in wanted:
-        tree = CallTree(read_trace(file, cache=cache), add_python_func=True)
-        said = details.get(file.name)
+        try:
+            tree = CallTree(read_trace(file, cache=cache), add_python_func=True)
+        except TraceFormatError as error:
+            if not is_folder or isinstance(error, TraceCutOffError):
+                raise
+            passed_over = error
+            continue
         for capture in find_captures(tree, file.name):
-            if capture.batch_size is None and said is not None:
-                capture = replace(capture, batch_size=said.batch_size, mode=said.mode or "")
+            if capture.batch_size is None and len(said[file]) == 1:
+                size, mode = said[file][0].batch_size, said[file][0].mode
+                capture = replace(capture, batch_size=size, mode=mode or "")
             found.append(capture)
     if wanted and not found:
-        raise TraceFormatError(
+        raise passed_over or TraceFormatError(
             path,
             "holds no capture of a CUDA graph",
             "name the profile of the engine's start, in which it captured its graphs",
@@ -82,22 +91,30 @@ def _is_same(file: Path, known: str) -> bool:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208
-    except OSError as error:
+    """The files in a folder, and in those below it, that may be traces."""
+
+    def refuse(error: OSError) -> None:
         reason = error.strerror or error
         raise TraceNotFoundError(
-            folder, f"cannot be opened ({reason})", "check the path and its permissions"
+            Path(error.filename or folder),
+            f"cannot be opened ({reason})",
+            "check the path and its permissions",
         ) from error
-    files = [folder / name for name in names if name.endswith(_SUFFIXES) and name != DETAILS]
+
+    files = [
+        Path(place, name)
+        for place, _, names in os.walk(folder, onerror=refuse)
+        for name in names
+        if name.endswith(_SUFFIXES) and name != DETAILS
+    ]
     if not files:
         raise TraceNotFoundError(
             folder, "holds no .json or .json.gz file", "name the folder of the capture traces"
         )
-    return files
+    return sorted(files)
 
 
-def _read_details(path: Path) -> dict[str, _Detail]:
+def _read_details(path: Path) -> dict[str, list[_Detail]]:
     """What the details say, by name of file; nothing without that file.
 
     Raises:
@@ -114,16 +131,20 @@ def _read_details(path: Path) -> dict[str, _Detail]:
             f"is no list of file, batch_size and mode ({error})",
             "correct it, or take it away",
         ) from error
-    return {Path(detail.file).name: detail for detail in details}
+    by_file: dict[str, list[_Detail]] = {}
+    for detail in details:
+        by_file.setdefault(Path(detail.file).name, []).append(detail)
+    return by_file
 
 
-def _wanted(
-    files: list[Path], details: dict[str, _Detail], tokens: Collection[int] | None
-) -> list[Path]:
-    """The files that may hold what is looked for."""
-    said = [details.get(file.name, _Detail("")) for file in files]
-    captured = [(each.batch_size, each.mode or "") for each in said]
-    if tokens is None or any(size is None for size, _ in captured):
-        return files
-    wanted = set().union(*(padded_sizes(each, captured) for each in tokens))
-    return [file for file, its in zip(files, captured, strict=True) if its in wanted]
+def _wanted(said: dict[Path, list[_Detail]], tokens: Collection[int] | None) -> list[Path]:
+    """The files that may hold what is looked for, of those with what the details say of each."""
+    captured = {
+        file: [(each.batch_size, each.mode or "") for each in details]
+        for file, details in said.items()
+    }
+    sizes = [size for details in captured.values() for size in details]
+    if tokens is None or not all(captured.values()) or any(size is None for size, _ in sizes):
+        return list(said)
+    wanted = set().union(*(padded_sizes(each, sizes) for each in tokens))
+    return [file for file, its in captured.items() if wanted.intersection(its)]

@@ -51,6 +51,17 @@ class _Sequence:
     stream: bytes
 
 
+@dataclass(frozen=True)
+class _Content:
+    """What the nodes of a captured graph are, in order, as bytes of int32."""
+
+    node: bytes
+    likely: bytes  #: with the kernels that nameless ones launched outside of graphs
+
+    def __len__(self) -> int:
+        return len(self.node) // _ITEM
+
+
 def padded_sizes(
     tokens: int, captured: Iterable[tuple[int | None, str]]
 ) -> set[tuple[int | None, str]]:
@@ -81,12 +92,15 @@ class GraphMatcher:
         self._numbers = {NAMELESS: 0, MEMCPY: 1, MEMSET: 2}
         self._sequences = self._sequences_of(trace)
         self._graphs = [
-            [self._numbered(graph.nodes).tobytes() for graph in capture.graphs]
+            [
+                _Content(*(self._numbered(n).tobytes() for n in (graph.nodes, graph.likely)))
+                for graph in capture.graphs
+            ]
             for capture in captures
         ]
         self._budget = AlignmentBudget()
         self._of_tokens: dict[int, tuple[int, ...]] = {}
-        self._alignments: dict[tuple[_Sequence, bytes], Int64Array] = {}
+        self._alignments: dict[tuple[_Sequence, _Content], Int64Array] = {}
         self._fits: dict[tuple[_Sequence, int], tuple[tuple[int, int], list[int]]] = {}
         self._bests: dict[
             tuple[_Sequence, tuple[int, ...]], tuple[tuple[int, int], dict[int, list[int]]]
@@ -148,9 +162,15 @@ class GraphMatcher:
         return self._of_tokens[tokens]
 
     def _of_likely_mode(self, step: list[int], candidates: tuple[int, ...]) -> tuple[int, ...]:
-        """Of captures those that fit a step best; of equally good ones by mode."""
+        """Of captures those that fit a step best; of equally good ones by shapes, then by mode."""
         fits = {i: sum(self._fit(launch, i)[0][0] for launch in step) for i in candidates}
         best = [i for i in candidates if fits[i] == max(fits.values())]
+        tokens = int(self._launches.tokens[step[0]])
+        sizes = [(self._captures[i].likely_size, "") for i in best]
+        fitting = padded_sizes(tokens, sizes)
+        best = [
+            i for i, of_i in zip(best, sizes, strict=True) if of_i[0] is None or of_i in fitting
+        ] or best
         annotation = self._launches.annotation[step[0]].lower()
 
         def likely(capture: int) -> tuple[bool, bool]:
@@ -208,17 +228,18 @@ class GraphMatcher:
         sequence = self._sequences[launch]
         if (sequence, capture) not in self._fits:
             best, graphs = (0, 0), list[int]()
-            of_content: dict[bytes, list[int]] = {}
+            of_content: dict[_Content, list[int]] = {}
             for graph, content in enumerate(self._graphs[capture]):
                 of_content.setdefault(content, []).append(graph)
-            likely = [(len(sequence.node) // _ITEM, sequence.node)]
-            if sequence.node not in of_content:  # else none can be better
+            same = _Content(sequence.node, sequence.node)
+            likely = [(len(same), same)]
+            if same not in of_content:  # else none can be better
                 likely = self._most_common(sequence, of_content)
             for bound, content in likely:
                 if bound < best[0] or 2 * bound < len(sequence.node) // _ITEM:
                     break
                 matched = int((self._aligned(sequence, content) != NONE).sum())
-                score = matched, -(len(content) // _ITEM)
+                score = matched, -len(content)
                 if score > best:
                     best, graphs = score, []
                 if matched and score == best:
@@ -227,31 +248,28 @@ class GraphMatcher:
         return self._fits[sequence, capture]
 
     def _most_common(
-        self, sequence: _Sequence, contents: Iterable[bytes]
-    ) -> list[tuple[int, bytes]]:
+        self, sequence: _Sequence, contents: Iterable[_Content]
+    ) -> list[tuple[int, _Content]]:
         """Captured graphs by how many of their nodes can match at most, the most first."""
         a = np.bincount(_array(sequence.node), minlength=len(self._numbers))
         bounds = []
         for content in contents:
             if not self._budget.take(_PAIR + len(a)):
                 break
-            b = np.bincount(_array(content), minlength=len(self._numbers))
+            b = np.bincount(_array(content.node), minlength=len(self._numbers))
             bounds.append((int(np.minimum(a, b).sum() + b[self._numbers[NAMELESS]]), content))
         return sorted(bounds, key=lambda pair: -pair[0])
 
-    def _aligned(self, sequence: _Sequence, content: bytes) -> Int64Array:
+    def _aligned(self, sequence: _Sequence, content: _Content) -> Int64Array:
         """The node of a captured graph that each event replays, `NONE` for one that none is."""
         if (sequence, content) not in self._alignments:
             self._alignments[sequence, content] = self._align(sequence, content)
         return self._alignments[sequence, content]
 
-    def _align(self, sequence: _Sequence, content: bytes) -> Int64Array:
-        events, stream, graph = _array(sequence.node), _array(sequence.stream), _array(content)
+    def _align(self, sequence: _Sequence, content: _Content) -> Int64Array:
+        events, stream = _array(sequence.node), _array(sequence.stream)
+        graph = _array(content.likely)
         streams, size = np.unique(stream, return_counts=True)
-        if len(events) == len(graph) and len(streams) == 1:
-            nameless = (graph == self._numbers[NAMELESS]) & (events > self._numbers[MEMSET])
-            if ((events == graph) | nameless).all():
-                return np.arange(len(events))
         node = np.full(len(events), NONE, dtype=np.int64)
         for which in streams[np.argsort(-size, kind="stable")]:  # the main stream is the longest
             mine = np.flatnonzero(stream == which)
@@ -261,7 +279,19 @@ class GraphMatcher:
             if len(streams) > 1:  # the rest is of the streams that were forked from it
                 found = first_places(events[mine], graph[free])
             node[mine] = free[found]
+        if len(streams) == 1 and (graph == self._numbers[NAMELESS]).any():
+            self._fill(node, events, graph)
         return node
+
+    def _fill(self, node: Int64Array, events: Int32Array, graph: Int32Array) -> None:
+        """Match nameless nodes between two that match with as many kernels of unknown names."""
+        rest, known = np.flatnonzero(node == NONE), node[node != NONE]
+        rest = rest[(events[rest] > self._numbers[MEMSET]) & ~np.isin(events[rest], graph)]
+        free = np.setdiff1d(np.flatnonzero(graph == self._numbers[NAMELESS]), known)
+        of_event, of_node = np.cumsum(node != NONE)[rest], np.searchsorted(known, free)
+        gaps = len(known) + 1
+        fits = np.bincount(of_event, minlength=gaps) == np.bincount(of_node, minlength=gaps)
+        node[rest[fits[of_event]]] = free[fits[of_node]]
 
 
 def _array(content: bytes) -> Int32Array:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens_ext.analysis.group_search import last_before
+from tracelens_ext.analysis.grouping import maxima, minima, number_groups
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
 
@@ -30,7 +32,10 @@ MEMCPY, MEMSET, NAMELESS = "\0memcpy", "\0memset", "\0kernel"
 
 _BEGIN: Final = re.compile(r"(?:cuda|hip|cu)StreamBeginCapture")
 _END: Final = re.compile(r"(?:cuda|hip|cu)StreamEndCapture")
-_ANNOTATION: Final = re.compile(r"capture_(\d{1,9})_(\w+)")
+#: vLLM's `capture_BATCHSIZE_MODE`, ATOM's `capture_graph_bs_BATCHSIZE`.
+_ANNOTATION: Final = re.compile(r"capture_(?:graph_bs_)?(\d{1,9})(?:_(\w+))?")
+#: Of the first input that has dimensions, in the raw text of those of all inputs.
+_FIRST_DIMENSION: Final = re.compile(r"[\[\], ]*(\d{1,9})")
 #: Calls that make nodes which run on the GPU.
 _NODES: Final = {
     NAMELESS: re.compile(r"Launch(?:\w*Kernel|ByPtr)"),
@@ -50,6 +55,8 @@ class CapturedGraph:
     args: dict[str, tuple[Int64Array, list[str]]]
     launches: Int64Array  #: index of each launch among the events, (k,)
     nodes: list[str]  #: the kernel that each launches, or `MEMCPY`, `MEMSET`, `NAMELESS`, (k,)
+    #: likewise, with the kernel that a nameless one launched where it ran outside of graphs, (k,)
+    likely: list[str]
 
     @cached_property
     def operations(self) -> int:
@@ -57,6 +64,16 @@ class CapturedGraph:
         ops = np.flatnonzero(self.kind == EventKind.CPU_OP).tolist()
         args = sorted((name, *rows.tolist(), *texts) for name, (rows, texts) in self.args.items())
         return hash((*(self.names[i] for i in ops), *args))
+
+    @cached_property
+    def rows(self) -> int | None:
+        """The first dimension that the first inputs of most operations have: tokens or requests."""
+        _, texts = self.args.get("Input Dims", (None, []))
+        count = Counter[int]()
+        for text, times in Counter(texts).items():
+            if found := _FIRST_DIMENSION.match(text):
+                count[int(found[1])] += times
+        return count.most_common(1)[0][0] if count else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +84,7 @@ class Capture:
     batch_size: int | None  #: requests or tokens that it was captured for; None if nothing tells
     mode: str  #: such as `FULL` or `PIECEWISE`; empty if nothing tells
     graphs: list[CapturedGraph]
+    likely_size: int | None = None  #: the batch size by the shapes of operations, likewise
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,17 +116,37 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
     order = np.argsort(segment, kind="stable")
     found, first = np.unique(segment[order], return_index=True)
     launches = dict(zip(found.tolist(), np.split(rows[order], first[1:]), strict=True))
+    nameless = NAMELESS in _node_names(tree.trace, rows)
+    ran = _kernels_elsewhere(tree, rows) if nameless else {}
     captures: dict[int, Capture] = {}
     for number in found[np.argsort(segments.start[found], kind="stable")].tolist():
         annotation = int(segments.annotation[number])
         if annotation not in captures:
             name = tree.trace.name_of(annotation) if annotation != NONE else ""
             named = _ANNOTATION.fullmatch(name)
-            batch_size, mode = (int(named[1]), named[2]) if named else (None, "")
+            batch_size, mode = (int(named[1]), named[2] or "") if named else (None, "")
             captures[annotation] = Capture(file, batch_size, mode, [])
-        graph = _captured_graph(tree, launches[number], int(segments.start[number]))
+        graph = _captured_graph(tree, launches[number], int(segments.start[number]), ran)
         captures[annotation].graphs.append(graph)
-    return list(captures.values())
+    return [part for each in captures.values() for part in _by_size(each)]
+
+
+def _by_size(capture: Capture) -> list[Capture]:
+    """The captures of each size, if the shapes show several, of the same operations.
+
+    A profile without annotations may hold graphs of many sizes.
+    """
+    if capture.batch_size is not None:
+        return [capture]
+    graphs: dict[int | None, list[CapturedGraph]] = {}
+    operations: dict[int | None, set[str]] = {}
+    for graph in capture.graphs:
+        graphs.setdefault(graph.rows, []).append(graph)
+        ops = np.flatnonzero(graph.kind == EventKind.CPU_OP).tolist()
+        operations.setdefault(graph.rows, set()).update(graph.names[i] for i in ops)
+    if any(ops != operations[capture.graphs[0].rows] for ops in operations.values()):
+        return [capture]  # pieces of different shapes
+    return [replace(capture, graphs=part, likely_size=size) for size, part in graphs.items()]
 
 
 def _find_segments(tree: CallTree) -> _Segments:
@@ -186,7 +224,47 @@ def _covering(trace: Trace, rows: Int64Array, segments: _Segments, place: IntArr
     return np.where(covers, order[begun], NONE)
 
 
-def _captured_graph(tree: CallTree, rows: Int64Array, start: int) -> CapturedGraph:
+def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
+    """The kernels that captured launches start where the same operations run outside of graphs.
+
+    Engines run what they capture before, to warm up. The same are launches at the same place among
+    as many of an operation of the same name and shapes; if all of them start the same kernel.
+    """
+    trace = tree.trace
+    events = np.flatnonzero(tree.linked & ~tree.by_graph)
+    launches, first, count = np.unique(
+        tree.launch_of_gpu[events], return_index=True, return_counts=True
+    )
+    kernel = np.where(count == 1, trace.name[trace.gpu_rows[events[first]]], NONE)
+    calls = np.concatenate((launches, rows))
+    kernel = np.append(kernel, np.full(len(rows), NONE))
+    ops = nearest_above(
+        tree.parent_position,
+        tree.position[calls],
+        trace.kind[tree.rows] == EventKind.CPU_OP,
+    )
+    inside = ops != ROOT
+    calls, kernel, op = calls[inside], kernel[inside], tree.rows[ops[inside]]
+    order = np.lexsort((trace.ts[calls], op))
+    calls, kernel, op = calls[order], kernel[order], op[order]
+    begins = np.flatnonzero(np.diff(op, prepend=NONE))
+    size = np.diff(np.append(begins, len(op)))
+    place = np.arange(len(op)) - np.repeat(begins, size)
+    shapes = trace.arg("Input Dims").at(op)
+    first, number = number_groups([trace.name[op], shapes, np.repeat(size, size), place])
+    known = kernel != NONE
+    of_known = number[known], kernel[known].astype(np.int64), len(first)
+    same = minima(*of_known) == maxima(*of_known)
+    wanted = np.isin(calls, rows) & same[number]
+    found = maxima(*of_known)[number[wanted]].tolist()
+    return {
+        call: trace.names[code] for call, code in zip(calls[wanted].tolist(), found, strict=True)
+    }
+
+
+def _captured_graph(
+    tree: CallTree, rows: Int64Array, start: int, ran: dict[int, str]
+) -> CapturedGraph:
     """The graph of some launches, with the host events around them that began in the capture."""
     trace = tree.trace
     position = tree.position[rows]
@@ -199,13 +277,18 @@ def _captured_graph(tree: CallTree, rows: Int64Array, start: int) -> CapturedGra
     host = tree.rows[places]
     parent = tree.parent_position[places]
     inside = np.isin(parent, places)
+    nodes = _node_names(trace, rows)
     return CapturedGraph(
         names=[trace.names[code] for code in trace.name[host].tolist()],
         kind=trace.kind[host],
         parent=np.where(inside, np.searchsorted(places, parent), ROOT).astype(np.int32),
         args=_arguments(trace, host),
         launches=np.searchsorted(places, position),
-        nodes=_node_names(trace, rows),
+        nodes=nodes,
+        likely=[
+            ran.get(row, node) if node == NAMELESS else node
+            for row, node in zip(rows.tolist(), nodes, strict=True)
+        ],
     )
 
 

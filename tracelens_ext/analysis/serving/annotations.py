@@ -15,7 +15,7 @@ squares of the former, `sqsk` the products of both.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -55,11 +55,14 @@ class Batch:
         phase: `prefill`, `decode`, `mixed`, `diffusion`, or a name that the user gave.
         context: the requests whose prompt is read.
         generation: the requests that generate.
+        counts_tokens: whether the annotation says how many tokens there are; else each request is
+            taken to generate one.
     """
 
     phase: str
     context: Group = NOBODY
     generation: Group = NOBODY
+    counts_tokens: bool = field(default=True, compare=False)
 
     @property
     def tokens(self) -> int:
@@ -76,7 +79,8 @@ class Batch:
     def detail(self) -> int:
         """How much is known: the larger, the more."""
         told_apart = self.phase != MIXED or self.generation.requests > 0
-        return 2 * self.has_lengths + (self.tokens > 0 and told_apart)
+        has_tokens = self.tokens > 0 and told_apart
+        return 4 * self.has_lengths + 2 * has_tokens + (has_tokens and self.counts_tokens)
 
 
 _VLLM: Final = re.compile(
@@ -156,10 +160,11 @@ def _in_brackets(mode: str, said: dict[str, int]) -> Batch | None:
             said.setdefault(f"{letter}_{key}", said[key])
             said.setdefault(f"{'c' if letter == 'g' else 'g'}_{key}", 0)
     said.setdefault(letter, requests)
+    counts_tokens = tokens is not None or "sq" in said or f"{letter}_sq" in said
     if tokens is None:
         tokens = said.get("sq", requests if mode == DECODE else 0)
     said.setdefault(f"{letter}_sq", tokens)
-    batch = Batch(mode, _group(said, "c"), _group(said, "g"))
+    batch = Batch(mode, _group(said, "c"), _group(said, "g"), counts_tokens)
     if unsaid:  # how many of the requests are in which phase
         return batch if requests else None
     return _by_requests(batch)

@@ -209,5 +209,5 @@ def _batches(
         if phase is not None:
             batch = replace(batch or Batch(phase), phase=phase)
         if batch is not None:
-            found[code] = 4 * (phase is not None) + batch.detail, batch
+            found[code] = 8 * (phase is not None) + batch.detail, batch
     return found

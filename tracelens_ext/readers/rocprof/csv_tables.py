@@ -177,8 +177,9 @@ class _Reader:
         self._process_of_thread: dict[tuple[int, int], int] = {}
         self._process_of_guid: dict[int, int] = {}
         self._several: set[int] = set()  # guids of several processes
-        self._agents: dict[int, Agent | None] = {}  # None: a CPU
-        self._gpus: dict[int, int] = {}
+        self._gpus: dict[int, int] = {}  # by the number of the agent's node
+        self._visible: dict[int, int] = {}  # by its number among those that the program sees
+        self._has_agents = False
         self._told = False
 
     def read(self, table: _Table) -> None:
@@ -237,35 +238,39 @@ class _Reader:
     # Agents.
 
     def _add_agents(self, piece: _Piece) -> None:
-        numbers = piece.whole("node_id")
+        self._has_agents = True
+        nodes, visible = piece.whole("node_id"), piece.whole("logical_node_id")
         kinds, names = piece.texts("agent_type"), piece.texts("name")
         products = piece.texts("product_name")
         units, warps = piece.whole("cu_count"), piece.whole("wave_front_size")
-        for row in np.argsort(numbers, kind="stable").tolist():
+        for row in np.argsort(nodes, kind="stable").tolist():
+            if kinds[row].strip() != "GPU":
+                continue
+            ordinal = self._gpus.setdefault(nodes[row].item(), len(self._gpus))
+            self._visible[visible[row].item()] = ordinal
             gpu = Agent(
                 name=names[row],
                 product_name=products[row],
                 cu_count=units[row].item(),
                 wave_front_size=warps[row].item(),
             )
-            self._agents[numbers[row].item()] = gpu if kinds[row].strip() == "GPU" else None
-        gpus = [number for number, agent in self._agents.items() if agent is not None]
-        self._gpus = {number: ordinal for ordinal, number in enumerate(gpus)}
-        for number, ordinal in self._gpus.items():
-            agent = self._agents[number]
-            if agent is not None:
-                self._records.describe(agent.device(ordinal))
+            self._records.describe(gpu.device(ordinal))
 
     def _device(self, text: str) -> int:
-        """The GPU that `Agent 4`, `GPU 0` or `4` is; `NONE` of a CPU."""
+        """The GPU that `Agent 4`, `GPU 0` or `4` is; `NONE` of a CPU.
+
+        Newer versions write `Agent 4`, which counts what the program sees unless it was recorded
+        with `--agent-index absolute`; older ones the bare number of the node.
+        """
         found = _NUMBER.fullmatch(text.strip())
         if found is None or (found[1] or "").casefold() == "cpu":
             return NONE
         number = int(found[2])
         if (found[1] or "").casefold() == "gpu":
             return number
-        if self._agents:
-            return self._gpus.get(number, NONE)
+        if self._has_agents:
+            node = self._gpus.get(number, NONE)
+            return self._visible.get(number, node) if found[1] else node
         if not self._told:
             self._told = True
             self._records.notes.append(

@@ -218,22 +218,27 @@ class Events:
     def _correlation(self) -> Int64Array:
         """Ids count for each device: where two devices have one id, new ones tell them apart.
 
-        A call that names no device, or one without such an id, belongs to the first that has it.
+        Calls that name no device, or one without such an id, belong in order of their start to the
+        devices whose id no call names.
         """
         result = self.stats["correlation_id"].dense(len(self.kind))
         gpu, calls = self.gpu, self.calls
-        ids, first = np.unique(result[gpu], return_index=True)
+        ids = np.unique(result[gpu])
         if len(np.unique(numbered(result[gpu], self.device[gpu]))) == len(ids):
             return result
         calls = calls[np.isin(result[calls], ids)]
+        calls = calls[np.lexsort((self.columns["ts"][calls], result[calls]))]
         rows = np.concatenate((gpu, calls))
-        said = self.stats["device_id"].at(calls)
-        pair = numbered(result[rows], np.concatenate((self.device[gpu], said)))
-        known = np.isin(pair[len(gpu) :], pair[: len(gpu)])
-        usual = self.device[gpu[first[np.searchsorted(ids, result[calls])]]]
-        device = np.concatenate((self.device[gpu], np.where(known, said, usual)))
-        unused = int(result.max()) + 1
-        result[rows] = numbered(result[rows], device) + unused
+        device = np.concatenate((self.device[gpu], self.stats["device_id"].at(calls)))
+        of_gpu, of_call = np.split(numbered(result[rows], device), [len(gpu)])
+        left = np.concatenate((~np.isin(of_gpu, of_call), ~np.isin(of_call, of_gpu)))
+        on_gpu, on_host = np.split(left, [len(gpu)])
+        _, first, pair = np.unique(of_gpu[on_gpu], return_index=True, return_inverse=True)
+        gpu_ids, call_ids = result[gpu[on_gpu]][first], result[calls[on_host]]
+        first, end = (np.searchsorted(gpu_ids, call_ids, side=s) for s in ("left", "right"))
+        turn = np.clip(_turns(call_ids), 0, np.maximum(end - first - 1, 0))
+        device[left] = NONE - 1 - np.concatenate((_turns(gpu_ids)[pair.reshape(-1)], turn))
+        result[rows] = numbered(result[rows], device) + int(result.max()) + 1
         return result
 
     def _number_steps(self) -> None:
@@ -271,6 +276,12 @@ def _first_of_each(rows: Int64Array, values: Int64Array) -> ArgColumn:
     """A statistic as a column; of an event that has it twice, the first."""
     rows, first = np.unique(rows, return_index=True)
     return ArgColumn(rows.astype(np.int32), values[first])
+
+
+def _turns(ids: Int64Array) -> Int64Array:
+    """Which of those with its id each is, from 0; ids ascend."""
+    turns: Int64Array = np.arange(len(ids)) - np.searchsorted(ids, ids)
+    return turns
 
 
 def _stream(line: str, thread: int | str) -> int:

@@ -1,0 +1,1 @@
+"""The methods of `TreePerfAnalyzer` by subject, as its base classes."""
