@@ -186,7 +186,8 @@ class WallTime:
         """
         cause = self.classified.cause
         short = self.classified.gaps.duration <= usual_launch_latency(self.work)
-        return (cause != LAUNCH_OVERHEAD) & ((cause != DEPENDENCY) | ~short)
+        waits: BoolArray = (cause != LAUNCH_OVERHEAD) & ((cause != DEPENDENCY) | ~short)
+        return waits
 
     @cached_property
     def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:
