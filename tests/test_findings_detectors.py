@@ -51,6 +51,7 @@ def test_the_data_loader_gets_what_the_gpu_idles_within_it() -> None:
     )
     maker.op("aten::item", 16 * MS, 1 * MS)
     maker.frame("transforms.py(12): zoom_shift", 15 * MS + 1, 12 * MS - 2)
+    maker.frame("<built-in function interpolate>", 15 * MS + 2, 12 * MS - 4)
     found = findings_of(maker)
     assert found["dataloader"].saving_ms == pytest.approx(7)
     assert found["host-bound"].saving_ms == pytest.approx(3)
@@ -105,6 +106,34 @@ def test_copies_and_collectives_count_where_nothing_hides_them() -> None:
     found = savings(maker)
     assert found["exposed-communication"] == 4.0  # from 20 to 24 ms
     assert "exposed-copy" not in found  # its last millisecond is under the collective
+
+
+@pytest.mark.parametrize(
+    ("copied", "expected"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", {"exposed-copy": 10.0}),
+        ("Memcpy DtoH (Device -> Pageable)", {"exposed-copy": 3.0, "synchronisation": 7.0}),
+    ],
+)
+def test_whose_the_wait_for_a_copy_is(copied: str, expected: dict[str, float]) -> None:
+    """That of a batch goes with pinned memory; values are waited for wherever they arrive."""
+    maker = idle_for(20 * MS, 30 * MS)
+    maker.call("cudaMemcpyAsync", 20 * MS, 9 * MS, correlation=3)
+    maker.gpu("gpu_memcpy", copied, 24 * MS, 3 * MS, correlation=3)
+    assert savings(maker) == expected
+
+
+@pytest.mark.parametrize("call", ["", "cudaMalloc"])
+def test_a_stream_that_was_told_to_wait_does_not_explain_an_idle_device(call: str) -> None:
+    """What it waits for is done; the host stands still, in what it is in."""
+    maker = TraceMaker()
+    maker.launched("first", 0, 10 * MS, correlation=1, at=-100)
+    maker.call("cudaStreamWaitEvent", 5 * MS, 5)
+    maker.launched("second", 20 * MS, 10 * MS, correlation=2, at=5 * MS + 10)
+    if call:
+        maker.call(call, 10 * MS, 9 * MS)
+    expected = {"allocator": 9.0, "host-bound": 1.0} if call else {"host-bound": 10.0}
+    assert savings(maker) == expected
 
 
 def optimizer(names: list[str], count: int) -> TraceMaker:

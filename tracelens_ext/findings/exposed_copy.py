@@ -1,4 +1,8 @@
-"""`exposed-copy`: copies between host and device that run while nothing is computed."""
+"""`exposed-copy`: copies between host and device that run while nothing is computed.
+
+A copy from pageable memory, or any that the host waits for, also costs the idle time in which the
+host waits. What comes back to the host is waited for because it is needed: `synchronisation`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.analysis.gaps.causes import SYNCHRONISATION
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.trace import NONE, NS_PER_MS
@@ -14,24 +19,28 @@ from tracelens_ext.trace import NONE, NS_PER_MS
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
+    from tracelens_ext.findings.wall_time import Claim
 
 #: How PyTorch's profiler calls memory of the host that the GPU cannot reach by itself.
 _PAGEABLE = re.compile(r".*Pageable", re.IGNORECASE)
 #: Copies within a device are work like any other: those of layouts have findings of their own.
 _WITHIN_DEVICE = re.compile(r".*(?:DtoD|DeviceToDevice|Device -> Device|copyBuffer)")
+_TO_DEVICE = re.compile(r".*(?:HtoD|HostToDevice|Host-to-Device|Host -> Device)")
+_COPIES = re.compile(r"(?:cuda|hip|cu)Memcpy")
 
 
 def _detect(inspection: Inspection) -> Finding | None:
     work, trace = inspection.work, inspection.work.trace
     crosses = ~trace.names_matching(_WITHIN_DEVICE.match)[work.name]
     claim = inspection.wall.claim_events(work.is_copy & crosses)
+    wait = _claim_waits(inspection)
     pageable = trace.names_matching(_PAGEABLE.match)[work.name[claim.events]]
     launch = work.tree.launch_of_gpu[claim.events]
     waited = float(trace.dur[np.unique(launch[pageable & (launch != NONE)])].sum())
     of_pageable = float(claim.event_ns[pageable].sum())
     return inspection.finding(
         DETECTOR.id,
-        claim,
+        claim + wait,
         title="Copies that nothing hides take {saving}",
         advice=(
             "Copy batches from pinned memory without waiting for them, one batch ahead of the"
@@ -53,8 +62,25 @@ def _detect(inspection: Inspection) -> Finding | None:
                 "kernels",
             ),
             Evidence("the host waited in those calls", waited / NS_PER_MS, "ms", "tree"),
+            Evidence("idle time of such waits", wait.saving_ns / NS_PER_MS, "ms", "gap_summary"),
         ],
     )
+
+
+def _claim_waits(inspection: Inspection) -> Claim:
+    """Claim the idle time in and after calls that copied to a device, and returned after that."""
+    work, wall, trace = inspection.work, inspection.wall, inspection.work.trace
+    launch = work.tree.launch_of_gpu
+    copies = work.is_copy & (launch != NONE)
+    copies &= trace.names_matching(_TO_DEVICE.match)[work.name]
+    copies &= trace.names_matching(_COPIES.match)[trace.name[launch]]
+    pageable = trace.names_matching(_PAGEABLE.match)[work.name]
+    waited_for = copies & (pageable | (trace.end_of(launch) >= work.end))
+    idle = wall.claim_idle_during(np.unique(launch[waited_for]))
+    classified, call = wall.classified, wall.classified.synchronising
+    after = waited_for[classified.gaps.before] & (classified.cause == SYNCHRONISATION)
+    after &= call != NONE
+    return idle + wall.claim_idle_up_to(np.where(after, trace.dur[call], 0))
 
 
 DETECTOR = Detector("exposed-copy", _detect)

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.causes import HOST, LAUNCH_OVERHEAD, SYNCHRONISATION, UNKNOWN
+from tracelens_ext.analysis.gaps.causes import (
+    DEPENDENCY,
+    HOST,
+    LAUNCH_OVERHEAD,
+    SYNCHRONISATION,
+    UNKNOWN,
+)
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.trace import NS_PER_MS
@@ -22,7 +28,8 @@ def _detect(inspection: Inspection) -> Finding | None:
     late = np.isin(cause, (HOST, LAUNCH_OVERHEAD, SYNCHRONISATION))
     # Why something starts late that was launched long before is not known, unless the host, too,
     # stood still.
-    late |= (cause == UNKNOWN) & wall.nothing_launched
+    unknown = np.isin(cause, (UNKNOWN, DEPENDENCY)) & wall.waits_for_host
+    late |= unknown & wall.nothing_launched
     claim = wall.claim_idle_up_to(np.where(late, wall.left_of_gaps(), 0))
     holes = float(claim.gap_ns[cause[claim.gaps] == LAUNCH_OVERHEAD].sum())
     mostly_holes = holes > claim.saving_ns / 2

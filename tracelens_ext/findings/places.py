@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 MOST_PLACES: Final = 5
 #: Python frames are looked up for so many gaps and GPU events, the largest; a trace has a million.
 _MOST_LOOKED_UP: Final = 500
-#: How the names of frames begin that nobody can change.
-_NO_LINES: Final = ("<built-in", "nn.Module: ", "torch/")
+#: How the names of frames begin that nobody can change; they count where there are no others.
+_NO_LINES: Final = (
+    *("<built-in", "nn.Module: ", "torch/"),
+    *("threading.py", "queue.py", "selectors.py", "multiprocessing/"),
+)
 
 
 def places_of(
@@ -81,15 +84,15 @@ def _of_gaps(wall: WallTime, claim: Claim) -> dict[str, list[Place]]:
     largest = np.argsort(-claim.gap_ns, kind="stable")[:_MOST_LOOKED_UP]
     gaps, ns = claim.gaps[largest], claim.gap_ns[largest]
     trace = wall.work.trace
-    columns: list[tuple[str, HostColumn]] = [
-        ("operations", "host_op"),
-        ("python_frames", "python_frame"),
-        ("calls", "host_call"),
-    ]
+    columns: list[tuple[str, HostColumn]] = [("operations", "host_op"), ("calls", "host_call")]
     found = {
         kind: ranked(*labels_of(trace, host_rows(classified, column, gaps)), ns)
         for kind, column in columns
     }
+    frames = host_rows(classified, "python_frame", gaps, _NO_LINES)
+    if (other := frames == NONE).any():
+        frames[other] = host_rows(classified, "python_frame", gaps[other])
+    found["python_frames"] = ranked(*labels_of(trace, frames), ns)
     after = classified.gaps.after[claim.gaps]
     return found | {"iterations": _iterations(wall.work, after, claim.gap_ns)}
 
@@ -136,8 +139,6 @@ def _iterations(work: GpuWork, events: Int64Array, ns: IntArray | Float64Array) 
 
 def frames_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
     """The innermost lines of Python around the host calls with the most time.
-
-    Frames of PyTorch itself, of functions built in, and of modules count where there are no others.
 
     Args:
         work: the GPU events.

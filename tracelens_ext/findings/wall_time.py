@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.causes import DEPENDENCY, HOST, LAUNCH_OVERHEAD
+from tracelens_ext.analysis.gaps.causes import (
+    DEPENDENCY,
+    HOST,
+    LAUNCH_OVERHEAD,
+    usual_launch_latency,
+)
 from tracelens_ext.analysis.gaps.classified import classify_gaps
 from tracelens_ext.intervals import union
 from tracelens_ext.trace import NONE
@@ -176,8 +181,13 @@ class WallTime:
         """Whether the GPU may wait for the host in each gap, (k,).
 
         Not for other work, nor because of what starting queued work takes, whatever the host does.
+        While a whole device is idle, a stream that was told to wait does so for no work of it, but
+        for as long as it takes to see that it is done.
         """
-        return ~np.isin(self.classified.cause, (DEPENDENCY, LAUNCH_OVERHEAD))
+        cause = self.classified.cause
+        short = self.classified.gaps.duration <= usual_launch_latency(self.work)
+        waits: BoolArray = (cause != LAUNCH_OVERHEAD) & ((cause != DEPENDENCY) | ~short)
+        return waits
 
     @cached_property
     def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:

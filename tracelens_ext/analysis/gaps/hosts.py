@@ -82,7 +82,10 @@ def labels_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
 
 
 def host_rows(
-    classified: ClassifiedGaps, column: HostColumn, chosen: IntArray | slice = slice(None)
+    classified: ClassifiedGaps,
+    column: HostColumn,
+    chosen: IntArray | slice = slice(None),
+    ignored: tuple[str, ...] = ("ProfilerStep#",),
 ) -> Int64Array:
     """Rows of the events that the host was in during each gap, `NONE` where there is none.
 
@@ -90,6 +93,7 @@ def host_rows(
         classified: the gaps.
         column: of which kinds; as `host_call` a synchronisation has the call that synchronised.
         chosen: which of the gaps, all by default.
+        ignored: names that begin so tell nothing.
 
     Returns:
         One a gap.
@@ -102,7 +106,7 @@ def host_rows(
     begun, thread = trace.ts[safe], np.where(linked, trace.thread[safe], NONE)
     until = np.where(linked & (begun > start) & (begun < end), begun, end)
     tree, kinds = classified.work.tree, HOST_KINDS[column]
-    rows = innermost_during(tree, kinds, thread, start, until, "ProfilerStep#")
+    rows = innermost_during(tree, kinds, thread, start, until, ignored)
     if column == "host_call":
         is_cause = classified.cause[chosen] == SYNCHRONISATION
         rows = np.where(is_cause, classified.synchronising[chosen], rows)
