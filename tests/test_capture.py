@@ -341,6 +341,15 @@ def test_a_trace_may_hold_the_captures_of_its_own_graphs() -> None:
     }
 
 
+def test_atom_names_the_batch_size_of_its_captures() -> None:
+    run = Recording()
+    for rows in (16, 8):
+        run.capture([Op("aten::mm", ["gemm"], rows)], annotation=f"capture_graph_bs_{rows}")
+    run.launch("gemm", annotation="decode[bs=3 tok=3]")
+    table = TreePerfAnalyzer(run.document()).get_df_graph_captures()
+    assert table[["batch_size", "mode", "matched"]].to_numpy().tolist() == [[8, "", 1]]
+
+
 def test_a_trace_that_is_named_as_its_own_capture_is_searched_once(tmp_path: Path) -> None:
     run = Recording()
     run.capture(LAYER, [Op("aten::mm", ["gemm"])])
@@ -431,8 +440,7 @@ def test_a_run_before_the_capture_names_its_kernels(tmp_path: Path) -> None:
     assert operations("gemm", "attend", "reduce", "new", "topk", "rms", "sort", "gemm_2") == (
         layer | {"top": 1, "norm": 1, "head": 1}  # of "new" and "topk" either may be the first
     )
-    beside = ["gemm", "attend", "reduce", ("gemm_2", 8)]
-    assert operations(*beside) == layer | {"head": 1}
+    assert operations("gemm", "attend", "reduce", ("gemm_2", 8)) == layer | {"head": 1}
 
 
 def test_a_side_stream_may_run_earlier_or_later_than_it_was_captured(tmp_path: Path) -> None:
@@ -504,6 +512,19 @@ def test_phases_tell_the_operations_inside_of_graphs(
     ]
     assert run_command(["phases", str(trace), "--capture", str(capture)]) == 0
     assert "Operations inside of graph launches" in capsys.readouterr().out
+
+
+def test_phases_tell_the_operations_inside_of_graphs_without_steps_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Recording()
+    run.capture(LAYER)
+    run.launch("gemm", "attend", "reduce")
+    assert run_command(["phases", str(run.write(tmp_path / "run.json")), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [row["phase"] for row in document["tables"]["phases"]] == ["other"]
+    assert len(document["tables"]["graph_operations"]) == 2
+    assert "Neither annotations nor shapes show a step" in document["notes"][0]
 
 
 def test_a_command_names_a_capture_that_is_none(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from make_trace import TraceMaker
+from rich.console import Console
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.cli.kernel_view import show_sources
 from tracelens_ext.errors import UsageError
 
 
@@ -60,3 +64,19 @@ def test_it_needs_python_frames() -> None:
     maker.launched("gemm", 200, 30, correlation=1, at=42)
     with pytest.raises(UsageError, match="add_python_func=True"):
         TreePerfAnalyzer(maker.document()).get_df_kernel_sources()
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_names_fit_the_terminal_and_differ(width: int) -> None:
+    maker = TraceMaker()
+    maker.frame("train.py(1): step", 0, 100)
+    for number, end in enumerate(("true", "false"), 1):
+        name = f"flash_fwd_kernel<{'8, ' * 60}{end}>"
+        maker.launched(name, 100 * number, 30, correlation=number, at=10 * number)
+    frame = TreePerfAnalyzer(maker.document(), add_python_func=True).get_df_kernel_sources()
+    shown = io.StringIO()
+    show_sources(frame, Console(file=shown, width=width), top=2)
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert len({line for line in lines if "flash" in line}) == 2
+    assert sum(line.strip() == "train.py(1): step" for line in lines) == 2

@@ -274,6 +274,7 @@ def test_keywords_that_only_tracelens_has_are_refused_with_what_to_use(
     path.touch()
     calls: list[tuple[Any, str, str]] = [
         (TreePerfAnalyzer, "jax", "TreePerfAnalyzer has no argument 'jax': leave it out; give cat"),
+        (TreePerfAnalyzer, "inference_phase_analysis", r"get_df_phases\(\)"),
         (TreePerfAnalyzer.from_file, "arch", "TreePerfAnalyzer has no argument 'arch'"),
         (
             lambda _, **given: analyzer.get_df_kernel_launchers(**given),

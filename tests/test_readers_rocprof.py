@@ -25,6 +25,7 @@ from tracelens_ext.cli import run
 from tracelens_ext.readers import read_trace
 from tracelens_ext.sheets.report import build_perf_report
 from tracelens_ext.trace import EventKind
+from tracelens_ext.trace_files import trace_names
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
@@ -195,6 +196,13 @@ def test_a_folder_of_tables_is_one_trace(
     for command in (["kernels"], ["gaps"], ["report", "-o", str(tmp_path / "report.xlsx")]):
         assert run([*command, str(tmp_path / "run")]) == 0
         assert "gemm" in capsys.readouterr().out
+
+
+def test_of_the_forms_of_one_run_a_folder_stands_for_the_first() -> None:
+    csv, db, text = "1_kernel_trace.csv", "1_results.db", "1_results.json.gz"
+    others = ["2_kernel_trace.csv", "3_results.json"]
+    assert trace_names([csv, db, text, *others]) == [db, *others]
+    assert trace_names([csv, text, *others]) == [text, *others]
 
 
 def test_a_table_beside_that_cannot_be_read_is_told(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
@@ -144,6 +145,13 @@ def test_json_that_is_cut_off(tmp_path: Path) -> None:
 def test_json_that_lacks_what_records_refer_to(changes: dict[str, Any], tmp_path: Path) -> None:
     trace = read(write(tmp_path / "run.json", document(**changes)))
     assert len(trace.gpu_rows) == 12
+
+
+@pytest.mark.parametrize("number", [-1, 2**63, -(10**30), 10**30])
+@pytest.mark.parametrize("member", ["handle", "logical_node_type_id", "cu_count"])
+def test_json_with_ids_beyond_all_limits(member: str, number: int, tmp_path: Path) -> None:
+    text = re.sub(rf'("{member}": )\d+', rf"\g<1>{number}", document().decode())
+    assert len(read(write(tmp_path / "run.json", text.encode())).gpu_rows) == 12
 
 
 def test_records_of_other_kinds_and_forms(tmp_path: Path) -> None:

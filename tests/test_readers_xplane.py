@@ -452,6 +452,15 @@ def test_programs_that_call_themselves_or_point_nowhere_are_endured() -> None:
     assert _of_program("f", computation(1, odd))["flops"] == "0"
 
 
+@pytest.mark.parametrize("dimensions", [64, 65, 100_000])
+def test_arrays_of_absurd_sizes_are_endured(dimensions: int) -> None:
+    each = shape(F32, *[2**62] * dimensions)
+    work = instruction(
+        1, "f", "reduce-window", each, [1], window={"dimensions": [{"size": 2**62}] * dimensions}
+    )
+    assert "flops" in _of_program("f", computation(1, work))
+
+
 def test_computations_that_are_called_again_and_again_are_counted_once() -> None:
     leaf = computation(1, instruction(1, "a", "add", shape(F32, 2)))
     levels = [leaf]

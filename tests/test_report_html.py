@@ -79,6 +79,7 @@ def test_headline_notes_facts_and_coverage(tmp_path: Path) -> None:
         ("GPU events", 12_345),
         ("GPU time unlinked (%)", 30.104),
         ("Rank", None),
+        ("Sheets left out", "phases, " * 20),
     ]
     write_page(
         tmp_path / "report.html", small_report(), facts=facts, notes=["Look < here."], title="A & B"
@@ -108,7 +109,10 @@ def test_headline_notes_facts_and_coverage(tmp_path: Path) -> None:
         ("Trace", "/data/run 1/trace.json.gz"),
         ("GPU events", "12,345"),
         ("Rank", ""),
+        ("Sheets left out", "phases, " * 20),
     ]
+    (wide,) = [each for each in root.everything() if each.attributes.get("class") == "long"]
+    assert wide.children[0].content() == "Sheets left out"
 
 
 @needs_extra

@@ -96,6 +96,15 @@ def test_what_does_not_fit_is_named() -> None:
     assert "1,234.568" not in text.split("too narrow")[0]
 
 
+def test_of_many_columns_that_do_not_fit_the_first_are_named() -> None:
+    frame = pd.DataFrame({f"column_{number}": [number] for number in range(40)})
+    (text,) = " ".join(render(frame_table(frame), 40)).split("too narrow to show: ")[1:]
+    *names, more = " ".join(text.split()).split(", ")
+    assert len(names) == 8
+    first = int(names[0].removeprefix("column_"))
+    assert (names[-1], more) == (f"column_{first + 7}", f"{40 - first - 8} more columns")
+
+
 def test_markup_and_controls_mean_nothing() -> None:
     names = ["[bold red]x[/]", "\x1b[31mred\x1b[0m", "a\nb\tc", "\u202eevil", ":smile:", "\ud800"]
     frame = pd.DataFrame({"[b]name": pd.Series(names, dtype=object)})

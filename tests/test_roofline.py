@@ -34,7 +34,7 @@ from tracelens_ext.roofline.summary import (
     modelled,
     utilisation,
 )
-from tracelens_ext.roofline.table import Roofline, judge_operations
+from tracelens_ext.roofline.table import Roofline, find_roofline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -229,7 +229,7 @@ def test_nothing_is_lost_and_nothing_negative(operations: list[tuple[str, Any, f
 # Models of plugins.
 
 
-def judged(analyzer: TreePerfAnalyzer, **offered: Any) -> tuple[Roofline, list[str]]:
+def found(analyzer: TreePerfAnalyzer, **offered: Any) -> tuple[Roofline, list[str]]:
     """The roofline with the models of a plugin, and the problems."""
 
     @hookimpl
@@ -239,9 +239,7 @@ def judged(analyzer: TreePerfAnalyzer, **offered: Any) -> tuple[Roofline, list[s
     theirs = plugin(tracelens_performance_models=tracelens_performance_models)
     found = [FakeEntryPoint("own", models, own=True), FakeEntryPoint("theirs", theirs)]
     registry = PluginRegistry(found)
-    return judge_operations(
-        analyzer.work, analyzer._launchers, registry=registry
-    ), registry.problems
+    return find_roofline(analyzer.work, analyzer._launchers, registry=registry), registry.problems
 
 
 def test_the_example_of_the_documentation() -> None:
@@ -251,7 +249,7 @@ def test_the_example_of_the_documentation() -> None:
     exec(code, made)  # noqa: S102  # of this project
     offered = made["tracelens_performance_models"]()
     analyzer = analyzed(("my_company::swiglu", arguments([128, 64]), 50))
-    roofline, problems = judged(analyzer, my_company__swiglu=offered["my_company::swiglu"])
+    roofline, problems = found(analyzer, my_company__swiglu=offered["my_company::swiglu"])
     (row,) = roofline.rows
     assert row.cost is not None
     assert (row.cost.flops, row.cost.bytes) == (6 * 128 * 64, 2 * 128 * 64 + 128 * 64)
@@ -264,7 +262,7 @@ def test_a_model_that_fails_costs_only_its_row() -> None:
         return 1 / len(op.tensors) - 1 / 0
 
     analyzer = analyzed(("aten::add", MM, 50), ("aten::mm", MM, 40), ("x::y", MM, 30))
-    roofline, problems = judged(analyzer, aten__add=broken, x__y=lambda _: "no cost")
+    roofline, problems = found(analyzer, aten__add=broken, x__y=lambda _: "no cost")
     reasons = [row.why_no_model for row in roofline.rows]
     assert reasons[0] == "its model failed (ZeroDivisionError: division by zero)"
     assert reasons[1] is None
@@ -278,7 +276,7 @@ def test_a_model_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(SECONDS_VARIABLE, "0.1")
     analyzer = analyzed(("x::y", MM, 50), ("aten::mm", MM, 40))
     never = threading.Event()
-    roofline, problems = judged(analyzer, x__y=lambda _: never.wait(5))
+    roofline, problems = found(analyzer, x__y=lambda _: never.wait(5))
     never.set()
     assert [row.why_no_model for row in roofline.rows] == ["the plugin theirs failed", None]
     assert len(problems) == 1

@@ -86,6 +86,16 @@ def test_annotations_within_one_another_are_one_step_and_the_most_telling_counts
     assert len(analyzer.get_df_phases()) == 1  # the outer annotation alone has all the work
 
 
+def test_an_annotation_that_rounding_lets_end_after_the_one_around_it_is_within() -> None:
+    maker = TraceMaker()
+    maker.annotation("step[DECODE bs=2]", 10, 20)
+    maker.annotation("execute_context_0(0)_generation_2(2)", 11, 19.001)
+    maker.annotation("execute_context_0(0)_generation_2(2)", 30.001, 0.5)  # follows
+    maker.launched("gemm", 50, 5, correlation=1, at=15)
+    frame = TreePerfAnalyzer(maker.document()).get_df_phases()
+    assert frame[["steps", "tokens"]].to_numpy().tolist() == [[2, 4]]
+
+
 def test_work_belongs_to_the_step_on_the_thread_that_launched_it() -> None:
     engine = Engine(layers=0)
     engine.step("step[DECODE bs=1]")

@@ -33,17 +33,24 @@ def is_trace_name(name: str) -> bool:
 def trace_names(names: Iterable[str]) -> list[str]:
     """Those of the names of a folder's files that traces have, sorted.
 
-    Of two files that hold the same one is left out: a report of Nsight Systems if its export is
-    there too, the JSON that JAX writes beside a profile.
+    Of files that hold the same one is taken: the export of a report of Nsight Systems, the profile
+    that JAX wrote and not its JSON, the first of the forms that rocprofv3 wrote of a run.
     """
     from tracelens_ext.readers.nsys import NsysDatabaseReader, NsysReportReader
+    from tracelens_ext.readers.rocprof import RESULTS_JSON, RocpdReader, RocprofTableReader
     from tracelens_ext.readers.xplane import JaxJsonReader, XplaneReader
 
     found = sorted(name for name in names if name.lower().endswith(trace_suffixes()))
-    same = ((NsysReportReader, NsysDatabaseReader), (JaxJsonReader, XplaneReader))
+    tables = tuple(f"_{suffix}" for suffix in RocprofTableReader.suffixes)
+    same = (
+        (NsysReportReader.suffixes, NsysDatabaseReader.suffixes),
+        (JaxJsonReader.suffixes, XplaneReader.suffixes),
+        ((*RESULTS_JSON, *tables), RocpdReader.suffixes),
+        (tables, RESULTS_JSON),
+    )
     for left_out, taken in same:
-        stems = {stem for name in found if (stem := _stem(name, taken.suffixes))}
-        found = [name for name in found if _stem(name, left_out.suffixes) not in stems]
+        stems = {stem for name in found if (stem := _stem(name, taken))}
+        found = [name for name in found if _stem(name, left_out) not in stems]
     return found
 
 

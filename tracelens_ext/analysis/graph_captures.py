@@ -48,11 +48,11 @@ def graph_captures(replays: GraphReplays) -> pd.DataFrame:
         if match is not None:
             capture = replays.captures[match.capture]
             matched = int((match.node != NONE).sum())
-            size = capture.likely_size if capture.batch_size is None else capture.batch_size
+            known = capture.likely_size if capture.batch_size is None else capture.batch_size
             row |= {
                 "capture": capture.file,
                 "graph": match.graph,
-                "batch_size": NONE if size is None else size,
+                "batch_size": NONE if known is None else known,
                 "mode": capture.mode,
                 "matched": matched,
                 "inserted": len(events) - matched,
@@ -60,11 +60,11 @@ def graph_captures(replays: GraphReplays) -> pd.DataFrame:
             }
         rows.append(row)
     frame = pd.DataFrame(rows).groupby(_KEYS, sort=False, as_index=False).sum()
-    told, size = frame.pop("told").to_numpy(), frame["batch_size"].to_numpy()
+    told, sizes = frame.pop("told").to_numpy(), frame["batch_size"].to_numpy()
     tokens = frame.pop("tokens").to_numpy() / np.maximum(told, 1)
-    padded = (told > 0) & (size > 0)
+    padded = (told > 0) & (sizes > 0)
     frame["tokens_per_replay"] = np.where(told > 0, tokens, np.nan)
-    frame["padding (%)"] = np.where(padded, percent(size - tokens, size), np.nan)
+    frame["padding (%)"] = np.where(padded, percent(sizes - tokens, sizes), np.nan)
     frame["gpu_time_ms"] /= NS_PER_MS
     for column in ("graph", "batch_size"):
         numbers = frame[column].astype("Int64")

@@ -42,8 +42,7 @@ def compare(
         Format | None,
         typer.Option(
             "--format",
-            help="Write the tables in this format; json and markdown go to standard output"
-            " without --output; csv and parquet are a folder of files.",
+            help="Format of the tables; json and markdown need no --output.",
             show_default=False,
         ),
     ] = None,
@@ -55,8 +54,8 @@ def compare(
         typer.Option(
             "--fail-if",
             metavar="BUDGET",
-            help="Exit with 3 if a timeline row, a category or a finding changed by more than this:"
-            " 'GEMM > +5%', 'total_time > 1.5ms', 'findings > 5%'. May be given several times.",
+            help="Exit with 3 if this changed by more (repeatable): 'GEMM > +5%',"
+            " 'total_time > 1.5ms', 'findings > 5%'.",
         ),
     ] = None,
     total: shared.Total = False,
@@ -73,13 +72,11 @@ def compare(
     """Compare traces or their reports with the first: what changed, by category and kernel."""
     from tracelens_ext.analysis.budgets import check_budgets, parse_budget
     from tracelens_ext.analysis.comparison import compare as compare_measurements
-    from tracelens_ext.analysis.measurement import TRACELENS
     from tracelens_ext.cli.inputs import find_traces
     from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted, write_outputs
     from tracelens_ext.report.report import check_places
     from tracelens_ext.sheets.comparison import comparison_report
-    from tracelens_ext.sheets.finished import is_report, measure_report
 
     budgets = [parse_budget(text) for text in fail_if or ()]
     to_stdout = output is None and output_format in (Format.json, Format.markdown)
@@ -101,24 +98,7 @@ def compare(
         maps or (),
         without_packs=without_pack or (),
     )
-    shown_problems: set[str] = set()
-    of_reports = {path: measure_report(path) for path in paths if is_report(path)}
-    if any(measured.report == TRACELENS for measured in of_reports.values()):
-        options = replace(options, unlinked_kernels=False)  # as TraceLens: alike is compared
-    rooflines: list[pd.Series] = []
-    measured = [
-        of_reports[path]
-        if path in of_reports
-        else _measured(
-            path,
-            options,
-            micro_idle_thresh_us,
-            shown_problems,
-            rooflines,
-            like_reports=bool(of_reports),
-        )
-        for path in paths
-    ]
+    measured, rooflines = _measure_all(paths, options, micro_idle_thresh_us)
     comparison = compare_measurements(measured, per_iteration=False if total else None)
     verdicts = check_budgets(budgets, comparison, _finding_ids() if budgets else ())
     lost = _compare_lost(rooflines, comparison) if len(rooflines) == len(paths) else None
@@ -137,6 +117,34 @@ def compare(
     _tell(verdicts, written, quiet=quiet or to_stdout)
     if any(verdict.crossed for verdict in verdicts):
         raise typer.Exit(CROSSED)
+
+
+def _measure_all(
+    paths: Sequence[Path], options: AnalysisOptions, micro_idle_thresh_us: float | None
+) -> tuple[list[Measurement], list[pd.Series]]:
+    """Measure traces and reports; also the time lost of each trace that has shapes."""
+    from tracelens_ext.analysis.measurement import TRACELENS
+    from tracelens_ext.sheets.finished import is_report, measure_report
+
+    shown_problems: set[str] = set()
+    of_reports = {path: measure_report(path) for path in paths if is_report(path)}
+    if any(measured.report == TRACELENS for measured in of_reports.values()):
+        options = replace(options, unlinked_kernels=False)  # as TraceLens: alike is compared
+    rooflines: list[pd.Series] = []
+    measured = [
+        of_reports[path]
+        if path in of_reports
+        else _measured(
+            path,
+            options,
+            micro_idle_thresh_us,
+            shown_problems,
+            rooflines,
+            like_reports=bool(of_reports),
+        )
+        for path in paths
+    ]
+    return measured, rooflines
 
 
 def _measured(

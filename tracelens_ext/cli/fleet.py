@@ -41,7 +41,7 @@ def fleet(
         typer.Option(
             "--scheduler",
             metavar="ADDRESS",
-            help="Dask scheduler of a cluster, such as tcp://host:8786.  [default: this machine]",
+            help="Dask scheduler, such as tcp://host:8786.  [default: this machine]",
             show_default=False,
         ),
     ] = None,
@@ -50,8 +50,7 @@ def fleet(
         typer.Option(
             "--workers",
             metavar="N",
-            help="Processes of this machine, each with a trace at a time; 0 for none but this one."
-            "  [default: one a core]",
+            help="Processes here; 0: only this one.  [default: one a core]",
             min=0,
             show_default=False,
         ),

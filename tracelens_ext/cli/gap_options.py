@@ -117,6 +117,39 @@ class GapOptions:
             )
 
 
+def of_kernels(
+    sort: GapSort | None,
+    top: int | None,
+    hist_min: float | None,
+    hist_max: float | None,
+    log: bool,
+    every: bool,
+    *,
+    wants_gaps: bool,
+) -> GapOptions | None:
+    """What `kernels` is asked about gaps; None for nothing.
+
+    Raises:
+        UsageError: an option about gaps is given, and gaps are not wanted.
+    """
+    if wants_gaps:
+        top = GAP_TOP if top is None else top
+        return GapOptions(sort or GAP_SORT, top, hist_min, hist_max, log, every)
+    of_gaps = {
+        "--gap-top": top is not None,
+        "--gap-sort": sort is not None,
+        "--hist-min": hist_min is not None,
+        "--hist-max": hist_max is not None,
+        "--log": log,
+        "--all": every,
+    }
+    given = [option for option, is_given in of_gaps.items() if is_given]
+    if given:
+        verb = "need" if len(given) > 1 else "needs"
+        raise UsageError(f"{', '.join(given)} {verb} --gaps (or --gap-output FILE)")
+    return None
+
+
 def selection_of(
     pstep: int | None,
     pstep_by: StepBy | None,

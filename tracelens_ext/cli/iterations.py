@@ -29,15 +29,7 @@ _STATISTICS = ("column", "device", "mean", "std", "median", "mad", "odd", "min",
 
 def iterations(
     trace: shared.Trace,
-    annotation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REGEX",
-            help="Take annotations (record_function, NVTX ranges) whose name matches for"
-            " iterations.  [default: ProfilerStep#N]",
-            show_default=False,
-        ),
-    ] = None,
+    annotation: shared.Annotation = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
     rules: shared.Rules = None,
     categorizer: shared.Categorizer = None,

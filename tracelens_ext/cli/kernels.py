@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +12,11 @@ import typer
 
 from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
-from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.analyzer import TreePerfAnalyzer
 
@@ -85,7 +87,6 @@ def kernels(
     force: shared.Force = False,
 ) -> None:
     """List kernels by count or duration; with --gaps, the idle time between them too."""
-    from tracelens_ext.analysis.kernel_statistics import SORTS, full_names, kernel_statistics
     from tracelens_ext.cli import kernel_view
     from tracelens_ext.cli.gap_view import GapReport, show_gaps
     from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
@@ -97,22 +98,8 @@ def kernels(
     )
     from tracelens_ext.report.kernel_text import kernel_text
 
-    wants_gaps = gaps or gap_output is not None
-    of_gaps = {
-        "--gap-top": gap_top is not None,
-        "--gap-sort": gap_sort is not None,
-        "--hist-min": hist_min is not None,
-        "--hist-max": hist_max is not None,
-        "--log": log,
-        "--all": every,
-    }
-    given = [option for option, is_given in of_gaps.items() if is_given]
-    if given and not wants_gaps:
-        verb = "need" if len(given) > 1 else "needs"
-        raise UsageError(f"{', '.join(given)} {verb} --gaps (or --gap-output FILE)")
-    top_gaps = gap_options.GAP_TOP if gap_top is None else gap_top
-    options = gap_options.GapOptions(
-        gap_sort or gap_options.GAP_SORT, top_gaps, hist_min, hist_max, log, every
+    options = gap_options.of_kernels(
+        gap_sort, gap_top, hist_min, hist_max, log, every, wants_gaps=gaps or gap_output is not None
     )
     selection = gap_options.selection_of(pstep, pstep_by, stream, device, category)
     check_texts([output, gap_output], trace, force=force, json=json, every=every)
@@ -126,45 +113,85 @@ def kernels(
         python_frames=sources,
     )
     analyzer = analyze(trace, chosen)
-    selected = gap_options.selected_text(selection, analyzer.work)
-    statistics = kernel_statistics(analyzer.work, sort=sort.value, selection=selection)
-    of_source = analyzer.get_df_kernel_sources(selection=selection) if sources else None
-    report = GapReport.of(analyzer.work, selection, options) if wants_gaps else None
+    found = _Found.of(analyzer, sort, selection, sources=sources)
+    report = GapReport.of(analyzer.work, selection, options) if options is not None else None
     show_problems(analyzer.problems, set())
-    sorted_by = SORTS[sort.value][1]
-
-    def names() -> pd.DataFrame:
-        return full_names(analyzer.work, statistics, selection=selection)
-
+    listed = {"sorted_by": found.sorted_by, "selected": found.selected}
     if output is not None:
-        text = kernel_text(statistics, names(), sorted_by=sorted_by, selected=selected)
-        write_text(output, text)
+        write_text(output, kernel_text(found.statistics, found.names, **listed))
     if gap_output is not None and report is not None:
         write_text(gap_output, report.text())
-    why_none = "" if len(statistics) else _why_none(analyzer, selection)
     if json:
-        sheets: dict[str, pd.DataFrame] = {"kernels": statistics, "kernel_full_names": names()}
-        if of_source is not None:
-            sheets["kernel_sources"] = of_source
-        gap_sheets, notes = report.document() if report is not None else ({}, [])
-        notes = list(dict.fromkeys([why_none, *notes])) if why_none else notes
-        gap_options.print_json("GPU kernels", trace, sheets | gap_sheets, selected, notes)
+        sheets, notes = report.document() if report is not None else ({}, [])
+        notes = list(dict.fromkeys([*found.notes, *notes]))
+        gap_options.print_json("GPU kernels", trace, found.sheets() | sheets, found.selected, notes)
         return
-    if STANDARD_OUTPUT in (output, gap_output):
-        tell_written([output, gap_output])
-        return
-    screen = kernel_view.console()
-    kernel_view.show_kernels(statistics, screen, top=top, sorted_by=sorted_by, selected=selected)
-    if why_none and report is None:
-        screen.print(f"\n{why_none}", highlight=False, markup=False)
-    if verbose and len(statistics):
-        kernel_view.show_full_names(names(), screen, top=top)
-    if of_source is not None:
-        kernel_view.show_sources(of_source, screen, top=top)
-    if report is not None:
-        screen.print()
-        show_gaps(report, screen)
+    if STANDARD_OUTPUT not in (output, gap_output):
+        screen = kernel_view.console()
+        kernel_view.show_kernels(found.statistics, screen, top=top, **listed)
+        if report is None:
+            kernel_view.show_lines([line for note in found.notes for line in ("", note)], screen)
+        if verbose and len(found.statistics):
+            kernel_view.show_full_names(found.names, screen, top=top)
+        if found.sources is not None:
+            kernel_view.show_sources(found.sources, screen, top=top)
+        if report is not None:
+            screen.print()
+            show_gaps(report, screen)
     tell_written([output, gap_output])
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The kernels that were asked for.
+
+    Attributes:
+        work: the GPU events.
+        selection: which of them were asked for.
+        statistics: `kernel_statistics`.
+        sources: `kernel_sources`; None unless asked for.
+        sorted_by: what the statistics are sorted by, in words.
+        selected: what is selected, in words.
+        notes: why there are none.
+    """
+
+    work: GpuWork
+    selection: Selection
+    statistics: pd.DataFrame
+    sources: pd.DataFrame | None
+    sorted_by: str
+    selected: str
+    notes: list[str]
+
+    @classmethod
+    def of(
+        cls, analyzer: TreePerfAnalyzer, sort: KernelSort, selection: Selection, *, sources: bool
+    ) -> _Found:
+        """Find them."""
+        from tracelens_ext.analysis.kernel_statistics import SORTS
+
+        statistics = analyzer.get_df_kernel_statistics(sort.value, selection=selection)
+        return cls(
+            analyzer.work,
+            selection,
+            statistics,
+            analyzer.get_df_kernel_sources(selection=selection) if sources else None,
+            SORTS[sort.value][1],
+            gap_options.selected_text(selection, analyzer.work),
+            [] if len(statistics) else [_why_none(analyzer, selection)],
+        )
+
+    @cached_property
+    def names(self) -> pd.DataFrame:
+        """The full names behind the statistics."""
+        from tracelens_ext.analysis.kernel_statistics import full_names
+
+        return full_names(self.work, self.statistics, selection=self.selection)
+
+    def sheets(self) -> dict[str, pd.DataFrame]:
+        """All of it, as tables of a document."""
+        sheets = {"kernels": self.statistics, "kernel_full_names": self.names}
+        return sheets if self.sources is None else sheets | {"kernel_sources": self.sources}
 
 
 def _why_none(analyzer: TreePerfAnalyzer, selection: Selection) -> str:

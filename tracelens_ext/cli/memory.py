@@ -32,9 +32,9 @@ _COLUMNS = {
 #: Of the largest peak: the host of a job on GPUs allocates a few bytes.
 _WORTH_SHOWING = 0.01
 #: Of `memory_by_operation` on the terminal; all of them would be too wide.
-_CHURN = ["operation", "outer_operation", "allocations", "allocated_bytes"]
-_CHURN += ["frees_within_operation", "mean_lifetime_us", "kept_bytes"]
-_BLOCKS = ["operation", "bytes", "allocated_at_ms", "lifetime_us", "module", "python_frame"]
+_CHURN = ["outer_operation", "operation", "allocations", "allocated_bytes", "kept_bytes"]
+_CHURN += ["mean_lifetime_us", "frees_within_operation"]
+_BLOCKS = ["outer_operation", "bytes", "allocated_at_ms", "lifetime_us", "module", "python_frame"]
 
 
 def memory(
@@ -47,14 +47,7 @@ def memory(
     ] = MemoryBy.operation,
     top: Annotated[int, typer.Option("--top", "-t", help="Rows of each table.", min=0)] = 10,
     device: gap_options.Device = None,
-    annotation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REGEX",
-            help="Take annotations whose name matches for iterations.  [default: ProfilerStep#N]",
-            show_default=False,
-        ),
-    ] = None,
+    annotation: shared.Annotation = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the tables as JSON instead, every row of them.")
     ] = False,

@@ -51,6 +51,15 @@ TracesOrReports = Annotated[
         show_default=False,
     ),
 ]
+Annotation = Annotated[
+    str | None,
+    typer.Option(
+        metavar="REGEX",
+        help="Take annotations (record_function, NVTX ranges) whose name matches for"
+        " iterations.  [default: ProfilerStep#N]",
+        show_default=False,
+    ),
+]
 Rules = Annotated[
     list[Path] | None,
     typer.Option("--rules", help="TOML file of your own rules; wins over all others."),
@@ -73,7 +82,8 @@ UnlinkedKernels = Annotated[
     bool,
     typer.Option(
         "--include-unlinked-kernels/--exclude-unlinked-kernels",
-        help="Whether GPU events whose launch is not in the trace count in the timeline.",
+        help="Count GPU events without a launch, or not.  [default: include]",
+        show_default=False,
     ),
 ]
 Capture = Annotated[

@@ -70,7 +70,7 @@ def phases(
         capture=capture,
     )
     analyzer = analyze(trace, options)
-    if not len(analyzer.serving_steps(own)):
+    if not len(analyzer.serving_steps(own)) and analyzer.graph_replays is None:
         raise UsageError(
             f"{trace}: no annotation of a serving engine names a step, and shapes show none; name"
             " the steps with --phase NAME=REGEX"
@@ -105,7 +105,7 @@ def _show(report: Report, top: int, console: Console) -> None:
         console.print(frame_table(frame, title=title))
         console.print()
     steps = tables["phase_steps"]
-    if top:
+    if top and len(steps):
         shown = steps.head(top).drop(columns=["gpu_events", "context_requests", "wall_time_ms"])
         console.print(frame_table(shown, title="Slowest steps"))
         if len(steps) > top:

@@ -51,14 +51,7 @@ def roofline(
         str | None, typer.Option(help="Only operations of this family, such as GEMM.")
     ] = None,
     top: Annotated[int, typer.Option("--top", "-t", help="Operations to print.", min=0)] = 10,
-    annotation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REGEX",
-            help="Take annotations whose name matches for iterations.  [default: ProfilerStep#N]",
-            show_default=False,
-        ),
-    ] = None,
+    annotation: shared.Annotation = None,
     pstep: gap_options.PStep = None,
     device: gap_options.Device = None,
     capture: shared.Capture = None,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from tracelens_ext.roofline.table import Judged, Roofline
+    from tracelens_ext.roofline.table import Roofline, RooflineRow
 
 _MOST_ITERATIONS = 10
 _HEADER = f"{'lost ms':>10} {'GPU ms':>10} {'% of roof':>9}  {'bound':7} {'calls':>7}  operation"
@@ -51,7 +51,9 @@ def show_summary(
         console.print()
 
 
-def show_operations(rows: Sequence[Judged], title: str, *, more: int, console: Console) -> None:
+def show_operations(
+    rows: Sequence[RooflineRow], title: str, *, more: int, console: Console
+) -> None:
     """Print operations, each in three lines at most: numbers, shapes, why it is slow."""
     if not rows:
         return

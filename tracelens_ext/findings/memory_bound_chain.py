@@ -18,7 +18,7 @@ from tracelens_ext.trace import NONE, NS_PER_MS
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.roofline.table import Judged
+    from tracelens_ext.roofline.table import RooflineRow
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 
 #: Families that a loop or a model applies to one tensor after the other, rarely twice to the same.
@@ -133,7 +133,7 @@ def _without_repeats(chain: Int64Array, once: Float64Array) -> Int64Array:
     return np.cumsum(cut) - 1
 
 
-def _size(row: Judged) -> int:
+def _size(row: RooflineRow) -> int:
     """Elements that a pass over a large tensor goes over; 0 for other operations."""
     cost, op = row.cost, row.operation
     if cost is None or row.is_host_copy:
@@ -150,15 +150,15 @@ def _size(row: Judged) -> int:
     return largest.elements if largest.written >= _LARGE_BYTES else 0
 
 
-def _is_small(row: Judged) -> bool:
+def _is_small(row: RooflineRow) -> bool:
     return row.cost is not None and row.cost.bytes < _LARGE_BYTES
 
 
-def _is_vector(row: Judged) -> bool:
+def _is_vector(row: RooflineRow) -> bool:
     return row.cost is not None and row.cost.engine == "vector"
 
 
-def _once_a_tensor(row: Judged) -> str:
+def _once_a_tensor(row: RooflineRow) -> str:
     """The name of an operation that, when it comes again soon, goes over another tensor.
 
     Gradients are scaled, keys and values joined, queries and keys normalised one after the other,
@@ -168,7 +168,7 @@ def _once_a_tensor(row: Judged) -> str:
     return row.operation.name if row.operation.in_place or many else ""
 
 
-def _shape(row: Judged) -> str:
+def _shape(row: RooflineRow) -> str:
     """The largest tensor, as `16×559×1024 bf16`; that of a list of tensors is not told."""
     if row.cost is None or not row.operation.tensors:
         return ""

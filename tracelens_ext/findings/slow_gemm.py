@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.roofline.table import Judged
+    from tracelens_ext.roofline.table import RooflineRow
 
 #: What the libraries reach of the peak matrix rate with large sizes: cuBLAS 60 to 80 %, as power
 #: allows; hipBLASLt about 50 %, as the peaks of AMD's datasheets are farther from what clocks hold.
@@ -100,7 +100,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     )
 
 
-def _reached_ns(row: Judged, peaks: DevicePeaks) -> float:
+def _reached_ns(row: RooflineRow, peaks: DevicePeaks) -> float:
     """What a call would take as libraries compute such sizes, ns; 0 for what is no product."""
     if row.cost is None or row.cost.family != "GEMM" or not row.peak:
         return 0.0
@@ -118,13 +118,13 @@ def _reached_ns(row: Judged, peaks: DevicePeaks) -> float:
     return _FIXED_NS + max(compute, row.cost.bytes / (peaks.memory * _MEMORY_SHARE))
 
 
-def _could_be_tf32(row: Judged, peaks: DevicePeaks) -> bool:
+def _could_be_tf32(row: RooflineRow, peaks: DevicePeaks) -> bool:
     """Whether a product computes in single precision on a GPU whose matrix units have TF32 only."""
     single = row.cost is not None and row.cost.data_type == "fp32"
     return single and "fp32" not in peaks.matrix and "tf32" in peaks.matrix
 
 
-def _reason(row: Judged, peaks: DevicePeaks | None) -> str:
+def _reason(row: RooflineRow, peaks: DevicePeaks | None) -> str:
     """Why a product is slow, as far as it shows."""
     tf32 = peaks is not None and _could_be_tf32(row, peaks)
     return row.why_slow or ("single precision without TF32" if tf32 else "")
@@ -139,7 +139,7 @@ def _advice(reasons: Iterable[str]) -> Iterator[str]:
     yield "The table `roofline` has each product with its rate and its kernels."
 
 
-def _label(row: Judged) -> str:
+def _label(row: RooflineRow) -> str:
     """`aten::bmm 96 × 512×64×512 bf16`: the batch, then M, N and K."""
     if row.cost is None or row.cost.family != "GEMM":
         return ""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.roofline.table import Judged, Roofline
+    from tracelens_ext.roofline.table import Roofline, RooflineRow
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 
 #: What fused kernels reach of the peak matrix rate: FlashAttention-2 35 to 40 % on H100 and
@@ -190,7 +190,7 @@ class _Search:
         return found, edge
 
 
-def _scores(row: Judged) -> int:
+def _scores(row: RooflineRow) -> int:
     """Elements of what a softmax over keys goes over; 0, or `_CLOSES`, for other operations."""
     name, tensors = row.operation.name.lower(), row.operation.tensors
     is_softmax = "softmax" in name and "log_softmax" not in name
@@ -202,7 +202,7 @@ def _scores(row: Judged) -> int:
     return tensors[0].elements if tensors and len(tensors[0].dims) >= _LEAST_DIMS else 0
 
 
-def _score_sizes(row: Judged) -> tuple[int, int, int]:
+def _score_sizes(row: RooflineRow) -> tuple[int, int, int]:
     """Elements of the result of a matrix product and of its operands; 0 for others."""
     if not row.operation.types and _BATCHED.match(row.operation.name):
         return _NOT_RECORDED, 0, 0
@@ -212,7 +212,7 @@ def _score_sizes(row: Judged) -> tuple[int, int, int]:
     return b * m * n, b * m * k, b * k * n
 
 
-def _passes_over(row: Judged) -> int:
+def _passes_over(row: RooflineRow) -> int:
     """Elements of the largest tensor of an operation that is no product; 0 for others."""
     if not row.operation.types:
         return _NOT_RECORDED
@@ -244,7 +244,7 @@ def _fused(roofline: Roofline, softmax: int, products: list[int]) -> float:
     return max(flops * compute / FUSED_SHARE, moved / (peaks.memory * _MEMORY_SHARE), _LEAST_NS)
 
 
-def _is_backward(row: Judged) -> bool:
+def _is_backward(row: RooflineRow) -> bool:
     return "backward" in row.operation.name.lower()
 
 

@@ -17,12 +17,12 @@ _NS_PER_MS = 1e6
 
 
 def time_lost(roofline: Roofline) -> pd.Series:
-    """Time lost in ms by `op_name` and `shapes` (with types); without operations not judged."""
+    """Time lost in ms by `op_name` and `shapes` (with types), of operations with a best case."""
     import pandas as pd
 
-    judged = [row for row in roofline.rows if row.lost_ns is not None]
-    names = [(row.operation.name, shape_text(row)) for row in judged]
-    lost = [(row.lost_ns or 0.0) / _NS_PER_MS for row in judged]
+    rows = [row for row in roofline.rows if row.lost_ns is not None]
+    names = [(row.operation.name, shape_text(row)) for row in rows]
+    lost = [(row.lost_ns or 0.0) / _NS_PER_MS for row in rows]
     index = pd.MultiIndex.from_tuples(names, names=["op_name", "shapes"]) if names else None
     series = pd.Series(lost, index=index, dtype=float)
     return series.groupby(level=["op_name", "shapes"]).sum() if names else series

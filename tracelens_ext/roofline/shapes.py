@@ -8,13 +8,13 @@ from tracelens_ext.roofline.operation import short_type
 
 if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Operation
-    from tracelens_ext.roofline.table import Judged
+    from tracelens_ext.roofline.table import RooflineRow
 
 _MOST_TENSORS: Final = 4
 _PRODUCTS: Final = ("GEMM", "CONV_fwd")
 
 
-def shape_text(row: Judged) -> str:
+def shape_text(row: RooflineRow) -> str:
     """Types and sizes of the tensors; empty where none are recorded.
 
     A type is said again where it changes; single elements and what comes late are left out.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.roofline.table import Judged, Roofline
+    from tracelens_ext.roofline.table import Roofline, RooflineRow
     from tracelens_ext.trace import Float64Array, Trace
 
 #: What tables call the family of operations without a performance model.
@@ -74,7 +74,7 @@ def family_summary(roofline: Roofline) -> pd.DataFrame:
     """
     import pandas as pd
 
-    families: dict[str, list[Judged]] = {}
+    families: dict[str, list[RooflineRow]] = {}
     for row in roofline.rows:
         families.setdefault(row.cost.family if row.cost else NO_FAMILY, []).append(row)
     total = max(sum(row.gpu_ns for row in roofline.rows), 1)
@@ -98,19 +98,19 @@ def family_summary(roofline: Roofline) -> pd.DataFrame:
     return frame.sort_values("gpu_time_ms", ascending=False, kind="stable", ignore_index=True)
 
 
-def lost_ms(rows: Iterable[Judged]) -> float:
+def lost_ms(rows: Iterable[RooflineRow]) -> float:
     """The time lost by some operations together."""
     return sum(row.lost_ns or 0.0 for row in rows) / NS_PER_MS
 
 
-def _rate(rows: Sequence[Judged], of: Callable[..., int]) -> float:
+def _rate(rows: Sequence[RooflineRow], of: Callable[..., int]) -> float:
     """Operations or bytes over time, 10^12 a second."""
     ns = sum(row.gpu_ns for row in rows if row.cost)
     done = sum(of(row.cost) * row.count for row in rows if row.cost)
     return done / ns / 1e3 if ns else np.nan
 
 
-def _percent(rows: Sequence[Judged]) -> float:
+def _percent(rows: Sequence[RooflineRow]) -> float:
     ns = sum(row.gpu_ns for row in rows)
     return 100.0 * sum(row.roofline_ns or 0.0 for row in rows) / ns if ns else np.nan
 

@@ -53,7 +53,7 @@ COLUMNS: Final = (
 
 
 @dataclass(frozen=True)
-class Judged:
+class RooflineRow:
     """An operation, what it costs, and how its time compares with the best case.
 
     Attributes:
@@ -90,16 +90,16 @@ class Judged:
 
 @dataclass(frozen=True, eq=False)
 class Roofline:
-    """The operations of a trace, judged.
+    """The operations of a trace, compared with their best case.
 
     Attributes:
         groups: the operations, the longest GPU time first.
-        rows: the same, judged.
+        rows: the same, compared.
         peaks: what each device that did the work could do; None for an unknown one.
     """
 
     groups: OperationGroups
-    rows: Sequence[Judged]
+    rows: Sequence[RooflineRow]
     peaks: Mapping[int, DevicePeaks | None]
 
     @property
@@ -108,7 +108,7 @@ class Roofline:
         return any(row.operation.types for row in self.rows)
 
 
-def judge_operations(
+def find_roofline(
     work: GpuWork,
     launchers: Launchers,
     own_peaks: DevicePeaks | None = None,
@@ -134,8 +134,11 @@ def judge_operations(
     host = (2 * groups.host_copy_ns > groups.gpu_ns).tolist()
     costs = _costs(groups.operations, by_name, host, registry)
     rows = [
-        _judged(
-            Judged(op, count, ns, is_host_copy=is_host), by_name[op.model_name], its, peaks[device]
+        _compared(
+            RooflineRow(op, count, ns, is_host_copy=is_host),
+            by_name[op.model_name],
+            its,
+            peaks[device],
         )
         for op, count, ns, is_host, its, device in zip(
             groups.operations,
@@ -207,9 +210,9 @@ def _host_copy(op: Operation) -> Cost:
     return Cost("HostCopy", 0, moved.written, "bytes", "link")
 
 
-def _judged(
-    row: Judged, offered: Offered[Model] | None, modelled: Modelled, peaks: DevicePeaks | None
-) -> Judged:
+def _compared(
+    row: RooflineRow, offered: Offered[Model] | None, modelled: Modelled, peaks: DevicePeaks | None
+) -> RooflineRow:
     op, (cost, reason) = row.operation, modelled
     if cost is None:
         return replace(row, why_no_model=reason)
@@ -312,7 +315,7 @@ def _numbers(values: Iterable[float | None]) -> npt.NDArray[np.float64]:
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def _rate(row: Judged, what: str) -> float | None:
+def _rate(row: RooflineRow, what: str) -> float | None:
     """Operations or bytes of all calls over their time: 1,000 a ns are 10^12 a second."""
     if row.cost is None or not row.gpu_ns:
         return None

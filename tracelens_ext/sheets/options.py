@@ -35,7 +35,7 @@ class ReportOptions:
     """
 
     micro_idle_thresh_us: float | None = _option(
-        None, "Split idle time into holes up to this many µs and longer ones.", least=0
+        None, "Split idle time into holes up to this, µs, and longer.", least=0, metavar="US"
     )
     tracelens_sheets: bool = _option(
         False, "Write TraceLens's sheets with its columns, and kernel_summary, as its scripts do."

@@ -41,6 +41,9 @@ def phase_notes(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> Itera
     from tracelens_ext.analysis.serving.layers import layer_notes
 
     steps = analyzer.serving_steps(phases)
+    if not len(steps):
+        yield "Neither annotations nor shapes show a step; --phase NAME=REGEX names them."
+        return
     if steps.note:
         yield steps.note
     if any(batch.tokens == 0 for batch in steps.batch):

@@ -31,13 +31,13 @@ class Analyzed:
         device_peaks: str | os.PathLike[str] | None = None,
         selection: Selection | None = None,
     ) -> Roofline:
-        """The operations judged, found once for each choice; see `get_df_roofline`."""
+        """The operations and their best case, found once for each choice; see `get_df_roofline`."""
         from tracelens_ext.roofline.peaks import read_peaks
-        from tracelens_ext.roofline.table import judge_operations
+        from tracelens_ext.roofline.table import find_roofline
 
         key = (None if device_peaks is None else str(device_peaks), selection)
         if key not in self._rooflines:
-            self._rooflines[key] = judge_operations(
+            self._rooflines[key] = find_roofline(
                 self.work,
                 self._launchers,
                 None if device_peaks is None else read_peaks(device_peaks),

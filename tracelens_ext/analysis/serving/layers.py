@@ -182,6 +182,8 @@ def _alike(
     counts = Counter(codes[a:b].tobytes() for a, b in cuts)
     main = max(cuts, key=lambda cut: counts[codes[cut[0] : cut[1]].tobytes()] * (cut[1] - cut[0]))
     length = main[1] - main[0]
+    if length < 2:  # a kernel that follows itself is no layer
+        return np.zeros(len(begin), dtype=bool), begin
     cuts.append((int(begin[-1]), min(int(begin[-1]) + length, len(codes))))
     wanted = Counter(codes[main[0] : main[1]].tolist())
     with_attention = attention[main[0] : main[1]].any()

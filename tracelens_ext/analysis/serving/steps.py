@@ -25,7 +25,7 @@ from tracelens_ext.analysis.serving.annotations import (
     parse_annotation,
 )
 from tracelens_ext.errors import UsageError
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, NS_PER_US, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,6 +133,7 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     order = np.lexsort((rows, -end, start, thread))
     rows, thread, start, end = rows[order], thread[order], start[order], end[order]
     begins = outermost(thread, end)
+    begins &= ~_rounded(begins, thread, start, end)
     if on_gpu:  # each stream of a step has an annotation of its own
         begins &= ~_goes_on(begins, thread, trace.name[rows], (start, end))
     step = np.cumsum(begins) - 1
@@ -150,6 +151,21 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
         _ON_GPU if on_gpu else "",
         on_gpu=on_gpu,
     )
+
+
+def _rounded(
+    begins: BoolArray, thread: Int64Array, start: Int64Array, end: Int64Array
+) -> BoolArray:
+    """Which of the ranges that begin a step are within the one before but for rounded times."""
+    at = np.flatnonzero(begins)
+    before, this = at[:-1], at[1:]
+    result: BoolArray = np.zeros(len(begins), dtype=bool)
+    result[this] = (
+        (thread[this] == thread[before])
+        & (start[this] < end[before])
+        & (end[this] <= end[before] + NS_PER_US)
+    )
+    return result
 
 
 def _goes_on(

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Trace
 
+#: How rocprofv3 ends the names of its JSON files.
+RESULTS_JSON = ("_results.json", "_results.json.gz")
+
 _RECORD = "rocprofv3 --sys-trace"
 _JSON = re.compile(rb'[\xef\xbb\xbf\s]*\{\s*"rocprofiler-sdk-tool"\s*:')
 _TITLES = re.compile(rb'[\xef\xbb\xbf]*"?[A-Z][A-Za-z]*(?:_[A-Z][A-Za-z]*)*"?,[^\n]*_Timestamp"?')

@@ -33,13 +33,13 @@ from tracelens_ext.readers.rocprof.json_schema import (
 )
 from tracelens_ext.readers.rocprof.records import (
     DISPATCH,
+    MOST_GPUS,
     MOST_ID,
     Agent,
     RocprofRecords,
     call_kind,
     kernel_name,
     looked_up,
-    valid_ids,
 )
 from tracelens_ext.readers.salvage import salvage_note
 from tracelens_ext.readers.source import ByteSource
@@ -242,12 +242,12 @@ class _Process:
         devices = {
             handle: self._records.device(machine, agent.logical_node_type_id)
             for handle, agent in self._agents.items()
-            if agent.type == _GPU
+            if agent.type == _GPU and 0 <= agent.logical_node_type_id < MOST_GPUS
         }
         for handle, device in devices.items():
             self._records.describe(self._agents[handle].device(device))
         handles = list(self._handles)
-        numbers = valid_ids(np.array([min(h, MOST_ID) for h in handles], dtype=np.int64))
+        numbers = np.array([h if 0 <= h < MOST_ID else NONE for h in handles], dtype=np.int64)
         device_of = np.array([devices.get(handle, NONE) for handle in handles], dtype=np.int64)
         for kind, pieces in self._columns.items():
             if not pieces:

@@ -36,6 +36,8 @@ _DEVICES_A_MACHINE = 100
 _ROWS_AT_ONCE = 1 << 19
 _SUFFIXES = (".kd", " [clone .kd]")
 MOST_ID = 2**62
+#: No machine has as many GPUs.
+MOST_GPUS = 1 << 20
 
 
 class Handle(msgspec.Struct, frozen=True):
@@ -89,11 +91,6 @@ def call_kind(domain: str) -> EventKind:
     if "marker" in word:
         return EventKind.USER_ANNOTATION
     return EventKind.DRIVER if "hsa" in word else EventKind.RUNTIME
-
-
-def valid_ids(values: Int64Array) -> Int64Array:
-    """Ids, `NONE` where there is none or one beyond all limits."""
-    return np.where((values < 0) | (values >= MOST_ID), NONE, values)
 
 
 def looked_up(ids: Int64Array, find: Callable[[Int64Array], Sequence[int]]) -> Int64Array:
@@ -223,7 +220,7 @@ class RocprofRecords:
     ) -> None:
         arguments = {}
         for name, values in numbers.items():
-            rows = np.flatnonzero(valid_ids(values) != NONE)
+            rows = np.flatnonzero((values >= 0) & (values < MOST_ID))
             arguments[name] = (rows, values[rows])
         self.builder.add(
             {

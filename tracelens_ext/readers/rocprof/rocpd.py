@@ -20,6 +20,7 @@ from tracelens_ext.errors import TraceError
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
     COUNTER,
+    MOST_GPUS,
     RECORD,
     Agent,
     RocprofRecords,
@@ -43,7 +44,6 @@ FORMAT = "rocprofv3 database (rocpd)"
 
 _STRING = "rocpd_string"
 _PLACE = ("pid", "tid", "agent_id", "queue_id", "stream_id")
-_MOST_INDEX = 1 << 20
 
 
 class RocpdDatabase(Database):
@@ -200,7 +200,7 @@ class _Tables:
             if kind != "GPU":
                 continue
             numbers = [rows[c][place].item() for c in ("type_index", "absolute_index", "id")]
-            ordinal = next((n for n in numbers if 0 <= n < _MOST_INDEX), 0)
+            ordinal = next((n for n in numbers if 0 <= n < MOST_GPUS), 0)
             device = self._records.device(machines[place], ordinal)
             self._agents[numbers[-1]] = device
             agent = Agent()

@@ -22,6 +22,8 @@ _NAMES: Final = dict(
     **dict(zip((28, 29, 32, 33), ["f8e4m3", "f8e3m4", "f4e2m1fn", "f8e8m0fnu"], strict=True)),
 }
 _TUPLE: Final = 13
+#: No program has arrays of more; their product would take a damaged file's word for any number.
+MOST_DIMENSIONS: Final = 64
 #: Name of a type → bits of an element: the number in it; complex numbers and `pred` are odd.
 TYPE_BITS: Final = {
     name: 8 if name == "pred" else int(name.lstrip("abcdefghijklmnopqrstuvwxyz").split("e")[0])
@@ -50,11 +52,13 @@ class Shape(NamedTuple):
 
 
 def arrays_of(shape: Message) -> list[Shape]:
-    """The arrays of a shape: one, or those of a tuple; tokens and the like are none.
+    """The arrays of a shape: one, or those of a tuple; tokens and what is no array are none.
 
     Sizes that are not known when a program is compiled count as 0.
     """
     if shape.element_type == _TUPLE:
         return [array for part in shape.tuple_shapes for array in arrays_of(part)]
     kind = _NAMES.get(shape.element_type)
-    return [] if kind is None else [Shape(kind, tuple(max(n, 0) for n in shape.dimensions))]
+    if kind is None or len(shape.dimensions) > MOST_DIMENSIONS:
+        return []
+    return [Shape(kind, tuple(max(n, 0) for n in shape.dimensions))]

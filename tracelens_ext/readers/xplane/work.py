@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tracelens_ext.readers.xplane.shapes import Shape, arrays_of
+from tracelens_ext.readers.xplane.shapes import MOST_DIMENSIONS, Shape, arrays_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -106,7 +106,7 @@ class Worker:
         results = results_of(instruction)
         work.bytes = sum(array.bytes for array in (*self.operands(instruction), *results))
         if instruction.opcode == b"fusion":
-            work.bytes -= sum(map(self._untouched, instruction.called_computation_ids))
+            work.bytes -= sum(map(self._untouched, set(instruction.called_computation_ids)))
         return work
 
     def _count(self, each: Message, work: Work, depth: int) -> bool:
@@ -120,16 +120,16 @@ class Worker:
                     return False
                 work.add(part)
             return True
-        operands = self.operands(each)
+        operands, window = self.operands(each), each.window.dimensions[:MOST_DIMENSIONS]
         if opcode == b"custom-call":
             return _count_custom_call(each, operands, results, work)
         if opcode == b"dot":
             _count_dot(each.dot.lhs_contracting, each.dot.lhs_batch, operands, results, work)
         elif opcode == b"convolution":
-            holes = math.prod(max(d.base_dilation, 1) for d in each.window.dimensions)
+            holes = math.prod(max(d.base_dilation, 1) for d in window)
             _count_convolution("convolution", each, (*operands[:2], *results), work, holes)
         elif opcode in _REDUCTIONS:
-            windows = math.prod(max(d.size, 1) for d in each.window.dimensions)
+            windows = math.prod(max(d.size, 1) for d in window)
             work.flops += (
                 elements * windows
                 if windows > 1
