@@ -22,7 +22,7 @@ from tracelens_ext.analysis.gaps.causes import (
     usual_launch_latency,
 )
 from tracelens_ext.analysis.gaps.classified import classify_gaps
-from tracelens_ext.intervals import union
+from tracelens_ext.intervals import covered, union
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
@@ -321,22 +321,13 @@ class WallTime:
         if not len(chosen):
             return result
         others = ~which if hiding is None else hiding
-        first, last = union(start[others], end[others])
-        hidden = np.concatenate(([0], np.cumsum(last - first)))
-
-        def uncovered_until(time: Int64Array) -> Int64Array:
-            """Time since the trace's beginning during which none of the others ran."""
-            at = np.searchsorted(first, time, side="right")
-            within = np.minimum(time, last[at - 1]) - first[at - 1] if len(first) else 0
-            covered = np.where(at > 0, hidden[np.maximum(at - 1, 0)] + within, 0)
-            return time - covered
-
         order = chosen[np.argsort(start[chosen], kind="stable")]
         reach = np.maximum.accumulate(end[order])
         begins = start[order].copy()
         begins[1:] = np.maximum(begins[1:], reach[:-1])
         begins = np.minimum(begins, end[order])
-        result[order] = uncovered_until(end[order]) - uncovered_until(begins)
+        hidden = covered(start[others], end[others], begins, end[order])
+        result[order] = end[order] - begins - hidden
         return result
 
     def claim_events(
