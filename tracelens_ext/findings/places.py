@@ -10,7 +10,7 @@ from tracelens_ext.analysis.gaps.hosts import host_rows, labels_of
 from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.analysis.host_activity import innermost_during
 from tracelens_ext.analysis.iteration_table import named_iterations
-from tracelens_ext.analysis.modules import module_of_gpu
+from tracelens_ext.analysis.modules import has_modules, module_of_gpu
 from tracelens_ext.findings.finding import Place
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
@@ -127,6 +127,8 @@ def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
 
 
 def _modules(work: GpuWork, events: Int64Array, ns: Float64Array) -> list[Place]:
+    if not has_modules(work.trace):
+        return []
     code, paths = module_of_gpu(work)
     return ranked(code[events], paths, ns)
 
