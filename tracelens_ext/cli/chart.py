@@ -125,10 +125,10 @@ def chart(
     options = [
         AnalysisOptions(
             True,
-            rules or (),
+            rules,
             given.map_name if categorizer is None else categorizer,
-            maps=maps or (),
-            without_packs=without_pack or (),
+            maps=maps,
+            without_packs=without_pack,
         )
         for given in wanted
     ]

@@ -92,11 +92,11 @@ def compare(
         print_line(f"tracelens-ext: {note}", error=True)
     options = AnalysisOptions(
         True,
-        rules or (),
+        rules,
         categorizer,
         unlinked_kernels,
-        maps or (),
-        without_packs=without_pack or (),
+        maps,
+        without_packs=without_pack,
     )
     measured, rooflines = _measure_all(paths, options, micro_idle_thresh_us)
     comparison = compare_measurements(measured, per_iteration=False if total else None)

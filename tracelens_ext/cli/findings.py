@@ -45,10 +45,10 @@ def findings(
         read_peaks(device_peaks)  # before a trace is read that takes long
     options = AnalysisOptions(
         True,
-        rules or (),
+        rules,
         categorizer,
-        maps=maps or (),
-        without_packs=without_pack or (),
+        maps=maps,
+        without_packs=without_pack,
         capture=capture,
     )
     named, problems = find_traces(traces)

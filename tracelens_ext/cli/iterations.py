@@ -45,11 +45,11 @@ def iterations(
 
     pattern = user_pattern(annotation, "annotation")
     options = AnalysisOptions(
-        rules=rules or (),
+        rules=rules,
         categorizer=categorizer,
         unlinked_kernels=unlinked_kernels,
-        maps=maps or (),
-        without_packs=without_pack or (),
+        maps=maps,
+        without_packs=without_pack,
     )
     analyzer = analyze(trace, options)
     table = iteration_table(analyzer.work, pattern)

@@ -105,10 +105,10 @@ def kernels(
     check_texts([output, gap_output], trace, force=force, json=json, every=every)
     chosen = AnalysisOptions(
         True,
-        rules or (),
+        rules,
         categorizer,
-        maps=maps or (),
-        without_packs=without_pack or (),
+        maps=maps,
+        without_packs=without_pack,
         capture=capture,
         python_frames=sources,
     )

@@ -22,12 +22,12 @@ class AnalysisOptions:
     """How traces are analysed; as the options of the commands."""
 
     kernel_categories: bool = True
-    rules: Sequence[Path] = ()
+    rules: Sequence[Path] | None = None
     categorizer: str | None = None
     unlinked_kernels: bool = True
-    maps: Sequence[Path] = ()
+    maps: Sequence[Path] | None = None
     python_frames: bool = False
-    without_packs: Sequence[str] = ()
+    without_packs: Sequence[str] | None = None
     capture: Path | None = None
 
     def __post_init__(self) -> None:
@@ -65,10 +65,10 @@ def analyze(
         analyzer = TreePerfAnalyzer(
             trace,
             use_kernel_name_categories=options.kernel_categories,
-            rules=options.rules,
+            rules=options.rules or (),
             categorizer=options.categorizer,
-            maps=options.maps,
-            without_packs=options.without_packs,
+            maps=options.maps or (),
+            without_packs=options.without_packs or (),
             include_unlinked_kernels=options.unlinked_kernels,
             add_python_func=options.python_frames,
             capture=options.capture,

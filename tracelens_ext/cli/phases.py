@@ -63,10 +63,10 @@ def phases(
     if device_peaks is not None:
         read_peaks(device_peaks)
     options = AnalysisOptions(
-        rules=rules or (),
+        rules=rules,
         categorizer=categorizer,
-        maps=maps or (),
-        without_packs=without_pack or (),
+        maps=maps,
+        without_packs=without_pack,
         capture=capture,
     )
     analyzer = analyze(trace, options)

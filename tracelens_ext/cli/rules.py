@@ -132,7 +132,7 @@ def suggest(
 
     if output is not None and output.exists():
         raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")
-    analyzer = analyze(trace, AnalysisOptions(rules=rules or ()))
+    analyzer = analyze(trace, AnalysisOptions(rules=rules))
     show_problems(analyzer.problems, set())
     table = analyzer.get_df_kernel_summary()
     unknown = table[(table["kernel_category"] == UNCATEGORIZED) & (table["kind"] == "kernel")]
