@@ -10,7 +10,6 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.analysis.capture.replays import find_replays
 from tracelens_ext.analysis.coverage import Coverage, coverage
 from tracelens_ext.analysis.gpu_work import GpuWork
 from tracelens_ext.cache.store import open_cache
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from tracelens_ext.analysis.capture.replays import GraphReplays
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.categorize import CategorizerLike
     from tracelens_ext.readers import TraceSource
@@ -105,7 +105,11 @@ class TreePerfAnalyzer(TimeTables, KernelTables, ServingTables, PotentialTables,
             )
             links = store.links(self.trace) if store is not None and not add_python_func else None
             self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
-            self.graph_replays = find_replays(self.tree, capture, store)
+            self.graph_replays: GraphReplays | None = None
+            if self.tree.by_graph.any():  # most traces need none of this
+                from tracelens_ext.analysis.capture.replays import find_replays
+
+                self.graph_replays = find_replays(self.tree, capture, store)
         if self.graph_replays is not None:
             self.tree = self.graph_replays.tree
             self.trace = self.tree.trace
