@@ -16,7 +16,7 @@ import json, sys, time
 import msgspec, numpy, pandas
 from tracelens_ext.readers import read_trace
 from tracelens_ext.analyzer import TreePerfAnalyzer
-import tracelens_ext.analysis.kernels, tracelens_ext.categorize
+import tracelens_ext.kernels.kernels, tracelens_ext.categorize
 from tracelens_ext.settings import reading_with
 started = time.perf_counter()
 with reading_with(jobs=int(sys.argv[2]) if len(sys.argv) > 2 else None):

@@ -10,12 +10,12 @@ import pytest
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.comparison import measure
+from tracelens_ext.compare.comparison import measure
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelens_ext.analysis.comparison import Measurement
+    from tracelens_ext.compare.comparison import Measurement
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_cublas"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)"

@@ -15,7 +15,6 @@ from make_trace import LAYOUTS, TraceMaker, cuda_graph_example
 
 import tracelens_ext
 from tracelens_ext import TreePerfAnalyzer, read_trace
-from tracelens_ext.analysis.overview import advice, overview
 from tracelens_ext.errors import (
     MergedRanksError,
     RuleError,
@@ -24,6 +23,7 @@ from tracelens_ext.errors import (
     TraceNotFoundError,
     UsageError,
 )
+from tracelens_ext.timeline.overview import advice, overview
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

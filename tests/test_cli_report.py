@@ -496,7 +496,7 @@ def test_numbers_of_three_traces_fit_80_columns() -> None:
 
     from rich.console import Console
 
-    from tracelens_ext.analysis.comparison import compare
+    from tracelens_ext.compare.comparison import compare
 
     console = Console(file=io.StringIO(), width=80)
     show_comparison(compare([measured(training(2))] * 3), console, top=3)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.comparison import KEYS, Comparison, compare, measure
+from tracelens_ext.compare.comparison import KEYS, Comparison, compare, measure
 from tracelens_ext.errors import TracelensError, UsageError
 
 if TYPE_CHECKING:

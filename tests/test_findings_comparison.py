@@ -11,15 +11,15 @@ import pytest
 from comparison_helpers import measured, training, write
 from make_trace import TraceMaker
 
-from tracelens_ext.analysis.budgets import check_budgets, parse_budget
-from tracelens_ext.analysis.comparison import Comparison, compare
 from tracelens_ext.cli import run
+from tracelens_ext.compare.budgets import check_budgets, parse_budget
+from tracelens_ext.compare.comparison import Comparison, compare
+from tracelens_ext.compare.findings import compare_findings
+from tracelens_ext.compare.finished import measure_report
 from tracelens_ext.errors import TracelensError, UsageError
-from tracelens_ext.findings.comparison import compare_findings
-from tracelens_ext.sheets.finished import measure_report
 
 if TYPE_CHECKING:
-    from tracelens_ext.analysis.measurement import Saving
+    from tracelens_ext.compare.measurement import Saving
 
 GONE: Saving = (20.0, 10.0)
 

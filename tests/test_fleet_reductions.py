@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.collectives import collective_calls
+from tracelens_ext.collectives.collectives import collective_calls
 from tracelens_ext.fleet.rows import trace_tables
 from tracelens_ext.fleet.spread import spread
 from tracelens_ext.fleet.stragglers import Stragglers, find_stragglers

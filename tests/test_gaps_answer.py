@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.gaps.answer import answer, watched_time
-from tracelens_ext.analysis.gaps.classified import classify_gaps
-from tracelens_ext.analysis.selection import Selection
+from tracelens_ext.gaps.answer import answer, watched_time
+from tracelens_ext.gaps.classified import classify_gaps
+from tracelens_ext.iterations.selection import Selection
 
 if TYPE_CHECKING:
-    from tracelens_ext.analysis.gaps.find import Scope
+    from tracelens_ext.gaps.find import Scope
 
 
 def said(maker: TraceMaker, scope: Scope = "device", **chosen: int | str) -> str:

@@ -11,10 +11,10 @@ from gap_helpers import TRACES, gpu_events_of
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.kernel_statistics import SORTS, full_names, kernel_statistics
-from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.errors import UsageError
+from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.kernel_names import simple_name
+from tracelens_ext.kernels.statistics import SORTS, full_names, kernel_statistics
 
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::Add<float>>(int, float*)"
 MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::Mul<float>>(int, float*)"

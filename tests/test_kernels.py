@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker, cuda_graph_example
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.kernels import (
+from tracelens_ext.errors import UsageError
+from tracelens_ext.kernels.kernels import (
     kernel_category_summary,
     reference_kernel_summary,
 )
-from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd

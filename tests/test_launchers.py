@@ -10,8 +10,8 @@ import pytest
 from make_trace import Document, TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.launchers import find_launchers
 from tracelens_ext.demo import VendorKey, write_demo_trace
+from tracelens_ext.operations.launchers import find_launchers
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:

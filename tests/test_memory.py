@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from make_trace import PROCESS, THREAD, TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.memory.events import read_memory_events
-from tracelens_ext.analysis.memory.tables import BEFORE, LOST, memory_notes
+from tracelens_ext.memory.events import read_memory_events
+from tracelens_ext.memory.tables import BEFORE, LOST, memory_notes
 from tracelens_ext.readers import read_trace
 from tracelens_ext.sheets.report import build_perf_report
 

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from tracelens_ext.analysis.patterns import user_pattern
 from tracelens_ext.categorize import timed_pattern
 from tracelens_ext.errors import UsageError
+from tracelens_ext.work.patterns import user_pattern
 
 HARD = "a" * 60 + "!"
 

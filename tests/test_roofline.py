@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch, hookimpl
-from tracelens_ext.analysis.selection import Selection
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.hooks.guard import SECONDS_VARIABLE
+from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.html_charts import page_figures
 from tracelens_ext.roofline import models

@@ -13,9 +13,9 @@ from serving_helpers import Engine, sums, tensors, vllm
 from test_roofline_models import BF16, F32, MODELS, NOTHING, cost, operation, tensor, value
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.serving.annotations import parse_annotation
 from tracelens_ext.roofline.models import model_of
 from tracelens_ext.roofline.operation import Cost, NoModelError
+from tracelens_ext.serving.annotations import parse_annotation
 
 FP8, BYTE, INT, INT8 = "c10::Float8_e4m3fn", "unsigned char", "int", "signed char"
 Q, KV = tensor(32, 64, 64), tensor(32, 8, 64)

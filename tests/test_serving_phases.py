@@ -13,8 +13,8 @@ from make_trace import TraceMaker
 from serving_helpers import Engine, sums, tensors, vllm
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.busy_time import BusyTime
 from tracelens_ext.errors import UsageError
+from tracelens_ext.work.busy_time import BusyTime
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -10,12 +10,11 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.analysis.coverage import Coverage, coverage
-from tracelens_ext.analysis.gpu_work import GpuWork
 from tracelens_ext.cache.store import open_cache
 from tracelens_ext.categorize import KernelCategorizer
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import default_registry
+from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
 from tracelens_ext.settings import read_settings, reading_with
 from tracelens_ext.tables.kernels import KernelTables
@@ -24,19 +23,19 @@ from tracelens_ext.tables.potential import PotentialTables
 from tracelens_ext.tables.serving import ServingTables
 from tracelens_ext.tables.time import TimeTables
 from tracelens_ext.text import encodable
+from tracelens_ext.timeline.coverage import Coverage, coverage
 from tracelens_ext.tracelens_calls import OnClassToo, knows_tracelens
 from tracelens_ext.tree import CallTree
+from tracelens_ext.work.gpu_work import GpuWork
 
 if TYPE_CHECKING:
     import os
     import re
     from collections.abc import Callable, Sequence
 
-    import pandas as pd
-
-    from tracelens_ext.analysis.capture.replays import GraphReplays
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.categorize import CategorizerLike
+    from tracelens_ext.graphs.replays import GraphReplays
     from tracelens_ext.readers import TraceSource
     from tracelens_ext.trace import Trace
 
@@ -107,7 +106,7 @@ class TreePerfAnalyzer(TimeTables, KernelTables, ServingTables, PotentialTables,
             self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
             self.graph_replays: GraphReplays | None = None
             if self.tree.by_graph.any():  # most traces need none of this
-                from tracelens_ext.analysis.capture.replays import find_replays
+                from tracelens_ext.graphs.replays import find_replays
 
                 self.graph_replays = find_replays(self.tree, capture, store)
         if self.graph_replays is not None:
@@ -145,9 +144,7 @@ class TreePerfAnalyzer(TimeTables, KernelTables, ServingTables, PotentialTables,
         """What a notebook shows: the facts of the first sheet, and the methods for the tables."""
         from html import escape
 
-        import pandas as pd
-
-        from tracelens_ext.analysis.overview import overview
+        from tracelens_ext.timeline.overview import overview
 
         facts = pd.DataFrame([[k, str(v)] for k, v in overview(self.work, self.coverage)])
         methods = ", ".join(f"{name}()" for name in dir(type(self)) if name.startswith("get_df_"))
@@ -173,14 +170,14 @@ class TreePerfAnalyzer(TimeTables, KernelTables, ServingTables, PotentialTables,
     ) -> pd.DataFrame:
         """A row an operation that launched GPU work, in order of start, without communication.
 
-        See `analysis.launchers` for what the launcher, the direct and the subtree time are.
+        See `operations.launchers` for what the launcher, the direct and the subtree time are.
 
         Args:
             id_cols: also `pid`, `tid` and `external_id` (-1 without one).
             include_kernel_details: also `kernel_details`: for each GPU event launched a dictionary
                 with `name`, `dur` (µs) and `stream`.
         """
-        from tracelens_ext.analysis.launchers import TEXT_COLUMNS
+        from tracelens_ext.operations.launchers import TEXT_COLUMNS
 
         frame = self._launcher_table.astype(dict.fromkeys(TEXT_COLUMNS, "str"))
         if id_cols:
@@ -189,9 +186,7 @@ class TreePerfAnalyzer(TimeTables, KernelTables, ServingTables, PotentialTables,
             frame["tid"] = [thread for _, thread in where]
             frame["external_id"] = self.trace.external_id[self._launchers.rows]
         if include_kernel_details:
-            import pandas as pd
-
-            from tracelens_ext.analysis.op_tables import LaunchedKernels
+            from tracelens_ext.operations.op_tables import LaunchedKernels
 
             launched = LaunchedKernels(self.work, self._launchers)
             details = launched.of_each(self._launchers.rows)
@@ -209,7 +204,7 @@ class TreePerfAnalyzer(TimeTables, KernelTables, ServingTables, PotentialTables,
 
         `df_kernel_launchers` is a part of `get_df_kernel_launchers()`, all of it by default.
         """
-        from tracelens_ext.analysis.op_tables import summary
+        from tracelens_ext.operations.op_tables import summary
 
         return summary(_given_or_all(self, df_kernel_launchers))
 
@@ -219,7 +214,7 @@ class TreePerfAnalyzer(TimeTables, KernelTables, ServingTables, PotentialTables,
         self: TreePerfAnalyzer | None, df_kernel_launchers: pd.DataFrame | None = None
     ) -> pd.DataFrame:
         """GPU time by category of operation, as the sheet `ops_summary_by_category`."""
-        from tracelens_ext.analysis.op_tables import summary_by_category
+        from tracelens_ext.operations.op_tables import summary_by_category
 
         return summary_by_category(_given_or_all(self, df_kernel_launchers))
 
@@ -249,7 +244,7 @@ class TreePerfAnalyzer(TimeTables, KernelTables, ServingTables, PotentialTables,
         Raises:
             UsageError: there is no such metric.
         """
-        from tracelens_ext.analysis.op_tables import PERCENTAGES, LaunchedKernels, unique_args
+        from tracelens_ext.operations.op_tables import PERCENTAGES, LaunchedKernels, unique_args
 
         table = _given_or_all(self, df_kernel_launchers)
         if event_name is not None:
@@ -264,7 +259,7 @@ class TreePerfAnalyzer(TimeTables, KernelTables, ServingTables, PotentialTables,
 
     def get_df_collectives(self) -> pd.DataFrame:
         """Communication by collective, group, size and type, as the sheet `coll_analysis`."""
-        from tracelens_ext.analysis.collectives import collectives
+        from tracelens_ext.collectives.collectives import collectives
 
         return collectives(self.work)
 
@@ -276,20 +271,20 @@ class TreePerfAnalyzer(TimeTables, KernelTables, ServingTables, PotentialTables,
         Args:
             instances: a row for each module (`Block_0`, `Block_1` …), not for each class.
         """
-        from tracelens_ext.analysis.modules import nn_modules
+        from tracelens_ext.modules.modules import nn_modules
 
         return nn_modules(self.work, instances=instances)
 
     def get_df_cpu_ops(self) -> pd.DataFrame:
         """Host time by CPU op, as the sheet `cpu_ops`."""
-        from tracelens_ext.analysis.cpu_ops import cpu_ops
+        from tracelens_ext.operations.cpu_ops import cpu_ops
 
         return cpu_ops(self.tree)
 
     def get_df_call_tree(
         self, op: str | re.Pattern[str] | None = None, *, merge: bool = True
     ) -> pd.DataFrame:
-        """The call tree with GPU time; see `analysis.tree_table.call_tree_table`.
+        """The call tree with GPU time; see `operations.tree_table.call_tree_table`.
 
         Args:
             op: a regular expression; only operations whose name matches, and what is below them.
@@ -298,13 +293,13 @@ class TreePerfAnalyzer(TimeTables, KernelTables, ServingTables, PotentialTables,
         Raises:
             UsageError: `op` is no regular expression.
         """
-        from tracelens_ext.analysis.tree_table import call_tree_table
+        from tracelens_ext.operations.tree_table import call_tree_table
 
         return call_tree_table(self.work, op=op, merge=merge)
 
     @cached_property
     def _launcher_table(self) -> pd.DataFrame:
-        from tracelens_ext.analysis.launchers import launcher_table
+        from tracelens_ext.operations.launchers import launcher_table
 
         return launcher_table(self.work, self._launchers)
 

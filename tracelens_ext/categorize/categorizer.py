@@ -21,10 +21,9 @@ from tracelens_ext.categorize.stages import BoundPack, Source, Stage, build_stag
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry, default_registry
 from tracelens_ext.hooks.guard import guarded, one_line
+from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens_ext.categorize.rules import PackKind, RulePack
 
 Paths = Sequence[str | os.PathLike[str]]

@@ -19,10 +19,9 @@ from tracelens_ext.categorize.offered import python_hooks
 from tracelens_ext.categorize.stages import BoundPack, PythonStage, Source
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.hooks import Hook, Offered, Plugin, PluginRegistry
+from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens_ext.categorize.rules import RulePack
 
 CategorizerLike = (

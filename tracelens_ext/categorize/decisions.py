@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tracelens_ext.categorize.categories import UNCATEGORIZED
-
-if TYPE_CHECKING:
-    import pandas as pd
+from tracelens_ext.lazy import pd
 
 Kernel = tuple[str, str | None]
 """A kernel's name and the operation that launched it."""
@@ -51,8 +49,6 @@ class Decisions:
             Columns `kernel_category`, `vendor`, `library`, `rule`, `pack`; None where a rule
             says nothing or no rule matched.
         """
-        import pandas as pd
-
         columns = {
             "kernel_category": self.category,
             "vendor": self.vendor,

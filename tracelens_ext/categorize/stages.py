@@ -13,12 +13,11 @@ from tracelens_ext.categorize.categories import UNCATEGORIZED
 from tracelens_ext.categorize.decisions import Verdict
 from tracelens_ext.categorize.matcher import BoundRule, Matcher, Origin
 from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.text import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-
-    import pandas as pd
 
     from tracelens_ext.categorize.decisions import Kernel
     from tracelens_ext.categorize.rules import PackKind, RulePack
@@ -40,8 +39,6 @@ class PythonStage:
         Raises:
             UsageError: the answer has the wrong length or is not made of texts.
         """
-        import pandas as pd
-
         table = pd.DataFrame(
             {
                 "kernel_name": pd.Series([name for name, _ in kernels], dtype="object"),
@@ -141,6 +138,4 @@ def build_stages(sources: Iterable[Source], kind: PackKind) -> list[Stage]:
 
 def _says_nothing(value: Any) -> bool:  # noqa: ANN401
     """Whether a value is one of the ways in which a column has no entry: None, NaN, NaT, NA."""
-    import pandas as pd
-
     return value is None or (pd.api.types.is_scalar(value) and bool(pd.isna(value)))

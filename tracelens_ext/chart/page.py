@@ -15,6 +15,7 @@ from tracelens_ext.chart.tables import (
     input_table,
     kernel_table,
 )
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.excel_text import cell_text, cleaned
@@ -41,8 +42,6 @@ from tracelens_ext.report.html_text import (
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
-
-    import pandas as pd
 
     from tracelens_ext.chart.runs import Run
 

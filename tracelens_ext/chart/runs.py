@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.classified import classify_gaps
-from tracelens_ext.analysis.grouping import group_durations, sums, texts
-from tracelens_ext.analysis.serving.steps import find_steps
 from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.errors import TraceError, UsageError
+from tracelens_ext.gaps.classified import classify_gaps
 from tracelens_ext.intervals import non_overlapped_time
+from tracelens_ext.serving.steps import find_steps
 from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.work.grouping import group_durations, sums, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.categorize import Decisions, KernelCategorizer
     from tracelens_ext.chart.specification import ChartInput
     from tracelens_ext.trace import BoolArray, Int64Array
+    from tracelens_ext.work.gpu_work import GpuWork
 
 NOT_GPU: Final = "CPU(non-GPU)"
 """The category, and the name, of the elapsed time without GPU work."""

@@ -8,12 +8,11 @@ import numpy as np
 
 from tracelens_ext.chart.runs import NOT_GPU
 from tracelens_ext.chart.specification import NS_PER_S
+from tracelens_ext.lazy import pd
 from tracelens_ext.text import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pandas as pd
 
     from tracelens_ext.chart.runs import Run
 
@@ -30,8 +29,6 @@ def kernel_table(runs: Sequence[Run]) -> pd.DataFrame:
         category, then in the order of the runs, longest time first. `CPU(non-GPU)` is one more
         row of each run.
     """
-    import pandas as pd
-
     frame = pd.DataFrame(
         {
             "Model_Engine": [run.label for run in runs for _ in range(len(run.kernel) + 1)],
@@ -56,8 +53,6 @@ def category_table(runs: Sequence[Run]) -> pd.DataFrame:
         A row a category in the index, the largest of all runs together first, `CPU(non-GPU)`
         last; a column a run, by position; NaN where a run has no kernel of a category.
     """
-    import pandas as pd
-
     names: dict[str, int] = {}
     for run in runs:
         for name in run.category:
@@ -79,8 +74,6 @@ def category_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 def input_table(runs: Sequence[Run]) -> pd.DataFrame:
     """What each bar is of: file, engine and model, elapsed and GPU time."""
-    import pandas as pd
-
     return pd.DataFrame(
         {
             "Model_Engine": [run.label for run in runs],

@@ -17,12 +17,11 @@ from tracelens_ext.class_statistics.layout import text
 from tracelens_ext.class_statistics.statistics import ClassStatistics, compute
 from tracelens_ext.class_statistics.totals import kernel_totals, memory_totals, range_total
 from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import TextIO
-
-    import pandas as pd
 
     from tracelens_ext.class_statistics.statistics import Line
     from tracelens_ext.readers.nsys.csv_tables import TableSource

@@ -6,13 +6,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from tracelens_ext.class_statistics.layout import percentage
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
 from tracelens_ext.text import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pandas as pd
 
     from tracelens_ext.class_statistics.statistics import ClassStatistics, Line
 
@@ -54,8 +53,6 @@ def tables(statistics: Titled) -> dict[str, pd.DataFrame]:
         has them) and `kernels` (every kernel and its class); each with the column `title`, times
         in ms, percentages of the kernel time without NCCL, `total_bytes` where it is known.
     """
-    import pandas as pd
-
     sheets = {
         "inputs": [{"title": title} | _input(each) for title, each in statistics],
         "kernel_classes": [

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.grouping import group_durations
-from tracelens_ext.analysis.nvtx_projection import project_ranges
+from tracelens_ext.class_statistics.nvtx_projection import project_ranges
 from tracelens_ext.class_statistics.totals import RangeTotal, Total, idle_range, no_such_range
 from tracelens_ext.linking import link
 from tracelens_ext.readers.nsys.ranges import DOMAIN
 from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.work.grouping import group_durations
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array, Trace

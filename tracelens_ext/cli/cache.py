@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from tracelens_ext.lazy import pd
+
 app = typer.Typer(
     help="Look at the cache of parsed traces, or empty it.",
     no_args_is_help=True,
@@ -14,7 +16,6 @@ app = typer.Typer(
 @app.command()
 def info() -> None:
     """Show where the cache is, how big, and which traces it holds."""
-    import pandas as pd
     from rich.console import Console
 
     from tracelens_ext.cache.settings import OFF_VARIABLE, cache_is_off

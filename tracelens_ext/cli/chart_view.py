@@ -9,11 +9,11 @@ import numpy as np
 from tracelens_ext.chart.runs import grouped
 from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.chart.tables import TOTAL, category_table
+from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pandas as pd
     from rich.console import Console
 
     from tracelens_ext.chart.runs import Run
@@ -39,8 +39,6 @@ def show_runs(runs: Sequence[Run], console: Console) -> None:
 
 
 def _shown(runs: Sequence[Run]) -> pd.DataFrame:
-    import pandas as pd
-
     table = category_table(runs)
     short = max(run.elapsed_ns for run in runs) < NS_PER_S
     unit, scale = ("ms", 1e3) if short else ("sec", 1.0)

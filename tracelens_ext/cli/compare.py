@@ -10,17 +10,16 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import print_line, print_report
 from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.formats import Format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    import pandas as pd
-
-    from tracelens_ext.analysis.budgets import Verdict
-    from tracelens_ext.analysis.comparison import Comparison, Measurement
     from tracelens_ext.cli.load import AnalysisOptions
+    from tracelens_ext.compare.budgets import Verdict
+    from tracelens_ext.compare.comparison import Comparison, Measurement
 
 #: What the command exits with when a budget is crossed.
 CROSSED = 3
@@ -70,13 +69,13 @@ def compare(
     quiet: shared.Quiet = False,
 ) -> None:
     """Compare traces or their reports with the first: what changed, by category and kernel."""
-    from tracelens_ext.analysis.budgets import check_budgets, parse_budget
-    from tracelens_ext.analysis.comparison import compare as compare_measurements
     from tracelens_ext.cli.inputs import find_traces
     from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted, write_outputs
+    from tracelens_ext.compare.budgets import check_budgets, parse_budget
+    from tracelens_ext.compare.comparison import compare as compare_measurements
+    from tracelens_ext.compare.report import comparison_report
     from tracelens_ext.report.report import check_places
-    from tracelens_ext.sheets.comparison import comparison_report
 
     budgets = [parse_budget(text) for text in fail_if or ()]
     to_stdout = output is None and output_format in (Format.json, Format.markdown)
@@ -123,8 +122,8 @@ def _measure_all(
     paths: Sequence[Path], options: AnalysisOptions, micro_idle_thresh_us: float | None
 ) -> tuple[list[Measurement], list[pd.Series]]:
     """Measure traces and reports; also the time lost of each trace that has shapes."""
-    from tracelens_ext.analysis.measurement import TRACELENS
-    from tracelens_ext.sheets.finished import is_report, measure_report
+    from tracelens_ext.compare.finished import is_report, measure_report
+    from tracelens_ext.compare.measurement import TRACELENS
 
     shown_problems: set[str] = set()
     of_reports = {path: measure_report(path) for path in paths if is_report(path)}
@@ -157,11 +156,11 @@ def _measured(
     like_reports: bool,
 ) -> Measurement:
     """Measure one trace; only the measurement and the time lost (if it has shapes) stay."""
-    from tracelens_ext.analysis.comparison import measure
     from tracelens_ext.cli.load import analyze, show_problems
-    from tracelens_ext.findings.comparison import with_findings
-    from tracelens_ext.roofline.comparison import time_lost
-    from tracelens_ext.sheets.finished import with_reference
+    from tracelens_ext.compare.comparison import measure
+    from tracelens_ext.compare.findings import with_findings
+    from tracelens_ext.compare.finished import with_reference
+    from tracelens_ext.compare.roofline import time_lost
 
     analyzer = analyze(path, options)
     measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)
@@ -183,7 +182,7 @@ def _finding_ids() -> list[str]:
 
 def _compare_lost(rooflines: Sequence[pd.Series], comparison: Comparison) -> pd.DataFrame | None:
     """The time lost of all traces; None where none of it is known."""
-    from tracelens_ext.roofline.comparison import compare_time_lost
+    from tracelens_ext.compare.roofline import compare_time_lost
 
     if not all(map(len, rooflines)):
         return None

@@ -14,6 +14,7 @@ from tracelens_ext.findings.table import (
     place_texts,
     summary_sentence,
 )
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.short_names import cut_middle
 from tracelens_ext.report.terminal import safe_text
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import pandas as pd
     from rich.console import Console
 
     from tracelens_ext.findings.finding import Finding, Findings

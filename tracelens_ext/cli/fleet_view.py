@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pandas as pd
     from rich.console import Console
 
     from tracelens_ext.fleet import FleetResult

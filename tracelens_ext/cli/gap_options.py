@@ -12,14 +12,13 @@ import typer
 
 from tracelens_ext.cli.messages import print_report
 from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import pandas as pd
-
-    from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.work.gpu_work import GpuWork
 
 
 class GapSort(Enum):
@@ -162,7 +161,7 @@ def selection_of(
     Raises:
         UsageError: they do not go together.
     """
-    from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.iterations.selection import Selection
 
     if pstep_by is not None and pstep is None:
         raise UsageError("--pstep-by needs --pstep N")

@@ -14,16 +14,16 @@ from tracelens_ext.cli.kernel_view import (
     show_lines,
     transitions,
 )
+from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import Console
 
-    from tracelens_ext.analysis.gaps.classified import ClassifiedGaps
-    from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.cli.gap_options import GapOptions
+    from tracelens_ext.gaps.classified import ClassifiedGaps
+    from tracelens_ext.iterations.selection import Selection
     from tracelens_ext.report.histogram import Histogram
+    from tracelens_ext.work.gpu_work import GpuWork
 
 TERMINAL_BINS, FILE_BINS = 15, 20
 _HIDING = 0.95  # share of the gaps in one bar that hides all else
@@ -52,11 +52,11 @@ class GapReport:
         Raises:
             UsageError: there is nothing that could be selected.
         """
-        from tracelens_ext.analysis.gaps import tables
-        from tracelens_ext.analysis.gaps.answer import answer
-        from tracelens_ext.analysis.gaps.classified import classify_gaps
-        from tracelens_ext.analysis.gaps.hosts import gap_hosts
         from tracelens_ext.cli.gap_options import selected_text
+        from tracelens_ext.gaps import tables
+        from tracelens_ext.gaps.answer import answer
+        from tracelens_ext.gaps.classified import classify_gaps
+        from tracelens_ext.gaps.hosts import gap_hosts
 
         streams = classify_gaps(work, "stream", selection)
         devices = classify_gaps(work, "device", selection)
@@ -78,13 +78,13 @@ class GapReport:
     @property
     def sorted_by(self) -> str:
         """What the pairs are sorted by, in words."""
-        from tracelens_ext.analysis.gaps.tables import PAIR_SORTS
+        from tracelens_ext.gaps.tables import PAIR_SORTS
 
         return PAIR_SORTS[self.options.sort.value][1]
 
     def headline(self) -> list[str]:
         """Totals and streams, a line each."""
-        from tracelens_ext.analysis.gaps.answer import in_words
+        from tracelens_ext.gaps.answer import in_words
         from tracelens_ext.report.kernel_text import time_text
 
         gaps = self.classified.gaps
@@ -141,9 +141,8 @@ class GapReport:
         `gaps`.
         """
         import numpy as np
-        import pandas as pd
 
-        from tracelens_ext.analysis.gaps.tables import gap_list
+        from tracelens_ext.gaps.tables import gap_list
 
         found, why = self.histogram(FILE_BINS)
         edges, counts = found.edges, [found.below, *found.counts.tolist(), found.above]
@@ -163,7 +162,7 @@ class GapReport:
 
     @property
     def _full_names(self) -> pd.DataFrame:
-        from tracelens_ext.analysis.gaps.tables import gap_full_names
+        from tracelens_ext.gaps.tables import gap_full_names
 
         return gap_full_names(self.classified, self.sheets["gap_pairs"])
 
@@ -250,8 +249,6 @@ def _show_hosts(report: GapReport, console: Console, top: int) -> None:
 
 
 def _show_pairs(report: GapReport, console: Console, top: int) -> None:
-    import pandas as pd
-
     from tracelens_ext.report.terminal import frame_table
 
     pairs, us = report.sheets["gap_pairs"].head(top), microseconds(console)

@@ -94,7 +94,7 @@ def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
 
 
 def _reports(paths: Iterable[Path]) -> list[Path]:
-    from tracelens_ext.sheets.finished import reports_among
+    from tracelens_ext.compare.finished import reports_among
 
     return reports_among(sorted(paths))
 
@@ -111,7 +111,7 @@ def _matching(pattern: str, *, or_reports: bool) -> list[Path]:
 
     found = traces_matching(pattern)
     if or_reports:
-        from tracelens_ext.sheets.finished import is_report
+        from tracelens_ext.compare.finished import is_report
 
         traces = [path for path in found if not is_report(path)]
         found = traces or _reports(paths_matching(pattern)) or found

@@ -14,7 +14,7 @@ from tracelens_ext.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tracelens_ext.analysis.iteration_table import IterationTable
+    from tracelens_ext.iterations.table import IterationTable
     from tracelens_ext.tree import CallTree
 
 _SUGGESTED = 5
@@ -39,9 +39,9 @@ def iterations(
     top: Annotated[int, typer.Option(help="Iterations to print, the first ones.", min=0)] = 50,
 ) -> None:
     """Show wall time, GPU time and idle time of each iteration, and the odd ones out."""
-    from tracelens_ext.analysis.iteration_table import iteration_table
-    from tracelens_ext.analysis.patterns import user_pattern
     from tracelens_ext.cli.load import AnalysisOptions, analyze
+    from tracelens_ext.iterations.table import iteration_table
+    from tracelens_ext.work.patterns import user_pattern
 
     pattern = user_pattern(annotation, "annotation")
     options = AnalysisOptions(
@@ -65,7 +65,7 @@ def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
     """Say that there are no iterations, and what could be taken for them."""
     import shlex
 
-    from tracelens_ext.analysis.iteration_names import likely_iterations
+    from tracelens_ext.iterations.names import likely_iterations
 
     found = [name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE]
     wanted = "ProfilerStep#N" if annotation is None else f"annotation that matches {annotation!r}"
@@ -120,7 +120,7 @@ def _print(trace: Path, table: IterationTable, top: int) -> None:
 
 def _shown(columns: Iterable[str]) -> list[str]:
     """The columns to print; what does not fit is left out from the end."""
-    from tracelens_ext.analysis.iteration_table import is_category_time
+    from tracelens_ext.iterations.table import is_category_time
 
     shown = [c for c in columns if c not in ("odd", "whole", *_SHOWN_LAST)]
     at = next((at for at, column in enumerate(shown) if is_category_time(column)), len(shown))
@@ -129,7 +129,7 @@ def _shown(columns: Iterable[str]) -> list[str]:
 
 def _odd_lines(table: IterationTable, width: int) -> list[str]:
     """What each odd iteration took, against the median, in lines of so many cells at most."""
-    from tracelens_ext.analysis.iteration_table import ODD_AT_LEAST, ODD_BEYOND
+    from tracelens_ext.iterations.table import ODD_AT_LEAST, ODD_BEYOND
     from tracelens_ext.report.terminal import name_text
 
     odd = table.frame[table.frame["odd"] != ""]

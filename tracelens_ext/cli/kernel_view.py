@@ -7,10 +7,11 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pandas as pd
     from rich.console import Console
 
 #: Columns of a terminal: below it names need the room of numbers that say less.
@@ -55,8 +56,6 @@ def show_kernels(
         sorted_by: what it is sorted by, in words.
         selected: which events it is about, in words; empty for all.
     """
-    import pandas as pd
-
     from tracelens_ext.report.terminal import frame_table, name_text
 
     names = int(statistics["full_names"].sum())

@@ -12,13 +12,12 @@ import typer
 
 from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
+from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.work.gpu_work import GpuWork
 
 
 class KernelSort(Enum):
@@ -168,7 +167,7 @@ class _Found:
         cls, analyzer: TreePerfAnalyzer, sort: KernelSort, selection: Selection, *, sources: bool
     ) -> _Found:
         """Find them."""
-        from tracelens_ext.analysis.kernel_statistics import SORTS
+        from tracelens_ext.kernels.statistics import SORTS
 
         statistics = analyzer.get_df_kernel_statistics(sort.value, selection=selection)
         return cls(
@@ -184,7 +183,7 @@ class _Found:
     @cached_property
     def names(self) -> pd.DataFrame:
         """The full names behind the statistics."""
-        from tracelens_ext.analysis.kernel_statistics import full_names
+        from tracelens_ext.kernels.statistics import full_names
 
         return full_names(self.work, self.statistics, selection=self.selection)
 
@@ -198,6 +197,6 @@ def _why_none(analyzer: TreePerfAnalyzer, selection: Selection) -> str:
     """Why no kernel is listed."""
     if len(analyzer.work):
         return f"No GPU event is of {selection.text}, so all counts are 0."
-    from tracelens_ext.analysis.gaps.answer import NO_GPU_WORK
+    from tracelens_ext.gaps.answer import NO_GPU_WORK
 
     return NO_GPU_WORK

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
-
-if TYPE_CHECKING:
-    import pandas as pd
+from tracelens_ext.lazy import pd
 
 
 class MemoryBy(Enum):
@@ -53,11 +51,11 @@ def memory(
     ] = False,
 ) -> None:
     """Show what was alive when the most memory was allocated, and who allocated it."""
-    from tracelens_ext.analysis.memory.events import has_memory_events
-    from tracelens_ext.analysis.memory.tables import memory_notes
     from tracelens_ext.cli.load import AnalysisOptions, analyze
     from tracelens_ext.cli.messages import print_report
     from tracelens_ext.errors import UsageError
+    from tracelens_ext.memory.events import has_memory_events
+    from tracelens_ext.memory.tables import memory_notes
     from tracelens_ext.report.report import Report
 
     analyzer = analyze(trace, AnalysisOptions(kernel_categories=False))
@@ -132,8 +130,6 @@ def _in_megabytes(table: pd.DataFrame) -> pd.DataFrame:
 
 def _sentence(row: dict[Any, Any]) -> str:
     """What a row of `memory_peaks` says."""
-    import pandas as pd
-
     from tracelens_ext.report.html_text import bytes_text
 
     def size(column: str) -> str:

@@ -8,9 +8,9 @@ import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import Console
 
     from tracelens_ext.report.report import Report
@@ -49,12 +49,12 @@ def phases(
     json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON instead.")] = False,
 ) -> None:
     """Show prefill and decode of a serving engine: tokens, GPU time, idle time, steps, layers."""
-    from tracelens_ext.analysis.serving.steps import own_phases
     from tracelens_ext.cli.kernel_view import console
     from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
     from tracelens_ext.cli.messages import print_report
     from tracelens_ext.report.report import Report
     from tracelens_ext.roofline.peaks import read_peaks
+    from tracelens_ext.serving.steps import own_phases
     from tracelens_ext.sheets.graphs import capture_notes
     from tracelens_ext.sheets.serving import phase_notes
 

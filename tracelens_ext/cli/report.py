@@ -19,9 +19,9 @@ from tracelens_ext.sheets.options import ReportOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.analysis.comparison import Measurement
     from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted
+    from tracelens_ext.compare.comparison import Measurement
     from tracelens_ext.report.formats import Places
     from tracelens_ext.report.report import Report
 
@@ -221,8 +221,8 @@ class Run:
         result = build_perf_report(analyzer, options, for_page=for_page)
         measured = None
         if self.comparing:
-            from tracelens_ext.analysis.comparison import measure
-            from tracelens_ext.findings.comparison import with_findings
+            from tracelens_ext.compare.comparison import measure
+            from tracelens_ext.compare.findings import with_findings
 
             threshold = options.micro_idle_thresh_us
             measured = measure(analyzer.work, micro_idle_thresh_us=threshold)
@@ -232,10 +232,10 @@ class Run:
 
     def _compare(self, traces: Sequence[Path], measured: Sequence[Measurement | None]) -> int:
         """Write and show the comparison; 1 when there is none, else 0."""
-        from tracelens_ext.analysis.comparison import compare
         from tracelens_ext.cli.outputs import write_outputs
+        from tracelens_ext.compare.comparison import compare
+        from tracelens_ext.compare.report import comparison_report
         from tracelens_ext.report.report import check_places
-        from tracelens_ext.sheets.comparison import comparison_report
 
         usable = [measurement for measurement in measured if measurement is not None]
         try:

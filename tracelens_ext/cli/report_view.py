@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    import pandas as pd
     from rich.console import Console
 
-    from tracelens_ext.analysis.comparison import Comparison
+    from tracelens_ext.compare.comparison import Comparison
     from tracelens_ext.report.report import Report
 
 #: Facts that are worth a line above the tables.
@@ -78,8 +79,6 @@ def summary_row(trace: Path, report: Report) -> dict[str, object]:
 
 def show_summary(rows: Sequence[dict[str, object]], console: Console) -> None:
     """Print a line a trace: how long, how busy, and with what."""
-    import pandas as pd
-
     from tracelens_ext.report.terminal import frame_table
 
     console.print()
@@ -95,7 +94,7 @@ def show_comparison(
     findings: pd.DataFrame | None = None,
 ) -> None:
     """Print what was compared, the tables with the largest changes first, and the notes."""
-    from tracelens_ext.analysis.comparison import time_basis
+    from tracelens_ext.compare.comparison import time_basis
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     facts = dict(comparison.facts)

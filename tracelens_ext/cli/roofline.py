@@ -60,12 +60,12 @@ def roofline(
     ] = False,
 ) -> None:
     """Show how far each operation is from what the GPU can do, and the time that is lost."""
-    from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.cli.kernel_view import console, show_lines
     from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
     from tracelens_ext.cli.messages import print_report
     from tracelens_ext.cli.roofline_view import folded, show_operations, show_summary
     from tracelens_ext.errors import UsageError
+    from tracelens_ext.iterations.selection import Selection
     from tracelens_ext.report.report import Report
     from tracelens_ext.roofline.peaks import read_peaks
     from tracelens_ext.roofline.summary import (

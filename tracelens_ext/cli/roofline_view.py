@@ -6,6 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from tracelens_ext.cli.kernel_view import show_lines
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.short_names import cut_middle
 from tracelens_ext.report.terminal import frame_table, name_text, safe_text
 from tracelens_ext.roofline.shapes import shape_text
@@ -15,7 +16,6 @@ from tracelens_ext.trace import NS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pandas as pd
     from rich.console import Console
 
     from tracelens_ext.roofline.table import Roofline, RooflineRow

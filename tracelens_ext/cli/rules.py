@@ -123,12 +123,12 @@ def suggest(
     rules: shared.Rules = None,
 ) -> None:
     """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first."""
-    from tracelens_ext.analysis.coverage import whole_graphs
     from tracelens_ext.categorize import UNCATEGORIZED
     from tracelens_ext.categorize.suggest import draft_rules, group_unknown
     from tracelens_ext.errors import OutputError
     from tracelens_ext.report.atomic import written_beside
     from tracelens_ext.report.json_text import json_safe
+    from tracelens_ext.timeline.coverage import whole_graphs
 
     if output is not None and output.exists():
         raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")

@@ -16,7 +16,7 @@ from tracelens_ext.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens_ext.analysis.tree_table import MergedTree
+    from tracelens_ext.operations.tree_table import MergedTree
 
 _NS_PER_MS = 1e6
 _MIN_PERCENT = 1.0
@@ -58,9 +58,9 @@ def tree(
     as_json: Annotated[bool, typer.Option("--json", help="Print the tree as JSON.")] = False,
 ) -> None:
     """Show the call tree with the GPU time below each operation."""
-    from tracelens_ext.analysis.patterns import user_pattern
-    from tracelens_ext.analysis.tree_table import folded_stacks, merged_tree
     from tracelens_ext.cli.load import AnalysisOptions, analyze
+    from tracelens_ext.operations.tree_table import folded_stacks, merged_tree
+    from tracelens_ext.work.patterns import user_pattern
 
     if folded and as_json:
         raise UsageError("--folded and --json are two forms of the tree; choose one")
@@ -91,7 +91,7 @@ def _print_lines(lines: Iterator[str], width: int | None) -> None:
 
 
 def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: float) -> None:
-    from tracelens_ext.analysis.tree_table import tree_rows
+    from tracelens_ext.operations.tree_table import tree_rows
     from tracelens_ext.report.report import Report
 
     left_out = _left_out(tree, depth, min_percent)

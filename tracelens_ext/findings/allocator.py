@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tracelens_ext.analysis.memory.events import has_memory_events
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.memory.events import has_memory_events
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _detect(inspection: Inspection) -> Finding | None:
 
 def _churn(inspection: Inspection) -> list[Evidence]:
     """How many blocks operations allocate only to free them again, where memory was recorded."""
-    from tracelens_ext.analysis.memory.tables import find_memory, memory_by_operation
+    from tracelens_ext.memory.tables import find_memory, memory_by_operation
 
     if not has_memory_events(inspection.work.trace):
         return []

@@ -17,9 +17,9 @@ from tracelens_ext.trace import NS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.launchers import Launchers
+    from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.table import Roofline
+    from tracelens_ext.work.gpu_work import GpuWork
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _ROUNDING_MS = 1e-3

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.collectives import communication_of
+from tracelens_ext.collectives.collectives import communication_of
 from tracelens_ext.findings.finding import Evidence, Place
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.places import MOST_PLACES

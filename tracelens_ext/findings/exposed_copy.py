@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.causes import SYNCHRONISATION
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.gaps.causes import SYNCHRONISATION
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.causes import (
+from tracelens_ext.findings.finding import Evidence
+from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.gaps.causes import (
     DEPENDENCY,
     HOST,
     LAUNCH_OVERHEAD,
     SYNCHRONISATION,
     UNKNOWN,
 )
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place
 from tracelens_ext.findings.places import places_of
 from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.work.grouping import number_groups
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Mapping, Sequence
 
-    from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.launchers import Launchers
     from tracelens_ext.findings.wall_time import Claim, WallTime
+    from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.table import Roofline
     from tracelens_ext.trace import EventKind, Float64Array, Int64Array
+    from tracelens_ext.work.gpu_work import GpuWork
 
 #: What saves less of the wall time is not worth anybody's attention, percent.
 LEAST_SHARE_PERCENT: Final = 1.0

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.analysis.grouping import maxima, sums
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.findings.unfused_optimizer import in_optimizer_step
 from tracelens_ext.roofline.operation import short_type
 from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.work.grouping import maxima, sums
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens_ext.analysis.memory.events import HOST, has_memory_events
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.memory.events import HOST, has_memory_events
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.inspection import Inspection
@@ -57,7 +57,7 @@ _PARTS = {
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    from tracelens_ext.analysis.memory.tables import find_memory, memory_at_peak, memory_peaks
+    from tracelens_ext.memory.tables import find_memory, memory_at_peak, memory_peaks
 
     if not has_memory_events(inspection.work.trace):
         return None

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.hosts import host_rows, labels_of
-from tracelens_ext.analysis.grouping import number_groups
-from tracelens_ext.analysis.host_activity import innermost_during
-from tracelens_ext.analysis.iteration_table import named_iterations
-from tracelens_ext.analysis.modules import has_modules, module_of_gpu
 from tracelens_ext.findings.finding import Place
+from tracelens_ext.gaps.host_activity import innermost_during
+from tracelens_ext.gaps.hosts import host_rows, labels_of
+from tracelens_ext.iterations.table import named_iterations
 from tracelens_ext.kernel_names import simple_name
+from tracelens_ext.modules.modules import has_modules, module_of_gpu
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
+from tracelens_ext.work.grouping import number_groups
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens_ext.analysis.gaps.hosts import HostColumn
-    from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.findings.wall_time import Claim, WallTime
+    from tracelens_ext.gaps.hosts import HostColumn
     from tracelens_ext.trace import Float64Array, Int64Array, IntArray
+    from tracelens_ext.work.gpu_work import GpuWork
 
 #: How many places of a kind a finding names: more than anybody acts on at once.
 MOST_PLACES: Final = 5

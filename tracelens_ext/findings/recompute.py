@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.recompute import recomputed
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector
 from tracelens_ext.findings.wall_time import Claim
+from tracelens_ext.operations.recompute import recomputed
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:

@@ -6,26 +6,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.iteration_table import (
+from tracelens_ext.findings.finding import Evidence, Place
+from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.wall_time import Claim
+from tracelens_ext.iterations.iterations import find_iterations
+from tracelens_ext.iterations.table import (
     ODD_AT_LEAST,
     ODD_BEYOND,
     iteration_table,
     named_iterations,
     odd_among,
 )
-from tracelens_ext.analysis.iterations import find_iterations
-from tracelens_ext.findings.finding import Evidence, Place
-from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.findings.wall_time import Claim
+from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from tracelens_ext.analysis.gaps.find import Gaps
-    from tracelens_ext.analysis.iterations import Iterations
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
+    from tracelens_ext.gaps.find import Gaps
+    from tracelens_ext.iterations.iterations import Iterations
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 
 _WALL = "wall_time_ms"

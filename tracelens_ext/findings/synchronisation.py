@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.causes import SYNCHRONISATION, blocking_calls
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.places import frames_around, operations_around
+from tracelens_ext.gaps.causes import SYNCHRONISATION, blocking_calls
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:

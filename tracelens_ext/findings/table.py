@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.text import NO_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pandas as pd
 
     from tracelens_ext.findings.finding import Evidence, Finding, Findings
 
@@ -36,8 +35,6 @@ def findings_table(found: Findings) -> pd.DataFrame:
         number), `see` (the sheets and commands with the evidence), `advice`, `snippet`,
         `documentation`.
     """
-    import pandas as pd
-
     rows = [
         {
             "finding": finding.id,

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.analysis.grouping import number_groups
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import MOST_ELEMENTS, Detector
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.work.grouping import number_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

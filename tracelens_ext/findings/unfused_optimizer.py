@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.analysis.group_search import last_before
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
+from tracelens_ext.work.group_search import last_before
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding

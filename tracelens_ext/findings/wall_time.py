@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.gaps.causes import (
+from tracelens_ext.gaps.causes import (
     DEPENDENCY,
     HOST,
     LAUNCH_OVERHEAD,
     usual_launch_latency,
 )
-from tracelens_ext.analysis.gaps.classified import classify_gaps
+from tracelens_ext.gaps.classified import classify_gaps
 from tracelens_ext.intervals import covered, union
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
-    from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
+    from tracelens_ext.work.gpu_work import GpuWork
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.fleet.spread import spread
 from tracelens_ext.fleet.stragglers import COLUMNS, find_stragglers
+from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    import pandas as pd
 
     from tracelens_ext.fleet.store import ResultStore
 
@@ -127,8 +126,6 @@ def _ranks(timelines: Iterator[pd.DataFrame], stragglers: pd.DataFrame) -> pd.Da
     In synchronous training all ranks take the same time, and a fast one is busy waiting in
     collectives: the slow one is that which computes longest.
     """
-    import pandas as pd
-
     frame = pd.concat(timelines, ignore_index=True)
     wide = frame.pivot_table(
         index=["trace", "rank", "device"], columns="type", values="time ms", aggfunc="first"

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.collectives import collective_calls
-from tracelens_ext.analysis.grouping import group_durations, percent, texts
-from tracelens_ext.analysis.timeline import gpu_timeline
+from tracelens_ext.collectives.collectives import collective_calls
+from tracelens_ext.lazy import pd
+from tracelens_ext.timeline.timeline import gpu_timeline
 from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.work.grouping import group_durations, percent, texts
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.work.gpu_work import GpuWork
 
 #: The folders of parts.
 TABLES = (
@@ -76,8 +75,6 @@ def categories(work: GpuWork) -> pd.DataFrame:
         Columns `device`, `kernel_category`, `count`, `total_time_ms`, `% of GPU time` (of the
         summed durations on that device); longest first.
     """
-    import pandas as pd
-
     found = work.categories
     if found is None:
         raise ValueError("kernel categories were not asked for")
@@ -105,8 +102,6 @@ def _timeline(work: GpuWork) -> pd.DataFrame:
 
 def _keyed(frame: pd.DataFrame, work: GpuWork, name: str, rank: int) -> pd.DataFrame:
     """A table with the columns that tell traces apart, first."""
-    import pandas as pd
-
     types = dict.fromkeys(_TEXTS, "str") | _NUMBERS
     frame = frame.astype({column: kind for column, kind in types.items() if column in frame})
     if "device" not in frame:

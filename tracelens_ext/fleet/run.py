@@ -21,12 +21,11 @@ from tracelens_ext.fleet.ranks import ORDER, missing_ranks, rank_in_name
 from tracelens_ext.fleet.reduce import REDUCTIONS, reductions
 from tracelens_ext.fleet.rows import TABLES
 from tracelens_ext.fleet.store import ResultStore
+from tracelens_ext.lazy import pd
 from tracelens_ext.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    import pandas as pd
 
     from tracelens_ext.fleet.inputs import FleetInput, NotFound
     from tracelens_ext.fleet.job import Outcome
@@ -267,8 +266,6 @@ def _finish(
 
 
 def _failures(tally: _Tally, not_found: Sequence[NotFound], missing: Sequence[int]) -> pd.DataFrame:
-    import pandas as pd
-
     rows: list[tuple[object, ...]] = [
         (
             job.source.name,
@@ -291,8 +288,6 @@ def _failures(tally: _Tally, not_found: Sequence[NotFound], missing: Sequence[in
 
 def _traces(jobs: Sequence[TraceJob], tally: _Tally) -> pd.DataFrame:
     """A row a trace, whatever became of it."""
-    import pandas as pd
-
     rows = []
     for job in jobs:
         stem = job.source.stem

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.lazy import pd
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import pandas as pd
 
 TOP = 5
 
@@ -65,8 +66,6 @@ def _coded(
     parts: Iterable[pd.DataFrame], keys: list[str], value: str, *, per_device: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The distinct keys, and `ms` by `key` (the number of its row in the former) and `rank`."""
-    import pandas as pd
-
     numbers: dict[tuple[object, ...], int] = {}
     times = []
     for part in parts:

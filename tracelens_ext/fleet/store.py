@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import OutputError
 from tracelens_ext.fleet.inputs import file_system, is_url
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import pandas as pd
 
 _GENERATOR = "tracelens-ext"
 _DONE = ".done"

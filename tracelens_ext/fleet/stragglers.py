@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.lazy import pd
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import pandas as pd
 
 #: The values of the columns `_SIGNATURE`.
 Signature = tuple[object, ...]
@@ -76,8 +77,6 @@ def find_stragglers(parts: Iterable[pd.DataFrame]) -> Stragglers:
         parts: the tables `collective_calls` of some traces each, with a column `part` (a number
             for each trace).
     """
-    import pandas as pd
-
     signatures: dict[Signature, int] = {}
     steps: dict[str, int] = {}
     found = pd.concat([_coded(part, signatures, steps) for part in parts], ignore_index=True)
@@ -94,8 +93,6 @@ def _coded(
     part: pd.DataFrame, signatures: dict[Signature, int], steps: dict[str, int]
 ) -> pd.DataFrame:
     """The calls of a part that can be judged, with numbers for texts."""
-    import pandas as pd
-
     keys = part[list(_SIGNATURE)].astype(object).where(part[list(_SIGNATURE)].notna(), None)
     local = keys.groupby(list(_SIGNATURE), sort=False, dropna=False).ngroup().to_numpy()
     distinct = keys.drop_duplicates().itertuples(index=False, name=None)
@@ -170,8 +167,6 @@ def _waits(found: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
 
 def _described(frame: pd.DataFrame, signatures: Sequence[Signature]) -> pd.DataFrame:
     """The signatures in words; the columns `_SHOWN`."""
-    import pandas as pd
-
     columns = list(zip(*signatures, strict=True)) or [()] * len(_SIGNATURE)
     result = pd.DataFrame(index=frame.index)
     for name in _SHOWN[:-1]:
@@ -237,8 +232,6 @@ def _by_collective_and_rank(calls: pd.DataFrame, signatures: Sequence[Signature]
 
 def _by_rank(calls: pd.DataFrame, waits: pd.DataFrame) -> pd.DataFrame:
     """How often each rank came last, and how long it waited and was waited for."""
-    import pandas as pd
-
     last = _last(calls[calls["judged"]])
     caused = last.groupby(["rank", "device"])[["times_last", "caused"]].sum()
     frame = waits.join(caused, on=["rank", "device"])

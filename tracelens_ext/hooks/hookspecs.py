@@ -26,12 +26,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 import pluggy
 
 from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
-
-    import pandas as pd
 
     from tracelens_ext.categorize.rules import RulePack
     from tracelens_ext.readers.source import ByteSource

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from tracelens_ext.lazy import pd
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
-    import pandas as pd
 
 MOST_SERIES = 12  # colours that an eye can tell apart
 
@@ -66,8 +67,6 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
     Raises:
         ValueError: the table lacks one of the chart's columns.
     """
-    import pandas as pd
-
     frame = chart.prepared(frame)
     label_codes, labels = _coded_texts(frame, chart.label_column, chart)
     series_codes, series = np.zeros_like(label_codes), [chart.value_column]
@@ -96,8 +95,6 @@ def _coded_texts(
     frame: pd.DataFrame, name: str, chart: Chart
 ) -> tuple[npt.NDArray[np.intp], list[str]]:
     """Give a column as a number a row and the distinct texts, `(none)` where it is empty."""
-    import pandas as pd
-
     column = _only_column(frame, name, chart)
     if not isinstance(column.dtype, pd.StringDtype):
         missing = column.isna().tolist()

@@ -7,6 +7,7 @@ import csv
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.folder import write_folder
 from tracelens_ext.report.table_files import unique_file_names
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    import pandas as pd
 
 _REPLACE_SURROGATES = "tracelens_ext.replace"
 
@@ -62,8 +62,6 @@ def _replace_surrogates(error: UnicodeError) -> tuple[bytes, int]:
 
 def _has_carriage_return(frame: pd.DataFrame) -> bool:
     """Say whether any text of a table holds a carriage return."""
-    import pandas as pd
-
     if any("\r" in str(name) for name in frame.columns):
         return True
     for place in range(frame.shape[1]):

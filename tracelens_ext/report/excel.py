@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from xlsxwriter.exceptions import FileCreateError
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.charts import chart_table
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Mapping, Sequence
 
-    import pandas as pd
     from xlsxwriter.chart_bar import ChartBar
     from xlsxwriter.format import Format
     from xlsxwriter.worksheet import Worksheet

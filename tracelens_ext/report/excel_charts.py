@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_cells import checked, put, put_text
@@ -14,7 +15,6 @@ from tracelens_ext.report.units import unit_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import pandas as pd
     from xlsxwriter.chart_bar import ChartBar
     from xlsxwriter.worksheet import Worksheet
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.excel_text import EXCEL_LARGEST, cell_text, cell_value
 from tracelens_ext.report.units import Quantity, fits_a_spreadsheet, header_text, unit_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pandas as pd
 
     from tracelens_ext.report.excel_text import CellValue
 
@@ -123,8 +123,6 @@ def _plain_numbers(series: pd.Series) -> npt.NDArray[np.generic] | None:
 
 def _values(series: pd.Series) -> tuple[list[CellValue], int]:
     """Bring the values of a column to what cells can hold; also say how many texts are cut."""
-    import pandas as pd
-
     if isinstance(series.dtype, pd.CategoricalDtype):
         of_code = [*map(cell_value, series.cat.categories), None]  # the last is that of code -1
         plain = [of_code[code] for code in series.cat.codes.tolist()]

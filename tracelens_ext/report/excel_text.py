@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.units import fits_a_spreadsheet
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ def cell_value(value: object) -> CellValue:
     A whole number of more than 15 digits, a number beyond Excel's largest, and a value of any
     type that a cell does not know become a text.
     """
-    import pandas as pd
-
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bool | np.bool_):

@@ -6,6 +6,8 @@ import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -22,8 +24,6 @@ def fast_pandas() -> Iterator[None]:
 
     Both are put back afterwards. Usable as a decorator.
     """
-    import pandas as pd
-
     collecting = gc.isenabled()
     gc.disable()
     try:

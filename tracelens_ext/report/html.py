@@ -17,6 +17,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.excel_text import cell_value, cleaned
 from tracelens_ext.report.html_charts import page_figures
@@ -29,8 +30,6 @@ from tracelens_ext.report.units import Quantity, unit_of, with_units
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
-
-    import pandas as pd
 
     from tracelens_ext.report.charts import Chart
     from tracelens_ext.report.report import Answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart, chart_table
 from tracelens_ext.report.html_figures import Figure, bar_figure, timeline_figure
 from tracelens_ext.report.html_iterations import iteration_figures
@@ -13,8 +14,6 @@ from tracelens_ext.report.html_roofline import roofline_figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    import pandas as pd
 
 
 def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) -> list[Figure]:

@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html_text import (
@@ -28,8 +29,6 @@ from tracelens_ext.report.units import unit_of, with_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    import pandas as pd
 
     from tracelens_ext.report.charts import Chart
 

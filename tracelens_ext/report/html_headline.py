@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart, chart_table
 from tracelens_ext.report.colours import colour_of, is_name
 from tracelens_ext.report.html_figures import TIMELINE_PIECES, ms_per_unit
@@ -13,7 +14,6 @@ from tracelens_ext.report.html_text import duration_text, elided, percent_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import pandas as pd
 
 _NAME = 64  # characters of a name in a card
 _ALL = 1_000_000_000  # no bar is summed with others

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import MOST_SERIES
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.html_figures import TIMELINE_PIECES, Figure, axis_of
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
-    import pandas as pd
 
     Float64Array = npt.NDArray[np.float64]
     IntArray = npt.NDArray[np.int64]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import GREY, ONE_COLOUR
 from tracelens_ext.report.html_figures import Figure
 from tracelens_ext.report.html_text import (
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    import pandas as pd
 
 _HOST = -1
 _MOST_FIGURES = 4

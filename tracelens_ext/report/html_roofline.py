@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.html_figures import Figure
 from tracelens_ext.report.html_text import (
@@ -23,7 +24,6 @@ from tracelens_ext.report.html_text import (
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pandas as pd
 
 _MOST_POINTS = 400
 _IN_SUMMARY = 3

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cell_value, cleaned
 from tracelens_ext.report.units import Quantity, header_text, unit_of
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
-    import pandas as pd
 
     from tracelens_ext.report.units import Unit
 
@@ -205,8 +205,6 @@ def _is_numeric(series: pd.Series) -> bool:
 
 def _texts(series: pd.Series) -> list[str]:
     """Give the values of a column that is not of numbers as texts, empty ones where none is."""
-    import pandas as pd
-
     if isinstance(series.dtype, pd.StringDtype):
         return series.fillna("").tolist()
     plain = (cell_value(value) for value in series.tolist())

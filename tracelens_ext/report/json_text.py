@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.plain_tables import (
     encodable,
     plain_column,
@@ -24,8 +25,6 @@ from tracelens_ext.report.terminal import UNSAFE
 if TYPE_CHECKING:
     import re
     from collections.abc import Iterator
-
-    import pandas as pd
 
     from tracelens_ext.report.report import Report
 

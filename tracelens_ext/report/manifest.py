@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MANIFEST = ".tracelens-ext-manifest.json"
 GENERATOR = "tracelens-ext"
 #: The version of the tables, which a manifest and a workbook say under this name. It grows when a
-#: column that is read back (`sheets.finished`) gets another meaning.
+#: column that is read back (`compare.finished`) gets another meaning.
 TABLES_VERSION, TABLES_VERSION_KEY = 1, "tables_version"
 #: How a text file of ours begins.
 _MARK = re.compile(

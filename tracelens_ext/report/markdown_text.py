@@ -12,6 +12,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.json_text import GENERATOR
 from tracelens_ext.report.plain_tables import Plain, encodable, plain_column, plain_headers
 from tracelens_ext.report.plain_tables import plain_value as plain
@@ -20,8 +21,6 @@ from tracelens_ext.report.units import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import pandas as pd
 
     from tracelens_ext.report.report import Report
 
@@ -124,8 +123,6 @@ def _text_cell(value: Plain) -> str:
 
 
 def _is_numeric(series: pd.Series) -> bool:
-    import pandas as pd
-
     kinds = pd.api.types
     return kinds.is_numeric_dtype(series.dtype) and not kinds.is_bool_dtype(series.dtype)
 

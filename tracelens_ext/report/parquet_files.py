@@ -9,6 +9,7 @@ import importlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.folder import write_folder
 from tracelens_ext.report.json_text import GENERATOR
 from tracelens_ext.report.plain_tables import plain_column, plain_headers
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
     from pathlib import Path
-
-    import pandas as pd
 
 
 def write_parquets(

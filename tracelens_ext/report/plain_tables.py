@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.units import header_text
 from tracelens_ext.text import encodable as encodable
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Plain = bool | int | float | str | None
 
@@ -51,8 +48,6 @@ def plain_column(series: pd.Series) -> list[Plain]:
 
 def plain_value(value: object) -> Plain:
     """One value, such as that of a fact; as `plain_column`."""
-    import pandas as pd
-
     return plain_column(pd.Series([value], dtype=object))[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format, require_format
@@ -12,8 +13,6 @@ from tracelens_ext.report.formats import Format, require_format
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-
-    import pandas as pd
 
     from tracelens_ext.report.charts import Chart
     from tracelens_ext.report.formats import Places

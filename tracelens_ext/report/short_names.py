@@ -6,11 +6,11 @@ from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 from tracelens_ext.kernel_names import short_name
+from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import pandas as pd
 
 LABEL_WIDTH = 60  # characters of a kernel's short name in a table
 _WORD_BEFORE = 12  # characters before a difference that help to read it

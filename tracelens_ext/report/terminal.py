@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.short_names import cut_middle, told_apart
 from tracelens_ext.report.units import header_text, unit_of
 from tracelens_ext.text import NO_NAME
@@ -18,7 +19,6 @@ from tracelens_ext.text import NO_NAME
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pandas as pd
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.measure import Measurement
     from rich.table import Table
@@ -178,7 +178,6 @@ def _plain(text: str, *, ascii_only: bool) -> str:
 
 def _column(series: pd.Series) -> _Column:
     """Turn a column into texts."""
-    import pandas as pd
     from rich.cells import cell_len
 
     header = header_text(series.name)

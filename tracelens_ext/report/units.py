@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import pandas as pd
 
 _SHOWN_WHOLE = 10**15  # a spreadsheet shows 15 digits of a number and zeros after them
 _MOST_DECIMALS = 9

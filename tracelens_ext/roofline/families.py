@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.analysis.launchers import ARGUMENTS
 from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
+from tracelens_ext.operations.launchers import ARGUMENTS
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens_ext.roofline.table import Roofline
     from tracelens_ext.trace import Float64Array
 
@@ -52,8 +51,6 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
     Raises:
         UsageError: there is no such family.
     """
-    import pandas as pd
-
     found = [
         (i, r, r.cost) for i, r in enumerate(roofline.rows) if r.cost and r.cost.family == family
     ]

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.analysis.grouping import inverse, number_groups, sums
-from tracelens_ext.analysis.launchers import ARGUMENTS
-from tracelens_ext.analysis.op_arguments import as_tuples
-from tracelens_ext.analysis.serving.steps import find_steps
+from tracelens_ext.operations.arguments import as_tuples
+from tracelens_ext.operations.launchers import ARGUMENTS
 from tracelens_ext.roofline.operation import Operation
 from tracelens_ext.roofline.serving import takes_lengths
+from tracelens_ext.serving.steps import find_steps
 from tracelens_ext.trace import NONE
+from tracelens_ext.work.grouping import inverse, number_groups, sums
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.launchers import Launchers
-    from tracelens_ext.analysis.serving.annotations import Batch
+    from tracelens_ext.operations.launchers import Launchers
+    from tracelens_ext.serving.annotations import Batch
     from tracelens_ext.trace import Int64Array, IntArray
+    from tracelens_ext.work.gpu_work import GpuWork
 
 #: Copies that cross the link between host and device.
 _HOST_COPY: Final = re.compile(r"memcpy.*(HtoD|DtoH|HtoH|Host)", re.IGNORECASE)

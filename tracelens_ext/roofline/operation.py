@@ -11,7 +11,7 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tracelens_ext.analysis.serving.annotations import Batch
+    from tracelens_ext.serving.annotations import Batch
 
 from tracelens_ext.readers.xplane.shapes import TYPE_BITS
 

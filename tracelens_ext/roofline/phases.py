@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from tracelens_ext.analysis.launchers import Launchers
-    from tracelens_ext.analysis.serving.steps import Steps
+    from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.table import Roofline
+    from tracelens_ext.serving.steps import Steps
 
 
 def with_roofline(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tracelens_ext.roofline.operation import Cost, NoModelError, Operation, Tensor, short_type
 
 if TYPE_CHECKING:
-    from tracelens_ext.analysis.serving.annotations import Batch
+    from tracelens_ext.serving.annotations import Batch
 
 _FAMILY: Final = "InferenceAttention_fwd"
 #: Where the query is among the arguments; keys and values follow. Other operations begin with it.

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Iterable, Sequence
 
-    import pandas as pd
-
-    from tracelens_ext.analysis.gpu_work import GpuWork
     from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.roofline.table import Roofline, RooflineRow
     from tracelens_ext.trace import Float64Array, Trace
+    from tracelens_ext.work.gpu_work import GpuWork
 
 #: What tables call the family of operations without a performance model.
 NO_FAMILY = "(no model)"
@@ -72,8 +71,6 @@ def family_summary(roofline: Roofline) -> pd.DataFrame:
         `% of roofline`, `time_lost_ms`; sums over the rows, and ratios of sums. What is not known
         is empty.
     """
-    import pandas as pd
-
     families: dict[str, list[RooflineRow]] = {}
     for row in roofline.rows:
         families.setdefault(row.cost.family if row.cost else NO_FAMILY, []).append(row)
@@ -132,9 +129,7 @@ def utilisation(
         Columns `iteration`, `wall_time_ms`, `tflop` (of the model), `tflops_per_s`, and `mfu_%`,
         empty where the peaks are not known.
     """
-    import pandas as pd
-
-    from tracelens_ext.analysis.iteration_table import named_iterations
+    from tracelens_ext.iterations.table import named_iterations
 
     groups = roofline.groups
     group = groups.of_gpu[groups.first_gpu]

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.analysis.launchers import ARGUMENTS
 from tracelens_ext.hooks import PluginRegistry, default_registry
 from tracelens_ext.hooks.guard import call_within, one_line, time_limit
+from tracelens_ext.lazy import pd
+from tracelens_ext.operations.launchers import ARGUMENTS
 from tracelens_ext.roofline.groups import OperationGroups, group_operations
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import Cost, NoModelError, Operation
@@ -29,13 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
-    import pandas as pd
 
-    from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.launchers import Launchers
     from tracelens_ext.hooks import Offered
+    from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.models import Model
     from tracelens_ext.roofline.peaks import DevicePeaks
+    from tracelens_ext.work.gpu_work import GpuWork
 
     Modelled = tuple[Cost | None, str]
 
@@ -266,8 +266,6 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
         `roofline_time_ms` and `time_lost_ms` sums over `count` calls; empty without a model.
         `attrs["roofs"]` has the peaks that a chart of it needs.
     """
-    import pandas as pd
-
     rows = roofline.rows
     costs = [row.cost for row in rows]
     texts = ["family", "engine", "data_type"]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.short_names import with_short_names
 from tracelens_ext.sheets.sheet import CATEGORIES, GPU_EVENTS, Condition, Sheet
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.sheets.options import ReportOptions
 

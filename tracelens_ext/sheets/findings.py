@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracelens_ext.findings.table import NOTHING, summary_sentence
+from tracelens_ext.lazy import pd
 from tracelens_ext.sheets.sheet import Sheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    import pandas as pd
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.sheets.options import ReportOptions

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pandas as pd
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
 
@@ -22,8 +21,6 @@ _CATEGORY_SHARE = re.compile(r"(?P<category>.+) \(% of kernel time\)")
 
 def _sites(table: pd.DataFrame) -> pd.DataFrame:
     """The busy time of each launch site, divided as the durations of its kernels are."""
-    import pandas as pd
-
     columns = ["launch", "path", "launches", "kernels_per_launch"]
     site = [
         f"{launches:,} \u00d7 {kernels:,} kernels: {path or launch}"

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import pandas as pd
-
-    from tracelens_ext.analysis.iteration_table import IterationTable
     from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.iterations.table import IterationTable
     from tracelens_ext.sheets.options import ReportOptions
 
 
 def _found(analyzer: TreePerfAnalyzer, options: ReportOptions) -> IterationTable:
-    from tracelens_ext.analysis.iteration_table import iteration_table
+    from tracelens_ext.iterations.table import iteration_table
 
     return iteration_table(analyzer.work, options.annotation)
 

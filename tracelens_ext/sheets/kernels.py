@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens_ext.analysis.kernels import reference_kernel_summary
-from tracelens_ext.analysis.short_kernels import short_kernel_histogram, short_kernels_summary
-from tracelens_ext.analysis.timeline import total_time_ns
+from tracelens_ext.kernels.kernels import reference_kernel_summary
+from tracelens_ext.kernels.short_kernels import short_kernel_histogram, short_kernels_summary
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.short_names import with_short_names
 from tracelens_ext.sheets.sheet import Sheet
+from tracelens_ext.timeline.timeline import total_time_ns
 from tracelens_ext.tree import UNLINKED
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.sheets.options import ReportOptions
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens_ext.analysis.memory.events import has_memory_events
+from tracelens_ext.lazy import pd
+from tracelens_ext.memory.events import has_memory_events
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.sheets.sheet import Condition, Sheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    import pandas as pd
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.sheets.options import ReportOptions
@@ -24,7 +23,7 @@ _HAS_MEMORY = Condition(
 
 def _at_peak(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame:
     """The table, and what the page draws beside it."""
-    from tracelens_ext.analysis.memory.tables import iteration_marks, levels_over_time
+    from tracelens_ext.memory.tables import iteration_marks, levels_over_time
 
     memory = analyzer.memory(options.annotation)
     frame = analyzer.get_df_memory_at_peak(options.annotation)
@@ -37,7 +36,7 @@ def _notes(
 ) -> Iterable[str]:
     if "memory_peaks" not in tables:
         return ()
-    from tracelens_ext.analysis.memory.tables import memory_notes
+    from tracelens_ext.memory.tables import memory_notes
 
     return memory_notes(analyzer.memory(options.annotation))
 

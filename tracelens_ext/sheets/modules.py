@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelens_ext.analysis.modules import has_modules
+from tracelens_ext.modules.modules import has_modules
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
 

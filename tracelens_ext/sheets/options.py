@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, get_type_hints
 
-from tracelens_ext.analysis.patterns import user_pattern
 from tracelens_ext.errors import UsageError
+from tracelens_ext.work.patterns import user_pattern
 
 _LIMITS = ("least", "most")
 _Function = TypeVar("_Function", bound=Callable[..., Any])

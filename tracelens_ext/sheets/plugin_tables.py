@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from tracelens_ext.hooks import PluginAnswerError, PluginRegistry, default_registry
-
-if TYPE_CHECKING:
-    import pandas as pd
+from tracelens_ext.lazy import pd
 
 
 def plugin_tables(
@@ -21,8 +18,6 @@ def plugin_tables(
         taken: names of sheets the report already has (case does not matter to Excel).
         registry: the plugins to ask instead of the installed ones.
     """
-    import pandas as pd
-
     registry = registry or default_registry()
     sheets: dict[str, pd.DataFrame] = {}
     names = {name.lower() for name in taken}

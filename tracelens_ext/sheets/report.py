@@ -7,22 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tracelens_ext.analysis import overview
 from tracelens_ext.hooks import PluginAnswerError, default_registry
 from tracelens_ext.hooks.guard import call_within, time_limit
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.report import Answer, Report, check_places, write_report
 from tracelens_ext.sheets.options import ReportOptions, takes_report_options
 from tracelens_ext.sheets.plugin_tables import plugin_tables
 from tracelens_ext.sheets.sheet import offered_sheets
+from tracelens_ext.timeline import overview
 from tracelens_ext.tracelens_calls import knows_tracelens
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    import pandas as pd
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.categorize import CategorizerLike
@@ -120,8 +119,6 @@ def _made(
     analyzer: TreePerfAnalyzer, options: ReportOptions, sheet: Sheet
 ) -> tuple[pd.DataFrame, list[Chart]] | None:
     """The table of a sheet and what can be drawn of it; None if the report has no such sheet."""
-    import pandas as pd
-
     if sheet.why_absent(analyzer, options):
         return None
     table = sheet.table(analyzer, options)

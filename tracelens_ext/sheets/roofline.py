@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.roofline.families import FAMILIES
 from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    import pandas as pd
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.sheets.options import ReportOptions

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    import pandas as pd
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.sheets.options import ReportOptions
@@ -19,13 +18,13 @@ _CATEGORY_TIME: Final = "_time_ms"
 
 
 def _has_steps(analyzer: TreePerfAnalyzer, _: ReportOptions) -> bool:
-    from tracelens_ext.analysis.serving.steps import find_steps
+    from tracelens_ext.serving.steps import find_steps
 
     return len(find_steps(analyzer.tree)) > 0
 
 
 def _has_layers(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
-    from tracelens_ext.analysis.serving.layers import find_layers
+    from tracelens_ext.serving.layers import find_layers
 
     return _has_steps(analyzer, options) and bool(
         find_layers(analyzer.work, analyzer.serving_steps())
@@ -38,7 +37,7 @@ _LAYERS = Condition("a block of kernels repeats within a step", _has_layers)
 
 def phase_notes(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> Iterable[str]:
     """What the reader of the phases should know, a sentence each."""
-    from tracelens_ext.analysis.serving.layers import layer_notes
+    from tracelens_ext.serving.layers import layer_notes
 
     steps = analyzer.serving_steps(phases)
     if not len(steps):

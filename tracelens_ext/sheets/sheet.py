@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.units import unit_of
 from tracelens_ext.sheets.options import ReportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    import pandas as pd
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.report.charts import Chart

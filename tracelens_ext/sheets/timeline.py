@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.sheets.sheet import Sheet
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def _with_device(table: pd.DataFrame) -> pd.DataFrame:

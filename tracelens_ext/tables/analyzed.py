@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import os
 
-    from tracelens_ext.analysis.capture.replays import GraphReplays
-    from tracelens_ext.analysis.gpu_work import GpuWork
-    from tracelens_ext.analysis.launchers import Launchers
-    from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.graphs.replays import GraphReplays
+    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.table import Roofline
     from tracelens_ext.trace import Trace
     from tracelens_ext.tree import CallTree
+    from tracelens_ext.work.gpu_work import GpuWork
 
 
 class Analyzed:
@@ -51,6 +51,6 @@ class Analyzed:
 
     @cached_property
     def _launchers(self) -> Launchers:
-        from tracelens_ext.analysis.launchers import find_launchers
+        from tracelens_ext.operations.launchers import find_launchers
 
         return find_launchers(self.work)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.tables.analyzed import Analyzed
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from tracelens_ext.analysis.kernel_statistics import KernelSort
-    from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.kernels.statistics import KernelSort
 
 
 class KernelTables(Analyzed):
@@ -23,7 +22,7 @@ class KernelTables(Analyzed):
         Raises:
             UsageError: the analyzer was made without categories.
         """
-        from tracelens_ext.analysis.kernels import gpu_time_by_category
+        from tracelens_ext.kernels.kernels import gpu_time_by_category
 
         self._require_categories()
         return gpu_time_by_category(self.work)
@@ -34,8 +33,8 @@ class KernelTables(Analyzed):
         Args:
             detail: also `op category`, `streams` and `% of total time`.
         """
-        from tracelens_ext.analysis.kernels import kernel_detail, kernel_summary
-        from tracelens_ext.analysis.timeline import total_time_ns
+        from tracelens_ext.kernels.kernels import kernel_detail, kernel_summary
+        from tracelens_ext.timeline.timeline import total_time_ns
 
         if detail:
             return kernel_detail(self.work, total_time_ns(self.work))
@@ -47,7 +46,7 @@ class KernelTables(Analyzed):
         Raises:
             UsageError: the analyzer was made without categories.
         """
-        from tracelens_ext.analysis.kernels import kernel_category_summary
+        from tracelens_ext.kernels.kernels import kernel_category_summary
 
         self._require_categories()
         return kernel_category_summary(self.work)
@@ -66,18 +65,18 @@ class KernelTables(Analyzed):
         cpu_op_detail: bool = False,
         nn_module_detail: bool = False,
     ) -> pd.DataFrame:
-        """A row a GPU event, in order of start; see `analysis.kernels.kernels`.
+        """A row a GPU event, in order of start; see `kernels.kernels.kernels`.
 
         Args:
             launcher_detail: also which launch started it, when, and the CPU op around it.
             cpu_op_detail: also the arguments of the CPU op around the launch, and the share that
-                the event has in its GPU time; see `analysis.kernels.cpu_op_detail`.
+                the event has in its GPU time; see `kernels.kernels.cpu_op_detail`.
             nn_module_detail: also the `nn.Module`s around the launch.
 
         Raises:
             UsageError: `nn_module_detail` without `add_python_func=True`.
         """
-        from tracelens_ext.analysis import kernels
+        from tracelens_ext.kernels import kernels
 
         if nn_module_detail and not self.tree.add_python_func:
             raise UsageError("nn_module_detail needs TreePerfAnalyzer(…, add_python_func=True)")
@@ -94,19 +93,19 @@ class KernelTables(Analyzed):
     ) -> pd.DataFrame:
         """How often and how long kernels ran, by simplified name.
 
-        See `analysis.kernel_statistics.kernel_statistics` for arguments and columns.
+        See `kernels.statistics.kernel_statistics` for arguments and columns.
         """
-        from tracelens_ext.analysis.kernel_statistics import kernel_statistics
+        from tracelens_ext.kernels.statistics import kernel_statistics
 
         return kernel_statistics(self.work, sort=sort, selection=selection)
 
     def get_df_kernel_sources(self, *, selection: Selection | None = None) -> pd.DataFrame:
-        """Kernels by source line and layer; see `analysis.kernel_sources.kernel_sources`.
+        """Kernels by source line and layer; see `kernels.sources.kernel_sources`.
 
         Raises:
             UsageError: the analyzer was made without `add_python_func=True`.
         """
-        from tracelens_ext.analysis.kernel_sources import kernel_sources
+        from tracelens_ext.kernels.sources import kernel_sources
 
         if not self.tree.add_python_func:
             raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
@@ -114,6 +113,6 @@ class KernelTables(Analyzed):
 
     def get_df_unlinked_kernels(self) -> pd.DataFrame:
         """GPU events without a launch in the trace, as the sheet `unlinked_kernels`."""
-        from tracelens_ext.analysis.unlinked import unlinked_kernels
+        from tracelens_ext.kernels.unlinked import unlinked_kernels
 
         return unlinked_kernels(self.work)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.tables.analyzed import Analyzed
 
 if TYPE_CHECKING:
     import os
 
-    import pandas as pd
-
-    from tracelens_ext.analysis.selection import Selection
     from tracelens_ext.findings.finding import Findings
+    from tracelens_ext.iterations.selection import Selection
 
 
 class PotentialTables(Analyzed):

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.tables.analyzed import Analyzed
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    import pandas as pd
-
-    from tracelens_ext.analysis.serving.steps import Steps
+    from tracelens_ext.serving.steps import Steps
 
 
 class ServingTables(Analyzed):
@@ -22,13 +21,13 @@ class ServingTables(Analyzed):
     # Serving. `phases` are phases of your own, each `NAME=REGEX`, as `--phase` takes them.
 
     def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
-        """The steps of a serving engine; see `analysis.serving.inferred.serving_steps`.
+        """The steps of a serving engine; see `serving.inferred.serving_steps`.
 
         Raises:
             UsageError: one of `phases` has another form.
         """
-        from tracelens_ext.analysis.serving.inferred import serving_steps
-        from tracelens_ext.analysis.serving.steps import own_phases
+        from tracelens_ext.serving.inferred import serving_steps
+        from tracelens_ext.serving.steps import own_phases
 
         return serving_steps(self.tree, own_phases(phases))
 
@@ -38,8 +37,8 @@ class ServingTables(Analyzed):
         device_peaks: str | os.PathLike[str] | None = None,
     ) -> pd.DataFrame:
         """Prefill, decode …: tokens, GPU time and idle time, as the sheet `phases`."""
-        from tracelens_ext.analysis.serving.phases import phase_table
         from tracelens_ext.roofline.phases import with_roofline
+        from tracelens_ext.serving.phases import phase_table
 
         steps = self.serving_steps(phases)
         frame = phase_table(self.work, steps)
@@ -47,25 +46,25 @@ class ServingTables(Analyzed):
 
     def get_df_phase_steps(self, phases: Sequence[str] = ()) -> pd.DataFrame:
         """A row a step, the slowest first, as the sheet `phase_steps`."""
-        from tracelens_ext.analysis.serving.phases import step_table
+        from tracelens_ext.serving.phases import step_table
 
         return step_table(self.work, self.serving_steps(phases))
 
     def get_df_layers(self, phases: Sequence[str] = ()) -> pd.DataFrame:
         """A row a layer of each phase, as the sheet `layers`."""
-        from tracelens_ext.analysis.serving.layers import layer_table
+        from tracelens_ext.serving.layers import layer_table
 
         return layer_table(self.work, self.serving_steps(phases))
 
     def get_df_layer_kernels(self, phases: Sequence[str] = ()) -> pd.DataFrame:
         """The kernels of one layer, as the sheet `layer_kernels`."""
-        from tracelens_ext.analysis.serving.layers import layer_kernel_table
+        from tracelens_ext.serving.layers import layer_kernel_table
 
         return layer_kernel_table(self.work, self.serving_steps(phases))
 
     def get_df_graph_launches(self) -> pd.DataFrame:
         """A row a site that launches a graph, as the sheet `graph_launches`."""
-        from tracelens_ext.analysis.graphs import graph_launches
+        from tracelens_ext.graphs.graph_launches import graph_launches
 
         return graph_launches(self.work)
 
@@ -74,7 +73,7 @@ class ServingTables(Analyzed):
 
         No rows without a `capture`, and where no captured graph fits.
         """
-        from tracelens_ext.analysis.graph_operations import graph_operations
+        from tracelens_ext.graphs.graph_operations import graph_operations
 
         return graph_operations(self.work)
 
@@ -84,7 +83,7 @@ class ServingTables(Analyzed):
         Raises:
             UsageError: there is no graph launch, or no capture.
         """
-        from tracelens_ext.analysis.graph_captures import graph_captures
+        from tracelens_ext.graphs.graph_captures import graph_captures
 
         if self.graph_replays is None:
             raise UsageError(

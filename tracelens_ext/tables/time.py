@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.tables.analyzed import Analyzed
 
 if TYPE_CHECKING:
     import re
 
-    import pandas as pd
-
-    from tracelens_ext.analysis.gaps.find import Scope
-    from tracelens_ext.analysis.gaps.tables import GapSort
-    from tracelens_ext.analysis.selection import Selection
+    from tracelens_ext.gaps.find import Scope
+    from tracelens_ext.gaps.tables import GapSort
+    from tracelens_ext.iterations.selection import Selection
 
 
 class TimeTables(Analyzed):
@@ -26,7 +25,7 @@ class TimeTables(Analyzed):
         Args:
             micro_idle_thresh_us: splits idle time into holes up to this many µs and longer ones.
         """
-        from tracelens_ext.analysis.timeline import gpu_timeline
+        from tracelens_ext.timeline.timeline import gpu_timeline
 
         return gpu_timeline(self.work, micro_idle_thresh_us)
 
@@ -37,7 +36,7 @@ class TimeTables(Analyzed):
             annotation: a regular expression for the annotations that are iterations,
                 `ProfilerStep#N` by default.
         """
-        from tracelens_ext.analysis.iteration_table import iteration_table
+        from tracelens_ext.iterations.table import iteration_table
 
         return iteration_table(self.work, annotation).frame.copy()
 
@@ -45,7 +44,7 @@ class TimeTables(Analyzed):
         self, annotation: str | re.Pattern[str] | None = None
     ) -> pd.DataFrame:
         """Mean and spread over whole iterations, as the sheet `iteration_statistics`."""
-        from tracelens_ext.analysis.iteration_table import iteration_table
+        from tracelens_ext.iterations.table import iteration_table
 
         return iteration_table(self.work, annotation).statistics.copy()
 
@@ -68,8 +67,8 @@ class TimeTables(Analyzed):
         Raises:
             UsageError: there is no such scope, `longest` is negative, or nothing is selected.
         """
-        from tracelens_ext.analysis.gaps.classified import classify_gaps
-        from tracelens_ext.analysis.gaps.tables import gap_list
+        from tracelens_ext.gaps.classified import classify_gaps
+        from tracelens_ext.gaps.tables import gap_list
 
         if longest is not None and longest < 0:
             raise UsageError(f"longest is how many gaps to list, 0 or more, and not {longest}")
@@ -77,8 +76,8 @@ class TimeTables(Analyzed):
 
     def get_df_gap_summary(self, *, selection: Selection | None = None) -> pd.DataFrame:
         """Why the GPU was idle, as the sheet `gap_summary`."""
-        from tracelens_ext.analysis.gaps.classified import classify_gaps
-        from tracelens_ext.analysis.gaps.tables import gap_summary
+        from tracelens_ext.gaps.classified import classify_gaps
+        from tracelens_ext.gaps.tables import gap_summary
 
         return gap_summary(
             [classify_gaps(self.work, scope, selection) for scope in ("device", "stream")]
@@ -92,15 +91,15 @@ class TimeTables(Analyzed):
         Raises:
             UsageError: there is no such scope, or nothing is selected.
         """
-        from tracelens_ext.analysis.gaps.classified import classify_gaps
-        from tracelens_ext.analysis.gaps.hosts import gap_hosts
+        from tracelens_ext.gaps.classified import classify_gaps
+        from tracelens_ext.gaps.hosts import gap_hosts
 
         return gap_hosts(classify_gaps(self.work, scope, selection))
 
     def get_df_gap_streams(self, *, selection: Selection | None = None) -> pd.DataFrame:
         """Gaps by stream, most gaps first, as the sheet `gap_streams`."""
-        from tracelens_ext.analysis.gaps.classified import classify_gaps
-        from tracelens_ext.analysis.gaps.tables import gap_streams
+        from tracelens_ext.gaps.classified import classify_gaps
+        from tracelens_ext.gaps.tables import gap_streams
 
         return gap_streams(classify_gaps(self.work, "stream", selection))
 
@@ -108,7 +107,7 @@ class TimeTables(Analyzed):
         self, sort: GapSort = "avg", *, selection: Selection | None = None
     ) -> pd.DataFrame:
         """Gaps by the kernels around them, as the sheet `gap_pairs`; `sort` by size."""
-        from tracelens_ext.analysis.gaps.classified import classify_gaps
-        from tracelens_ext.analysis.gaps.tables import gap_pairs
+        from tracelens_ext.gaps.classified import classify_gaps
+        from tracelens_ext.gaps.tables import gap_pairs
 
         return gap_pairs(classify_gaps(self.work, "stream", selection), sort=sort)

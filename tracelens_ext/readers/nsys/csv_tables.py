@@ -22,14 +22,13 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.lazy import pd
 from tracelens_ext.readers.csv_rows import UnfinishedRow, encoding_of, rows_of
 from tracelens_ext.readers.nsys.csv_numbers import Cell, UnknownUnitError, nanoseconds, sizes, whole
 from tracelens_ext.readers.source import ByteSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import pandas as pd
 
     Row = Sequence[Cell]
     Rows = Iterable[tuple[int, Row]]

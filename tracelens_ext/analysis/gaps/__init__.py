@@ -1,1 +1,0 @@
-"""Gaps: when the GPU was idle, and why."""

@@ -1,1 +1,0 @@
-"""Serving engines: their steps, phases and layers."""

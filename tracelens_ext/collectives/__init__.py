@@ -1,0 +1,1 @@
+"""Communication: collectives by group and size."""

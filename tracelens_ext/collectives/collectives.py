@@ -1,0 +1,245 @@
+"""Collectives of one rank: what was sent, how long it took, and at what bandwidth.
+
+Sizes come from the metadata that PyTorch records with a collective, on the kernel or on the
+`record_param_comms` op around its launch. Bandwidths follow `doc/PERFORMANCE.md` of NVIDIA's
+nccl-tests: algorithm bandwidth is the size S of the whole array divided by the time, and bus
+bandwidth is that times a factor of the number of ranks n: 2(n-1)/n for an all-reduce, (n-1)/n for
+all-gather, reduce-scatter and all-to-all (and, as its `gather.cu` and `scatter.cu` have it, for
+those), 1 for broadcast, reduce and a send or receive. A kernel also runs while it waits for the
+other ranks, so on one rank the shortest run tells most about the network.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.iterations.iterations import find_iterations
+from tracelens_ext.kernel_names import simple_name
+from tracelens_ext.lazy import pd
+from tracelens_ext.nesting import ROOT, nearest_above
+from tracelens_ext.operations.arguments import argument_values
+from tracelens_ext.text import encodable
+from tracelens_ext.trace import NONE, NS_PER_US, EventKind
+from tracelens_ext.work.grouping import percent, texts
+from tracelens_ext.work.memoize import once_for_each
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tracelens_ext.trace import Float64Array, Int64Array, IntArray
+    from tracelens_ext.work.gpu_work import GpuWork
+
+#: Columns that tell collectives apart, by their names in the trace.
+_TEXTS = ("Collective name", "Process Group Name", "Process Group Description", "dtype")
+_NUMBERS = ("Group size", "In msg nelems", "Out msg nelems")
+KEYS = (
+    "Collective name",
+    "Process Group Name",
+    "Process Group Description",
+    "Group size",
+    "dtype",
+    "In msg nelems",
+    "Out msg nelems",
+    "kernel_name",
+)
+
+#: Bytes an element, by PyTorch's names of scalar types.
+_ELEMENT_BYTES = {
+    **dict.fromkeys(("Bool", "Byte", "Char", "QInt8", "QUInt8"), 1),
+    **dict.fromkeys(("Short", "UInt16", "Half", "BFloat16"), 2),
+    **dict.fromkeys(("Int", "UInt32", "Float", "ComplexHalf"), 4),
+    **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
+}
+_EIGHT_BIT_FLOAT = "Float8_"
+
+#: No number of ranks, elements or bytes is as large; a trace may say anything.
+_MOST = 2.0**62
+
+#: What a collective's name contains → its factor, in order: `reduce` is within `allreduce`.
+_FAMILIES = (
+    (re.compile("all_?reduce"), "all-reduce"),
+    (re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"), "partial"),
+    (re.compile("broadcast|reduce|send|recv"), "whole"),
+)
+#: PyTorch names its annotation around a collective after backend and collective.
+_ANNOTATION_PREFIX = "nccl:"
+
+
+def collectives(work: GpuWork) -> pd.DataFrame:
+    """Communication kernels by collective, process group, size and type.
+
+    Returns:
+        Columns as the sheet `coll_analysis`. What the metadata does not tell is empty or missing.
+        Longest total first; no rows without communication.
+    """
+    table = communication_of(work)
+    grouped = table.groupby(list(KEYS), sort=False, dropna=False)["time"]
+    frame = grouped.agg(["count", "sum", "mean", "std", "min", "max"]).reset_index()
+    frame = frame.sort_values("sum", ascending=False, kind="stable", ignore_index=True)
+    return _with_bandwidth(frame)
+
+
+def collective_calls(work: GpuWork) -> pd.DataFrame:
+    """A row a communication kernel, in order of start.
+
+    Returns:
+        Columns `device`, `collective` (its name, else the simplified name of the kernel), the
+        `KEYS` of `collectives`, `Process Group Ranks` (as the trace spells them; empty where it
+        does not), `iteration` (the N of the `ProfilerStep#N` that launched it as text, else
+        empty), `sequence` (1 for the first call of this collective, group and type in its
+        iteration on its device, 2 for the next), `start_us` (since the trace's first event),
+        `duration_us`.
+    """
+    chosen = np.flatnonzero(work.is_communication)
+    chosen = chosen[np.argsort(work.start[chosen], kind="stable")]
+    table = communication_of(work).drop(columns="time").loc[chosen].reset_index(drop=True)
+    table.insert(0, "device", work.trace.device[chosen])
+    table["Process Group Ranks"] = _text(work, "Process Group Ranks", _described_by(work, chosen))
+    steps = find_iterations(work.tree)
+    numbers = np.array([*map(str, steps.number), ""], dtype=object)  # the last is that of NONE
+    table["iteration"] = numbers[steps.of_gpu[chosen]]
+    name = table["Collective name"]
+    simple = [simple_name(kernel) for kernel in table["kernel_name"]]
+    table.insert(1, "collective", name.where(name != "", simple))
+    same = ["device", "collective", *_TEXTS[1:], "Group size", "Process Group Ranks", "iteration"]
+    table["sequence"] = table.groupby(same, sort=False, dropna=False).cumcount() + 1
+    table["start_us"] = work.start[chosen] / NS_PER_US
+    table["duration_us"] = work.duration[chosen] / NS_PER_US
+    return table
+
+
+@once_for_each
+def communication_of(work: GpuWork) -> pd.DataFrame:
+    """The `KEYS` of each communication kernel, and its `time` in µs, by the GPU event's index."""
+    chosen = np.flatnonzero(work.is_communication)
+    described = _described_by(work, chosen)
+    keys: dict[str, object] = {name: _text(work, name, described) for name in _TEXTS}
+    keys |= {name: _number(work, name, described) for name in _NUMBERS}
+    named = np.array(keys["Collective name"], dtype=object)
+    keys["Collective name"] = np.where(named == "", _annotated(work, chosen), named)
+    keys["kernel_name"] = texts(work.name[chosen], work.trace.names)
+    table = pd.DataFrame({name: keys[name] for name in KEYS}, index=chosen)
+    table["time"] = work.duration[chosen] / NS_PER_US
+    return table
+
+
+def _with_bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with sizes and bandwidths; its columns named and ordered as documented."""
+    dtype = frame["dtype"].tolist()
+    element = np.array([_element_bytes(name) for name in dtype], dtype=np.float64)
+    sent, received = (frame[f"{side} msg nelems"].to_numpy() * element for side in ("In", "Out"))
+    size = np.fmax(sent, received)  # the whole array, whichever side has all of it
+    names, ranks = frame["Collective name"].tolist(), frame["Group size"].to_numpy()
+    factor = np.array([_bus_factor(*pair) for pair in zip(names, ranks.tolist(), strict=True)])
+    mean, shortest = frame["mean"].to_numpy(), frame["min"].to_numpy()
+    total = frame["sum"].to_numpy()
+    result = frame[list(KEYS)].copy()
+    for name in _NUMBERS:
+        result[name] = _whole(frame[name].to_numpy())
+    result["In msg bytes"], result["Out msg bytes"] = _whole(sent), _whole(received)
+    result["count"] = frame["count"]
+    result["total_time_ms"] = total / 1e3
+    for statistic in ("mean", "std", "min", "max"):
+        label = "avg" if statistic == "mean" else statistic
+        result[f"{label}_time_us"] = frame[statistic]
+    result["% of communication time"] = percent(total, total.sum())
+    result["algorithm bandwidth (GB/s)"] = _gigabytes_a_second(size, mean)
+    result["bus bandwidth (GB/s)"] = _gigabytes_a_second(size, mean) * factor
+    result["best bus bandwidth (GB/s)"] = _gigabytes_a_second(size, shortest) * factor
+    return result
+
+
+def _described_by(work: GpuWork, chosen: Int64Array) -> Int64Array:
+    """The event whose metadata describes each chosen GPU event, `NONE` without; (k,)."""
+    trace, rows = work.trace, work.rows[chosen]
+    described = trace.arg("Collective name").rows
+    has = np.zeros(len(trace), dtype=bool)
+    has[described] = True
+    return np.where(has[rows], rows, _event_above(work, chosen, described))
+
+
+def _annotated(work: GpuWork, chosen: Int64Array) -> npt.NDArray[np.object_]:
+    """The collective that the annotation around each chosen GPU event names, else empty; (k,)."""
+    trace = work.trace
+    named = [n.removeprefix(_ANNOTATION_PREFIX) for n in trace.names]
+    names_one = np.array([n != k for n, k in zip(trace.names, named, strict=True)], dtype=bool)
+    annotations = trace.rows_of(EventKind.USER_ANNOTATION)
+    row = _event_above(work, chosen, annotations[names_one[trace.name[annotations]]])
+    code = np.where(row == NONE, len(named), trace.name[row])
+    return np.array([*named, ""], dtype=object)[code]
+
+
+def _event_above(work: GpuWork, chosen: Int64Array, events: IntArray) -> Int64Array:
+    """Which of some events is nearest above the launch of each chosen GPU event; (k,)."""
+    tree = work.tree
+    marked = np.zeros(len(tree.rows) + 1, dtype=bool)
+    marked[tree.position[events]] = True  # the last is what index `NONE` picks
+    marked = marked[:-1]
+    result = np.full(len(chosen), NONE, dtype=np.int64)
+    linked = np.flatnonzero(tree.linked[chosen])
+    launch = tree.launch_position_of_gpu[chosen[linked]]
+    at = nearest_above(tree.parent_position, launch, marked)
+    found = at != ROOT
+    result[linked[found]] = tree.rows[at[found]]
+    return result
+
+
+def _text(work: GpuWork, name: str, rows: Int64Array) -> list[str]:
+    """A text argument of some events, without its quotes; empty where an event has none."""
+    return texts(*argument_values(work.trace, rows, name, _plain, ""))
+
+
+def _number(work: GpuWork, name: str, rows: Int64Array) -> Float64Array:
+    """A numeric argument of some events, NaN where an event has none."""
+    code, numbers = argument_values(work.trace, rows, name, _as_number, np.nan)
+    return np.array(numbers, dtype=np.float64)[code]
+
+
+def _plain(raw: str) -> str:
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return raw
+    return encodable(value) if isinstance(value, str) else raw
+
+
+def _as_number(raw: str) -> float:
+    """A number, or a number in quotes; NaN for anything else, and for what counts nothing."""
+    try:
+        value = float(_plain(raw))
+    except ValueError:
+        return np.nan
+    return value if 0 <= value < _MOST else np.nan
+
+
+def _element_bytes(dtype: str) -> float:
+    if dtype.startswith(_EIGHT_BIT_FLOAT):
+        return 1
+    return _ELEMENT_BYTES.get(dtype, np.nan)
+
+
+def _bus_factor(collective: str, ranks: float) -> float:
+    """Bus bandwidth as a multiple of algorithm bandwidth; NaN where it is not defined."""
+    if not ranks >= 1:
+        return np.nan
+    lower = collective.lower()
+    family = next((family for pattern, family in _FAMILIES if pattern.search(lower)), "")
+    share = (ranks - 1) / ranks
+    return {"all-reduce": 2 * share, "partial": share, "whole": 1.0}.get(family, np.nan)
+
+
+def _gigabytes_a_second(size: Float64Array, time_us: Float64Array) -> Float64Array:
+    result: Float64Array = np.full(size.shape, np.nan)
+    np.divide(size, time_us * 1e3, out=result, where=time_us > 0)
+    return result
+
+
+def _whole(values: Float64Array) -> pd.Series[int]:
+    """Whole numbers of which some may be missing."""
+    sensible = np.where(np.abs(values) < _MOST, values, np.nan)
+    return pd.Series(np.floor(sensible)).astype("Int64")

@@ -1,0 +1,1 @@
+"""Comparing traces and finished reports."""

@@ -1,0 +1,243 @@
+"""Budgets: how much a trace may be slower than its baseline, such as `GEMM > +5%`.
+
+A budget names a row of the timeline, a category or a finding (`findings` for all of them), and the
+change at which it is crossed. All arithmetic is exact: a change of precisely the limit does not
+cross it.
+
+A percentage is of the baseline's time; for findings it is of the wall time: `dataloader > 2%` is
+crossed when the data loader costs 12.1 % of it and cost 10 % before. A finding of less than 1 % is
+none, so in percent of itself the smallest change might be one from nothing to something. And what
+is a part of the wall time can be compared between traces of different lengths.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
+
+from tracelens_ext.categorize import CATEGORIES
+from tracelens_ext.errors import TracelensError, UsageError
+from tracelens_ext.trace import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tracelens_ext.compare.comparison import Aligned, Comparison
+
+_BUDGET = re.compile(
+    r"\s*(?P<name>\S.*?)\s*(?P<sign>[<>])\s*(?P<limit>[+-]?\s*(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
+    r"\s*(?P<unit>%|ms)\s*",
+    re.DOTALL,
+)
+_NS_PER_MS = 1_000_000
+_NEAREST = 5
+#: Stands for all findings together.
+FINDINGS = "findings"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A limit on a change against the baseline."""
+
+    name: str  #: a row of the timeline (`busy_time`) or a category (`GEMM`)
+    above: bool  #: whether it is crossed above the limit; else below
+    #: the change, signed; percent of the baseline's time (of findings, of the wall time), or ms
+    limit: Fraction
+    unit: Literal["%", "ms"]  #: `%` or `ms`
+
+    def __str__(self) -> str:
+        unit = " %" if self.unit == "%" else " ms"
+        return f"{self.name} {'>' if self.above else '<'} {_decimal(self.limit)}{unit}"
+
+    def crossed_by(self, before: Fraction, after: Fraction, *, shares: bool = False) -> bool:
+        """Whether a change crosses the limit.
+
+        Args:
+            before: the baseline's time, ms; 0 where it has none.
+            after: the other trace's time, ms.
+            shares: whether these are percentages themselves.
+        """
+        change = after - before
+        if self.unit == "%" and not shares:
+            if not before:  # from nothing to something is more than any percentage
+                return self.above if change else self._beyond(Fraction(0))
+            change = 100 * change / before
+        return self._beyond(change)
+
+    def _beyond(self, change: Fraction) -> bool:
+        return change > self.limit if self.above else change < self.limit
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a budget in one trace."""
+
+    budget: Budget  #: the budget
+    what: str  #: the row that was looked at, such as `B: GEMM`
+    before: Fraction  #: the baseline's time, ms; or its share of the wall time, percent
+    after: Fraction  #: the trace's, likewise
+    crossed: bool  #: whether the budget was crossed
+    shares: bool = False  #: whether these are shares
+
+    def __str__(self) -> str:
+        before, after = float(self.before), float(self.after)
+        if self.shares:
+            return (
+                f"{self.what} {before:,.2f} → {after:,.2f} % of the wall time"
+                f" ({after - before:+,.2f}); the budget is {self.budget}"
+            )
+        percent = f", {100 * (after - before) / before:+,.2f} %" if before else ""
+        return (
+            f"{self.what} {before:,.3f} → {after:,.3f} ms ({after - before:+,.3f} ms{percent});"
+            f" the budget is {self.budget}"
+        )
+
+
+def parse_budget(text: str) -> Budget:
+    """Read a budget: `NAME > +5%`, `NAME < -0.5ms`; blanks do not matter, nor does a `+`.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    found = _BUDGET.fullmatch(text)
+    if found is None:
+        shown = text if len(text) < 80 else f"{text[:77]}…"
+        raise UsageError(
+            f"{shown!r} is no budget; write a name, > or <, and a change in % or ms,"
+            " such as 'GEMM > +5%' or 'total_time > 1.5ms'"
+        )
+    return Budget(
+        name=" ".join(found["name"].split()),
+        above=found["sign"] == ">",
+        limit=Fraction("".join(found["limit"].split())),
+        unit="%" if found["unit"] == "%" else "ms",
+    )
+
+
+def check_budgets(
+    budgets: Iterable[Budget], comparison: Comparison, finding_ids: Iterable[str] = ()
+) -> list[Verdict]:
+    """Hold every trace but the baseline against the budgets.
+
+    A timeline row of several devices is checked device by device. A category that a trace lacks
+    counts 0, and so does a finding.
+
+    Args:
+        budgets: what to check.
+        comparison: the traces.
+        finding_ids: the findings that can be, whether a trace has them or not.
+
+    Returns:
+        A verdict for each budget, trace and device, budgets in the order given.
+
+    Raises:
+        UsageError: a name is neither a row of the timeline nor a category nor a finding.
+        TracelensError: a report does not hold what it names.
+    """
+    timeline = _rows_by_name(comparison.aligned["timeline"], "type")
+    held = comparison.aligned.get("categories")
+    categories = _rows_by_name(held, str(held.keys.columns[0])) if held else {}
+    # What the trace has comes first: its spelling wins over that of a rule.
+    known = [*timeline, *categories]
+    if held and "kernel_category" in held.keys:
+        allowed = {name for m in comparison.measurements for name in m.categories}
+        known += [*CATEGORIES, *sorted(allowed)]
+    there = [name for m in comparison.measurements for name in m.findings or ()]
+    findings = {FINDINGS, *finding_ids, *there}
+    known += sorted(findings)
+    verdicts = []
+    for budget in budgets:
+        if held is None and budget.name.casefold() not in {*timeline, *findings}:
+            raise TracelensError(
+                f"the budget {budget} cannot be checked: a report holds no categories;"
+                " name a row of the timeline, or compare traces"
+            )
+        name = _known_name(budget.name, known, list(timeline))
+        if name in timeline:
+            aligned, rows = comparison.aligned["timeline"], timeline[name]
+        elif name in findings and name not in categories:
+            verdicts += _finding_verdicts(budget, name, comparison)
+            continue
+        else:
+            aligned, rows = comparison.aligned["categories"], categories.get(name, [])
+        verdicts += _verdicts(budget, name, comparison, aligned, rows)
+    return verdicts
+
+
+def _verdicts(
+    budget: Budget, name: str, comparison: Comparison, aligned: Aligned, rows: Sequence[int]
+) -> list[Verdict]:
+    """The verdicts on some rows of a table; on times of 0 when there is no row."""
+    times = {_of_device(aligned, row): aligned.ns[row].tolist() for row in rows}
+    per_ms = [_NS_PER_MS * divisor for divisor in comparison.divisors]
+    verdicts = []
+    for at, letter in enumerate(comparison.letters[1:], start=1):
+        for where, ns in (times or {"": [0] * len(per_ms)}).items():
+            before, after = Fraction(ns[0], per_ms[0]), Fraction(ns[at], per_ms[at])
+            crossed = budget.crossed_by(before, after)
+            verdicts.append(Verdict(budget, f"{letter}: {name}{where}", before, after, crossed))
+    return verdicts
+
+
+def _finding_verdicts(budget: Budget, name: str, comparison: Comparison) -> list[Verdict]:
+    """The verdicts on a finding, or on all of them."""
+    shares = budget.unit == "%"
+    sums = []
+    for letter, measured in comparison.named:
+        if measured.findings is None:
+            raise TracelensError(
+                f"the budget {budget} cannot be checked: {letter} ({measured.path}) is a report"
+                " without findings; write it again, or name the trace"
+            )
+        savings = [s for each, s in measured.findings.items() if name in (FINDINGS, each)]
+        sums.append(sum((Fraction(saving[shares]) for saving in savings), Fraction(0)))
+    verdicts = []
+    for letter, after in zip(comparison.letters[1:], sums[1:], strict=True):
+        crossed = budget.crossed_by(sums[0], after, shares=shares)
+        what = f"{letter}: {name}"
+        verdicts.append(Verdict(budget, what, sums[0], after, crossed, shares))
+    return verdicts
+
+
+def _of_device(aligned: Aligned, row: int) -> str:
+    """Which device a row of the timeline is of, where there are several."""
+    if "device" not in aligned.keys or aligned.keys["device"][row] == NONE:
+        return ""
+    return f" of device {aligned.keys['device'][row]}"
+
+
+def _rows_by_name(aligned: Aligned, column: str) -> dict[str, list[int]]:
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(aligned.keys[column].tolist()):
+        rows.setdefault(name, []).append(row)
+    return rows
+
+
+def _known_name(name: str, known: Sequence[str], timeline: Sequence[str]) -> str:
+    """The name as the tables spell it; upper and lower case are the same where that is clear."""
+    if name in known:
+        return name
+    of_folded: dict[str, str] = {}
+    for candidate in known:
+        of_folded.setdefault(candidate.casefold(), candidate)
+    if name.casefold() in of_folded:
+        return of_folded[name.casefold()]
+    near = difflib.get_close_matches(name.casefold(), of_folded, n=_NEAREST, cutoff=0.4)
+    hint = ", ".join(of_folded[found] for found in near) or f"{', '.join(timeline)}, or a category"
+    raise UsageError(
+        f"no timeline row, category or finding is called {name!r}; the nearest: {hint}"
+    )
+
+
+def _decimal(limit: Fraction) -> str:
+    """A limit as it was written, with its sign; a fraction of finite decimals has such a text."""
+    sign = "-" if limit < 0 else "+"
+    whole, rest = divmod(abs(limit), 1)
+    digits = ""
+    while rest:
+        digit, rest = divmod(rest * 10, 1)
+        digits += str(digit)
+    return f"{sign}{whole}.{digits}" if digits else f"{sign}{whole}"

@@ -1,0 +1,437 @@
+"""Several traces or reports side by side: where the time of each went, and what changed most.
+
+First each trace is measured (`measure`), or the report of one (`compare.finished`), then the
+measurements are compared (`compare`). The first is the baseline, and is called A; the others are
+B, C …
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.compare.measurement import (
+    KEYS,
+    REFERENCE_KEYS,
+    TRACELENS,
+    Measurement,
+    measure,
+)
+from tracelens_ext.errors import TracelensError, UsageError
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import NONE, NS_PER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tracelens_ext.compare.measurement import Figures, TableName
+    from tracelens_ext.trace import Float64Array, Int64Array
+
+    FloatArray = Float64Array
+
+__all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
+
+#: Without the letter that is also a unit of time.
+_LETTERS = "ABCDEFGHIJKLMNOPQRTUVWXYZ"
+#: Changes that are named, and the share of the baseline's GPU time below which none is, percent.
+_MOST_NAMED, _WORTH_NAMING = 3, 0.1
+#: Share of the baseline's GPU time in kernels of shared names below which kernels are not
+#: worth comparing, percent.
+_SHARED_KERNELS = 50.0
+#: Share of the GPU time outside of whole iterations that deserves a word, percent.
+_MUCH_OUTSIDE = 1.0
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """One table of all traces: k rows, t traces."""
+
+    keys: pd.DataFrame  #: the columns that name the rows, k of them
+    ns: Int64Array  #: time of each row in each trace, of all its iterations together, (k, t)
+    count: Int64Array  #: GPU events, likewise
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Several traces compared; A is the baseline."""
+
+    measurements: Sequence[Measurement]  #: of the traces, A first
+    per_iteration: bool  #: whether times are of an average iteration, and not of the whole trace
+
+    @cached_property
+    def letters(self) -> list[str]:
+        """What the traces are called in the names of columns."""
+        count = len(_LETTERS)
+        return [_LETTERS[at % count] * (at // count + 1) for at in range(len(self.measurements))]
+
+    @property
+    def named(self) -> list[tuple[str, Measurement]]:
+        """Each trace's letter and measurement."""
+        return list(zip(self.letters, self.measurements, strict=True))
+
+    @cached_property
+    def divisors(self) -> list[int]:
+        """What the time of each trace is divided by: its iterations, or 1."""
+        return [m.iterations if self.per_iteration else 1 for m in self.measurements]
+
+    @cached_property
+    def figures(self) -> list[Figures]:
+        """The figures that are compared."""
+        whole = [m.whole_iterations or m.total for m in self.measurements]
+        return whole if self.per_iteration else [m.total for m in self.measurements]
+
+    @cached_property
+    def aligned(self) -> dict[TableName, Aligned]:
+        """Each table with the times of all traces, before any division.
+
+        Where every trace has one device, those are compared whatever their numbers. A table that
+        some report does not hold is compared as TraceLens's sheets have it (`REFERENCE_KEYS`), and
+        is left out if one of them does not hold that either.
+        """
+        spelled = next((m.spelled for m in self.measurements if m.spelled), None)
+        aligned: dict[TableName, Aligned] = {"timeline": self._timeline()}
+        phases = [m.phases for m in self.measurements if m.phases is not None]
+        if len(phases) == len(self.measurements):
+            aligned["phases"] = _aligned(phases, ("phase",))
+        for name, keys in REFERENCE_KEYS.items():
+            parts = [figures.tables.get(name) for figures in self.figures]
+            if any(part is None for part in parts):
+                parts = [figures.reference.get(name) for figures in self.figures]
+            else:
+                keys = KEYS[name]
+            held = [_spelled(part, keys, spelled) for part in parts if part is not None]
+            if len(held) == len(parts):
+                aligned[name] = _aligned(held, keys)
+        return aligned
+
+    def _timeline(self) -> Aligned:
+        """The timelines; without the split of idle time if a report lacks it."""
+        parts = [figures.tables["timeline"] for figures in self.figures]
+        if all(part["device"].nunique() < 2 for part in parts):
+            parts = [part.assign(device=NONE) for part in parts]
+        if any(m.report for m in self.measurements):
+            kinds = [set(part["type"]) for part in parts if len(part)]
+            shared = set.intersection(*kinds) if kinds else set()
+            parts = [part[part["type"].isin(shared)] for part in parts]
+        return _aligned(parts, KEYS["timeline"])
+
+    @cached_property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The tables by name: `timeline`, `categories`, `ops`, `kernels`, as far as all hold them.
+
+        `phases` too where all traces have steps of a serving engine; its counts are steps, and
+        `A_ms_per_step` is the time by them.
+
+        Columns: what names the row (`device`, where a trace has several, and `type`;
+        `kernel_category`; `cpu_op`; `kernel_category` and `kernel_name`), then `A_time_ms`,
+        `B_time_ms`, `difference_ms` (B - A), `difference_%` (of A) and `ratio` (B / A), both empty
+        where A has no time, and `A_count`, `B_count` (GPU events, but for the timeline). With more
+        than two traces the columns of each read `B_time_ms`, `B_difference_ms`, … All are of an
+        average iteration when `per_iteration`. The largest difference comes first, whatever its
+        sign; the timeline keeps its order.
+        """
+        return {name: self._table(name) for name in self.aligned}
+
+    @cached_property
+    def facts(self) -> list[tuple[str, object]]:
+        """What was compared, label and value."""
+        return _facts(self)
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What changed most, and how the comparison was made, a sentence each."""
+        return _notes(self)
+
+    def times_ms(self, name: TableName) -> FloatArray:
+        """The times of a table as shown, ms, (k, t)."""
+        # One division: two equal averages are then equal to the last bit.
+        times: FloatArray = self.aligned[name].ns / (NS_PER_MS * np.array(self._divisors(name)))
+        return times
+
+    def _divisors(self, name: TableName) -> list[int]:
+        """What the times of a table are divided by; phases are compared step by step."""
+        return [1] * len(self.measurements) if name == "phases" else self.divisors
+
+    def _table(self, name: TableName) -> pd.DataFrame:
+        aligned, times = self.aligned[name], self.times_ms(name)
+        columns: dict[str, object] = {
+            str(key): aligned.keys[key].to_numpy()
+            for key in aligned.keys
+            if key != "device" or (aligned.keys[key] != NONE).any()
+        }
+        columns[f"{self.letters[0]}_time_ms"] = times[:, 0]
+        for at, letter in enumerate(self.letters[1:], start=1):
+            prefix = "" if len(self.letters) == 2 else f"{letter}_"
+            difference = times[:, at] - times[:, 0]
+            columns |= {
+                f"{letter}_time_ms": times[:, at],
+                f"{prefix}difference_ms": difference,
+                f"{prefix}difference_%": 100 * _quotient(difference, times[:, 0]),
+                f"{prefix}ratio": _quotient(times[:, at], times[:, 0]),
+            }
+        if name != "timeline":
+            for at, letter in enumerate(self.letters):
+                divisor = self._divisors(name)[at]
+                count = aligned.count[:, at]
+                columns[f"{letter}_count"] = count if divisor == 1 else count / divisor
+        if name == "phases":
+            for at, letter in enumerate(self.letters):
+                columns[f"{letter}_ms_per_step"] = _quotient(
+                    times[:, at], aligned.count[:, at].astype(np.float64)
+                )
+        frame = pd.DataFrame(columns)
+        if name in ("timeline", "phases"):
+            return frame
+        change = np.abs(times[:, 1:] - times[:, :1]).max(axis=1, initial=0.0)
+        order = np.lexsort((-times[:, 0], -change))
+        return frame.iloc[order].reset_index(drop=True)
+
+
+def compare(
+    measurements: Sequence[Measurement], *, per_iteration: bool | None = None
+) -> Comparison:
+    """Compare traces with the first of them.
+
+    Args:
+        measurements: of two traces or more.
+        per_iteration: True for the average whole iteration of each, False for whole traces; None
+            for iterations when all traces have some.
+
+    Raises:
+        UsageError: fewer than two traces, or iterations asked for where a trace has none.
+        TracelensError: no trace holds a GPU event.
+    """
+    if len(measurements) < 2:
+        raise UsageError("a comparison needs two traces at least")
+    without = [m.path for m in measurements if not m.iterations]
+    if per_iteration and without:
+        raise UsageError(f"{without[0]}: has no whole iteration; compare whole traces")
+    if all(m.events == 0 for m in measurements):
+        paths = ", ".join(m.path for m in measurements)
+        raise TracelensError(f"{paths}: no trace holds GPU events; there is nothing to compare")
+    return Comparison(measurements, not without if per_iteration is None else per_iteration)
+
+
+def _aligned(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligned:
+    """One row for each distinct key of any trace, in order of first appearance."""
+    of_trace = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    rows = pd.concat(parts, ignore_index=True)
+    columns = list(keys)
+    group = rows.groupby(columns, sort=False, dropna=False).ngroup().to_numpy()
+    distinct = rows.drop_duplicates(columns)[columns].reset_index(drop=True)
+    ns, count = np.zeros((2, len(distinct), len(parts)), dtype=np.int64)
+    np.add.at(ns, (group, of_trace), rows["ns"].to_numpy())
+    np.add.at(count, (group, of_trace), rows["count"].to_numpy())
+    return Aligned(distinct, ns, count)
+
+
+def _spelled(
+    part: pd.DataFrame, keys: tuple[str, ...], spelled: Callable[[str], str] | None
+) -> pd.DataFrame:
+    """A table whose names are spelt as reports spell them, if one is compared."""
+    if spelled is None:
+        return part
+    return part.assign(**{key: [spelled(name) for name in part[key]] for key in keys})
+
+
+def _quotient(part: FloatArray, whole: FloatArray) -> FloatArray:
+    """`part / whole`, NaN where that is 0."""
+    result = np.full(part.shape, np.nan)
+    np.divide(part, whole, out=result, where=whole != 0)
+    return result
+
+
+def _facts(comparison: Comparison) -> list[tuple[str, object]]:
+    """Files, devices, iterations and total time of each trace."""
+    facts: list[tuple[str, object]] = []
+    for letter, measured in comparison.named:
+        role = " (baseline)" if letter == comparison.letters[0] else ""
+        facts += [
+            (f"{letter}{role}", measured.path),
+            (f"{letter} devices", measured.devices),
+            (f"{letter} iterations", _iterations(measured)),
+        ]
+    facts.append(("Times", time_basis(comparison)))
+    totals = _total_times(comparison)
+    for letter, total in zip(comparison.letters, totals, strict=True):
+        facts.append((f"{letter} total time (ms)", total))
+    return facts
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """How total time changed and what most; then how the comparison was made, a sentence each."""
+    notes = _largest_changes(comparison)
+    without = [letter for letter, measured in comparison.named if not measured.iterations]
+    if comparison.per_iteration:
+        notes.append(
+            "Times and counts are of an average iteration: GPU events launched in whole iterations,"
+            " divided by the number of iterations. Idle and total time count a gap after each"
+            " iteration; the one after the last is taken to be average."
+        )
+        notes += _single_iteration_notes(comparison)
+        notes += _outside_notes(comparison)
+    elif reports := [letter for letter, measured in comparison.named if measured.report]:
+        notes.append(
+            f"Whole traces are compared, as {' and '.join(reports)}"
+            f" {_have(reports, 'is a report', 'are reports')}, without the times of iterations."
+        )
+    elif without and len(without) < len(comparison.letters):
+        notes.append(
+            f"Whole traces are compared, as {' and '.join(without)} {_have(without)} no whole"
+            " iteration (a ProfilerStep annotation that launched GPU work and ended in time)."
+        )
+    empty = [letter for letter, measured in comparison.named if measured.events == 0]
+    if empty:
+        notes.append(f"{' and '.join(empty)} {_have(empty, 'holds', 'hold')} no GPU events.")
+    return notes + _report_notes(comparison) + _different_kernels_notes(comparison)
+
+
+#: What a table shows where some report holds no more than TraceLens's sheets do.
+_AS_REFERENCE: Mapping[TableName, str] = {
+    "categories": "Categories are those of operations, by their names, without communication",
+    "ops": "Operations are those that launched GPU work, with its busy time, without communication",
+    "kernels": "Kernels are told apart by name alone, and copies and fills do not count",
+}
+
+
+def _report_notes(comparison: Comparison) -> list[str]:
+    """What reports do not hold, and what that means for the comparison."""
+    notes = []
+    for name, said in _AS_REFERENCE.items():
+        lacking = [
+            letter
+            for letter, figures in zip(comparison.letters, comparison.figures, strict=True)
+            if name not in figures.tables
+        ]
+        if not lacking:
+            continue
+        holds = f"{' and '.join(lacking)} {_have(lacking, 'does', 'do')} not hold"
+        if name in comparison.aligned:
+            notes.append(f"{said}, as in TraceLens's sheets: {holds} more.")
+        else:
+            notes.append(f"There is no table of {name}, which {holds}.")
+    makers = {measured.report for measured in comparison.measurements}
+    if TRACELENS in makers and len(makers) > 1:
+        notes.append(
+            "TraceLens's timeline leaves out GPU events without a launch; with"
+            " --exclude-unlinked-kernels (which `compare` takes beside such a report) so does ours."
+            " It files some operations, such as those of flash attention, under `other`."
+        )
+    return notes + [
+        f"{letter}: {note}." for letter, measured in comparison.named for note in measured.notes
+    ]
+
+
+def time_basis(comparison: Comparison) -> str:
+    """What the times are of: `per iteration` or `of the whole trace`."""
+    return "per iteration" if comparison.per_iteration else "of the whole trace"
+
+
+def _iterations(measured: Measurement) -> str:
+    if measured.report:
+        return "not in the report"
+    if not measured.iterations:
+        return "none whole" if measured.left_out else "none"
+    label = measured.iteration_label
+    shown = f"{measured.iterations} ({label})"
+    return f"{shown}, not {measured.left_out}" if measured.left_out else shown
+
+
+def _total_times(comparison: Comparison) -> list[float]:
+    """The total time of each trace, ms; of its longest device where it has several."""
+    kinds = comparison.aligned["timeline"].keys["type"].to_numpy()
+    totals = comparison.times_ms("timeline")[kinds == "total_time"]
+    return [float(total) for total in totals.max(axis=0, initial=0.0)]
+
+
+def _largest_changes(comparison: Comparison) -> list[str]:
+    """The categories that changed most, for each trace but the baseline."""
+    totals = _total_times(comparison)
+    names, times = [], np.empty((0, len(totals)))
+    if categories := comparison.aligned.get("categories"):
+        names = categories.keys.iloc[:, 0].tolist()
+        times = comparison.times_ms("categories")
+    notes = []
+    for at, letter in enumerate(comparison.letters[1:], start=1):
+        difference = totals[at] - totals[0]
+        notes.append(
+            f"{letter} against {comparison.letters[0]}, total time {time_basis(comparison)}:"
+            f" {totals[0]:,.3f} to {totals[at]:,.3f} ms,"
+            f" {difference:+,.3f} ms{_in_percent(difference, totals[0])}."
+        )
+        change = times[:, at] - times[:, 0]
+        worth = _WORTH_NAMING / 100 * times[:, 0].sum()
+        order = np.argsort(-np.abs(change), kind="stable")[:_MOST_NAMED].tolist()
+        told = [
+            f"{names[row]} {change[row]:+,.3f} ms{_in_percent(change[row], times[row, 0])}"
+            for row in order
+            if abs(change[row]) > worth
+        ]
+        if not names:
+            continue
+        if told:
+            notes.append(f"{letter}, largest changes by category: {'; '.join(told)}.")
+        else:
+            notes.append(
+                f"{letter}: no category changed by more than {_WORTH_NAMING} % of the GPU time."
+            )
+    return notes
+
+
+def _in_percent(change: float, baseline: float) -> str:
+    return f" ({100 * change / baseline:+.1f} %)" if baseline else " (new)"
+
+
+def _outside_notes(comparison: Comparison) -> list[str]:
+    """How much GPU time of each trace is in none of its whole iterations."""
+    notes = []
+    for letter, measured in comparison.named:
+        counted = measured.whole_iterations
+        if counted is None or not measured.total.gpu_ns:
+            continue
+        outside = 100 * (1 - counted.gpu_ns / measured.total.gpu_ns)
+        if outside >= _MUCH_OUTSIDE:
+            notes.append(
+                f"{letter}: {outside:.1f} % of the GPU time was not launched in whole iterations,"
+                " or has no launch in the trace, and does not count; --total compares all of it."
+            )
+    return notes
+
+
+def _have(letters: list[str], one: str = "has", several: str = "have") -> str:
+    return one if len(letters) == 1 else several
+
+
+def _single_iteration_notes(comparison: Comparison) -> list[str]:
+    """Traces of one iteration beside such of several: the gap between iterations is unknown."""
+    single = [letter for letter, measured in comparison.named if measured.iterations == 1]
+    if not single or len(single) == len(comparison.letters):
+        return []
+    note = (
+        f"{' and '.join(single)} {_have(single)} a single whole iteration, and so no gap between"
+        " iterations: idle and total time are short of one."
+    )
+    return [note]
+
+
+def _different_kernels_notes(comparison: Comparison) -> list[str]:
+    """Where two traces run other kernels: on another device, with another library or version."""
+    if "kernels" not in comparison.aligned:
+        return []
+    times = comparison.times_ms("kernels")
+    notes = []
+    for at, letter in enumerate(comparison.letters[1:], start=1):
+        baseline = times[:, 0].sum()
+        if not baseline or not times[:, at].sum():
+            continue
+        shared = 100 * times[times[:, at] > 0, 0].sum() / baseline
+        if shared < _SHARED_KERNELS:
+            notes.append(
+                f"{letter} runs other kernels: those that {comparison.letters[0]} has too make"
+                f" {shared:.1f} % of {comparison.letters[0]}'s GPU time. Compare categories and"
+                " operations."
+            )
+    return notes

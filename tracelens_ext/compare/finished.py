@@ -1,0 +1,307 @@
+"""Finished reports as measurements: what a comparison needs, out of tables instead of a trace.
+
+The reports are ours (workbooks, folders of CSV or Parquet files) and TraceLens's. Which sheets and
+columns are read, `_SHEETS` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.compare.finished_tables import (
+    is_workbook,
+    plain_name,
+    read_tables,
+    table_files,
+)
+from tracelens_ext.compare.measurement import (
+    KEYS,
+    REFERENCE_KEYS,
+    TRACELENS,
+    Figures,
+    Measurement,
+)
+from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.lazy import pd
+from tracelens_ext.readers.unsupported import one_line
+from tracelens_ext.report.excel_text import cell_text
+from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.compare.measurement import Saving, TableName
+    from tracelens_ext.trace import Int64Array
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """A sheet that is read; columns are found by their plain names (`plain_name`)."""
+
+    name: str  #: of the sheet
+    keys: Mapping[str, str]  #: columns that name the rows → what a measurement calls them
+    #: columns of which the first that is there holds the time → ns in its unit.
+    times: Mapping[str, float]
+    count: str = ""  #: the column of counts; empty for none
+    #: the column of percentages, which add up to 100 if the sheet is whole; empty for none.
+    share: str = ""
+    reference: bool = False  #: whether it holds what `REFERENCE_KEYS` describes
+
+    @property
+    def columns(self) -> set[str]:
+        """The plain names of all columns to read."""
+        return {*self.keys, *self.times, self.count, self.share} - {""}
+
+
+_TIMELINE = _Sheet("gpu_timeline", {"device": "device", "type": "type"}, {"time ms": NS_PER_MS})
+_OF_KERNELS = {
+    "cpu op": "cpu_op",
+    "kernel category": "kernel_category",
+    "kernel name": "kernel_name",
+    "kind": "kind",
+}
+_TOTAL = {"total time ms": NS_PER_MS}
+_DIRECT = {"total direct kernel time ms": NS_PER_MS}
+#: What is read beside the timeline; a table is taken from the first sheet that has its columns.
+_SHEETS = (
+    _Sheet("kernels_by_category", _OF_KERNELS, _TOTAL, "count", "of gpu time"),
+    _Sheet("kernel_categories", _OF_KERNELS, _TOTAL, "count", "of gpu time"),
+    _Sheet(
+        "kernel_summary",
+        {"kernel name": "kernel_name"},
+        {plain_name("Kernel duration (µs)_sum"): NS_PER_US},
+        plain_name("Kernel duration (µs)_count"),
+        "percent of kernels time",
+        reference=True,
+    ),
+    _Sheet("ops_summary", {"name": "launcher"}, _DIRECT, "count", "percentage", reference=True),
+    _Sheet(
+        "ops_summary_by_category",
+        {"op category": "op category"},
+        _DIRECT,
+        "count",
+        "percentage",
+        reference=True,
+    ),
+)
+_FINDINGS = "findings"
+#: Columns of that sheet: the id, and the two of a `Saving`.
+_SAVINGS = ("finding", "saving ms", "of wall time")
+#: How far from 100 the percentages of a whole sheet may be.
+_ABOUT = 0.5
+_MOST_NS = 2.0**62
+
+
+def is_report(path: Path) -> bool:
+    """Whether an argument of a command is a finished report; else it is a trace."""
+    try:
+        return bool(table_files(path, [_TIMELINE.name])) if path.is_dir() else is_workbook(path)
+    except (OSError, ValueError):
+        return False  # whoever reads it says what is wrong
+
+
+def reports_among(paths: Sequence[Path]) -> list[Path]:
+    """Those of some files and folders that are reports of a trace, and no comparison."""
+    sheets = [_TIMELINE.name]
+    return [p for p in paths if (is_report(p) if p.is_dir() else is_workbook(p, sheets))]
+
+
+def measure_report(path: Path) -> Measurement:
+    """Measure a finished report for a comparison.
+
+    Args:
+        path: a workbook, or a folder of CSV or Parquet tables.
+
+    Raises:
+        TraceError: the report cannot be read, or holds no timeline.
+        UsageError: a package is missing.
+    """
+    sheets = (_TIMELINE, *_SHEETS)
+    wanted = {sheet.name: sheet.columns for sheet in sheets}
+    read = read_tables(path, wanted | {_FINDINGS: set(_SAVINGS)})
+    if isinstance(read.version, int | float) and read.version > TABLES_VERSION:
+        raise TraceFormatError(
+            path, "was made by a newer tracelens-ext", "update this one, or name the trace"
+        )
+    if _TIMELINE.name not in read.tables:
+        raise TraceFormatError(
+            path, f"holds no sheet {_TIMELINE.name}", "name a report of GPU work, or its trace"
+        )
+    found = _found(path, read.tables)
+    counted = next((found.tables[name] for name in _MOST_TO_LEAST if name in found.tables), None)
+    return Measurement(
+        path=str(path),
+        devices="not in the report",
+        events=None if counted is None else int(counted["count"].sum()),
+        total=Figures(
+            tables={"timeline": _timeline(path, read.tables[_TIMELINE.name]), **found.tables},
+            gpu_ns=0 if counted is None else int(counted["ns"].sum()),
+            reference=found.reference,
+        ),
+        whole_iterations=None,
+        iterations=0,
+        iteration_label="",
+        left_out="",
+        categories=frozenset(found.tables["categories"]["kernel_category"])
+        if "categories" in found.tables
+        else frozenset(),
+        report=GENERATOR if read.ours else TRACELENS,
+        notes=tuple(found.notes),
+        spelled=_spelled,
+        findings=_findings(path, read.tables.get(_FINDINGS)),
+    )
+
+
+def _findings(path: Path, table: pd.DataFrame | None) -> dict[str, Saving] | None:
+    """What each finding saves; None if the report does not hold that."""
+    if table is None or not set(_SAVINGS) <= set(table):
+        return None
+    names, *numbers = _SAVINGS
+    columns = [_numbers(path, _FINDINGS, table, column).tolist() for column in numbers]
+    return dict(zip(_texts(table[names]), zip(*columns, strict=True), strict=True))
+
+
+def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measurement:
+    """The measurement of a trace, with what TraceLens's sheets would hold of it.
+
+    So it can be compared with a report that holds no more.
+    """
+    from tracelens_ext.kernels.kernels import reference_kernel_summary
+
+    tables = {"kernel_summary": reference_kernel_summary(analyzer.work, 0)}
+    if analyzer.trace.count_of(*analyzer.trace.operation_kinds):
+        tables |= {
+            "ops_summary": analyzer.get_df_kernel_launchers_summary(),
+            "ops_summary_by_category": analyzer.get_df_kernel_launchers_summary_by_category(),
+        }
+    plain = {name: table.rename(columns=plain_name) for name, table in tables.items()}
+    reference = _found(Path(measured.path), plain).reference
+    return replace(measured, total=replace(measured.total, reference=reference))
+
+
+_MOST_TO_LEAST: tuple[TableName, ...] = ("kernels", "ops", "categories")
+
+
+@dataclass
+class _Found:
+    """What was found in a report but for the timeline; as `Figures`, and notes."""
+
+    tables: dict[TableName, pd.DataFrame] = field(default_factory=dict)
+    reference: dict[TableName, pd.DataFrame] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def _found(path: Path, tables: Mapping[str, pd.DataFrame]) -> _Found:
+    found = _Found()
+    for sheet in _SHEETS:
+        table = tables.get(sheet.name)
+        if table is None or not len(table) or not set(sheet.times) & set(table):
+            continue
+        rows = _rows(path, sheet, table)
+        shares = _numbers(path, sheet.name, table, sheet.share) if sheet.share in table else None
+        if shares is not None and rows["ns"].any() and abs(shares.sum() - 100) > _ABOUT:
+            found.notes.append(
+                f"the sheet {sheet.name} holds {shares.sum():.1f} % of the time and is left out"
+            )
+            continue
+        if sheet.reference:
+            _add(found.reference, rows, REFERENCE_KEYS)
+            continue
+        _add(found.tables, rows, KEYS)
+        if "kind" in rows:
+            kernels = rows[rows["kind"] == "kernel"]
+            _add(found.reference, kernels, {"kernels": REFERENCE_KEYS["kernels"]})
+    return found
+
+
+def _add(
+    tables: dict[TableName, pd.DataFrame],
+    rows: pd.DataFrame,
+    keys: Mapping[TableName, tuple[str, ...]],
+) -> None:
+    """Add the tables whose columns are there, unless an earlier sheet gave them."""
+    for name, columns in keys.items():
+        if name not in tables and set(columns) <= set(rows):
+            grouped = rows.groupby(list(columns), sort=False)[["ns", "count"]].sum()
+            tables[name] = grouped.reset_index()
+
+
+def _rows(path: Path, sheet: _Sheet, table: pd.DataFrame) -> pd.DataFrame:
+    """A table as a measurement has it: its keys, `ns`, `count`."""
+    time = next((name for name in sheet.times if name in table), next(iter(sheet.times)))
+    keys = {key: _texts(table[name]) for name, key in sheet.keys.items() if name in table}
+    counts = np.zeros(len(table), dtype=np.int64)
+    if sheet.count:
+        counts = _whole(path, sheet.name, table, sheet.count, 1)
+    ns = _whole(path, sheet.name, table, time, sheet.times[time])
+    return pd.DataFrame({**keys, "ns": ns, "count": counts})
+
+
+def _timeline(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    rows = _rows(path, _TIMELINE, table)
+    if "type" not in rows or "total_time" not in set(rows["type"]):
+        raise TraceFormatError(
+            path, f"the sheet {_TIMELINE.name} has no row total_time", "write the report again"
+        )
+    device = np.full(len(rows), NONE)
+    if "device" in rows:
+        device = _whole(path, _TIMELINE.name, table, "device", 1)
+    return rows.assign(device=device)
+
+
+def _texts(column: pd.Series) -> list[str]:
+    """A column of names; an empty name is an empty cell in a workbook."""
+    return [value if isinstance(value, str) else _text(value) for value in column.tolist()]
+
+
+def _text(value: object) -> str:
+    return "" if value is None or value != value else str(value)
+
+
+def _numbers(
+    path: Path, sheet: str, table: pd.DataFrame, column: str
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """A column of numbers, none of which is missing or below 0."""
+    if column not in table:
+        raise TraceFormatError(
+            path, f"the sheet {sheet} has no column {column!r}", "write the report again"
+        )
+    # Of a date, say, nothing is made.
+    plain = [value if isinstance(value, int | float | str) else None for value in table[column]]
+    numbers = pd.to_numeric(pd.Series(plain, dtype=object), errors="coerce")
+    values: np.ndarray[tuple[int], np.dtype[np.float64]] = numbers.to_numpy(dtype=np.float64)
+    if len(wrong := np.flatnonzero(~((values >= 0) & np.isfinite(values)))):
+        at = int(wrong[0])
+        said = one_line(repr(plain[at]))[:40]
+        raise TraceFormatError(
+            path,
+            f"row {at + 2} of the sheet {sheet} has {said} in the column {column!r}",
+            "expected a number; write the report again",
+        )
+    return values
+
+
+def _whole(path: Path, sheet: str, table: pd.DataFrame, column: str, per_unit: float) -> Int64Array:
+    """A column in a smaller unit, as whole numbers: exact where a time was of whole ns."""
+    values = np.rint(_numbers(path, sheet, table, column) * per_unit)
+    if values.sum() >= _MOST_NS:
+        raise TraceFormatError(
+            path, f"the sheet {sheet} has absurd numbers in {column!r}", "write the report again"
+        )
+    return values.astype(np.int64)
+
+
+def _spelled(name: str) -> str:
+    """A name as reports spell it: as it comes back out of a workbook, which spells it least well.
+
+    What a cell cannot hold is replaced or cut, a carriage return is a line feed, and openpyxl takes
+    `x005F_` for an escape.
+    """
+    text = cell_text(name)[0].replace("\r\n", "\n").replace("\r", "\n")
+    return text.replace("x005F_", "")

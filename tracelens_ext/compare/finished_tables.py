@@ -1,0 +1,324 @@
+"""Tables of finished reports read back: of a workbook, or of a folder of CSV or Parquet files.
+
+A report may come from anybody. A workbook is looked through before openpyxl sees it: how much it
+unpacks to, how many elements it has and how deep they nest, and that it declares no entities
+(a document type, which no workbook has).
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import warnings
+import zipfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from xml.parsers import expat
+
+from tracelens_ext.errors import (
+    TraceFormatError,
+    TracelensError,
+    TraceNotFoundError,
+    TraceTooLargeError,
+)
+from tracelens_ext.lazy import pd
+from tracelens_ext.readers.unsupported import one_line
+from tracelens_ext.report.formats import Format, require_format
+from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION_KEY, read_manifest
+from tracelens_ext.settings import read_settings, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from pathlib import Path
+    from typing import BinaryIO
+
+
+_ZIP = b"PK\x03\x04"
+_WORKBOOK_PART = "xl/workbook.xml"
+#: Most that a report may hold: unpacked bytes, and rows of a table.
+_MOST_BYTES, _MOST_ROWS = 300 * 10**6, 1_048_576
+#: Columns in which one is looked for, and parts of a workbook.
+_MOST_COLUMNS, _MOST_PARTS = 1000, 10_000
+#: Elements of a workbook: cells and what is in them; all others, which cost openpyxl more, to the
+#: square for some; how deep they nest.
+_MOST_CELLS, _MOST_OTHERS, _DEEPEST = 4_000_000, 20_000, 100
+_OF_CELLS = frozenset({"row", "c", "v", "is", "si", "t"})
+_ROWS_AT_ONCE = 65_536
+_PIECE = 1 << 18
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What was read of a report.
+
+    Attributes:
+        tables: by name of the sheet; columns by their plain names, values as they were stored.
+        ours: whether this program made it.
+        version: of its tables, as far as it says so.
+    """
+
+    tables: Mapping[str, pd.DataFrame]
+    ours: bool
+    version: object
+
+
+def plain_name(column: object) -> str:
+    """A column's name without case, underlines and signs: `time_ms` and `Time (ms)` are one."""
+    return re.sub(r"[\W_]+", " ", str(column)).strip().casefold()
+
+
+def is_workbook(path: Path, sheets: Collection[str] = ()) -> bool:
+    """Whether a file is a workbook.
+
+    Args:
+        path: the file.
+        sheets: sheets of which it must have one; empty if any workbook will do, even one that is
+            damaged, or is one by its name alone.
+    """
+    if not sheets and path.suffix.lower() == ".xlsx":
+        return True
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_ZIP)) != _ZIP:
+                return False
+            with zipfile.ZipFile(file) as archive, archive.open(_WORKBOOK_PART) as part:
+                head = part.read(_PIECE)
+    except Exception:  # noqa: BLE001  # whatever a damaged archive makes of it
+        return False
+    return not sheets or any(f'"{sheet}"'.encode() in head for sheet in sheets)
+
+
+def table_files(folder: Path, sheets: Collection[str]) -> list[Path]:
+    """The files of a folder that hold one of these sheets, as CSV or Parquet."""
+    names = {f"{sheet}{kind.suffix}" for sheet in sheets for kind in (Format.csv, Format.parquet)}
+    return [path for name in sorted(names) if (path := folder / name).is_file()]
+
+
+def read_tables(path: Path, wanted: Mapping[str, Collection[str]]) -> Tables:
+    """The tables of a report, as far as they are there.
+
+    Args:
+        path: the workbook, or the folder.
+        wanted: names of sheets → the columns to read, by their plain names.
+
+    Raises:
+        TraceError: the report cannot be read, or is too large.
+        UsageError: a package is missing.
+    """
+    try:
+        if path.is_dir():
+            return _read_folder(path, wanted)
+        with path.open("rb") as file:
+            return _read_workbook(path, file, wanted)
+    except OSError as error:
+        reason = error.strerror or error
+        raise TraceNotFoundError(path, f"cannot be read ({reason})", "check the file") from None
+
+
+@contextmanager
+def _damage_told(path: Path, what: str) -> Iterator[None]:
+    """Say of whatever a reader stumbles over that the file is damaged.
+
+    Raises:
+        TraceFormatError: it is.
+    """
+    try:
+        yield
+    except TracelensError:
+        raise
+    except Exception as error:  # openpyxl, zipfile, pandas, pyarrow: any kind
+        # Those about damage: zipfile looks before the file's beginning; pyarrow's have no number.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        said = one_line(str(error)) or type(error).__name__
+        raise TraceFormatError(path, f"{what} is damaged ({said})", "write it again") from None
+
+
+def _too_large(path: Path, what: str) -> TraceTooLargeError:
+    remedy = "name the trace, or allow more bytes with --max-bytes"
+    return TraceTooLargeError(path, f"holds more than {what}", remedy)
+
+
+def _most_bytes() -> int:
+    return read_settings().max_bytes or _MOST_BYTES
+
+
+# Workbooks.
+
+
+def _read_workbook(path: Path, file: BinaryIO, wanted: Mapping[str, Collection[str]]) -> Tables:
+    if file.read(len(_ZIP)) != _ZIP:
+        raise TraceFormatError(path, "is no workbook", "name an .xlsx report or a trace")
+    file.seek(0)
+    _look_through(path, file)
+    import openpyxl
+
+    with _damage_told(path, "the workbook"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what it does not keep, such as charts
+        book = openpyxl.load_workbook(file, read_only=True, data_only=True, keep_links=False)
+        tables = {}
+        for sheet in book.worksheets:
+            columns = wanted.get(sheet.title)
+            if columns and sheet.title not in tables:
+                tables[sheet.title] = _sheet_table(path, sheet, columns)
+        properties: Any = book.custom_doc_props  # type: ignore[attr-defined]  # since 3.1
+        told = {each.name: each.value for each in properties.props}
+    return Tables(tables, book.properties.creator == GENERATOR, told.get(TABLES_VERSION_KEY))
+
+
+def _sheet_table(path: Path, sheet: Any, columns: Collection[str]) -> pd.DataFrame:  # noqa: ANN401
+    sheet.reset_dimensions()  # a claim that may be wrong
+    header = next(sheet.iter_rows(max_row=1, max_col=_MOST_COLUMNS, values_only=True), ())
+    places = _places(header, columns)
+    rows: list[tuple[object, ...]] = []
+    last = max(places.values(), default=0) + 1
+    cells = sheet.iter_rows(min_row=2, max_col=last, values_only=True)
+    for number, row in enumerate(cells, 2):  # a gap between rows is given as empty ones
+        if number > _MOST_ROWS:
+            raise _too_large(path, f"{_MOST_ROWS:,} rows in the sheet {sheet.title}")
+        if any(value is not None for value in row):
+            rows.append(tuple(row[place] for place in places.values()))
+    return pd.DataFrame(rows, columns=list(places), dtype=object)
+
+
+def _places(header: Collection[object], columns: Collection[str]) -> dict[str, int]:
+    """Plain name of each wanted column that is there → its place; the first of two alike.
+
+    A unit in brackets may follow the name: `count (kernels)`.
+    """
+    places: dict[str, int] = {}
+    for place, name in enumerate(header):
+        for spelling in (str(name), re.sub(r" \([^()]*\)$", "", str(name))):
+            if (plain := plain_name(spelling)) in columns:
+                places.setdefault(plain, place)
+    return places
+
+
+def _look_through(path: Path, file: BinaryIO) -> None:
+    """Refuse a workbook that would take too much memory or time, or that declares entities."""
+    limits = _Limits(path)
+    with _damage_told(path, "the workbook"), zipfile.ZipFile(file) as archive:
+        if len(archive.infolist()) > _MOST_PARTS:
+            raise _too_large(path, f"{_MOST_PARTS:,} parts")
+        if _WORKBOOK_PART not in archive.namelist():
+            raise TraceFormatError(path, "is a zip archive, no workbook", "name a workbook")
+        for info in archive.infolist():
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise zipfile.BadZipFile(f"{info.filename}: packed as no workbook is")
+            with archive.open(info) as part:
+                limits.look(iter(partial(part.read, _PIECE), b""))
+    file.seek(0)
+
+
+class _Limits:
+    """How much of what a workbook may hold is used up."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._bytes = self._cells = self._others = self._depth = 0
+
+    def look(self, pieces: Iterator[bytes]) -> None:
+        """Count one part; what is no XML by its bytes alone, as openpyxl will not read it."""
+        parser = expat.ParserCreate()
+        parser.StartDoctypeDeclHandler = self._doctype
+        parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
+        self._depth = 0
+        is_xml = True
+        for piece in pieces:
+            self._bytes += len(piece)
+            if self._bytes > _most_bytes():
+                raise _too_large(self._path, f"{size_text(_most_bytes())}, unpacked")
+            try:
+                if is_xml:
+                    parser.Parse(piece, False)
+            except (expat.ExpatError, ValueError):
+                is_xml = False
+
+    def _doctype(self, *_: object) -> None:
+        raise TraceFormatError(
+            self._path, "declares XML entities, as no workbook does", "do not trust it"
+        )
+
+    def _start(self, name: str, _: object) -> None:
+        self._depth += 1
+        if name.rpartition(":")[2] in _OF_CELLS:
+            self._cells += 1
+        else:
+            self._others += 1
+        if self._depth > _DEEPEST:
+            raise TraceFormatError(
+                self._path, f"nests XML over {_DEEPEST} deep, as no workbook does", "name another"
+            )
+        if self._cells > _MOST_CELLS or self._others > _MOST_OTHERS:
+            what = f"{_MOST_CELLS // 2:,} cells, or {_MOST_OTHERS:,} other elements"
+            remedy = "name the trace, or a folder of CSV or Parquet tables"
+            raise TraceTooLargeError(self._path, f"holds more than {what}", remedy)
+
+    def _end(self, _: str) -> None:
+        self._depth -= 1
+
+
+# Folders.
+
+
+def _read_folder(folder: Path, wanted: Mapping[str, Collection[str]]) -> Tables:
+    files = table_files(folder, wanted)
+    if len({path.suffix for path in files}) > 1:
+        raise TraceFormatError(
+            folder, "holds CSV and Parquet tables, maybe of two reports", "name a folder with one"
+        )
+    tables = {}
+    for path in files:
+        size = path.stat().st_size
+        if size > _most_bytes():
+            raise _too_large(path, size_text(_most_bytes()))
+        read = _read_csv if path.suffix == Format.csv.suffix else _read_parquet
+        tables[path.stem] = read(path, wanted[path.stem])
+    manifest = read_manifest(folder)
+    return Tables(tables, bool(manifest), manifest.get(TABLES_VERSION_KEY))
+
+
+def _read_csv(path: Path, columns: Collection[str]) -> pd.DataFrame:
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - 1, 0))
+        if file.read(1) != b"\n":
+            raise TraceFormatError(path, "is empty or cut off", "write the report again")
+    with _damage_told(path, "the table"), warnings.catch_warnings():
+        warnings.simplefilter("error")  # such as for a row that is too long
+        frame = pd.read_csv(
+            path,
+            index_col=False,
+            dtype=str,
+            keep_default_na=False,
+            nrows=_MOST_ROWS + 1,
+            encoding="utf-8-sig",
+        )
+    if len(frame) > _MOST_ROWS:
+        raise _too_large(path, f"{_MOST_ROWS:,} rows")
+    places = _places(frame.columns, columns)
+    return frame.iloc[:, list(places.values())].set_axis(list(places), axis=1)
+
+
+def _read_parquet(path: Path, columns: Collection[str]) -> pd.DataFrame:
+    require_format(Format.parquet)
+    from pyarrow import parquet
+
+    with _damage_told(path, "the table"):
+        with parquet.ParquetFile(path) as file:
+            names, metadata = file.schema_arrow.names[:_MOST_COLUMNS], file.metadata
+            places = _places(names, columns)
+            unpacked = sum(
+                metadata.row_group(group).column(place).total_uncompressed_size
+                for group in range(metadata.num_row_groups)
+                for place in places.values()
+            )
+            if metadata.num_rows > _MOST_ROWS or unpacked > _most_bytes():
+                raise _too_large(path, f"{_MOST_ROWS:,} rows, or {size_text(_most_bytes())}")
+        chosen = [names[place] for place in places.values()]
+        # A name that a million rows share is then kept once.
+        with parquet.ParquetFile(path, read_dictionary=chosen) as file:
+            table = file.read(columns=chosen, use_threads=False)
+            series = [table.column(name).to_pandas().astype(object) for name in chosen]
+    return pd.DataFrame(dict(zip(places, series, strict=True)), dtype=object)

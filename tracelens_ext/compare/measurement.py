@@ -1,0 +1,254 @@
+"""What a comparison knows of a trace or of a report, and how a trace is measured for it.
+
+That is small tables, after which the trace itself can be let go.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from tracelens_ext.errors import UsageError
+from tracelens_ext.iterations.iterations import find_iterations
+from tracelens_ext.lazy import pd
+from tracelens_ext.serving.phases import busy_by_step
+from tracelens_ext.serving.steps import find_steps
+from tracelens_ext.timeline.overview import devices
+from tracelens_ext.timeline.timeline import gpu_timeline
+from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.work.grouping import group_durations, maxima, minima, sums, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tracelens_ext.iterations.iterations import Iterations
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
+    from tracelens_ext.work.gpu_work import Categories, GpuWork
+
+#: What a finding saves: ms, and percent of the wall time.
+Saving = tuple[float, float]
+NO_SAVING: Saving = (0.0, 0.0)
+
+TableName = Literal["timeline", "phases", "categories", "ops", "kernels"]
+
+#: Table → the columns that name its rows.
+KEYS: Mapping[TableName, tuple[str, ...]] = {
+    "timeline": ("device", "type"),
+    "categories": ("kernel_category",),
+    "ops": ("cpu_op",),
+    "kernels": ("kernel_category", "kernel_name"),
+}
+#: The same for tables that hold what TraceLens's sheets do, which is less: categories of operations
+#: and not of kernels; operations as launchers, by busy time; kernels without copies and fills.
+REFERENCE_KEYS: Mapping[TableName, tuple[str, ...]] = {
+    "categories": ("op category",),
+    "ops": ("launcher",),
+    "kernels": ("kernel_name",),
+}
+#: Timeline rows that hold the idle time between iterations.
+_OF_THE_SPAN = ("idle_time", "total_time")
+
+
+#: The program whose reports are read besides ours.
+TRACELENS = "TraceLens"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Where the GPU time of a trace, or of its whole iterations, went."""
+
+    #: each with its key columns, `ns` and `count` (0 in the timeline). Those of a report may lack
+    #: some.
+    tables: Mapping[TableName, pd.DataFrame]
+    gpu_ns: int  #: sum of the durations of all GPU events; 0 if a report does not tell
+    #: the tables that `REFERENCE_KEYS` describes, where they are known.
+    reference: Mapping[TableName, pd.DataFrame] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a comparison needs to know of one trace, or of one report."""
+
+    path: str  #: the file as the user named it
+    devices: str  #: its GPUs
+    events: int | None  #: how many GPU events it holds; None if a report does not tell
+    total: Figures  #: figures of the whole trace
+    #: figures of its whole iterations together; None when there are none.
+    whole_iterations: Figures | None
+    iterations: int  #: how many those are, 0 for none
+    iteration_label: str  #: which ones, such as `ProfilerStep#5 to #7`
+    left_out: str  #: the iterations that are not whole, as text; empty for none
+    #: every category that the rules could have given; of a report, those it names.
+    categories: frozenset[str]
+    report: str = ""  #: the program whose report was measured; empty for a trace
+    notes: tuple[str, ...] = ()  #: what the reader of a comparison should know of it, clauses
+    #: `phase`, `ns` of GPU time and `count` of steps, where a serving engine names its steps.
+    phases: pd.DataFrame | None = None
+    #: gives a name as a report spells it, which may be other than the trace did; None for a trace.
+    spelled: Callable[[str], str] | None = None
+    #: what each finding of the whole trace saves, by its id; None where that is not known.
+    findings: Mapping[str, Saving] | None = None
+
+
+def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Measurement:
+    """Measure one trace for a comparison.
+
+    Args:
+        work: the GPU events, with categories.
+        micro_idle_thresh_us: when given, the timeline also splits idle time at this many µs.
+
+    Raises:
+        UsageError: the analyzer was made without categories.
+    """
+    _categories(work)
+    iterations = find_iterations(work.tree)
+    bound_packs = work.categorizer.packs if work.categorizer else []
+    packs = [bound.pack for bound in bound_packs if bound.pack.kind == "kernel"]
+    return Measurement(
+        path=work.trace.provenance.path,
+        devices=devices(work.trace),
+        events=len(work),
+        total=_figures(work, micro_idle_thresh_us),
+        whole_iterations=(
+            _iteration_figures(work, iterations, micro_idle_thresh_us)
+            if iterations.whole_count
+            else None
+        ),
+        iterations=iterations.whole_count,
+        iteration_label=iterations.label(iterations.whole),
+        left_out=iterations.label(~iterations.whole),
+        categories=frozenset(rule.category for pack in packs for rule in pack.rules),
+        phases=_phases(work),
+    )
+
+
+def _phases(work: GpuWork) -> pd.DataFrame | None:
+    """The GPU time of the phases that annotations of a serving engine name."""
+    steps = find_steps(work.tree)
+    if not len(steps):
+        return None
+    count = len(steps.phases)
+    ns = sums(steps.phase, busy_by_step(work, steps)[:-1], count)
+    number = np.bincount(steps.phase, minlength=count)
+    return pd.DataFrame({"phase": steps.phases, "ns": ns, "count": number})
+
+
+def _categories(work: GpuWork) -> Categories:
+    """The categories of the GPU events."""
+    if work.categories is None:
+        raise UsageError(
+            "a comparison needs kernel categories; make the analyzer with"
+            " TreePerfAnalyzer(trace, use_kernel_name_categories=True)"
+        )
+    return work.categories
+
+
+def _figures(
+    work: GpuWork, micro_idle_thresh_us: float | None, chosen: BoolArray | None = None
+) -> Figures:
+    """The figures of the chosen GPU events, of all by default."""
+    categories = _categories(work)
+    every: slice | BoolArray = slice(None) if chosen is None else chosen
+    op, op_labels = work.tree.cpu_op_label_of_gpu
+    name, duration = work.name[every], work.duration[every]
+    category = categories.code[every]
+
+    def grouped(**keys: tuple[IntArray, Sequence[str]]) -> pd.DataFrame:
+        groups = group_durations([code for code, _ in keys.values()], duration)
+        columns = {
+            column: texts(groups.keys[i], labels)
+            for i, (column, (_, labels)) in enumerate(keys.items())
+        }
+        return pd.DataFrame({**columns, "ns": groups.total, "count": groups.count})
+
+    by_category = (category, categories.labels)
+    return Figures(
+        tables={
+            "timeline": _timeline(work, micro_idle_thresh_us, chosen),
+            "categories": grouped(kernel_category=by_category),
+            "ops": grouped(cpu_op=(op[every], op_labels)),
+            "kernels": grouped(kernel_category=by_category, kernel_name=(name, work.trace.names)),
+        },
+        gpu_ns=int(duration.sum()),
+    )
+
+
+def _timeline(
+    work: GpuWork, micro_idle_thresh_us: float | None, chosen: BoolArray | None
+) -> pd.DataFrame:
+    """The timeline of the chosen GPU events: `device`, `type`, `ns`."""
+    part = copy.copy(work)
+    part.counted = work.counted if chosen is None else work.counted & chosen
+    frame = gpu_timeline(part, micro_idle_thresh_us)
+    if "device" not in frame:  # a single one, or none
+        frame.insert(0, "device", work.trace.device[part.counted].max(initial=NONE))
+    ns = np.rint(frame.pop("time ms").to_numpy() * NS_PER_MS).astype(np.int64)
+    return frame.drop(columns="percent").assign(ns=ns, count=0)
+
+
+def _iteration_figures(
+    work: GpuWork, iterations: Iterations, micro_idle_thresh_us: float | None
+) -> Figures:
+    """The figures of the whole iterations together."""
+    iteration = np.where(
+        np.append(iterations.whole, False)[iterations.of_gpu],  # the last is that of NONE, -1
+        iterations.of_gpu,
+        NONE,
+    )
+    figures = _figures(work, micro_idle_thresh_us, iteration != NONE)
+    timeline = figures.tables["timeline"]
+    counted = np.flatnonzero((iteration != NONE) & work.counted)
+    for device in timeline["device"].unique().tolist():
+        those = counted[work.trace.device[counted] == device]
+        gaps = _gaps(iteration[those], work.start[those], work.end[those], iterations.run)
+        for gap in gaps:
+            longer = micro_idle_thresh_us is None or abs(gap) > micro_idle_thresh_us * 1000
+            kinds = [*_OF_THE_SPAN, "macro_idle_time" if longer else "micro_idle_time"]
+            rows = (timeline["device"] == device) & timeline["type"].isin(kinds)
+            timeline.loc[rows, "ns"] += gap
+    return figures
+
+
+def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64Array) -> list[int]:
+    """What to add to the idle time of a device, so that each iteration has one gap after it.
+
+    Where the recording skips iterations, the hole is nobody's idle time: it is taken away. The gap
+    after the last iteration of a run is not in the trace: it is taken to be average. Without it
+    three iterations would have two gaps, four three, and the average would depend on how many
+    were recorded.
+
+    Args:
+        iteration: of each GPU event, (e,).
+        start: of each, ns, (e,).
+        end: of each, ns, (e,).
+        run: of each iteration, (k,).
+    """
+    first, last = minima(iteration, start, len(run)), maxima(iteration, end, len(run))
+    order = np.argsort(first, kind="stable")
+    order = order[first[order] < np.iinfo(np.int64).max]  # this device was idle in the others
+    idle = np.maximum(first[order][1:] - np.maximum.accumulate(last[order])[:-1], 0)
+    within = _within_runs(run[order])
+    holes = [-int(hole) for hole in idle[~within]]
+    if not within.any():
+        return holes
+    return holes + [round(float(idle[within].mean()))] * (len(order) - int(within.sum()))
+
+
+def _within_runs(run: Int64Array) -> BoolArray:
+    """Whether the steps from each iteration to the next, by time, lie within some run, (k - 1,).
+
+    (Two processes may take turns on one device: then their runs interleave.)
+    """
+    places = np.arange(len(run))
+    begins, ends = np.full(run.max(initial=0) + 1, len(run)), np.full(run.max(initial=0) + 1, -1)
+    np.minimum.at(begins, run, places)
+    np.maximum.at(ends, run, places)
+    present = ends >= 0
+    opened = np.zeros(len(run) + 1, dtype=np.int64)
+    np.add.at(opened, begins[present], 1)
+    np.add.at(opened, ends[present], -1)
+    within: BoolArray = np.cumsum(opened)[: max(len(run) - 1, 0)] > 0
+    return within

@@ -1,0 +1,1 @@
+"""Idle time: where the gaps are, and why."""

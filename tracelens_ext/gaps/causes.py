@@ -1,0 +1,227 @@
+"""Why the GPU was idle: the cause of each gap, by what the launching thread and the device did.
+
+Let a gap last from E, when the event before ended, to S, when the event after started, and let the
+event after have been launched by a call that began at L. The first cause that holds is the cause:
+
+* `synchronisation`: a synchronising call on the launching thread began before L and was running at
+  E, or for half of the gap; the host could launch nothing until it returned, and the queue was
+  empty by then.
+* `host`: L is not before E; the host had issued no work in time. Also when the launching call had
+  begun before E but had not returned long after (it was compiling, loading, or allocating).
+* `dependency`: the thread made the stream wait for an event just before L; or work on another
+  stream of the device ended within the gap, at most `DEPENDENCY_LATENCY_NS` before S.
+* `launch overhead`: the gap is no longer than the usual launch latency of the trace.
+* `unknown`: none of these.
+
+An event without a launch in a trace that has launches was launched before the recording began, so
+before E. In a trace without any launches nothing is known of the host.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tracelens_ext.gaps.find import find_gaps, find_lanes
+from tracelens_ext.trace import LAUNCH_KINDS, NONE
+from tracelens_ext.work.group_search import (
+    by_group_and_time,
+    items_before,
+    last_before,
+    running_maximum,
+)
+from tracelens_ext.work.memoize import once_for_each
+
+if TYPE_CHECKING:
+    from tracelens_ext.gaps.find import Gaps, Scope
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray, Trace
+    from tracelens_ext.work.gpu_work import GpuWork
+
+SYNCHRONISATION, HOST, DEPENDENCY, LAUNCH_OVERHEAD, UNKNOWN = range(5)
+CAUSES = ("synchronisation", "host", "dependency", "launch overhead", "unknown")
+
+#: How soon after work on another stream an event starts that waited for it.
+DEPENDENCY_LATENCY_NS = 5_000
+
+#: Calls that return only when the GPU has done what they wait for.
+_SYNCHRONISING = re.compile(
+    r"(?:cuda|hip|cu)(?:(?:Device|Stream|Event|Ctx|Thread)Synchronize|Memcpy(?!.*Async))"
+)
+_STREAM_WAIT = re.compile(r"(?:cuda|hip|cu)StreamWait(?:Event|Value)")
+
+_LATENCY_SAMPLES = 5  # fewer tell nothing
+_LATENCY_UNKNOWN_NS = 20_000
+_LATENCY_BOUNDS_NS = (10_000, 100_000)
+
+
+class Causes(NamedTuple):
+    """The causes of some gaps, k of them; see `ClassifiedGaps` for the columns."""
+
+    cause: Int64Array
+    launch: Int64Array
+    synchronising: Int64Array
+
+    def chosen(self, which: BoolArray) -> Causes:
+        """Those of some of the gaps."""
+        return Causes(*(column[which] for column in self))
+
+
+@once_for_each
+def find_causes(work: GpuWork, scope: Scope) -> Causes:
+    """Give each gap of the streams, or of the devices, its cause; see the module."""
+    trace, gaps, calls = work.trace, find_gaps(work, scope), _host_calls(work)
+    launch = work.tree.launch_of_gpu[gaps.after]
+    linked = launch != NONE
+    safe = np.where(linked, launch, 0)
+    thread = np.where(linked, trace.thread[safe], NONE)
+    begun = np.where(linked, trace.ts[safe], np.iinfo(np.int64).min)
+    short = gaps.duration <= usual_launch_latency(work)
+
+    synchronising = calls.synchronising(thread, begun, gaps)
+    late = linked & (begun >= gaps.start)
+    late |= linked & ~short & (trace.end_of(safe) - gaps.start > gaps.duration // 2)
+    cause = np.full(len(gaps), UNKNOWN, dtype=np.int64)
+    if work.tree.linked.any() or calls.count:
+        cause[short] = LAUNCH_OVERHEAD
+    rest = np.flatnonzero(~late & (synchronising == NONE))
+    follows = gaps.end[rest] - _last_end_beside(work, gaps.chosen(rest)) <= DEPENDENCY_LATENCY_NS
+    cause[rest[follows | calls.waits_before(thread[rest], begun[rest])]] = DEPENDENCY
+    cause[late] = HOST
+    cause[synchronising != NONE] = SYNCHRONISATION
+    return Causes(cause, launch, synchronising)
+
+
+@once_for_each
+def usual_launch_latency(work: GpuWork) -> int:
+    """How long a launch takes at most, as a rule, to start work on an idle stream, ns.
+
+    Twice the lower quartile of the times from launch to start over all events that found their
+    stream idle: what waits for other work only makes the upper half longer. Within 10 and 100 µs;
+    20 µs where fewer than five events tell.
+    """
+    gaps = find_gaps(work, "stream")
+    launch = work.tree.launch_of_gpu[gaps.after]
+    launched_at = work.trace.ts[np.maximum(launch, 0)] if len(launch) else launch
+    on_idle = (launch != NONE) & (launched_at >= gaps.start)
+    if int(on_idle.sum()) < _LATENCY_SAMPLES:
+        return _LATENCY_UNKNOWN_NS
+    delay = (gaps.end - launched_at)[on_idle]
+    low, high = _LATENCY_BOUNDS_NS
+    return min(max(2 * int(np.quantile(delay, 0.25)), low), high)
+
+
+class _HostCalls:
+    """The runtime and driver calls of a trace that wait, and those that launch.
+
+    Attributes:
+        count: all runtime and driver calls.
+        waits: rows of the calls that make a stream wait, by thread and start.
+        launches: rows of the calls that started GPU work, likewise.
+        blocking: rows of the calls that wait for the GPU, likewise: by their name, and copies
+            that returned after the copy had ended.
+    """
+
+    def __init__(self, work: GpuWork) -> None:
+        trace, launch = work.trace, work.tree.launch_of_gpu
+        self._trace: Trace = trace
+        calls = trace.rows_of(*LAUNCH_KINDS)
+        self.count = len(calls)
+        self.waits = self._in_order(_named(trace, calls, _STREAM_WAIT))
+        marked = np.zeros(len(trace), dtype=bool)
+        marked[launch[work.tree.linked]] = True
+        self.launches = self._in_order(np.flatnonzero(marked))
+        copies = np.flatnonzero(work.is_copy & work.tree.linked)
+        of_copy = launch[copies]
+        of_copy = of_copy[trace.end_of(of_copy) >= work.end[copies]]
+        self.blocking = self._in_order(np.union1d(_named(trace, calls, _SYNCHRONISING), of_copy))
+
+    def _in_order(self, rows: Int64Array) -> Int64Array:
+        return rows[by_group_and_time(self._trace.thread[rows], self._trace.ts[rows])]
+
+    def _last_before(self, rows: Int64Array, thread: IntArray, time: Int64Array) -> Int64Array:
+        """The last of some calls that began on a thread before a time: an index, or `NONE`."""
+        return last_before(self._trace.thread[rows], self._trace.ts[rows], thread, time)
+
+    def synchronising(self, thread: IntArray, begun: Int64Array, gaps: Gaps) -> Int64Array:
+        """The synchronising call before a launch on its thread that kept it from coming sooner.
+
+        Returns:
+            Rows, `NONE` where there is none.
+        """
+        trace, rows = self._trace, self.blocking
+        result = np.full(len(thread), NONE, dtype=np.int64)
+        if not len(rows):
+            return result
+        called, returned = trace.ts[rows], trace.end_of(rows)
+        at = self._last_before(rows, thread, begun)
+        _, longest = running_maximum(trace.thread[rows], returned)
+        call = longest[at]
+        found = np.flatnonzero((at != NONE) & (returned[call] > gaps.start))
+        call, start, end = call[found], gaps.start[found], gaps.end[found]
+        inside = np.minimum(returned[call], end) - np.maximum(called[call], start)
+        runs = (inside > 0) & ((called[call] <= start) | (inside * 2 >= end - start))
+        result[found] = np.where(runs, rows[call], NONE)
+        return result
+
+    def waits_before(self, thread: IntArray, begun: Int64Array) -> BoolArray:
+        """Whether the last thing before a launch on its thread is a stream-wait.
+
+        A wait is about the stream that is launched on next; its target is not in the trace.
+        """
+        trace = self._trace
+        wait = self._last_before(self.waits, thread, begun)
+        result: BoolArray = wait != NONE
+        asked = np.flatnonzero(result)
+        launch = self._last_before(self.launches, thread[asked], begun[asked])
+        before = launch != NONE
+        waited = trace.ts[self.waits[wait[asked[before]]]]
+        result[asked[before]] = waited > trace.ts[self.launches[launch[before]]]
+        return result
+
+
+@once_for_each
+def _host_calls(work: GpuWork) -> _HostCalls:
+    return _HostCalls(work)
+
+
+def blocking_calls(work: GpuWork) -> Int64Array:
+    """Rows of the calls that wait for the GPU, by thread and start."""
+    return _host_calls(work).blocking
+
+
+def _named(trace: Trace, rows: Int64Array, pattern: re.Pattern[str]) -> Int64Array:
+    """Those of some events whose name begins as a pattern says."""
+    found: Int64Array = rows[trace.names_matching(pattern.match)[trace.name[rows]]]
+    return found
+
+
+@once_for_each
+def _ends(work: GpuWork, scope: Scope) -> tuple[Int64Array, Int64Array]:
+    """The lane and the end of each GPU event, by lane and end, both (g,)."""
+    lane = find_lanes(work, scope).of_gpu
+    order = by_group_and_time(lane, work.end)
+    return lane[order], work.end[order]
+
+
+def _last_end_beside(work: GpuWork, gaps: Gaps) -> Int64Array:
+    """When the last event that the device finished within each gap ended, far back without, (k,).
+
+    What ends before a gap does ran on another stream. What ends with it may also be an event of no
+    length that ended the gap itself, and for which nothing waited.
+    """
+
+    def ended(scope: Scope, until: Int64Array) -> Int64Array:
+        """How many events have ended on the lane of each gap, and on those before it."""
+        lane = find_lanes(work, scope).of_gpu[gaps.after]
+        return items_before(*_ends(work, scope), lane, until)
+
+    before, until = ended("device", gaps.end), ended("device", gaps.end + 1)
+    own = gaps.lanes.scope
+    beside = until - before > ended(own, gaps.end + 1) - ended(own, gaps.end)
+    last = np.where(beside, until, before) - 1
+    device, end = _ends(work, "device")
+    of_gap = find_lanes(work, "device").of_gpu[gaps.after]
+    found = (last >= 0) & (device[last] == of_gap) & (end[last] > gaps.start)
+    return np.where(found, end[last], np.iinfo(np.int64).min // 2)

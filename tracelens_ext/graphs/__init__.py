@@ -1,0 +1,1 @@
+"""CUDA graphs: their launches, and what a capture tells of them."""

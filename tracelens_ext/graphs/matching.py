@@ -1,0 +1,298 @@
+"""Which captured graph each graph launch replays, and which captured launch each of its events.
+
+The annotation around a launch tells how many tokens its step computes; engines pad them to the next
+batch size that they captured. Among the captures of that size, and among all where nothing tells,
+the sequence of kernel names decides. Where several fit that are not the same, none is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.graphs.alignment import AlignmentBudget, align, first_places
+from tracelens_ext.graphs.recorded import MEMCPY, MEMSET, NAMELESS
+from tracelens_ext.trace import NONE, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tracelens_ext.graphs.launches import GraphLaunches
+    from tracelens_ext.graphs.recorded import Capture
+    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+
+#: How ROCm's profiler may record copies and fills of a graph: as kernels.
+_COPY: Final = re.compile(r"__amd_rocclr_copy|MEMORY_COPY_")
+_FILL: Final = re.compile(r"__amd_rocclr_fill")
+#: What looking at a pair of a launch and a captured graph takes at least, in elements compared.
+_PAIR: Final = 10_000
+_ITEM: Final = np.dtype(np.int32).itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """The captured graph that a graph launch replays."""
+
+    capture: int  #: index into the captures
+    graph: int  #: index into the graphs of that capture
+    #: the captured launch that each GPU event of the launch replays, by stream and start, `NONE`
+    #: for one that was not captured, (m,)
+    node: Int64Array
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """What the GPU events of a launch are, by stream and start, as bytes of int32."""
+
+    node: bytes  #: their numbers among the nodes
+    stream: bytes
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What the nodes of a captured graph are, in order, as bytes of int32."""
+
+    node: bytes
+    likely: bytes  #: with the kernels that nameless ones launched outside of graphs
+
+    def __len__(self) -> int:
+        return len(self.node) // _ITEM
+
+
+def padded_sizes(
+    tokens: int, captured: Iterable[tuple[int | None, str]]
+) -> set[tuple[int | None, str]]:
+    """The batch sizes, with their modes, that so many tokens may be padded to: one a mode at most.
+
+    Args:
+        tokens: how many there are.
+        captured: batch sizes (None for one that is not known) and modes.
+    """
+    found: dict[str, int] = {}
+    for size, mode in captured:
+        if size is not None and tokens <= size < found.get(mode, size + 1):
+            found[mode] = size
+    return {(size, mode) for mode, size in found.items()}
+
+
+class GraphMatcher:
+    """Aligns each distinct sequence of GPU events with each distinct captured graph, once.
+
+    Args:
+        trace: the events.
+        launches: its graph launches.
+        captures: where they may be from.
+    """
+
+    def __init__(self, trace: Trace, launches: GraphLaunches, captures: Sequence[Capture]) -> None:
+        self._launches, self._captures = launches, captures
+        self._numbers = {NAMELESS: 0, MEMCPY: 1, MEMSET: 2}
+        self._sequences = self._sequences_of(trace)
+        self._graphs = [
+            [
+                _Content(*(self._numbered(n).tobytes() for n in (graph.nodes, graph.likely)))
+                for graph in capture.graphs
+            ]
+            for capture in captures
+        ]
+        self._budget = AlignmentBudget()
+        self._of_tokens: dict[int, tuple[int, ...]] = {}
+        self._alignments: dict[tuple[_Sequence, _Content], Int64Array] = {}
+        self._fits: dict[tuple[_Sequence, int], tuple[tuple[int, int], list[int]]] = {}
+        self._bests: dict[
+            tuple[_Sequence, tuple[int, ...]], tuple[tuple[int, int], dict[int, list[int]]]
+        ] = {}
+        self._previous = (NONE, NONE)
+
+    def matches(self) -> list[Match | None]:
+        """A match a launch; None where no capture fits, or several that are not the same."""
+        found: list[Match | None] = []
+        for step in self._launches.by_step():
+            found += self._of_step(step)
+        return found
+
+    def _numbered(self, nodes: Iterable[str]) -> Int32Array:
+        numbers = self._numbers
+        return np.array([numbers.setdefault(node, len(numbers)) for node in nodes], dtype=np.int32)
+
+    def _sequences_of(self, trace: Trace) -> list[_Sequence]:
+        """The GPU events of each graph launch."""
+        events = np.concatenate([np.empty(0, dtype=np.int64), *self._launches.events])
+        rows = trace.gpu_rows[events]
+        used, name = np.unique(trace.name[rows], return_inverse=True)
+        names = (trace.names[code] for code in used.tolist())
+        node = self._numbered(
+            MEMCPY if _COPY.match(text) else MEMSET if _FILL.match(text) else text for text in names
+        )[name]
+        node[trace.kind[rows] == EventKind.MEMCPY] = self._numbers[MEMCPY]
+        node[trace.kind[rows] == EventKind.MEMSET] = self._numbers[MEMSET]
+        stream = self._launches.stream.astype(np.int32)
+        bounds = np.cumsum([len(each) for each in self._launches.events])[:-1]
+        return [
+            _Sequence(of_launch.tobytes(), its_streams.tobytes())
+            for of_launch, its_streams in zip(
+                np.split(node, bounds), np.split(stream, bounds), strict=True
+            )
+        ]
+
+    def _of_step(self, step: list[int]) -> list[Match | None]:
+        """The matches of the launches of one step, or of all outside of steps."""
+        tokens = int(self._launches.tokens[step[0]])
+        candidates = self._candidates(tokens)
+        likely = candidates if tokens == NONE else self._of_likely_mode(step, candidates)
+        return [
+            self._of_launch(launch, place, len(step), likely)
+            or self._of_launch(launch, place, len(step), candidates)
+            for place, launch in enumerate(step)
+        ]
+
+    def _candidates(self, tokens: int) -> tuple[int, ...]:
+        """The captures that a step of so many tokens may replay; all for `NONE`."""
+        if tokens not in self._of_tokens:
+            captured = [(capture.batch_size, capture.mode) for capture in self._captures]
+            fitting = padded_sizes(tokens, captured)
+            self._of_tokens[tokens] = tuple(
+                i
+                for i, (size, mode) in enumerate(captured)
+                if tokens == NONE or size is None or (size, mode) in fitting
+            )
+        return self._of_tokens[tokens]
+
+    def _of_likely_mode(self, step: list[int], candidates: tuple[int, ...]) -> tuple[int, ...]:
+        """Of captures those that fit a step best; of equally good ones by shapes, then by mode."""
+        fits = {i: sum(self._fit(launch, i)[0][0] for launch in step) for i in candidates}
+        best = [i for i in candidates if fits[i] == max(fits.values())]
+        tokens = int(self._launches.tokens[step[0]])
+        sizes = [(self._captures[i].likely_size, "") for i in best]
+        fitting = padded_sizes(tokens, sizes)
+        best = [
+            i for i, of_i in zip(best, sizes, strict=True) if of_i[0] is None or of_i in fitting
+        ] or best
+        annotation = self._launches.annotation[step[0]].lower()
+
+        def likely(capture: int) -> tuple[bool, bool]:
+            mode = self._captures[capture].mode.lower()
+            return bool(mode) and mode in annotation, (mode == "full") == (len(step) == 1)
+
+        return tuple(i for i in best if likely(i) == max(map(likely, best)))
+
+    def _of_launch(
+        self, launch: int, place: int, count: int, candidates: tuple[int, ...]
+    ) -> Match | None:
+        """The match of a launch that is at some place among the `count` launches of its step."""
+        sequence = self._sequences[launch]
+        most, graphs = self._best(launch, candidates)
+        if not graphs or 2 * most[0] < max(len(sequence.node) // _ITEM, -most[1]):
+            return None
+        chosen = [self._piece(capture, pieces, place, count) for capture, pieces in graphs.items()]
+        same = {self._captures[i].graphs[graph].operations for i, graph in chosen}
+        if len(same) > 1 or (NONE, NONE) in chosen:
+            return None
+        self._previous = capture, graph = chosen[0]
+        return Match(capture, graph, self._aligned(sequence, self._graphs[capture][graph]))
+
+    def _best(
+        self, launch: int, candidates: tuple[int, ...]
+    ) -> tuple[tuple[int, int], dict[int, list[int]]]:
+        """How well the best captured graphs fit a launch, and which these are, by capture."""
+        key = self._sequences[launch], candidates
+        if key not in self._bests:
+            fits = {i: self._fit(launch, i) for i in candidates}
+            most = max((score for score, _ in fits.values()), default=(0, 0))
+            self._bests[key] = most, {i: of_i for i, (score, of_i) in fits.items() if score == most}
+        return self._bests[key]
+
+    def _piece(self, capture: int, graphs: list[int], place: int, count: int) -> tuple[int, int]:
+        """Which of equally good graphs of a capture a launch replays, `NONE` if nothing tells.
+
+        The one at its place, where a step launches all of a capture in order; else the one after
+        that of the launch before, if all of them hold the same operations.
+        """
+        pieces = len(self._graphs[capture])
+        if count % pieces == 0 and place % pieces in graphs:
+            return capture, place % pieces
+        if len({self._captures[capture].graphs[graph].operations for graph in graphs}) > 1:
+            return NONE, NONE
+        later = [graph for graph in graphs if (capture, graph) > self._previous]
+        return capture, (later or graphs)[0]
+
+    def _fit(self, launch: int, capture: int) -> tuple[tuple[int, int], list[int]]:
+        """How well a capture fits a launch: events that match, less of the graph's are better.
+
+        Returns:
+            That, and the graphs of the capture that fit so.
+        """
+        sequence = self._sequences[launch]
+        if (sequence, capture) not in self._fits:
+            best, graphs = (0, 0), list[int]()
+            of_content: dict[_Content, list[int]] = {}
+            for graph, content in enumerate(self._graphs[capture]):
+                of_content.setdefault(content, []).append(graph)
+            same = _Content(sequence.node, sequence.node)
+            likely = [(len(same), same)]
+            if same not in of_content:  # else none can be better
+                likely = self._most_common(sequence, of_content)
+            for bound, content in likely:
+                if bound < best[0] or 2 * bound < len(sequence.node) // _ITEM:
+                    break
+                matched = int((self._aligned(sequence, content) != NONE).sum())
+                score = matched, -len(content)
+                if score > best:
+                    best, graphs = score, []
+                if matched and score == best:
+                    graphs += of_content[content]
+            self._fits[sequence, capture] = best, sorted(graphs)
+        return self._fits[sequence, capture]
+
+    def _most_common(
+        self, sequence: _Sequence, contents: Iterable[_Content]
+    ) -> list[tuple[int, _Content]]:
+        """Captured graphs by how many of their nodes can match at most, the most first."""
+        a = np.bincount(_array(sequence.node), minlength=len(self._numbers))
+        bounds = []
+        for content in contents:
+            if not self._budget.take(_PAIR + len(a)):
+                break
+            b = np.bincount(_array(content.node), minlength=len(self._numbers))
+            bounds.append((int(np.minimum(a, b).sum() + b[self._numbers[NAMELESS]]), content))
+        return sorted(bounds, key=lambda pair: -pair[0])
+
+    def _aligned(self, sequence: _Sequence, content: _Content) -> Int64Array:
+        """The node of a captured graph that each event replays, `NONE` for one that none is."""
+        if (sequence, content) not in self._alignments:
+            self._alignments[sequence, content] = self._align(sequence, content)
+        return self._alignments[sequence, content]
+
+    def _align(self, sequence: _Sequence, content: _Content) -> Int64Array:
+        events, stream = _array(sequence.node), _array(sequence.stream)
+        graph = _array(content.likely)
+        streams, size = np.unique(stream, return_counts=True)
+        node = np.full(len(events), NONE, dtype=np.int64)
+        for which in streams[np.argsort(-size, kind="stable")]:  # the main stream is the longest
+            mine = np.flatnonzero(stream == which)
+            free = np.setdiff1d(np.arange(len(graph)), node)
+            found = align(events[mine], graph[free], self._budget)
+            mine, found = mine[found != NONE], found[found != NONE]
+            if len(streams) > 1:  # the rest is of the streams that were forked from it
+                found = first_places(events[mine], graph[free])
+            node[mine] = free[found]
+        if len(streams) == 1 and (graph == self._numbers[NAMELESS]).any():
+            self._fill(node, events, graph)
+        return node
+
+    def _fill(self, node: Int64Array, events: Int32Array, graph: Int32Array) -> None:
+        """Match nameless nodes between two that match with as many kernels of unknown names."""
+        rest, known = np.flatnonzero(node == NONE), node[node != NONE]
+        rest = rest[(events[rest] > self._numbers[MEMSET]) & ~np.isin(events[rest], graph)]
+        free = np.setdiff1d(np.flatnonzero(graph == self._numbers[NAMELESS]), known)
+        of_event, of_node = np.cumsum(node != NONE)[rest], np.searchsorted(known, free)
+        gaps = len(known) + 1
+        fits = np.bincount(of_event, minlength=gaps) == np.bincount(of_node, minlength=gaps)
+        node[rest[fits[of_event]]] = free[fits[of_node]]
+
+
+def _array(content: bytes) -> Int32Array:
+    return np.frombuffer(content, dtype=np.int32)

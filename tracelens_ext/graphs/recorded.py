@@ -1,0 +1,326 @@
+"""The graphs whose capture a trace holds: their launches in order, and the host events around them.
+
+Between `…StreamBeginCapture` and `…StreamEndCapture` of a thread, launches run nothing: each is a
+node of the graph (CUDA Programming Guide, "CUDA Graphs"; HIP likewise). ROCm's profiler names the
+kernel in the launch; NVIDIA's does not. Engines put an annotation `capture_BATCHSIZE_MODE` around.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.nesting import ROOT, nearest_above
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
+from tracelens_ext.work.group_search import last_before
+from tracelens_ext.work.grouping import maxima, minima, number_groups
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tracelens_ext.trace import Int32Array, Int64Array, IntArray, Trace
+    from tracelens_ext.tree import CallTree
+
+#: What stands for the name of a node that is no kernel, and of a kernel without a name.
+MEMCPY, MEMSET, NAMELESS = "\0memcpy", "\0memset", "\0kernel"
+
+_BEGIN: Final = re.compile(r"(?:cuda|hip|cu)StreamBeginCapture")
+_END: Final = re.compile(r"(?:cuda|hip|cu)StreamEndCapture")
+#: vLLM's `capture_BATCHSIZE_MODE`, ATOM's `capture_graph_bs_BATCHSIZE`.
+_ANNOTATION: Final = re.compile(r"capture_(?:graph_bs_)?(\d{1,9})(?:_(\w+))?")
+#: Of the first input that has dimensions, in the raw text of those of all inputs.
+_FIRST_DIMENSION: Final = re.compile(r"[\[\], ]*(\d{1,9})")
+#: Calls that make nodes which run on the GPU.
+_NODES: Final = {
+    NAMELESS: re.compile(r"Launch(?:\w*Kernel|ByPtr)"),
+    MEMCPY: re.compile(r"Memcpy"),
+    MEMSET: re.compile(r"Memset"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedGraph:
+    """A graph as it was captured: k launches, in order, within h host events."""
+
+    names: list[str]  #: of the host events, parents before children, (h,)
+    kind: npt.NDArray[np.uint8]  #: an `EventKind`, (h,)
+    parent: Int32Array  #: index of the event around each, `ROOT` for the outermost, (h,)
+    #: argument → the events that have it, and its raw JSON texts
+    args: dict[str, tuple[Int64Array, list[str]]]
+    launches: Int64Array  #: index of each launch among the events, (k,)
+    nodes: list[str]  #: the kernel that each launches, or `MEMCPY`, `MEMSET`, `NAMELESS`, (k,)
+    #: likewise, with the kernel that a nameless one launched where it ran outside of graphs, (k,)
+    likely: list[str]
+
+    @cached_property
+    def operations(self) -> int:
+        """A number that graphs share which hold the same CPU ops with the same arguments."""
+        ops = np.flatnonzero(self.kind == EventKind.CPU_OP).tolist()
+        args = sorted((name, *rows.tolist(), *texts) for name, (rows, texts) in self.args.items())
+        return hash((*(self.names[i] for i in ops), *args))
+
+    @cached_property
+    def rows(self) -> int | None:
+        """The first dimension that the first inputs of most operations have: tokens or requests."""
+        _, texts = self.args.get("Input Dims", (None, []))
+        count = Counter[int]()
+        for text, times in Counter(texts).items():
+            if found := _FIRST_DIMENSION.match(text):
+                count[int(found[1])] += times
+        return count.most_common(1)[0][0] if count else None
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """The graphs that were captured together, in order: a whole model, or a piece after another."""
+
+    file: str  #: the trace that holds it
+    batch_size: int | None  #: requests or tokens that it was captured for; None if nothing tells
+    mode: str  #: such as `FULL` or `PIECEWISE`; empty if nothing tells
+    graphs: list[CapturedGraph]
+    likely_size: int | None = None  #: the batch size by the shapes of operations, likewise
+
+
+@dataclass(frozen=True, eq=False)
+class _Segments:
+    """The times of threads in which a graph was captured, by thread and start, s of them."""
+
+    thread: Int64Array
+    start: Int64Array
+    end: Int64Array
+    annotation: Int64Array  #: row of the `capture_…` around each, `NONE` without one
+
+
+def holds_captures(trace: Trace) -> bool:
+    """Whether a trace may hold the capture of a graph; takes no time."""
+    return any(_BEGIN.match(name) or _ANNOTATION.fullmatch(name) for name in trace.names)
+
+
+def find_captures(tree: CallTree, file: str) -> list[Capture]:
+    """The captures in a trace, in order of their first graph.
+
+    Args:
+        tree: the call tree, with Python frames if there are any.
+        file: what the trace is called.
+    """
+    segments = _find_segments(tree)
+    rows, segment = _find_launches(tree, segments)
+    if not len(rows):
+        return []
+    order = np.argsort(segment, kind="stable")
+    found, first = np.unique(segment[order], return_index=True)
+    launches = dict(zip(found.tolist(), np.split(rows[order], first[1:]), strict=True))
+    nameless = NAMELESS in _node_names(tree.trace, rows)
+    ran = _kernels_elsewhere(tree, rows) if nameless else {}
+    captures: dict[int, Capture] = {}
+    for number in found[np.argsort(segments.start[found], kind="stable")].tolist():
+        annotation = int(segments.annotation[number])
+        if annotation not in captures:
+            name = tree.trace.name_of(annotation) if annotation != NONE else ""
+            named = _ANNOTATION.fullmatch(name)
+            batch_size, mode = (int(named[1]), named[2] or "") if named else (None, "")
+            captures[annotation] = Capture(file, batch_size, mode, [])
+        graph = _captured_graph(tree, launches[number], int(segments.start[number]), ran)
+        captures[annotation].graphs.append(graph)
+    return [part for each in captures.values() for part in _by_size(each)]
+
+
+def _by_size(capture: Capture) -> list[Capture]:
+    """The captures of each size, if the shapes show several, of the same operations.
+
+    A profile without annotations may hold graphs of many sizes.
+    """
+    if capture.batch_size is not None:
+        return [capture]
+    graphs: dict[int | None, list[CapturedGraph]] = {}
+    operations: dict[int | None, set[str]] = {}
+    for graph in capture.graphs:
+        graphs.setdefault(graph.rows, []).append(graph)
+        ops = np.flatnonzero(graph.kind == EventKind.CPU_OP).tolist()
+        operations.setdefault(graph.rows, set()).update(graph.names[i] for i in ops)
+    if any(ops != operations[capture.graphs[0].rows] for ops in operations.values()):
+        return [capture]  # pieces of different shapes
+    return [replace(capture, graphs=part, likely_size=size) for size, part in graphs.items()]
+
+
+def _find_segments(tree: CallTree) -> _Segments:
+    """From the end of each call that begins a capture to the next call on its thread that ends one.
+
+    An annotation without such calls is a segment itself.
+    """
+    trace = tree.trace
+    begins, ends = trace.names_matching(_BEGIN.match), trace.names_matching(_END.match)
+    calls = trace.rows_of(*LAUNCH_KINDS)
+    calls = calls[(begins | ends)[trace.name[calls]]]
+    calls = calls[np.lexsort((trace.ts[calls], trace.thread[calls]))]
+    pair = begins[trace.name[calls[:-1]]] & ends[trace.name[calls[1:]]]
+    pair &= np.diff(trace.thread[calls]) == 0
+    first, last = calls[:-1][pair], calls[1:][pair]
+    is_annotation = np.zeros(len(tree.rows), dtype=bool)
+    annotations = trace.rows_of(EventKind.USER_ANNOTATION)
+    annotations = annotations[trace.names_matching(_ANNOTATION.fullmatch)[trace.name[annotations]]]
+    is_annotation[tree.position[annotations]] = True
+    above = nearest_above(tree.parent_position, tree.position[first], is_annotation)
+    around = np.where(above == ROOT, NONE, tree.rows[above]) if len(tree.rows) else above
+    alone = np.setdiff1d(annotations, around)
+    thread = trace.thread[np.concatenate((first, alone))].astype(np.int64)
+    start = np.concatenate((trace.end_of(first), trace.ts[alone]))
+    end = np.concatenate((trace.ts[last], trace.end_of(alone)))
+    annotation = np.concatenate((around, alone))
+    order = np.lexsort((start, thread))
+    return _Segments(thread[order], start[order], end[order], annotation[order])
+
+
+def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int64Array]:
+    """The launches that made nodes, and the segment of each, in order of start.
+
+    They started nothing themselves. Other threads of the process may make nodes too, as PyTorch's
+    backward thread does.
+    """
+    trace = tree.trace
+    makes_node = trace.names_matching(
+        lambda name: any(pattern.search(name) for pattern in _NODES.values())
+    )
+    calls = trace.rows_of(*LAUNCH_KINDS)
+    calls = calls[makes_node[trace.name[calls]]]
+    calls = calls[~np.isin(calls, tree.launch_of_gpu)]
+    above = tree.parent_position[tree.position[calls]]
+    inside_another = (above != ROOT) & np.isin(tree.rows[above], calls)
+    calls = calls[~inside_another]
+    calls = calls[np.argsort(trace.ts[calls], kind="stable")]
+    threads = np.arange(len(trace.threads))
+    segment = _covering(trace, calls, segments, threads)
+    others = segment == NONE
+    segment[others] = _covering(trace, calls[others], segments, trace.process_of_thread)
+    return calls[segment != NONE], segment[segment != NONE]
+
+
+def _covering(trace: Trace, rows: Int64Array, segments: _Segments, place: IntArray) -> Int64Array:
+    """The latest segment at the place of each event that covers it, `NONE` without one.
+
+    Args:
+        trace: the events.
+        rows: some of them, shape (k,).
+        segments: where to look.
+        place: of each thread: the thread itself, or its process.
+
+    Returns:
+        Shape (k,).
+    """
+    if not len(segments.start):
+        return np.full(len(rows), NONE, dtype=np.int64)
+    of_segment = place[segments.thread]
+    order = np.lexsort((segments.start, of_segment))
+    begun = last_before(
+        of_segment[order], segments.start[order], place[trace.thread[rows]], trace.ts[rows] + 1
+    )
+    covers = (begun != NONE) & (trace.end_of(rows) <= segments.end[order[begun]])
+    return np.where(covers, order[begun], NONE)
+
+
+def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
+    """The kernels that captured launches start where the same operations run outside of graphs.
+
+    Engines run what they capture before, to warm up. The same are launches at the same place among
+    as many of an operation of the same name and shapes; if all of them start the same kernel.
+    """
+    trace = tree.trace
+    events = np.flatnonzero(tree.linked & ~tree.by_graph)
+    launches, first, count = np.unique(
+        tree.launch_of_gpu[events], return_index=True, return_counts=True
+    )
+    kernel = np.where(count == 1, trace.name[trace.gpu_rows[events[first]]], NONE)
+    calls = np.concatenate((launches, rows))
+    kernel = np.append(kernel, np.full(len(rows), NONE))
+    ops = nearest_above(
+        tree.parent_position,
+        tree.position[calls],
+        trace.kind[tree.rows] == EventKind.CPU_OP,
+    )
+    inside = ops != ROOT
+    calls, kernel, op = calls[inside], kernel[inside], tree.rows[ops[inside]]
+    order = np.lexsort((trace.ts[calls], op))
+    calls, kernel, op = calls[order], kernel[order], op[order]
+    begins = np.flatnonzero(np.diff(op, prepend=NONE))
+    size = np.diff(np.append(begins, len(op)))
+    place = np.arange(len(op)) - np.repeat(begins, size)
+    shapes = trace.arg("Input Dims").at(op)
+    first, number = number_groups([trace.name[op], shapes, np.repeat(size, size), place])
+    known = kernel != NONE
+    of_known = number[known], kernel[known].astype(np.int64), len(first)
+    same = minima(*of_known) == maxima(*of_known)
+    wanted = np.isin(calls, rows) & same[number]
+    found = maxima(*of_known)[number[wanted]].tolist()
+    return {
+        call: trace.names[code] for call, code in zip(calls[wanted].tolist(), found, strict=True)
+    }
+
+
+def _captured_graph(
+    tree: CallTree, rows: Int64Array, start: int, ran: dict[int, str]
+) -> CapturedGraph:
+    """The graph of some launches, with the host events around them that began in the capture."""
+    trace = tree.trace
+    position = tree.position[rows]
+    places = at = np.unique(position)
+    while len(at):
+        at = np.setdiff1d(tree.parent_position[at], places)
+        at = at[at != ROOT]
+        at = at[trace.ts[tree.rows[at]] >= start]
+        places = np.union1d(places, at)
+    host = tree.rows[places]
+    parent = tree.parent_position[places]
+    inside = np.isin(parent, places)
+    nodes = _node_names(trace, rows)
+    return CapturedGraph(
+        names=[trace.names[code] for code in trace.name[host].tolist()],
+        kind=trace.kind[host],
+        parent=np.where(inside, np.searchsorted(places, parent), ROOT).astype(np.int32),
+        args=_arguments(trace, host),
+        launches=np.searchsorted(places, position),
+        nodes=nodes,
+        likely=[
+            ran.get(row, node) if node == NAMELESS else node
+            for row, node in zip(rows.tolist(), nodes, strict=True)
+        ],
+    )
+
+
+def _arguments(trace: Trace, rows: Int64Array) -> dict[str, tuple[Int64Array, list[str]]]:
+    """What operations were called with, shapes and groups of ranks."""
+    found = {}
+    for name, column in trace.args.items():
+        if column.texts is None or name == "kernel":
+            continue
+        codes = column.at(rows)
+        having = np.flatnonzero(codes != NONE)
+        if len(having):
+            found[name] = having, [column.texts[code] for code in codes[having].tolist()]
+    return found
+
+
+def _node_names(trace: Trace, rows: Int64Array) -> list[str]:
+    """What each launch starts: the kernel that the trace names, else of what kind it is."""
+    column = trace.arg("kernel")
+    named = {code: _text((column.texts or [])[code]) for code in set(column.values.tolist())}
+    names = []
+    for code, call in zip(column.at(rows).tolist(), trace.name[rows].tolist(), strict=True):
+        kinds = (kind for kind, pattern in _NODES.items() if pattern.search(trace.names[call]))
+        kind = next(kinds)
+        names.append(named.get(code) or kind if kind == NAMELESS else kind)
+    return names
+
+
+def _text(raw: str) -> str:
+    """The text that a JSON string stands for; empty for anything else."""
+    try:
+        value = json.loads(raw, strict=False)
+    except (ValueError, RecursionError):
+        return ""
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,76 @@
+"""What the graph launches of a trace replay: found in its captures, and put into its call tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.graphs.files import read_captures
+from tracelens_ext.graphs.launches import GraphLaunches, find_graph_launches
+from tracelens_ext.graphs.matching import GraphMatcher, Match
+from tracelens_ext.graphs.merging import with_replays
+from tracelens_ext.graphs.recorded import Capture, find_captures, holds_captures
+from tracelens_ext.trace import NONE
+from tracelens_ext.tree import CallTree
+
+if TYPE_CHECKING:
+    import os
+
+    from tracelens_ext.cache.store import TraceCache
+
+
+@dataclass(frozen=True, eq=False)
+class GraphReplays:
+    """What the graph launches of a trace replay, n of them.
+
+    Attributes:
+        tree: the call tree, with the host events of the captures.
+        launches: the graph launches.
+        matches: what each replays; None where no capture fits.
+        captures: what `matches` refers to.
+    """
+
+    tree: CallTree
+    launches: GraphLaunches
+    matches: list[Match | None]
+    captures: list[Capture]
+
+
+def find_replays(
+    tree: CallTree, source: str | os.PathLike[str] | None = None, cache: TraceCache | None = None
+) -> GraphReplays | None:
+    """Find what the graph launches of a trace replay.
+
+    Args:
+        tree: the call tree of the trace, which may hold captures itself.
+        source: the trace of further captures, or a folder of such traces.
+        cache: where these are looked for.
+
+    Returns:
+        None if there is no graph launch, or no capture to look in.
+
+    Raises:
+        TraceError: `source` holds no capture, or cannot be read.
+    """
+    trace = tree.trace
+    own = holds_captures(trace)
+    if not (own or source is not None) or not tree.by_graph.any():
+        return None
+    launches = find_graph_launches(tree)
+    captures: list[Capture] = []
+    if own:
+        full = tree if tree.add_python_func else CallTree(trace, add_python_func=True)
+        captures += find_captures(full, trace.provenance.path)
+    if source is not None:
+        steps = np.unique(launches.tokens)
+        tokens = None if NONE in steps else steps.tolist()
+        known = trace.provenance.path if captures else ""
+        captures += read_captures(source, tokens, cache, known)
+    if not captures and source is None:
+        return None
+    matches = GraphMatcher(trace, launches, captures).matches()
+    if any(match is not None for match in matches):
+        tree = with_replays(tree, launches, matches, captures)
+    return GraphReplays(tree, launches, matches, captures)

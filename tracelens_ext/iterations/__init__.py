@@ -1,0 +1,1 @@
+"""Iterations of a program: which work is of which, and their times."""

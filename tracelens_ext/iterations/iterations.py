@@ -1,0 +1,219 @@
+"""Iterations: the `ProfilerStep#N` annotations of a trace, and the GPU work that each started.
+
+PyTorch's profiler puts such an annotation around each step of a training loop. One that was still
+open when recording ended is in the file too: of no length (profilers before 2024), or drawn out to
+the end of the recording, which a `Record Window End` event marks.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.work.memoize import once_for_each
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.tree import CallTree
+
+    BoolArray = npt.NDArray[np.bool_]
+
+_STEP = re.compile(r"ProfilerStep#([0-9]+)")
+_RECORDING_ENDS = "Record Window End"
+#: Profilers before 2023 record the annotation as an operator.
+_KINDS = (EventKind.USER_ANNOTATION, EventKind.CPU_OP)
+
+
+@dataclass(frozen=True, eq=False)
+class Iterations:
+    """The iterations of a trace, k of them, by process, then by start."""
+
+    number: list[int]  #: the N of each `ProfilerStep#N`
+    process: Int64Array  #: of each, as in `Trace.process_of_thread`, (k,)
+    start: Int64Array  #: ns since the trace's first event, (k,)
+    end: Int64Array  #: likewise, (k,)
+    finished: BoolArray  #: whether each ended before the recording did, (k,)
+    #: the iteration in which each GPU event was launched, as an index, `NONE` for an event launched
+    #: outside of all of them or without a launch in the trace, (g,).
+    of_gpu: Int64Array
+    #: the iteration during which each GPU event started on the GPU, likewise; `NONE` where it is
+    #: not known which of several processes launched it, (g,).
+    started_in: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def has_number(self, number: int) -> BoolArray:
+        """Whether each iteration has this number; and False for the index `NONE`, (k + 1,)."""
+        return np.array([*(each == number for each in self.number), False], dtype=bool)
+
+    @cached_property
+    def has_gpu_work(self) -> BoolArray:
+        """Whether each iteration launched anything, (k,)."""
+        found = np.zeros(len(self), dtype=bool)
+        found[self.of_gpu[self.of_gpu != NONE]] = True
+        return found
+
+    @cached_property
+    def whole(self) -> BoolArray:
+        """Whether each iteration is finished and launched GPU work, (k,).
+
+        A profiler that is stopped after a step has opened the next one, which does nothing.
+        """
+        whole: BoolArray = self.finished & self.has_gpu_work
+        return whole
+
+    @cached_property
+    def whole_count(self) -> int:
+        """How many whole iterations each process went through (the most, where they differ)."""
+        return int(np.bincount(self.process[self.whole]).max(initial=0))
+
+    @cached_property
+    def run(self) -> Int64Array:
+        """Numbers the whole iterations that follow one another without a hole, (k,).
+
+        `NONE` for an iteration that is not whole. A recording may skip steps, and what lies
+        between is no idle time.
+        """
+        runs = np.full(len(self), NONE, dtype=np.int64)
+        run = 0
+        before: tuple[int, int] | None = None
+        for at in np.flatnonzero(self.whole).tolist():
+            this = (int(self.process[at]), self.number[at])
+            if before is not None and this != (before[0], before[1] + 1):
+                run += 1
+            runs[at], before = run, this
+        return runs
+
+    def label(self, chosen: BoolArray) -> str:
+        """Name the chosen iterations: `ProfilerStep#5 to #7`; empty for none."""
+        numbers = sorted({self.number[at] for at in np.flatnonzero(chosen).tolist()})
+        if not numbers:
+            return ""
+        if len(numbers) == 1:
+            return f"ProfilerStep#{numbers[0]}"
+        if numbers[-1] - numbers[0] == len(numbers) - 1:
+            return f"ProfilerStep#{numbers[0]} to #{numbers[-1]}"
+        return f"{len(numbers)} between ProfilerStep#{numbers[0]} and #{numbers[-1]}"
+
+
+@once_for_each
+def find_iterations(tree: CallTree) -> Iterations:
+    """Find the iterations of a trace.
+
+    A GPU event belongs to the iteration in which its launch started, on any thread of the
+    process: the backward pass has a thread of its own, and the GPU runs behind the host.
+
+    Returns:
+        The iterations; none where the trace has no `ProfilerStep#N`.
+    """
+    trace = tree.trace
+    rows, numbers = _annotations(trace)
+    process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
+    start, end = trace.ts[rows], trace.end_of(rows)
+    order = np.lexsort((-end, start, process))
+    order = order[~_repeated(numbers[order], process[order], end[order])]
+    # Of two with one start the longer comes last: one of no length hides no other.
+    order = order[np.lexsort((end[order], start[order], process[order]))]
+    return iterations_of(tree, rows[order], [int(n) for n in numbers[order].tolist()])
+
+
+def iterations_of(tree: CallTree, rows: Int64Array, numbers: list[int]) -> Iterations:
+    """Annotations as iterations.
+
+    Args:
+        tree: the call tree.
+        rows: the annotations, by process, then by start.
+        numbers: the number of each.
+    """
+    trace = tree.trace
+    process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
+    start, end = trace.ts[rows], trace.end_of(rows)
+    launched_by = np.full(len(tree.linked), NONE, dtype=np.int64)
+    launch = tree.launch_of_gpu[tree.linked]
+    launched_by[tree.linked] = trace.process_of_thread[trace.thread[launch]]
+    launched_at = trace.ts[trace.gpu_rows]
+    launched_at[tree.linked] = trace.ts[launch]
+    of_gpu = iteration_at((process, start, end), launched_by, launched_at)
+    if trace.conventions.gpu_by_process:
+        launched_by = trace.process_of_thread[trace.thread[trace.gpu_rows]].astype(np.int64)
+    elif len(np.unique(process)) == 1:
+        launched_by[~tree.linked] = process[0]
+    return Iterations(
+        number=numbers,
+        process=process,
+        start=start,
+        end=end,
+        finished=(end > start) & (end < _recording_end(trace)),
+        of_gpu=of_gpu,
+        started_in=iteration_at((process, start, end), launched_by, trace.ts[trace.gpu_rows]),
+    )
+
+
+def _annotations(trace: Trace) -> tuple[Int64Array, npt.NDArray[np.object_]]:
+    """The rows of the annotations, and their numbers (of any size, so objects)."""
+    of_name = {
+        code: int(found[1])
+        for code, name in enumerate(trace.names)
+        if (found := _STEP.fullmatch(name)) and len(name) < 40  # no number of a step is longer
+    }
+    rows = trace.rows_of(*_KINDS)
+    rows = rows[np.isin(trace.name[rows], list(of_name))]
+    numbers = np.array([of_name[code] for code in trace.name[rows].tolist()], dtype=object)
+    return rows, numbers
+
+
+def _repeated(
+    numbers: npt.NDArray[np.object_], process: Int64Array, end: Int64Array
+) -> npt.NDArray[np.bool_]:
+    """Which annotations lie within one of the same number: the same step, recorded twice.
+
+    They are given by process, start and descending end.
+    """
+    repeated = np.zeros(len(numbers), dtype=bool)
+    until: dict[tuple[int, int], int] = {}
+    for at, key in enumerate(zip(process.tolist(), numbers.tolist(), strict=True)):
+        repeated[at] = key in until and int(end[at]) <= until[key]
+        until[key] = max(until.get(key, 0), int(end[at]))
+    return repeated
+
+
+def _recording_end(trace: Trace) -> int:
+    """When the recording ended, ns since the trace's first event; far off when it is not said."""
+    if _RECORDING_ENDS in trace.names:
+        rows = trace.rows_of(EventKind.INSTANT)
+        rows = rows[trace.name[rows] == trace.names.index(_RECORDING_ENDS)]
+        if len(rows):
+            return int(trace.ts[rows].max())
+    return int(np.iinfo(np.int64).max)
+
+
+def iteration_at(
+    iterations: tuple[Int64Array, Int64Array, Int64Array], of: Int64Array, moment: Int64Array
+) -> Int64Array:
+    """The iteration in which a process was at a moment.
+
+    Args:
+        iterations: process, start and end of each, by process and start, (k,).
+        of: the process asked about, `NONE` if that is not known, (g,).
+        moment: the time asked about, (g,).
+
+    Returns:
+        Indices, `NONE` where there is none, (g,).
+    """
+    process, start, end = iterations
+    result = np.full(len(of), NONE, dtype=np.int64)
+    for number in np.unique(process).tolist():
+        first, last = np.searchsorted(process, [number, number + 1]).tolist()
+        those = np.flatnonzero(of == number)
+        at = np.searchsorted(start[first:last], moment[those], side="right") - 1 + first
+        inside = (at >= first) & (moment[those] < end[np.maximum(at, first)])
+        result[those] = np.where(inside, at, NONE)
+    return result

@@ -1,0 +1,319 @@
+"""Iterations one by one: how long each took, what the GPU did, and which of them are odd.
+
+An iteration is a `ProfilerStep#N`, or any annotation of the user's choice. GPU work belongs to the
+iteration that launched it, and work whose launch is not in the trace to that during which it
+started (`iterations.iterations`); busy time, exposed communication and the times of categories
+are of that work. The wall time is the annotation's on the host, and idle time is the part of it in
+which the GPU ran nothing at all. Where the host runs ahead of the GPU, busy time can therefore
+exceed the wall time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.intervals import covered
+from tracelens_ext.iterations.iterations import (
+    Iterations,
+    find_iterations,
+    iterations_of,
+)
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
+from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.work.gpu_work import COMMUNICATION
+from tracelens_ext.work.group_search import outermost
+from tracelens_ext.work.memoize import once_for_each
+from tracelens_ext.work.patterns import Expression, UserPattern, user_pattern
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, Trace
+    from tracelens_ext.tree import CallTree
+    from tracelens_ext.work.gpu_work import GpuWork
+
+#: An iteration is odd when it is this many median absolute deviations from the median …
+ODD_BEYOND = 3
+#: … and this share of the median, and of the median wall time for a time, since iterations that
+#: are nearly alike deviate by next to nothing, and what takes no time is odd for nobody …
+ODD_AT_LEAST, ODD_OF_WALL_TIME = 0.05, 0.01
+#: … of at least this many iterations; of fewer, nobody can tell.
+ODD_AMONG = 5
+#: What the name of a column with the time of a category ends in.
+CATEGORY_ENDING = "_time_ms"
+_TIMES = (
+    "wall_time_ms",
+    "busy_time_ms",
+    "computation_time_ms",
+    "exposed_comm_time_ms",
+    "exposed_memcpy_time_ms",
+    "idle_time_ms",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class IterationTable:
+    """The iterations of a trace."""
+
+    #: a row an iteration, and device where there are several; by process and start. Columns
+    #: `iteration` (the annotation's name), `process` and `device` where there are several,
+    #: `start_ms` (since the trace's first event), `wall_time_ms`, `busy_time_ms` (which is the sum
+    #: of `computation_time_ms`, `exposed_comm_time_ms` and `exposed_memcpy_time_ms`),
+    #: `idle_time_ms`, `kernels`, `whole` (ended before the recording did, and launched GPU work),
+    #: `odd` (the columns in which a whole iteration is odd, joined by `, `), and with categories
+    #: `CATEGORY_time_ms` (summed durations).
+    frame: pd.DataFrame
+    #: a row a measured column, and device where there are several, over whole iterations: `column`,
+    #: `device`, `iterations`, `mean`, `std` (sample), `median`, `mad` (median absolute deviation),
+    #: `min`, `max`, `odd` (how many iterations).
+    statistics: pd.DataFrame
+    notes: tuple[str, ...]  #: what the reader should know, a sentence each
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+
+@once_for_each
+def iteration_table(work: GpuWork, annotation: Expression | None = None) -> IterationTable:
+    """Measure every iteration.
+
+    Args:
+        work: the GPU events.
+        annotation: a regular expression, searched in the names of annotations (of CPU ops, where
+            it matches no annotation); each that matches, and lies in no other, is an iteration.
+            `ProfilerStep#N` by default.
+
+    Returns:
+        The table; empty where the trace has none.
+
+    Raises:
+        UsageError: `annotation` is no regular expression.
+    """
+    iterations, labels, nested = named_iterations(work.tree, annotation)
+    device = work.trace.device
+    devices = np.unique(device[work.counted])
+    blocks = [
+        _block(work, iterations, labels, number, work.counted & (device == number))
+        for number in devices.tolist() or [NONE]
+    ]
+    frame = pd.concat(blocks, ignore_index=True)
+    place, device = frame["at"].to_numpy(), frame["device"].to_numpy()
+    frame = frame[_on_own_devices(work, iterations.process[place], device)]
+    order = np.lexsort((frame["device"], frame["at"]))
+    frame = frame.iloc[order].reset_index(drop=True)
+    categories = [str(c) for c in frame if is_category_time(str(c))]
+    totals = {column: float(frame[column].to_numpy().sum()) for column in categories}
+    categories.sort(key=lambda column: -totals[column])
+    frame["odd"], statistics = _odd_ones(frame, [*_TIMES, "kernels", *categories])
+    shown = ["iteration", "process", "device", "start_ms", *_TIMES, "kernels", "whole", "odd"]
+    if len(devices) < 2:
+        shown.remove("device")
+        statistics = statistics.drop(columns="device")
+    if len(np.unique(iterations.process)) < 2:
+        shown.remove("process")
+    notes = tuple(_notes(work, iterations, nested, statistics))
+    return IterationTable(frame[[*shown, *categories]], statistics, notes)
+
+
+def _on_own_devices(work: GpuWork, process: Int64Array, device: Int64Array) -> BoolArray:
+    """Whether each process uses each device, where the trace tells which process uses which."""
+    trace = work.trace
+    if not trace.conventions.gpu_by_process:
+        return np.ones(len(process), dtype=bool)
+    of_gpu = trace.process_of_thread[trace.thread[trace.gpu_rows]]
+    # One number for each pair of process and device.
+    numbers, code = np.unique(np.concatenate((trace.device, device)), return_inverse=True)
+    pair = np.concatenate((of_gpu, process)).astype(np.int64) * len(numbers) + code
+    shown: BoolArray = ~np.isin(process, of_gpu)  # of a process without GPU work every device
+    shown |= np.isin(pair[len(of_gpu) :], pair[: len(of_gpu)])
+    return shown
+
+
+def is_category_time(column: str) -> bool:
+    """Whether a column of the table is the summed duration of a category, `CATEGORY_time_ms`."""
+    return column.endswith(CATEGORY_ENDING) and column not in _TIMES
+
+
+def named_iterations(
+    tree: CallTree, annotation: Expression | None
+) -> tuple[Iterations, list[str], int]:
+    """The iterations, what each is called, and how many were left out because they are nested."""
+    pattern = user_pattern(annotation, "annotation")
+    if pattern is None:
+        steps = find_iterations(tree)
+        return steps, [f"ProfilerStep#{number}" for number in steps.number], 0
+    trace = tree.trace
+    rows = found = _annotations(trace, pattern)
+    process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
+    start, end = trace.ts[rows], trace.end_of(rows)
+    order = np.lexsort((rows, -end, start, process))
+    order = order[outermost(process[order], end[order])]
+    rows = rows[order]
+    iterations = iterations_of(tree, rows, list(range(len(rows))))
+    labels = [trace.name_of(row) for row in rows.tolist()]
+    return iterations, labels, len(found) - len(rows)
+
+
+def _annotations(trace: Trace, pattern: UserPattern) -> Int64Array:
+    """The rows of the annotations that match; of the CPU ops, where no annotation does."""
+    matching = trace.names_matching(pattern.search)
+    for kind in (EventKind.USER_ANNOTATION, EventKind.CPU_OP):
+        rows: Int64Array = trace.rows_of(kind)
+        rows = rows[matching[trace.name[rows]]]
+        if len(rows):
+            return rows
+    return np.empty(0, dtype=np.int64)
+
+
+def _block(
+    work: GpuWork, iterations: Iterations, labels: list[str], device: int, chosen: BoolArray
+) -> pd.DataFrame:
+    """All iterations on one device; `at` is the iteration's index."""
+    count = len(iterations)
+    owner = np.where(chosen, _owner(work, iterations), NONE)
+    busy_time = BusyTime(work.start, work.end)
+
+    def busy(part: BoolArray) -> Int64Array:
+        return busy_time.by_owner(np.where(part, owner, NONE), count)
+
+    communication = work.is_communication
+    computing = ~(communication | work.is_copy)
+    computation = busy(computing)
+    without_copies = busy(computing | communication)
+    whole = busy(np.ones(len(work), dtype=bool))
+    start, end = iterations.start, iterations.end
+    ran = covered(work.start[chosen], work.end[chosen], start, end)
+    process_labels = list(dict.fromkeys(process for process, _ in work.trace.threads))
+    columns: dict[str, object] = {
+        "at": np.arange(count),
+        "iteration": pd.array(labels, dtype="str"),
+        "process": [process_labels[number] for number in iterations.process.tolist()],
+        "device": np.full(count, device),
+        "start_ms": start / NS_PER_MS,
+        "wall_time_ms": (end - start) / NS_PER_MS,
+        "busy_time_ms": whole / NS_PER_MS,
+        "computation_time_ms": computation / NS_PER_MS,
+        "exposed_comm_time_ms": (without_copies - computation) / NS_PER_MS,
+        "exposed_memcpy_time_ms": (whole - without_copies) / NS_PER_MS,
+        "idle_time_ms": (end - start - ran) / NS_PER_MS,
+        "kernels": _counts(owner[work.is_kernel], count),
+        "whole": iterations.finished & (_counts(iterations.of_gpu[chosen], count) > 0),
+    }
+    if work.categories is not None:
+        code, names = work.categories.code, work.categories.labels
+        mine = owner != NONE
+        times = np.zeros((len(names), count), dtype=np.int64)
+        np.add.at(times, (code[mine], owner[mine]), work.duration[mine])
+        present = np.bincount(code[_owner(work, iterations) != NONE], minlength=len(names)) > 0
+        for at in np.flatnonzero(present).tolist():
+            columns[f"{names[at]}{CATEGORY_ENDING}"] = times[at] / NS_PER_MS
+    return pd.DataFrame(columns)
+
+
+def _owner(work: GpuWork, iterations: Iterations) -> Int64Array:
+    """The iteration that each GPU event counts in, an index, `NONE` for none, (g,)."""
+    by_time = work.counted & ~work.tree.linked
+    return np.where(by_time, iterations.started_in, iterations.of_gpu)
+
+
+def _counts(owner: Int64Array, count: int) -> Int64Array:
+    counts: Int64Array = np.bincount(owner[owner != NONE], minlength=count).astype(np.int64)
+    return counts
+
+
+def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.DataFrame]:
+    """In which columns each row is odd, and the statistics of the columns."""
+    odd_in: list[list[str]] = [[] for _ in range(len(frame))]
+    whole, of_device = frame["whole"].to_numpy(), frame["device"].to_numpy()
+    rows = []
+    for device in np.unique(of_device).tolist():
+        those = np.flatnonzero(whole & (of_device == device))
+        if not len(those):
+            continue
+        wall = ODD_OF_WALL_TIME * float(frame["wall_time_ms"].iloc[those].median()) * NS_PER_MS
+        for column in measured:
+            values = frame[column].to_numpy(dtype=np.float64)[those]
+            # Times are whole ns: rounding must not make two equal ones differ.
+            exact = np.round(values * NS_PER_MS)
+            odd, mad = odd_among(exact, 0.0 if column == "kernels" else wall)
+            for at in those[odd].tolist():
+                odd_in[at].append(column)
+            rows.append(
+                {
+                    "column": column,
+                    "device": device,
+                    "iterations": len(those),
+                    "mean": float(values.mean()),
+                    "std": float(values.std(ddof=1)) if len(those) > 1 else 0.0,
+                    "median": float(np.median(values)),
+                    "mad": mad / NS_PER_MS,
+                    "min": float(values.min()),
+                    "max": float(values.max()),
+                    "odd": int(odd.sum()),
+                }
+            )
+    names = ["column", "device", "iterations", "mean", "std", "median", "mad", "min", "max", "odd"]
+    return [", ".join(columns) for columns in odd_in], pd.DataFrame(rows, columns=names)
+
+
+def odd_among(values: Float64Array, least: float = 0.0) -> tuple[BoolArray, float]:
+    """Which of some values are odd, (k,), and their median absolute deviation.
+
+    Args:
+        values: times in whole ns, or counts, of whole iterations, (k,).
+        least: how far from the median an odd one is at least.
+    """
+    middle = float(np.median(values))
+    away = np.abs(values - middle)
+    mad = float(np.median(away))
+    odd: BoolArray = away > max(ODD_BEYOND * mad, ODD_AT_LEAST * middle, least)
+    return odd if len(values) >= ODD_AMONG else np.zeros(len(values), dtype=bool), mad
+
+
+def _notes(
+    work: GpuWork, iterations: Iterations, nested: int, statistics: pd.DataFrame
+) -> list[str]:
+    notes = []
+    if unfinished := int((~iterations.whole).sum()):
+        notes.append(
+            f"{unfinished:,} of {len(iterations):,} iterations are not whole (launched no GPU work,"
+            " or were open when the recording ended) and not in the statistics."
+        )
+    if nested:
+        notes.append(f"{nested:,} annotations lie within another that matches, and do not count.")
+    outside = _owner(work, iterations) == NONE
+    if len(iterations) and outside.any():
+        notes.append(
+            f"{work.count_text(outside)} were launched outside of all iterations, or their launch"
+            " is not in the trace."
+        )
+    if (by_time := ~outside & (iterations.of_gpu == NONE)).any():
+        notes.append(
+            f"{work.count_text(by_time)} without a launch in the trace count in the iteration"
+            " during which they started."
+        )
+    notes += _note_on_communication(work, ~outside)
+    if len(statistics) and int(statistics["iterations"].max()) < ODD_AMONG:
+        notes.append(f"No iteration is called odd: that takes {ODD_AMONG} whole ones.")
+    return notes
+
+
+def _note_on_communication(work: GpuWork, inside: BoolArray) -> list[str]:
+    """Say so where the chosen rules call other events communication than the built-in ones do."""
+    if work.categories is None or COMMUNICATION not in work.categories.labels:
+        return []
+    chosen = work.categories.code == work.categories.labels.index(COMMUNICATION)
+    more = int((inside & chosen & ~work.is_communication).sum())
+    fewer = int((inside & ~chosen & work.is_communication).sum())
+    if not more and not fewer:
+        return []
+    counts = {"more": more, "fewer": fewer}
+    told = " and ".join(f"{count:,} {how}" for how, count in counts.items() if count)
+    note = (
+        "exposed_comm_time_ms goes by the built-in rules, so that traces can be compared;"
+        f" {COMMUNICATION}{CATEGORY_ENDING} by the chosen ones, which call other GPU events"
+        f" communication ({told})."
+    )
+    return [note]

@@ -1,0 +1,1 @@
+"""Kernels: by operation, category, name and source."""

@@ -1,0 +1,1 @@
+"""Memory: levels, blocks, and who allocated them."""

@@ -1,0 +1,1 @@
+"""GPU time by `nn.Module`."""

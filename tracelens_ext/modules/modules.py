@@ -1,0 +1,247 @@
+"""GPU time by `nn.Module`: which part of the model the time went to.
+
+Modules are the Python frames that the profiler names `nn.Module: …`. A tree of those frames and of
+the launches alone answers the question; it is hundreds of times smaller than one of all frames.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.intervals import union_length
+from tracelens_ext.lazy import pd
+from tracelens_ext.nesting import ROOT, depths, levels, nearest_marked, nest
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, EventKind
+from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.work.call_paths import CallPaths, find_paths
+from tracelens_ext.work.grouping import percent, sums
+from tracelens_ext.work.memoize import once_for_each
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Trace
+    from tracelens_ext.work.gpu_work import GpuWork
+
+MODULE_PREFIX = "nn.Module: "
+SEPARATOR = "/"
+_INSTANCE = re.compile(r"_\d+$")  # PyTorch numbers the modules of a class
+
+
+@dataclass(frozen=True, eq=False)
+class _Frames:
+    """The module frames of a trace, parents before children, m of them."""
+
+    rows: Int64Array  #: the frames, (m,)
+    parent: Int32Array  #: the module frame around each, `ROOT` without one, (m,)
+    #: the innermost module frame around each GPU event's launch, `NONE` without, (g,)
+    of_gpu: Int64Array
+    #: the same for the forward op that made each GPU event's autograd node, (g,)
+    of_forward: Int64Array
+
+
+def has_modules(trace: Trace) -> bool:
+    """Whether the profiler recorded `nn.Module` frames, or the capture of a graph has some."""
+    return bool(len(_module_rows(trace)) or _is_replayed_module(trace).any())
+
+
+def module_of_gpu(work: GpuWork) -> tuple[Int64Array, list[str]]:
+    """The innermost module around each GPU event's launch, or around its forward operation.
+
+    Returns:
+        Codes, `NONE` without a module, (g,), and the paths that they stand for, such as
+        `Model_0/Block_3`.
+    """
+    frames = _find_frames(work)
+    labels, codes = _module_names(work.trace, frames.rows)
+    paths = find_paths(frames.parent, codes)
+    frame = np.where(frames.of_gpu != NONE, frames.of_gpu, frames.of_forward)
+    path = np.append(paths.of_node, NONE)[frame]
+    return path, paths.texts(labels, SEPARATOR)
+
+
+def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
+    """GPU time by path of module classes.
+
+    Args:
+        work: the GPU events.
+        instances: a row for each module; PyTorch numbers those of a class, `Block_0`, `Block_1`.
+
+    Returns:
+        Columns as the sheet `nn_modules`. Longest total first. No rows without modules.
+    """
+    frames = _find_frames(work)
+    trace = work.trace
+    labels, codes = _module_names(trace, frames.rows)
+    each = paths = find_paths(frames.parent, codes)
+    if not instances:
+        labels, codes = class_names(labels, codes)
+        paths = find_paths(frames.parent, codes)
+    of_each = np.zeros(len(each), dtype=np.int64)
+    of_each[each.of_node] = paths.of_node
+    busy = BusyTime(work.start, work.end)
+    total = sums(paths.of_node, busy.by_subtree(frames.parent, frames.of_gpu), len(paths))
+    own = sums(paths.of_node, busy.by_owner(frames.of_gpu, len(frames.rows)), len(paths))
+    nothing = np.zeros(len(work), dtype=np.int64)
+    columns: dict[str, object] = {
+        "path": paths.texts(labels, SEPARATOR),
+        **({} if instances else {"modules": np.bincount(of_each, minlength=len(paths))}),
+        "calls": np.bincount(paths.of_node, minlength=len(paths)),
+        "kernels": _below(paths, frames.of_gpu, nothing, nothing + 1, 1)[:, 0],
+        "gpu_time_total_ms": total / NS_PER_MS,
+        "gpu_time_self_ms": own / NS_PER_MS,
+        "% of GPU busy time": percent(total, union_length(work.start, work.end)),
+    }
+    columns |= _top_categories(work, paths, frames)
+    if (frames.of_forward != NONE).any():
+        backward = busy.by_subtree(frames.parent, frames.of_forward)
+        columns["backward_time_ms"] = sums(paths.of_node, backward, len(paths)) / NS_PER_MS
+    frame = pd.DataFrame(columns)
+    return frame.iloc[np.argsort(-total, kind="stable")].reset_index(drop=True)
+
+
+def _module_rows(trace: Trace) -> Int64Array:
+    names = trace.names_matching(lambda name: name.startswith(MODULE_PREFIX))
+    frames = trace.rows_of(EventKind.PYTHON_FUNCTION) if names.any() else np.empty(0, np.int64)
+    rows: Int64Array = frames[names[trace.name[frames]]]
+    return rows
+
+
+def _is_replayed_module(trace: Trace) -> BoolArray:
+    """Which of the events that graphs replay are module frames, (r,)."""
+    names = trace.names_matching(lambda name: name.startswith(MODULE_PREFIX))
+    added = slice(trace.recorded, None)
+    result: BoolArray = names[trace.name[added]] & (trace.kind[added] == EventKind.PYTHON_FUNCTION)
+    return result
+
+
+@once_for_each
+def _find_frames(work: GpuWork) -> _Frames:
+    """The module frames, and which of them is around each launch.
+
+    Those of captures are around what is captured, within those around the graph's launch.
+    """
+    trace = work.trace
+    frames, frame_of_row = _recorded_frames(work)
+    replays = trace.replays
+    if replays is None:
+        return frames
+    is_module = _is_replayed_module(trace)
+    places, known = np.flatnonzero(is_module), len(frames.rows)
+    number = np.full(len(is_module) + 1, ROOT, dtype=np.int64)
+    number[places] = known + np.arange(len(places))
+    around = number[nearest_marked(replays.parent, is_module)]
+    around = np.where(around == ROOT, frame_of_row[replays.graph_launch], around)
+    frame_of_row[trace.recorded : -1] = around
+    return _Frames(
+        rows=np.concatenate((frames.rows, trace.recorded + places)),
+        parent=np.concatenate((frames.parent, around[places])).astype(np.int32),
+        of_gpu=frame_of_row[work.tree.parent_of_gpu],
+        of_forward=frames.of_forward,
+    )
+
+
+def _recorded_frames(work: GpuWork) -> tuple[_Frames, Int64Array]:
+    """Nest module frames, launches, and the forward ops whose backward launched something.
+
+    Returns:
+        The frames; and the frame around each of those events, by row, `NONE` for others and at the
+        end, (n + 1,).
+    """
+    trace, tree = work.trace, work.tree
+    modules = _module_rows(trace)
+    forward = np.full(len(work), NONE, dtype=np.int64)
+    inner = forward[:0]
+    if len(modules) or trace.replays is not None:  # without them nothing is looked for
+        forward = _forward_of_gpu(work)
+        launches = tree.launch_of_gpu[tree.linked]
+        inner = np.unique(np.concatenate((launches, forward[forward != NONE])))
+    rows = np.concatenate((modules, inner))
+    kind = np.where(np.arange(len(rows)) < len(modules), 0, 1)  # of two equals the frame encloses
+    start = trace.ts[rows]
+    leaf = np.isin(trace.kind[rows], LAUNCH_KINDS)
+    nesting = nest(trace.thread[rows], start, start + trace.dur[rows], kind, leaf)
+    is_module = kind[nesting.order] == 0
+    around = nearest_marked(nesting.parent, is_module)
+    places = np.flatnonzero(is_module)
+    number = np.full(len(rows) + 1, ROOT, dtype=np.int64)
+    number[places] = np.arange(len(places))
+    frame_of_row = np.full(len(trace) + 1, NONE, dtype=np.int64)  # the last is what `NONE` picks
+    frame_of_row[rows[nesting.order]] = number[around]
+    frames = _Frames(
+        rows=rows[nesting.order[places]],
+        parent=number[around[places]].astype(np.int32),
+        of_gpu=frame_of_row[tree.launch_of_gpu],
+        of_forward=frame_of_row[forward],
+    )
+    return frames, frame_of_row
+
+
+def _forward_of_gpu(work: GpuWork) -> Int64Array:
+    """The forward op that made the autograd node around each GPU event's launch, `NONE` without."""
+    tree = work.tree
+    forward_of = tree.forward_of_backward
+    result = np.full(len(work), NONE, dtype=np.int64)
+    if not forward_of:
+        return result
+    forward = np.full(len(tree.rows), NONE, dtype=np.int64)
+    backward_rows = np.fromiter(forward_of.keys(), np.int64, len(forward_of))
+    forward_rows = np.fromiter(forward_of.values(), np.int64, len(forward_of))
+    forward[tree.position[backward_rows]] = forward_rows
+    above = nearest_marked(tree.parent_position, forward != NONE)
+    at = above[tree.launch_position_of_gpu[tree.linked]]
+    result[tree.linked] = np.where(at != ROOT, forward[at], NONE)
+    return result
+
+
+def _module_names(trace: Trace, rows: Int64Array) -> tuple[list[str], Int64Array]:
+    """The names of frames without the prefix: labels and codes."""
+    used, codes = np.unique(trace.name[rows], return_inverse=True)
+    return [trace.names[i].removeprefix(MODULE_PREFIX) for i in used.tolist()], codes
+
+
+def class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64Array]:
+    """The same without the number of the instance."""
+    classes: dict[str, int] = {}
+    code_of = [classes.setdefault(_INSTANCE.sub("", label), len(classes)) for label in labels]
+    return list(classes), np.array(code_of, dtype=np.int64)[codes]
+
+
+def _below(
+    paths: CallPaths, frame_of_gpu: Int64Array, column: IntArray, values: Int64Array, columns: int
+) -> Int64Array:
+    """Sum a number of GPU events over each path and the paths below it, column by column.
+
+    Args:
+        paths: of the module frames.
+        frame_of_gpu: the frame of each GPU event, `NONE` without, shape (g,).
+        column: of each GPU event, (g,).
+        values: what is summed, (g,).
+        columns: number of columns.
+
+    Returns:
+        Shape (p, columns).
+    """
+    inside = np.flatnonzero(frame_of_gpu != NONE)
+    result = np.zeros((len(paths), columns), dtype=np.int64)
+    np.add.at(result, (paths.of_node[frame_of_gpu[inside]], column[inside]), values[inside])
+    for level in reversed(levels(depths(paths.parent.astype(np.int32)))[1:]):
+        np.add.at(result, paths.parent[level], result[level])
+    return result
+
+
+def _top_categories(work: GpuWork, paths: CallPaths, frames: _Frames) -> dict[str, object]:
+    """The category with the longest summed duration below each path, and its share."""
+    categories = work.categories
+    if categories is None:
+        return {}
+    labels = categories.labels
+    time = _below(paths, frames.of_gpu, categories.code, work.duration, len(labels))
+    whole = time.sum(axis=1)
+    top = zip(time.argmax(axis=1).tolist(), (whole > 0).tolist(), strict=True)
+    return {
+        "top_category": [labels[code] if some else "" for code, some in top],
+        "top_category (% of kernel time)": percent(time.max(axis=1), whole),
+    }

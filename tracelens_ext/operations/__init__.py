@@ -1,0 +1,1 @@
+"""CPU operations: their GPU time, arguments and call tree."""

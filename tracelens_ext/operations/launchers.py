@@ -1,0 +1,173 @@
+"""Launchers: the operations that GPU work is filed under in the `ops_*` tables.
+
+The launcher of a GPU event is the nearest CPU op above its launch that is not called `execute`
+(a wrapper that says nothing about the work), else the launch itself. Its *direct* time is the
+busy-time union of the GPU events it is the launcher of, its *subtree* time that of all GPU events
+below it. Communication has no launcher here: its time is mostly waiting for other ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.lazy import pd
+from tracelens_ext.nesting import ROOT, nearest_above
+from tracelens_ext.operations.arguments import op_argument
+from tracelens_ext.operations.categories import op_categories
+from tracelens_ext.operations.recompute import recomputed
+from tracelens_ext.trace import NONE, NS_PER_US
+from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.work.grouping import number_groups
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import Int32Array, Int64Array, IntArray, Trace
+    from tracelens_ext.work.gpu_work import GpuWork
+
+    RowArray = IntArray
+
+#: Arguments that tell two launches of one operation apart.
+ARGUMENTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+#: Columns of `launcher_table` that hold text.
+TEXT_COLUMNS = ("name", "op category", *ARGUMENTS, "process_name", "process_label", "thread_name")
+
+_WRAPPER = "execute"
+_UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, eq=False)
+class Launchers:
+    """The launchers of a trace in order of start, k of them; g GPU events."""
+
+    rows: Int64Array  #: the events, (k,)
+    of_gpu: Int64Array  #: index of each GPU event's launcher, `NONE` for one that has none, (g,)
+    direct_ns: Int64Array  #: busy time of the GPU events a launcher has launched itself, (k,)
+    subtree_ns: Int64Array  #: busy time of all GPU events below it, communication included, (k,)
+    count: Int64Array  #: GPU events it has launched itself, (k,)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def find_launchers(work: GpuWork) -> Launchers:
+    """Find the launcher of every linked GPU event that is not communication."""
+    tree, trace = work.tree, work.trace
+    wrapper = trace.names_matching(lambda name: name == _WRAPPER)
+    is_op = tree.is_operation & ~wrapper[trace.name[tree.rows]]
+    counted = np.flatnonzero(tree.linked & ~work.is_communication)
+    launch = tree.launch_position_of_gpu[counted]
+    above = nearest_above(tree.parent_position, launch, is_op)
+    position = np.where(above != ROOT, above, launch)
+    # From here on launchers are numbered in tree order, in the end in order of start.
+    places, number = np.unique(position, return_inverse=True)
+    busy = BusyTime(work.start, work.end)
+    owner = np.full(len(work), NONE, dtype=np.int64)
+    owner[counted] = number
+    direct = busy.by_owner(owner, len(places))
+    subtree = busy.by_subtree(*_forest(work, places))
+    rows = tree.rows[places]
+    order = np.lexsort((rows, trace.ts[rows]))
+    renumbered = np.empty(len(order) + 1, dtype=np.int64)
+    renumbered[order] = np.arange(len(order))
+    renumbered[-1] = NONE  # what index `NONE` picks
+    return Launchers(
+        rows=rows[order],
+        of_gpu=renumbered[owner],
+        direct_ns=direct[order],
+        subtree_ns=subtree[order],
+        count=np.bincount(number, minlength=len(places))[order],
+    )
+
+
+def _forest(work: GpuWork, places: RowArray) -> tuple[Int32Array, Int64Array]:
+    """How the given positions of the tree nest, and which of them is innermost at each GPU event.
+
+    Args:
+        work: the GPU events.
+        places: positions in the tree, ascending, shape (k,).
+
+    Returns:
+        Parents among `places`, `ROOT` without one, (k,); indices into `places`, `NONE` for a GPU
+        event below none of them, (g,).
+    """
+    tree = work.tree
+    index = np.full(len(tree.rows) + 1, NONE, dtype=np.int64)
+    index[places] = np.arange(len(places))
+    marked = index[:-1] != NONE
+    innermost = np.full(len(work), NONE, dtype=np.int64)
+    launch = tree.launch_position_of_gpu[tree.linked]
+    above_launch = nearest_above(tree.parent_position, launch, marked)
+    innermost[tree.linked] = np.where(marked[launch], index[launch], index[above_launch])
+    above = nearest_above(tree.parent_position, places, marked)
+    return index[above].astype(np.int32), innermost
+
+
+def busy_below(work: GpuWork, rows: RowArray) -> Int64Array:
+    """Busy time of all GPU events below some host events, ns.
+
+    Args:
+        work: the GPU events.
+        rows: distinct host events of the tree, in any order, shape (k,).
+
+    Returns:
+        Shape (k,).
+    """
+    position = work.tree.position[rows]
+    order = np.argsort(position)
+    result = np.empty(len(rows), dtype=np.int64)
+    busy = BusyTime(work.start, work.end)
+    result[order] = busy.by_subtree(*_forest(work, position[order]))
+    return result
+
+
+def launcher_table(work: GpuWork, launchers: Launchers) -> pd.DataFrame:
+    """A row a launcher, in order of start.
+
+    Returns:
+        Columns `name`, `op category`, `UID` (the event's row in the trace),
+        `total_direct_kernel_time`, `total_subtree_kernel_time` (µs), `direct_kernel_count` (GPU
+        events), `Input Dims`, `Input type`, `Input Strides`, `Concrete Inputs` (empty where the
+        trace has none), `process_name`, `process_label`, `thread_name` (`Unknown` where the trace
+        does not name them). Texts are categorical. Where the backward ran a part of the forward
+        again, also `is_recompute`: whether the operation belongs to that.
+    """
+    trace, rows = work.trace, launchers.rows
+    category, labels = op_categories(work, rows, launchers.of_gpu)
+    columns: dict[str, object] = {
+        "name": _text_column(trace.name[rows], trace.names),
+        "op category": _text_column(category, labels),
+        "UID": rows,
+        "total_direct_kernel_time": launchers.direct_ns / NS_PER_US,
+        "total_subtree_kernel_time": launchers.subtree_ns / NS_PER_US,
+        "direct_kernel_count": launchers.count,
+    }
+    for argument in ARGUMENTS:
+        columns[argument] = _text_column(*op_argument(trace, rows, argument))
+    columns |= _thread_columns(trace, rows)
+    if (again := recomputed(work)).any():
+        of_launcher = np.zeros(len(rows) + 1, dtype=bool)
+        of_launcher[launchers.of_gpu[again]] = True
+        columns["is_recompute"] = of_launcher[:-1]
+    return pd.DataFrame(columns)
+
+
+def _text_column(codes: RowArray, labels: list[str]) -> pd.Categorical[str]:
+    """The texts that codes stand for; only those that occur are kept, equal ones merged."""
+    first, inverse = number_groups([codes])
+    numbers: dict[str, int] = {}
+    merged = [numbers.setdefault(labels[i], len(numbers)) for i in codes[first].tolist()]
+    categories = pd.Index(list(numbers), dtype="str")
+    return pd.Categorical.from_codes(np.array(merged, dtype=np.int64)[inverse], categories)
+
+
+def _thread_columns(trace: Trace, rows: RowArray) -> dict[str, pd.Categorical[str]]:
+    """What the trace calls the process and the thread of each event."""
+    thread = trace.thread[rows]
+    texts = {
+        "process_name": [trace.process_names.get(pid, _UNKNOWN) for pid, _ in trace.threads],
+        "process_label": [trace.process_labels.get(pid, _UNKNOWN) for pid, _ in trace.threads],
+        "thread_name": [trace.thread_names.get(both, _UNKNOWN) for both in trace.threads],
+    }
+    return {column: _text_column(thread, labels) for column, labels in texts.items()}

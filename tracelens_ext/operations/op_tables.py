@@ -1,0 +1,261 @@
+"""The `ops_*` tables: GPU time by category of operation, by operation, by its arguments.
+
+Each is a function of a launcher table, which may have been filtered by its user.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
+from tracelens_ext.operations.launchers import ARGUMENTS
+from tracelens_ext.ordering import stable_order
+from tracelens_ext.trace import NS_PER_US
+from tracelens_ext.work.grouping import group_durations, inverse, number_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens_ext.operations.launchers import Launchers
+    from tracelens_ext.trace import Float64Array, IntArray
+    from tracelens_ext.work.gpu_work import GpuWork
+
+METRICS = ("mean", "median", "std", "min", "max")
+PERCENTAGES = ("Percentage (%)", "Cumulative Percentage (%)")
+
+_DIRECT, _SUBTREE = "total_direct_kernel_time", "total_subtree_kernel_time"
+_UNIQUE = ("name", "op category", "process_name", "process_label", "thread_name", *ARGUMENTS)
+_SHORT_NAME = 64
+
+
+def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
+    """GPU time by category of operation.
+
+    Returns:
+        Columns as the sheet `ops_summary_by_category`; longest first.
+    """
+    groups = _Groups(launchers, ["op category"])
+    return _longest_first(
+        {
+            **groups.keys(),
+            "Count": groups.count,
+            f"{_DIRECT}_ms": groups.statistic(_DIRECT, "sum") / 1e3,
+        },
+        f"{_DIRECT}_ms",
+    )
+
+
+def summary(launchers: pd.DataFrame) -> pd.DataFrame:
+    """GPU time by operation.
+
+    Returns:
+        Columns as the sheet `ops_summary`; longest direct time first.
+    """
+    groups = _Groups(launchers, ["name"])
+    sums = {column: groups.statistic(column, "sum") for column in (_DIRECT, _SUBTREE)}
+    pairs = _Groups(launchers, ["name", "op category"]).keys()
+    categories: dict[object, list[str]] = {}
+    for name, category in zip(pairs["name"], pairs["op category"], strict=True):
+        categories.setdefault(name, []).append(category)
+    names = groups.keys()["name"]
+    return _longest_first(
+        {
+            "name": names,
+            **{f"{column}_sum": time for column, time in sums.items()},
+            **{f"{column}_ms": time / 1e3 for column, time in sums.items()},
+            "Count": groups.count,
+            "Categories": [str(sorted(categories[name])) for name in names],
+        },
+        f"{_DIRECT}_sum",
+    )
+
+
+def unique_args(
+    launchers: pd.DataFrame,
+    kernels: LaunchedKernels | None = None,
+    *,
+    metrics: Sequence[str] = METRICS,
+    group_by_num_kernels: bool = False,
+) -> pd.DataFrame:
+    """GPU time by operation, its arguments, and the thread it ran on.
+
+    Args:
+        launchers: as `launchers.launcher_table` makes it.
+        kernels: what each launched; None for no columns about kernels.
+        metrics: statistics over the operations of a row, some of `METRICS`; `sum` always is one.
+        group_by_num_kernels: whether operations that launched different numbers of GPU events are
+            rows of their own, with the number in a column `direct_kernel_count`.
+
+    Returns:
+        Columns as the sheet `ops_unique_args`; longest direct time first.
+
+    Raises:
+        UsageError: there is no such metric.
+    """
+    if unknown := sorted(set(metrics) - {*METRICS, "sum"}):
+        raise UsageError(f"unknown metric {unknown[0]!r}; there are {', '.join(METRICS)}")
+    further = ["is_recompute"] if "is_recompute" in launchers else []
+    further += ["direct_kernel_count"] if group_by_num_kernels else []
+    groups = _Groups(launchers, [*_UNIQUE, *further])
+    uids = launchers["UID"].to_numpy()
+    columns: dict[str, object] = {**groups.keys(), "operation_count": groups.count}
+    for metric in (*(m for m in METRICS if m in metrics), "sum"):
+        for column in (_DIRECT, _SUBTREE):
+            columns[f"{column}_{metric}"] = groups.statistic(column, metric)
+    columns["ex_UID"] = uids[groups.first]
+    if kernels is not None:
+        details, short = kernels.describe(uids, groups.of_row, len(groups.first))
+        columns |= {"kernel_details_summary": details, "trunc_kernel_details": short}
+    return _longest_first(columns, f"{_DIRECT}_sum")
+
+
+class _Groups:
+    """Rows of a launcher table that are equal in some columns, k groups by first occurrence.
+
+    Attributes:
+        of_row: the group of each row, shape (n,).
+        first: the first row of each group, (k,).
+        count: rows of each group, (k,).
+    """
+
+    def __init__(self, table: pd.DataFrame, by: Sequence[str]) -> None:
+        self._table, self._by = table, by
+        first, number = number_groups([_factorized(table[column])[0] for column in by])
+        self.of_row = inverse(np.argsort(first))[number]
+        self.first = np.sort(first)
+        self.count = np.bincount(self.of_row, minlength=len(first))
+        self._start = np.cumsum(self.count) - self.count
+        self._sorted: dict[str, Float64Array] = {}
+
+    def keys(self) -> dict[str, list[str]]:
+        """What the groups have in common, column by column."""
+        result = {}
+        for column in self._by:
+            codes, labels = _factorized(self._table[column])
+            result[column] = [labels[code] for code in codes[self.first].tolist()]
+        return result
+
+    def statistic(self, column: str, metric: str) -> Float64Array:
+        """A statistic of each group's numbers, (k,); `std` is NaN for a group of one."""
+        if column not in self._sorted:
+            values = self._table[column].to_numpy(dtype=np.float64)
+            ascending = np.argsort(values)
+            order = ascending[stable_order(self.of_row[ascending])]  # by group, then by value
+            self._sorted[column] = values[order]
+        values, start, size = self._sorted[column], self._start, self.count
+        result: Float64Array = np.full(len(size), np.nan)
+        if not len(size):
+            return result
+        total = np.add.reduceat(values, start)
+        if metric == "std":
+            squares = np.add.reduceat((values - np.repeat(total / size, size)) ** 2, start)
+            np.divide(squares, size - 1, out=result, where=size > 1)
+            return np.sqrt(result)
+        result[:] = {
+            "mean": total / size,
+            "median": (values[start + (size - 1) // 2] + values[start + size // 2]) / 2,
+            "min": values[start],
+            "max": values[start + size - 1],
+            "sum": total,
+        }[metric]
+        return result
+
+
+def _factorized(column: pd.Series[Any]) -> tuple[IntArray, list[Any]]:
+    """Codes, and what they stand for; those of a categorical column are there already."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return column.cat.codes.to_numpy(), column.cat.categories.tolist()
+    codes, labels = pd.factorize(column)
+    return codes, list(labels)
+
+
+class LaunchedKernels:
+    """Which GPU events each launcher launched, to be described group by group."""
+
+    def __init__(self, work: GpuWork, launchers: Launchers) -> None:
+        chosen = np.flatnonzero(launchers.of_gpu >= 0)
+        chosen = chosen[np.argsort(launchers.rows[launchers.of_gpu[chosen]], kind="stable")]
+        self._uid = launchers.rows[launchers.of_gpu[chosen]]
+        self._name = work.name[chosen]
+        self._stream = work.trace.stream[chosen]
+        self._duration = work.duration[chosen]
+        self._labels = work.trace.names
+
+    def of_each(self, uids: np.ndarray) -> list[list[dict[str, object]]]:
+        """The GPU events of each launcher: `name`, `dur` (µs) and `stream`, in file order."""
+        first, last = (np.searchsorted(self._uid, uids, side) for side in ("left", "right"))
+        return [
+            [
+                {"name": self._labels[name], "dur": duration / NS_PER_US, "stream": stream}
+                for name, duration, stream in zip(
+                    self._name[a:b].tolist(),
+                    self._duration[a:b].tolist(),
+                    self._stream[a:b].tolist(),
+                    strict=True,
+                )
+            ]
+            for a, b in zip(first.tolist(), last.tolist(), strict=True)
+        ]
+
+    def describe(
+        self, uids: np.ndarray, group: np.ndarray, groups: int
+    ) -> tuple[list[str], list[str]]:
+        """What each group of launchers launched, by name and stream, longest total first.
+
+        Args:
+            uids: launchers, shape (k,).
+            group: the group of each, shape (k,).
+            groups: number of groups.
+
+        Returns:
+            For each group a list of dictionaries as a Python literal, with full names and
+            statistics in µs; and the same with short names and the mean alone.
+        """
+        order = np.argsort(uids)
+        place = np.minimum(np.searchsorted(uids, self._uid, sorter=order), max(len(uids) - 1, 0))
+        full: list[list[dict[str, object]]] = [[] for _ in range(groups)]
+        short: list[list[dict[str, object]]] = [[] for _ in range(groups)]
+        if not len(uids):
+            return [], []
+        place = order[place]
+        known = np.flatnonzero(uids[place] == self._uid)
+        sums = group_durations(
+            [group[place[known]], self._name[known], self._stream[known]], self._duration[known]
+        )
+        columns = (*sums.keys, sums.count, sums.total, sums.shortest, sums.longest)
+        for number, code, stream, count, total, shortest, longest in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            name = self._labels[code]
+            mean = round(total / count / NS_PER_US, 3)
+            full[number].append(
+                {
+                    "name": name,
+                    "stream": stream,
+                    "count": count,
+                    "total_duration_us": total / NS_PER_US,
+                    "mean_duration_us": mean,
+                    "min_duration_us": shortest / NS_PER_US,
+                    "max_duration_us": longest / NS_PER_US,
+                }
+            )
+            cut = name if len(name) <= _SHORT_NAME else name[: _SHORT_NAME - 1] + "…"
+            short[number].append(
+                {"name": cut, "stream": stream, "count": count, "mean_duration_us": mean}
+            )
+        return [str(entries) for entries in full], [str(entries) for entries in short]
+
+
+def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
+    """The table, longest time first, with percentages."""
+    order = np.argsort(-columns[by], kind="stable")
+    time = columns[by][order]
+    whole = time.sum()
+    share, running = PERCENTAGES
+    frame = pd.DataFrame(columns).iloc[order].reset_index(drop=True)
+    frame[share] = 100.0 * time / whole if whole else 0.0
+    frame[running] = frame[share].cumsum()
+    return frame

@@ -1,0 +1,302 @@
+"""The layers of a model, found as the block of kernels that repeats within a step.
+
+Steps of one phase run the same kernels in the same order, or nearly so: of each phase the steps
+with the most common order are looked at, on the stream that works longest. Each kernel name may
+mark the layers; that one does whose stretches, from one such kernel to the next, are most alike.
+Two stretches are alike when most of their kernels are the same, and both or neither have attention.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.gaps.find import find_lanes
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import NONE, NS_PER_US
+from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.work.grouping import sums
+from tracelens_ext.work.memoize import once_for_each
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens_ext.serving.steps import Steps
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
+    from tracelens_ext.work.gpu_work import GpuWork
+
+_ATTENTION: Final = re.compile(r"att(?:entio)?n|fmha|flash_fwd|mla", re.IGNORECASE)
+#: Share of the kernels that two stretches have in common when they are alike.
+_ALIKE: Final = 0.5
+#: Share of the kernels in the best choice of layers that another has, to be as good.
+_NEARLY: Final = 0.75
+#: As for odd iterations: a layer is odd beyond so many median absolute deviations, and so much of
+#: the median, of at least so many layers of one kind.
+_ODD_BEYOND, _ODD_AT_LEAST, _ODD_AMONG = 3, 0.05, 5
+_MOST_EVENTS: Final = 20_000  # of a step; more are no pass through a model
+_MOST_NAMES: Final = 256  # that are tried, the most frequent ones
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseLayers:
+    """The layers of the steps of one phase that run the same kernels: s steps, m layers.
+
+    Attributes:
+        phase: of the steps.
+        of_phase: how many steps the phase has; s of them are looked at.
+        events: of each step the GPU events on its longest stream, by start, (s, n).
+        begin: where each layer begins among those, (m,).
+        end: one past its last, (m,).
+        kind: equal for layers with the same kernels, numbered by first layer, (m,).
+        busy_ns: busy time of each layer of each step, (s, m).
+        span_ns: first start to last end of it, (s, m).
+    """
+
+    phase: str
+    of_phase: int
+    events: Int64Array
+    begin: Int64Array
+    end: Int64Array
+    kind: Int64Array
+    busy_ns: Int64Array
+    span_ns: Int64Array
+
+
+@once_for_each
+def find_layers(work: GpuWork, steps: Steps) -> list[PhaseLayers]:
+    """The layers of each phase in which there are some."""
+    attention = work.trace.names_matching(_ATTENTION.search)[work.name]
+    found = []
+    for number, phase in enumerate(steps.phases):
+        events = _common_steps(work, steps, np.flatnonzero(steps.phase_of_gpu == number))
+        if events is None:
+            continue
+        bounds = repeating_block(work.name[events[0]], attention[events[0]])
+        if not bounds:
+            continue
+        begin, end = (np.array(each, dtype=np.int64) for each in zip(*bounds, strict=True))
+        kinds: dict[bytes, int] = {}
+        kind = [
+            kinds.setdefault(work.name[events[0, a:b]].tobytes(), len(kinds)) for a, b in bounds
+        ]
+        of_phase = int((steps.phase == number).sum())
+        times = _times(work, events, begin, end)
+        found.append(PhaseLayers(phase, of_phase, events, begin, end, np.array(kind), *times))
+    return found
+
+
+def _common_steps(work: GpuWork, steps: Steps, mine: Int64Array) -> Int64Array | None:
+    """The GPU events of those steps whose kernels take longest in all, by step and start."""
+    if not len(mine):
+        return None
+    lane = find_lanes(work, "stream").of_gpu[mine]
+    mine = mine[lane == sums(lane, work.duration[mine], int(lane.max()) + 1).argmax()]
+    mine = mine[np.lexsort((work.start[mine], steps.of_gpu[mine]))]
+    cuts = np.flatnonzero(np.diff(steps.of_gpu[mine])) + 1
+    by_order: dict[bytes, list[Int64Array]] = {}
+    for events in np.split(mine, cuts):
+        by_order.setdefault(work.name[events].tobytes(), []).append(events)
+    longest = max(
+        by_order.values(), key=lambda each: int(work.duration[np.concatenate(each)].sum())
+    )
+    return np.stack(longest) if len(longest[0]) <= _MOST_EVENTS else None
+
+
+def _times(
+    work: GpuWork, events: Int64Array, begin: Int64Array, end: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Busy time and span of each layer of each step, ns."""
+    shape = len(events), len(begin)
+    layer = np.full(events.shape[1], NONE, dtype=np.int64)
+    for number, (a, b) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
+        layer[a:b] = number
+    owner = np.arange(len(events))[:, None] * len(begin) + layer
+    owner[:, layer == NONE] = NONE
+    start, stop = work.start[events], work.end[events]
+    busy = BusyTime(start.ravel(), stop.ravel()).by_owner(owner.ravel(), shape[0] * shape[1])
+    last = np.stack([stop[:, a:b].max(axis=1) for a, b in zip(begin, end, strict=True)], axis=1)
+    return busy.reshape(shape), last - start[:, begin]
+
+
+def repeating_block(
+    names: Sequence[int] | Int64Array, attention: BoolArray
+) -> list[tuple[int, int]]:
+    """The stretches of a sequence that repeat: first and one past the last place of each.
+
+    Args:
+        names: codes of kernel names, in order, shape (n,).
+        attention: whether each is attention, shape (n,).
+
+    Returns:
+        At least two that follow one another; empty where nothing repeats.
+    """
+    codes = np.asarray(names, dtype=np.int64)
+    order = np.argsort(codes, kind="stable")
+    places = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    found: list[tuple[int, int, Int64Array]] = []
+    for marks in sorted(places, key=len, reverse=True)[:_MOST_NAMES]:
+        begin = marks - _shared_before(codes, marks)
+        alike, length = _alike(codes, attention, begin)
+        if alike.sum() < 2:
+            continue
+        first, last = np.flatnonzero(alike)[[0, -1]].tolist()
+        size = np.where(alike, length, -length)[first : last + 1].sum()
+        found.append((int(size), int(alike.sum()), begin[first : last + 1]))
+    if not found:
+        return []
+    # Pairs of layers are as alike as layers, so that the smaller stretches are the layers.
+    enough = _NEARLY * max(size for size, *_ in found)
+    *_, begin = max(
+        (each for each in found if each[0] >= enough),
+        key=lambda each: (each[1], each[0], -int(each[2][0])),
+    )
+    return _bounds(codes, begin - _shared_before(codes, begin))
+
+
+def _shared_before(codes: Int64Array, marks: Int64Array) -> int:
+    """How many places before each mark hold the same names before all of them."""
+    if len(marks) < 2:
+        return 0
+    before, most = 0, min(int(np.diff(marks).min()) - 1, int(marks[0]))
+    while before < most and (codes[marks - before - 1] == codes[marks[0] - before - 1]).all():
+        before += 1
+    return before
+
+
+def _alike(
+    codes: Int64Array, attention: BoolArray, begin: Int64Array
+) -> tuple[BoolArray, Int64Array]:
+    """Which stretches are like the main one, and how long each is.
+
+    The last one is taken to be as long as the main one.
+    """
+    if len(begin) < 2:
+        return np.zeros(len(begin), dtype=bool), begin
+    cuts = list(pairwise(begin.tolist()))
+    counts = Counter(codes[a:b].tobytes() for a, b in cuts)
+    main = max(cuts, key=lambda cut: counts[codes[cut[0] : cut[1]].tobytes()] * (cut[1] - cut[0]))
+    length = main[1] - main[0]
+    if length < 2:  # a kernel that follows itself is no layer
+        return np.zeros(len(begin), dtype=bool), begin
+    cuts.append((int(begin[-1]), min(int(begin[-1]) + length, len(codes))))
+    wanted = Counter(codes[main[0] : main[1]].tolist())
+    with_attention = attention[main[0] : main[1]].any()
+    same: dict[bytes, bool] = {}
+    alike = []
+    for a, b in cuts:
+        key = codes[a:b].tobytes()
+        if key not in same:
+            shared = (Counter(codes[a:b].tolist()) & wanted).total()
+            enough = shared >= _ALIKE * max(b - a, length)
+            same[key] = bool(enough and attention[a:b].any() == with_attention)
+        alike.append(same[key])
+    return np.array(alike), np.array([b - a for a, b in cuts])
+
+
+def _bounds(codes: Int64Array, begin: Int64Array) -> list[tuple[int, int]]:
+    """First and one past the last place of each layer; the last ends where it differs from all."""
+    cuts = list(pairwise(begin.tolist()))
+    tail = codes[begin[-1] :]
+    longest = 1
+    for a, b in dict.fromkeys(cuts):
+        size = min(b - a, len(tail))
+        differs = np.flatnonzero(codes[a : a + size] != tail[:size])
+        longest = max(longest, int(differs[0]) if len(differs) else size)
+    return [*cuts, (int(begin[-1]), int(begin[-1]) + longest)]
+
+
+def layer_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
+    """A row a phase and layer, in order; columns as the sheet `layers`."""
+    parts = []
+    for found in find_layers(work, steps):
+        busy = found.busy_ns / NS_PER_US
+        parts.append(
+            pd.DataFrame(
+                {
+                    "phase": found.phase,
+                    "layer": np.arange(len(found.begin)),
+                    "kind": found.kind,
+                    "kernels": found.end - found.begin,
+                    "steps": len(busy),
+                    "busy_time_us": busy.mean(axis=0),
+                    "std_busy_time_us": busy.std(axis=0, ddof=1) if len(busy) > 1 else 0.0,
+                    "min_busy_time_us": busy.min(axis=0),
+                    "max_busy_time_us": busy.max(axis=0),
+                    "span_us": found.span_ns.mean(axis=0) / NS_PER_US,
+                    "odd": _odd(found.kind, busy.mean(axis=0)),
+                }
+            )
+        )
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def _odd(kind: Int64Array, busy: Float64Array) -> list[str]:
+    """In what each layer is odd: its time among those of its kind, or its kernels."""
+    odd = [""] * len(kind)
+    counts = np.bincount(kind)
+    for number, count in enumerate(counts.tolist()):
+        those = np.flatnonzero(kind == number)
+        if count == 1 and counts.max() > 1:
+            odd[int(those[0])] = "kernels"
+        if count >= _ODD_AMONG:
+            away = np.abs(busy[those] - np.median(busy[those]))
+            least = _ODD_AT_LEAST * float(np.median(busy[those]))
+            for at in those[away > max(_ODD_BEYOND * float(np.median(away)), least)].tolist():
+                odd[at] = "time"
+    return odd
+
+
+def layer_kernel_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
+    """The GPU events of one layer of each kind, in order; columns as the sheet `layer_kernels`.
+
+    Kinds of a single layer are left out, unless there are no others.
+    """
+    code, labels = work.tree.cpu_op_label_of_gpu
+    parts = []
+    for found in find_layers(work, steps):
+        counts = np.bincount(found.kind)
+        for number in np.flatnonzero(counts > min(1, counts.max() - 1)).tolist():
+            those = np.flatnonzero(found.kind == number)
+            places = found.begin[those][:, None] + np.arange(
+                int(found.end[those[0]] - found.begin[those[0]])
+            )
+            events = found.events[:, places]  # step, layer, place
+            first, time = events[0, 0], work.duration[events].mean(axis=(0, 1)) / NS_PER_US
+            columns = {
+                "phase": found.phase,
+                "kind": number,
+                "layers": len(those),
+                "position": np.arange(len(first)),
+                "kernel_name": [work.trace.names[i] for i in work.name[first].tolist()],
+                "cpu_op": [labels[i] for i in code[first].tolist()],
+            }
+            if work.categories is not None:
+                named = work.categories.labels
+                columns["kernel_category"] = [named[i] for i in work.categories.code[first]]
+            columns |= {
+                "avg_duration_us": time,
+                "% of layer": 100.0 * time / max(float(time.sum()), 1e-9),
+            }
+            parts.append(pd.DataFrame(columns))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def layer_notes(work: GpuWork, steps: Steps) -> list[str]:
+    """The layers of each phase in a sentence: how many, their mean and spread."""
+    notes = []
+    for found in find_layers(work, steps):
+        busy = found.busy_ns.mean(axis=0) / NS_PER_US
+        kernels = sorted(set((found.end - found.begin).tolist()))
+        of = f"{kernels[0]} to {kernels[-1]}" if len(kernels) > 1 else f"{kernels[0]}"
+        looked_at, all_of = len(found.events), found.of_phase
+        notes.append(
+            f"{found.phase}: {len(busy):,} layers of {of} GPU events,"
+            f" {busy.mean():,.1f} µs each (standard deviation {busy.std():,.1f} µs), by"
+            f" {looked_at:,} of {all_of:,} steps, which run the same kernels."
+        )
+    return notes

@@ -1,0 +1,181 @@
+"""What each phase of serving takes: its steps, requests, tokens, GPU time and idle time.
+
+GPU work belongs to the step that launched it. Idle time of a device belongs to the phase of the GPU
+event that ends it, and so the busy and idle time of all phases add up to the time of the devices.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.gaps.causes import CAUSES
+from tracelens_ext.gaps.classified import classify_gaps
+from tracelens_ext.intervals import covered
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_MS, NS_PER_US
+from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.work.grouping import percent, sums
+
+if TYPE_CHECKING:
+    from tracelens_ext.serving.steps import Steps
+    from tracelens_ext.trace import Float64Array, Int64Array
+    from tracelens_ext.work.gpu_work import GpuWork
+
+NS_PER_S: Final = 1e9
+#: What the host was in: names of annotations, operations and Python frames.
+_HOST_PARTS: Final = {
+    "scheduler": re.compile(
+        r"(?:## )?schedul(?:e|er|ing)\b(?!\.(?:run_batch|event_loop))|scheduler_step"
+        r"|.*(?:get_next_batch|: _?schedule$)"
+    ),
+    "sampler": re.compile(r"(?:## )?sampl(?:e|er|ing)\b|.*(?:: _?sample(?:_tokens)?$|: Sampler)"),
+}
+#: Categories whose share in the GPU time of a phase is shown, whatever a map calls them.
+_SHARES: Final = {
+    "attention": re.compile(r"att(?:entio)?n", re.IGNORECASE),
+    "gemm": re.compile(r"gemm", re.IGNORECASE),
+}
+
+
+def busy_by_step(work: GpuWork, steps: Steps) -> Int64Array:
+    """The busy time of what each step launched, and of what lies outside, ns, (k + 1,)."""
+    owner = np.where(steps.of_gpu == NONE, len(steps), steps.of_gpu)
+    owner = np.where(work.counted, owner, NONE)
+    return BusyTime(work.start, work.end).by_owner(owner, len(steps) + 1)
+
+
+def phase_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
+    """A row a phase, and `other` if GPU work lies outside of all steps.
+
+    Returns:
+        Columns as the sheet `phases`, without those of the roofline.
+    """
+    labels, count = steps.labels, len(steps.labels)
+    busy = sums(np.append(steps.phase, count - 1), busy_by_step(work, steps), count)
+    idle = _idle(work, steps)
+    elapsed = busy + idle.sum(axis=0)
+    counts = _counts(steps)
+    columns: dict[str, object] = {"phase": labels, **counts}
+    tokens = np.array([total or np.nan for total in counts["tokens"]])
+    per_step = np.append(np.bincount(steps.phase, minlength=count - 1), 0)
+    columns |= {
+        "gpu_busy_ms": busy / NS_PER_MS,
+        "gpu_ms_per_step": _ratio(busy / NS_PER_MS, per_step),
+        "gpu_us_per_token": _ratio(busy / NS_PER_US, tokens),
+        "idle_ms": (elapsed - busy) / NS_PER_MS,
+        "busy_%": percent(busy, elapsed),
+        "tokens_per_s": _ratio(tokens * NS_PER_S, elapsed),
+        "tokens_per_s_without_idle": _ratio(tokens * NS_PER_S, busy),
+    }
+    for cause, ns in zip(CAUSES, idle, strict=True):
+        if ns.any():
+            columns[f"idle_{cause.replace(' ', '_')}_ms"] = ns / NS_PER_MS
+    columns |= {f"{part}_%": share for part, share in _host_shares(work, steps).items()}
+    columns |= _categories(work, steps)
+    frame = pd.DataFrame(columns)
+    outside = bool((work.counted & (steps.of_gpu == NONE)).any())
+    return frame if outside else frame.iloc[:-1].copy()
+
+
+def step_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
+    """A row a step, the longest GPU time first; columns as the sheet `phase_steps`."""
+    busy = busy_by_step(work, steps)[:-1]
+    mine = work.counted & (steps.of_gpu != NONE)
+    owner = steps.of_gpu[mine]
+    kernels = np.bincount(steps.of_gpu[mine & work.is_kernel], minlength=len(steps))
+    gaps = classify_gaps(work, "device").gaps
+    ended_by = steps.of_gpu[gaps.after]
+    idle = sums(ended_by[ended_by != NONE], gaps.duration[ended_by != NONE], len(steps))
+    batches = steps.batch
+    tokens = np.array([batch.tokens for batch in batches], dtype=np.int64)
+    frame = pd.DataFrame(
+        {
+            "step": steps.name,
+            "phase": [batch.phase for batch in batches],
+            "start_ms": steps.start / NS_PER_MS,
+            "wall_time_ms": (steps.end - steps.start) / NS_PER_MS,
+            "context_requests": [batch.context.requests for batch in batches],
+            "generation_requests": [batch.generation.requests for batch in batches],
+            "tokens": tokens,
+            "gpu_busy_ms": busy / NS_PER_MS,
+            "gpu_us_per_token": _ratio(busy / NS_PER_US, tokens.astype(np.float64)),
+            "idle_ms": idle / NS_PER_MS,
+            "gpu_events": np.bincount(owner, minlength=len(steps)),
+            "kernels": kernels,
+        }
+    )
+    order = np.lexsort((steps.start, -busy))
+    return frame.iloc[order].reset_index(drop=True)
+
+
+def _counts(steps: Steps) -> dict[str, list[int]]:
+    """Steps, requests and tokens of each phase; nothing for what lies outside."""
+    names = (
+        *("steps", "context_requests", "generation_requests"),
+        *("context_tokens", "generation_tokens", "tokens"),
+    )
+    counts: dict[str, list[int]] = {name: [0] * len(steps.labels) for name in names}
+    for phase, batch in zip(steps.phase.tolist(), steps.batch, strict=True):
+        context, generation = batch.context, batch.generation
+        of_step = (1, context.requests, generation.requests, context.tokens, generation.tokens)
+        for name, number in zip(names, (*of_step, batch.tokens), strict=True):
+            counts[name][phase] += number
+    return counts
+
+
+def _idle(work: GpuWork, steps: Steps) -> Int64Array:
+    """The idle time of devices by cause and phase, ns, (causes, phases + 1)."""
+    classified, count = classify_gaps(work, "device"), len(steps.labels)
+    cell = classified.cause * count + steps.phase_of_gpu[classified.gaps.after]
+    ns = sums(cell, classified.gaps.duration, len(CAUSES) * count)
+    return ns.reshape(len(CAUSES), count)
+
+
+def _host_shares(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
+    """How much of the time from step to step the host was in scheduler and sampler, percent.
+
+    A step is taken to begin when the one before it on its thread ends, since an engine schedules
+    before it computes, and to end when its annotation does.
+    """
+    trace, count = work.trace, len(steps.labels)
+    same = np.diff(steps.thread, prepend=NONE) == 0
+    begin = np.where(same, np.roll(steps.end, 1), steps.start)
+    begin = np.minimum(begin, steps.start)
+    rows = trace.rows_of(*HOST_KINDS)
+    length = sums(steps.phase, steps.end - begin, count)
+    shares = {}
+    for part, pattern in _HOST_PARTS.items():
+        mine = rows[trace.names_matching(pattern.match)[trace.name[rows]]]
+        if len(mine):
+            inside = covered(trace.ts[mine], trace.end_of(mine), begin, steps.end)
+            shares[part] = percent(sums(steps.phase, inside, count), length)
+    return shares
+
+
+def _categories(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
+    """The summed durations of each category and phase; empty without categories."""
+    if work.categories is None:
+        return {}
+    labels, count = work.categories.labels, len(steps.labels)
+    cell = work.categories.code.astype(np.int64) * count + steps.phase_of_gpu
+    ns = sums(cell[work.counted], work.duration[work.counted], len(labels) * count)
+    table = ns.reshape(len(labels), count)
+    order = np.argsort(-table.sum(axis=1), kind="stable")
+    columns = {
+        f"{share}_%": percent(
+            table[[bool(pattern.search(n)) for n in labels]].sum(axis=0), table.sum(axis=0)
+        )
+        for share, pattern in _SHARES.items()
+    }
+    times = {f"{labels[i]}_time_ms": table[i] / NS_PER_MS for i in order.tolist() if table[i].any()}
+    return columns | times
+
+
+def _ratio(part: Float64Array, whole: Int64Array | Float64Array) -> Float64Array:
+    """One by the other, NaN where there is nothing to divide by."""
+    result: Float64Array = np.full(len(part), np.nan)
+    np.divide(part, whole, out=result, where=np.asarray(whole) > 0)
+    return result

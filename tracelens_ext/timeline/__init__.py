@@ -1,0 +1,1 @@
+"""How each device spent its time."""

@@ -1,0 +1,97 @@
+"""What was analysed, and how far the tables can be trusted: the facts of the first sheet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.timeline.coverage import whole_graphs
+from tracelens_ext.trace import NONE
+
+if TYPE_CHECKING:
+    from tracelens_ext.timeline.coverage import Coverage
+    from tracelens_ext.trace import Trace
+    from tracelens_ext.work.gpu_work import GpuWork
+
+_LONGEST_NAME = 300
+#: Unlinked GPU time above this share deserves a word of advice, percent.
+_MANY_UNLINKED = 5.0
+
+
+def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
+    """The facts, label and value: percentages 0 to 100, times in the unit that the label names."""
+    trace = work.trace
+    made = trace.provenance
+    facts: list[tuple[str, object]] = [
+        ("Trace", made.path),
+        ("Format", made.format),
+        ("Duration (ms)", trace.span_ns / 1e6),
+        ("Devices", devices(trace)),
+    ]
+    if rank := _rank(trace):
+        facts.append(("Rank", rank))
+    facts += [
+        ("Events", made.present),
+        ("Events dropped", trace.provenance.dropped_text or "none"),
+        ("CPU operations", trace.count_of(*trace.operation_kinds)),
+        ("GPU events", covered.events),
+        ("GPU events unlinked", covered.unlinked_events),
+        ("GPU time unlinked (%)", covered.unlinked_percent),
+    ]
+    if covered.uncategorized_percent is not None:
+        facts += [
+            ("GPU time uncategorized (%)", covered.uncategorized_percent),
+            ("Kernel names uncategorized", f"{covered.uncategorized_names} of {covered.names}"),
+        ]
+        if covered.largest_uncategorized:
+            name, share = covered.largest_uncategorized[0]
+            facts.append(("Largest uncategorized", f"{_shown(name)} ({share:.2f} % of GPU time)"))
+    return facts
+
+
+def advice(work: GpuWork, covered: Coverage) -> list[str]:
+    """What the reader should know before trusting the tables, a sentence each."""
+    trace = work.trace
+    notes = list(trace.provenance.notes)
+    if not covered.events:
+        notes.append("The trace holds no GPU events: the tables are of CPU operations.")
+    elif not trace.count_of(*trace.operation_kinds):
+        notes.append("The trace holds no CPU operations: kernels are filed under their launches.")
+    if covered.unlinked_percent >= _MANY_UNLINKED:
+        counted = "count" if work.include_unlinked else "do not count"
+        notes.append(
+            f"{covered.unlinked_events:,} of {covered.events:,} GPU events"
+            f" ({covered.unlinked_percent:.1f} % of GPU time) have no launch in the trace, as when"
+            f" the profiler starts after the launch; they {counted} in the timeline."
+        )
+    graphs = whole_graphs(trace)  # the notes of the trace say what to do about them
+    notes += [
+        f"No rule knows {_shown(name)}: {share:.1f} % of GPU time."
+        for name, share in covered.largest_uncategorized
+        if share >= 1.0 and name not in graphs
+    ]
+    return notes
+
+
+def _shown(name: str) -> str:
+    """A kernel's name within a sentence: traces hold empty ones, and ones of a megabyte."""
+    if not name:
+        return "(a kernel without a name)"
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def devices(trace: Trace) -> str:
+    """The GPUs that did the work, by the names in the trace."""
+    named = {device.ordinal: device.name for device in trace.devices if device.name}
+    used = [int(n) for n in np.unique(trace.device) if n != NONE]
+    shown = [f"{n}: {named[n]}" if n in named else f"GPU {n}" for n in used]
+    return ", ".join(shown) if shown else ", ".join(dict.fromkeys(named.values())) or "none"
+
+
+def _rank(trace: Trace) -> str:
+    info = trace.metadata.get("distributedInfo")
+    if not isinstance(info, dict) or "rank" not in info:
+        return ""
+    world = info.get("world_size")
+    return f"{info['rank']} of {world}" if world is not None else str(info["rank"])
