@@ -72,7 +72,7 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.linking import link
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.kineto import reader as kineto
-from tracelens_ext.readers.kineto.json_events import EventStream
+from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.report import write_report

@@ -21,9 +21,9 @@ from worker_helpers import children, note_slices, wait_for_workers
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.json_events import SLICE_BYTES
 from tracelens_ext.readers.kineto import reader as kineto
 from tracelens_ext.readers.kineto import workers
-from tracelens_ext.readers.kineto.json_events import SLICE_BYTES
 from tracelens_ext.readers.kineto.slice_worker import TEXT_ROOM
 from tracelens_ext.settings import reading_with
 

@@ -20,11 +20,11 @@ import numpy as np
 from msgspec import Raw
 
 from tracelens_ext.readers.builder import Labels, TraceBuilder
+from tracelens_ext.readers.json_events import SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto.columns import SliceReader
-from tracelens_ext.readers.kineto.json_events import SLICE_BYTES, EventStream
-from tracelens_ext.readers.kineto.lenient_json import Number
 from tracelens_ext.readers.kineto.schema import NAME_IN_FILE, NO_PHASE, Event
 from tracelens_ext.readers.kineto.workers import slices_ahead
+from tracelens_ext.readers.lenient_json import Number
 from tracelens_ext.readers.salvage import salvage_note
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import Device

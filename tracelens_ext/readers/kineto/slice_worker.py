@@ -20,7 +20,7 @@ import numpy as np
 
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.kineto.columns import Lane, SliceColumns, SliceReader
-from tracelens_ext.readers.kineto.lenient_json import mend_bytes
+from tracelens_ext.readers.lenient_json import mend_bytes
 
 if TYPE_CHECKING:
     from tracelens_ext.readers.kineto.schema import Event

@@ -19,7 +19,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner
-from tracelens_ext.readers.kineto.json_events import ANY_CUT, SLICE_BYTES, EventStream
+from tracelens_ext.readers.json_events import ANY_CUT, SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto.reader import plain
 from tracelens_ext.readers.rocprof.json_schema import (
     COLUMNS,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_properties import SMALL_SLICE, result_of
 
-from tracelens_ext.readers.kineto.lenient_json import length_before, mend_bytes, mend_text
+from tracelens_ext.readers.lenient_json import length_before, mend_bytes, mend_text
 
 
 @pytest.mark.parametrize(

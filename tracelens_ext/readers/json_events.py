@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, Protocol, TypeV
 import msgspec
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.kineto.lenient_json import (
+from tracelens_ext.readers.lenient_json import (
     IncompleteError,
     LenientText,
     WrongError,

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from make_trace import LAYOUTS, Document, cuda_graph_example, kineto_layout, one_line_layout
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
-from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.kineto import json_events
-from tracelens_ext.readers.kineto.json_events import EventStream
+from tracelens_ext.readers import json_events, read_trace
+from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.source import ByteSource
 
 Json = dict[str, Any]
