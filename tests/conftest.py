@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-from tracelens_ext.demo import write_demo_trace
+from simulated_job import write_demo_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,7 +6,8 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.demo import build_demo_trace
+from simulated_job import build_demo_trace
+
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from counterfactual_problems import PROBLEMS
 from counterfactuals import Room, moments, moved, places, read, with_problem
+from simulated_job import build_demo_trace
+from simulated_job.machine import read_data
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.demo import build_demo_trace
-from tracelens_ext.demo.machine import read_data
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -39,10 +39,7 @@ def test_every_finding_has_a_section() -> None:
 #: Sections with an example that the page's commands print; the others show recorded traces.
 OF_THE_DEMO = tuple(
     f"`{name}`"
-    for name in (
-        *("dataloader", "allocator", "synchronisation", "host-bound"),
-        *("exposed-communication", "exposed-copy"),
-    )
+    for name in (*("dataloader", "synchronisation", "host-bound", "exposed-communication"),)
 )
 
 

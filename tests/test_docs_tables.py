@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from make_trace import TraceMaker
+from simulated_job import write_demo_trace
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.demo import write_demo_trace
 from tracelens_ext.sheets.report import build_perf_report
 from tracelens_ext.sheets.sheet import Sheet, offered_sheets
 

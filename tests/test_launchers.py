@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from make_trace import Document, TraceMaker
+from simulated_job import VendorKey, write_demo_trace
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.demo import VendorKey, write_demo_trace
 from tracelens_ext.operations.launchers import find_launchers
 from tracelens_ext.trace import NONE
 

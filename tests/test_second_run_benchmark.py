@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from tracelens_ext.demo import write_demo_trace
+from simulated_job import write_demo_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 from categorize_helpers import FakeEntryPoint, plugin
 from make_trace import cuda_graph_example
+from simulated_job import write_demo_trace
 from test_docs_tables import DOCUMENT, brought_up_to_date, sheets
 
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch, hookimpl
-from tracelens_ext.demo import write_demo_trace
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.report.charts import Chart

@@ -1,121 +1,56 @@
-"""A trace made from nothing, so that everything can be tried with no GPU and no file.
+"""Recordings that are shipped, so that everything can be tried with no GPU and no file.
 
-A simulated training job: a host thread and an autograd thread issue operations, streams run
-what they launch, and a profiler records it. What the job does, the kernels and how fast the
-machines are stand in the JSON files beside this one. The result has the structure of a real
-PyTorch trace, with NVIDIA's or AMD's kernel names, and is the same, byte for byte, on every run.
+They were written by a simulator of a training job (`tests/simulated_job`): they have the structure
+of traces of PyTorch's profiler, and NVIDIA's or AMD's kernel names. Of the four ranks one has a
+slower GPU, and the others wait for it in their collectives.
 """
 
 from __future__ import annotations
 
+import gzip
+import zlib
+from importlib.resources import files
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import UsageError
+from tracelens_ext.report.atomic import written_beside
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
 
-VendorKey = Literal["nvidia", "amd"]
+#: Ranks that are shipped of the NVIDIA job.
+RANKS = 4
 
-DEFAULT_NAME = "demo_trace.json.gz"
-
-_NONE: Mapping[str, float] = MappingProxyType({})
-
-# How many times slower a GPU is, and by which share it may be faster from kernel to kernel. The
-# straggler takes the longest on everything, so that it comes last to every collective.
-_STRAGGLER, _OTHERS = (1.06, 0.0), (1.0, 0.04)
+_MARKER = b'"tracelens_ext_demo":'
+_LOOK_BYTES = 16384
 
 
-def build_demo_trace(
-    vendor: VendorKey = "nvidia",
-    seed: int = 0,
-    steps: int | None = None,
-    *,
-    rank: int = 0,
-    ranks: int = 1,
-    problems: Mapping[str, float] = _NONE,
-) -> dict[str, Any]:
-    """The demo trace as a document ready for JSON.
+def copy_recording(name: str, target: Path) -> None:
+    """Write a shipped recording, as JSON or, where the name ends in ``.json.gz``, compressed.
 
     Args:
-        vendor: whose machine and kernel names.
-        seed: of the small variations in every duration.
-        steps: how many training steps are profiled; 3 unless a problem needs more to be seen.
-        rank: which rank of the job.
-        ranks: how many ranks are simulated. Of several one has a slower GPU, and the others wait
-            for it in their collectives; one alone is rank 0 of a larger job.
-        problems: what else goes wrong (``problems.json`` has the names) and how many milliseconds
-            of the whole trace it costs.
-
-    Returns:
-        The trace; times (``ts``, ``dur``) are floats in microseconds with exact nanoseconds.
+        name: ``nvidia``, ``amd`` or ``nvidia_rank0`` to ``nvidia_rank3``.
+        target: where to; a file of that name is replaced.
 
     Raises:
-        UsageError: there is no such vendor, rank or problem, or no step.
-    """
-    from tracelens_ext.demo.document import trace_document
-    from tracelens_ext.demo.engine import Engine
-    from tracelens_ext.demo.machine import VENDORS, Machine
-    from tracelens_ext.demo.problems import check_problems, steps_for
-    from tracelens_ext.demo.schedule import Job
-
-    if vendor not in VENDORS:
-        raise UsageError(f"no vendor {vendor!r} in the demo; choose one of: {', '.join(VENDORS)}")
-    check_problems(problems)
-    steps = steps_for(problems, steps)
-    if not 0 <= rank < ranks:
-        raise UsageError(f"there is no rank {rank} among {ranks}; they count from 0")
-    machine = Machine(vendor)
-    settings: dict[str, object] = {"vendor": vendor, "seed": seed, "steps": steps}
-    if problems:
-        settings["problems"] = dict(problems)
-    engine = Engine(machine, seed)
-    if ranks > 1:
-        settings |= {"rank": rank, "ranks": ranks}
-        straggler = (seed + 1) % ranks
-        engine = Engine(machine, seed, straggler, _STRAGGLER)
-        if rank != straggler:
-            Job(engine, ranks, problems).run(steps)
-            engine = Engine(machine, seed, rank, _OTHERS, engine.collective_ends)
-    job = Job(engine, ranks, problems)
-    job.run(steps)
-    return trace_document(job, settings)
-
-
-def write_demo_trace(
-    path: str | os.PathLike[str],
-    vendor: VendorKey = "nvidia",
-    seed: int = 0,
-    steps: int | None = None,
-    *,
-    rank: int = 0,
-    ranks: int = 1,
-    problems: Mapping[str, float] = _NONE,
-) -> Path:
-    """Write the demo trace in Kineto's own text layout; a file of that name is replaced.
-
-    The path ends in ``.json`` or, compressed, ``.json.gz``; the rest is as in `build_demo_trace`.
-
-    Returns:
-        The path.
-
-    Raises:
-        UsageError: a wrong argument.
+        UsageError: the target's name does not end in ``.json`` or ``.json.gz``.
         OutputError: the file cannot be written.
     """
-    from tracelens_ext.demo.write import write_trace
-
-    target = Path(path)
-    made = build_demo_trace(vendor, seed, steps, rank=rank, ranks=ranks, problems=problems)
-    write_trace(made, target)
-    return target
+    if not target.name.endswith((".json", ".json.gz")):
+        raise UsageError(f"{target}: a trace's name ends in .json or .json.gz; choose such a name")
+    recorded = files(__name__).joinpath(f"{name}.json.gz").read_bytes()
+    with written_beside(target) as beside:
+        beside.write_bytes(recorded if target.suffix == ".gz" else gzip.decompress(recorded))
 
 
 def is_demo_trace(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a demo trace: what may be overwritten without asking."""
-    from tracelens_ext.demo.write import starts_like_demo
-
-    return starts_like_demo(Path(path))
+    if not Path(path).is_file():
+        return False
+    opener = gzip.open if str(path).endswith(".gz") else open
+    try:
+        with opener(path, "rb") as file:
+            return _MARKER in file.read(_LOOK_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return False

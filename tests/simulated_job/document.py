@@ -6,13 +6,13 @@ import hashlib
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.demo.machine import DEVICES_PER_NODE
+from simulated_job.machine import DEVICES_PER_NODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens_ext.demo.engine import Engine, Event
-    from tracelens_ext.demo.schedule import Job
+    from simulated_job.engine import Engine, Event
+    from simulated_job.schedule import Job
 
 MARKER = "tracelens_ext_demo"
 

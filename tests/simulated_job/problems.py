@@ -1,4 +1,4 @@
-"""The problems that the demo can have: each makes one finding, of a cost that is asked for.
+"""The problems that the job can have: each makes one finding, of a cost that is asked for.
 
 ``problems.json`` has for each the statements of the job that make it, and ``after`` or ``before``
 which part of the job they are played.
@@ -8,35 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens_ext.demo.machine import read_data
+from simulated_job.machine import read_data
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: What a problem costs unless said otherwise, in milliseconds of the whole trace.
-USUAL_MS = 30.0
 #: What it costs at most: a trace of more would be hundreds of megabytes.
 _MOST_MS = 10_000.0
 #: How many steps are profiled, and by the problem that needs more: five whole ones, at least, say
 #: which is odd.
 _USUAL_STEPS, _STEPS = 3, {"slow-iterations": 6}
-
-
-def parse_problems(texts: Iterable[str]) -> dict[str, float]:
-    """What each problem costs, in ms, of texts such as ``dataloader=20`` or ``allocator``.
-
-    Raises:
-        UsageError: a text is neither.
-    """
-    problems = {}
-    for text in texts:
-        ident, equals, cost = text.partition("=")
-        try:
-            problems[ident] = float(cost) if equals else USUAL_MS
-        except ValueError:
-            raise UsageError(f"{text!r}: after = comes a number of milliseconds") from None
-    return problems
 
 
 def check_problems(problems: Mapping[str, float]) -> None:

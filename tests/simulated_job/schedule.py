@@ -16,9 +16,9 @@ from functools import reduce
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.demo.engine import Engine
-from tracelens_ext.demo.machine import DEVICES_PER_NODE, read_data
-from tracelens_ext.demo.tensors import Argument, Names, Tensor, number, tensors_in, value
+from simulated_job.engine import Engine
+from simulated_job.machine import DEVICES_PER_NODE, read_data
+from simulated_job.tensors import Argument, Names, Tensor, number, tensors_in, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

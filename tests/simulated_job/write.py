@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import zlib
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.demo.document import MARKER
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.atomic import written_beside
 
@@ -30,7 +28,6 @@ _LINES = {
     "s": ("ph id pid tid ts", "cat name"),
     "f": ("ph id pid tid ts", "cat name bp"),
 }
-_LOOK_BYTES = 16384
 
 
 def trace_text(document: Mapping[str, Any]) -> Iterator[str]:
@@ -65,19 +62,6 @@ def write_trace(document: Mapping[str, Any], path: Path) -> None:
         # Neither a time nor a name in the header, so that equal traces are equal files.
         with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
             packed.writelines(pieces)
-
-
-def starts_like_demo(path: Path) -> bool:
-    """Whether the first lines of a file carry the demo's mark."""
-    if not path.is_file():
-        return False
-    opener = gzip.open if path.name.endswith(".gz") else open
-    try:
-        with opener(path, "rb") as file:
-            beginning = file.read(_LOOK_BYTES)
-    except (OSError, EOFError, zlib.error):
-        return False
-    return f'"{MARKER}":'.encode() in beginning
 
 
 def _laid_out(item: Mapping[str, Any]) -> str:

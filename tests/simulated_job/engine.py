@@ -17,11 +17,11 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.demo.machine import DEVICES_PER_NODE
-from tracelens_ext.demo.tensors import Inputs, Tensor, input_arguments
+from simulated_job.machine import DEVICES_PER_NODE
+from simulated_job.tensors import Inputs, Tensor, input_arguments
 
 if TYPE_CHECKING:
-    from tracelens_ext.demo.machine import Machine
+    from simulated_job.machine import Machine
 
 Event = dict[str, Any]
 Args = Mapping[str, object]
@@ -88,8 +88,8 @@ class Engine:
         self.began = self.ended = 0
         self._recording = False
         # All ranks of a job draw the same variations, so that the slowest is so everywhere.
-        self._random = Random(f"tracelens-ext demo {seed}")  # noqa: S311 - not for secrets
-        self._rank_random = Random(f"{seed} {rank}")  # noqa: S311 - not for secrets
+        self._random = Random(f"tracelens-ext demo {seed}")
+        self._rank_random = Random(f"{seed} {rank}")
         self._external, self._correlation, self._python = count(4097), count(51200), count(1)
         self._allocated, self._reserved, self._next_address = 0, 0, _DEVICE_MEMORY
         self._idle_blocks: dict[int, list[int]] = {}

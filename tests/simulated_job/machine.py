@@ -20,7 +20,7 @@ _KERNEL |= {"per_thread": 4, "blocks": 0, "share": 1.0}
 
 def read_data(name: str) -> dict[str, Any]:
     """A data file beside this module, by its name without ``.json``."""
-    text = files("tracelens_ext.demo").joinpath(f"{name}.json").read_text(encoding="utf-8")
+    text = files("simulated_job").joinpath(f"{name}.json").read_text(encoding="utf-8")
     data: dict[str, Any] = json.loads(text)
     return data
 
