@@ -23,6 +23,7 @@ _NAMES = (
     "memory",
     "iterations",
     "tree",
+    "export",
     "kernels",
     "gaps",
     "chart",

@@ -25,6 +25,7 @@ _SUBJECTS = (
     "memory",
     "unlinked",
     "gaps",
+    "counters",
     "iterations",
     "cpu_ops",
 )

@@ -71,6 +71,7 @@ class ReportOptions:
         shown_default="the device of the trace",
     )
     gaps: bool = _option(False, "Write the sheets about idle time and its causes.")
+    counters: bool = _option(False, "Write the sheets about queue lengths and speeds of copies.")
     iterations: bool = _option(False, "Write the sheets about iterations, if there are any.")
     annotation: str | None = _option(
         None,

@@ -22,6 +22,7 @@ from msgspec import Raw
 from tracelens_ext.readers.builder import Labels, TraceBuilder
 from tracelens_ext.readers.json_events import SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto.columns import SliceReader
+from tracelens_ext.readers.kineto.exported import restored
 from tracelens_ext.readers.kineto.schema import NAME_IN_FILE, NO_PHASE, Event
 from tracelens_ext.readers.kineto.workers import slices_ahead
 from tracelens_ext.readers.lenient_json import Number
@@ -209,7 +210,7 @@ def _finish(
     bytes_read: int,
     notes: tuple[str, ...] = (),
 ) -> Trace:
-    return columns.builder.finish(
+    trace = columns.builder.finish(
         devices=_devices(members.get("deviceProperties")),
         metadata=members,
         labels=columns.labels,
@@ -218,6 +219,7 @@ def _finish(
         bytes_read=bytes_read,
         notes=notes,
     )
+    return restored(trace)
 
 
 def _number(value: object) -> int:

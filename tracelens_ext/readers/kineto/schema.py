@@ -52,6 +52,7 @@ class Args(Struct, frozen=True, gc=False):
     group_name: Raw = msgspec.field(default=NO_TEXT, name="Process Group Name")
     group_text: Raw = msgspec.field(default=NO_TEXT, name="Process Group Description")
     group_ranks: Raw = msgspec.field(default=NO_TEXT, name="Process Group Ranks")
+    bandwidth: Raw = msgspec.field(default=NO_TEXT, name="memory bandwidth (GB/s)")
     kernel: Raw = NO_TEXT  # of a launch on ROCm: the name of what it starts
     name: Raw = NO_TEXT
     labels: Raw = NO_TEXT
@@ -142,6 +143,7 @@ PLAN = (
         EventKind.MEMCPY,
         EventKind.MEMSET,
         numbers=("correlation", "external_id", "device", "stream", "bytes"),
+        texts=(("bandwidth",),),
     ),
     Plan(EventKind.PYTHON_FUNCTION, numbers=("python_id", "python_parent", "python_module")),
     Plan(EventKind.FLOW_START, EventKind.FLOW_END, flow_id=True),

@@ -1,0 +1,165 @@
+"""`tracelens-ext export`: a trace for Perfetto, or as a database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelens_ext.cli import options as shared
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.export.perfetto import Source, Told
+
+#: Browsers stop at a gigabyte or two of text, and are slow long before.
+_LARGE = 300_000_000
+
+
+def export(
+    traces: shared.Traces,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write: .json.gz or .json for Perfetto, .db for SQLite.",
+            show_default=False,
+        ),
+    ],
+    window: Annotated[
+        str | None,
+        typer.Option(metavar="START-END", help="What touches this, such as 1200ms-1300ms."),
+    ] = None,
+    iteration: Annotated[
+        int | None, typer.Option(metavar="N", help="Only ProfilerStep#N and what it launched.")
+    ] = None,
+    devices: Annotated[
+        str | None, typer.Option(metavar="N,N", help="GPU work of these devices.")
+    ] = None,
+    streams: Annotated[
+        str | None, typer.Option(metavar="N,N", help="GPU work of these streams.")
+    ] = None,
+    min_us: Annotated[
+        float, typer.Option("--min-us", help="Leave out what is shorter, µs.", min=0)
+    ] = 0,
+    host: Annotated[bool, typer.Option("--host/--no-host", help="With what the host did.")] = True,
+    stacks: Annotated[bool, typer.Option("--stacks", help="With Python frames.")] = False,
+    clocks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="clocks.parquet of fleet: puts several ranks on one axis."
+        ),
+    ] = None,
+    rules: shared.Rules = None,
+    categorizer: shared.Categorizer = None,
+    maps: shared.Maps = None,
+    without_pack: shared.WithoutPack = None,
+    capture: shared.Capture = None,
+    force: shared.Force = False,
+) -> None:
+    """Write a trace of any format for Perfetto (ui.perfetto.dev), or as an SQLite database."""
+    from tracelens_ext.cli.inputs import find_traces
+    from tracelens_ext.cli.load import AnalysisOptions, analyze
+    from tracelens_ext.cli.messages import print_line
+    from tracelens_ext.errors import UsageError
+    from tracelens_ext.export.chosen import Choice, parse_window
+    from tracelens_ext.export.perfetto import Told
+    from tracelens_ext.report.manifest import check_output
+
+    if window is not None and iteration is not None:
+        raise UsageError("--window and --iteration exclude each other; give one")
+    database = output.suffix == ".db"
+    if not database and not output.name.endswith((".json", ".json.gz")):
+        raise UsageError(f"{output}: the name says the form: .json.gz, .json or .db")
+    choice = Choice(
+        window=None if window is None else parse_window(window),
+        iteration=iteration,
+        devices=_numbers("--devices", devices),
+        streams=_numbers("--streams", streams),
+        min_ns=round(min_us * 1000),
+        host=host,
+        stacks=stacks,
+    )
+    if database and choice != Choice():
+        raise UsageError(f"{output}: a database holds the whole trace; choose with SQL")
+    found, problems = find_traces(traces)
+    if problems:
+        raise problems[0]
+    if database and len(found) != 1:
+        raise UsageError(f"{output}: a database is of one trace; name one")
+    check_output(output, found, force=force)
+    options = AnalysisOptions(
+        rules=rules,
+        categorizer=categorizer,
+        maps=maps,
+        without_packs=without_pack,
+        capture=capture,
+    )
+    analyzers = [analyze(path, options) for path in found]
+    if database:
+        from tracelens_ext.export.database import write_database
+
+        write_database(analyzers[0], output)
+        print_line(f"Wrote {output}")
+        return
+    told = Told()
+    size = _write(_sources(analyzers, found, clocks), choice, told, output)
+    print_line(f"Wrote {output}")
+    print_line(f"tracelens-ext: {output}: {told.text()}", error=True)
+    if size > _LARGE:
+        smaller = "--iteration N or --window START-END make it smaller"
+        large = f"{size / 1e6:,.0f} MB unpacked, which browsers hardly open"
+        print_line(f"tracelens-ext: {output}: {large}; {smaller}", error=True)
+
+
+def _numbers(option: str, text: str | None) -> frozenset[int] | None:
+    from tracelens_ext.errors import UsageError
+
+    if text is None:
+        return None
+    try:
+        return frozenset(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"{option} {text!r}: write numbers, such as 0,1") from None
+
+
+def _sources(
+    analyzers: Sequence[TreePerfAnalyzer], paths: Sequence[Path], clocks: Path | None
+) -> list[Source]:
+    """Each trace with its place on the axis: without clocks each begins at 0."""
+    from tracelens_ext.export.perfetto import Source
+    from tracelens_ext.export.ranks import shifts
+    from tracelens_ext.export.spans import iteration_spans
+
+    placed = shifts([each.trace for each in analyzers], [path.name for path in paths], clocks)
+    return [
+        Source(analyzer.work, *where, spans=iteration_spans(analyzer.work))
+        for analyzer, where in zip(analyzers, placed, strict=True)
+    ]
+
+
+def _write(sources: Sequence[Source], choice: object, told: Told, output: Path) -> int:
+    """Write the JSON beside its place, then there.
+
+    Returns:
+        Its size in bytes, unpacked.
+    """
+    import gzip
+
+    from tracelens_ext.export.perfetto import perfetto_json
+    from tracelens_ext.report.atomic import written_beside
+
+    size = 0
+    with written_beside(output) as beside, beside.open("wb") as file:
+        packed = output.suffix == ".gz"
+        stream = gzip.GzipFile("", "wb", 6, file, mtime=0) if packed else file
+        for text in perfetto_json(sources, choice, told):  # type: ignore[arg-type]
+            size += stream.write(text.encode())
+        if packed:
+            stream.close()
+    return size

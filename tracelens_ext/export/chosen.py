@@ -1,0 +1,114 @@
+"""Which events of a trace are exported, and why others are not."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.errors import UsageError
+from tracelens_ext.iterations.iterations import find_iterations
+from tracelens_ext.trace import GPU_KINDS, NONE, EventKind
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import BoolArray, Int64Array
+    from tracelens_ext.work.gpu_work import GpuWork
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s)")
+_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which events are exported.
+
+    Attributes:
+        window: (start, end) in ns since the trace's first event; what touches it is in, whole.
+        iteration: the number of the one to export, with the GPU work that it launched.
+        devices, streams: of the GPU events; None for all.
+        min_ns: GPU and host events that took less are left out.
+        host: whether host events are in.
+        stacks: whether Python frames are.
+    """
+
+    window: tuple[int, int] | None = None
+    iteration: int | None = None
+    devices: frozenset[int] | None = None
+    streams: frozenset[int] | None = None
+    min_ns: int = 0
+    host: bool = True
+    stacks: bool = False
+
+
+def parse_window(text: str) -> tuple[int, int]:
+    """`1200ms-1300ms` in ns.
+
+    Raises:
+        UsageError: it is no window.
+    """
+    times = [_TIME.fullmatch(part.strip()) for part in text.split("-")]
+    if len(times) == 2 and times[0] and times[1]:
+        first, last = (round(float(time[1]) * _NS[time[2]]) for time in times if time)
+        if first < last:
+            return first, last
+    raise UsageError(
+        f"--window {text!r} is no window; write START-END with units, such as 1200ms-1300ms"
+    )
+
+
+def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
+    """The rows to export, ascending, and how many others were left out for which reason.
+
+    Flow events are neither: an export has its own.
+
+    Raises:
+        UsageError: there is no such iteration.
+    """
+    trace = work.trace
+    recorded = trace.recorded
+    kind = trace.kind[:recorded]
+    is_gpu = np.isin(kind, GPU_KINDS)
+    is_host = ~is_gpu & (kind != EventKind.GPU_ANNOTATION)
+    keep = ~np.isin(kind, (EventKind.FLOW_START, EventKind.FLOW_END))
+    left_out: Counter[str] = Counter()
+
+    def leave(which: BoolArray, reason: str) -> None:
+        which = which & keep
+        left_out[reason] += int(which.sum())
+        keep[which] = False
+
+    window = _iteration(work, choice.iteration) if choice.iteration is not None else choice.window
+    if window is not None:
+        ends = trace.end[:recorded]
+        leave((trace.ts[:recorded] >= window[1]) | (ends <= window[0]), "outside of the window")
+    for numbers, of_gpu, what in (
+        (choice.devices, trace.device, "devices"),
+        (choice.streams, trace.stream, "streams"),
+    ):
+        if numbers is not None:
+            others = np.zeros(recorded, dtype=bool)
+            others[work.rows] = ~np.isin(of_gpu, list(numbers))
+            leave(others, f"of other {what}")
+    if not choice.host:
+        leave(is_host, "on the host (--no-host)")
+    if not choice.stacks:
+        leave(kind == EventKind.PYTHON_FUNCTION, "Python frames (--stacks)")
+    if choice.min_ns:
+        spans = kind != EventKind.INSTANT
+        leave(spans & (trace.dur[:recorded] < choice.min_ns), "shorter than --min-us")
+    return np.flatnonzero(keep), +left_out
+
+
+def _iteration(work: GpuWork, number: int) -> tuple[int, int]:
+    """From the start of an iteration to its end, or that of the last work that it launched."""
+    found = find_iterations(work.tree)
+    at = np.flatnonzero(found.has_number(number)[:-1])
+    if not len(at):
+        known = ", ".join(str(n) for n in dict.fromkeys(found.number[:20])) or "none"
+        raise UsageError(f"--iteration {number}: there is none of that number; there are: {known}")
+    launched = np.isin(found.of_gpu, at) & (found.of_gpu != NONE)
+    ends = np.concatenate((found.end[at], work.end[launched]))
+    return int(found.start[at].min()), int(ends.max())

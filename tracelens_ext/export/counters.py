@@ -1,0 +1,93 @@
+"""Counters of an export: what a viewer draws as levels over time, of at most 20,000 points."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.counters.tables import copies, queue_levels
+from tracelens_ext.intervals import covered
+from tracelens_ext.memory.events import read_memory_events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tracelens_ext.trace import Float64Array, Int64Array, IntArray
+    from tracelens_ext.work.gpu_work import GpuWork
+
+_MOST_POINTS = 20_000
+_BINS = 2_000
+_GIB = 2**30
+
+
+def counter_events(
+    work: GpuWork,
+    gpu: Mapping[int, tuple[int, Mapping[int, int]]],
+    ours: int,
+    shift: int,
+) -> Iterator[str]:
+    """The counters of a trace, as JSON texts.
+
+    Args:
+        work: its GPU events.
+        gpu: device → (its process in the export, …); other devices have no counters.
+        ours: the process of what belongs to no GPU.
+        shift: ns that are added to all times.
+    """
+    if not len(work):
+        return
+    for device, (pid, _) in gpu.items():
+        yield from _shares(work, device, pid, shift)
+    for (device, stream), rows in queue_levels(work).groupby(["device", "stream"]):
+        if device in gpu:
+            times, levels = rows["time_ns"].to_numpy(), rows["level"].to_numpy()
+            yield from _points("queue length", f"stream {stream}", gpu[device][0], times, levels, shift)
+    for (device, direction), rows in copies(work).groupby(["device", "direction"]):
+        if device in gpu:
+            ends = np.stack((rows["start_ns"], rows["end_ns"]), axis=1).ravel()
+            speed = np.stack((rows["gb_per_s"], np.zeros(len(rows))), axis=1).ravel()
+            yield from _points("copy GB/s", direction, gpu[device][0], ends, speed, shift)
+    memory = read_memory_events(work.trace)
+    for at, device in enumerate(memory.devices.tolist()):
+        which = memory.place == at
+        pid = gpu[device][0] if device in gpu else ours
+        name = f"device {device}" if device >= 0 else "host"
+        levels = memory.level[which] / _GIB
+        yield from _points("allocated GiB", name, pid, memory.time[which], levels, shift)
+
+
+def _shares(work: GpuWork, device: int, pid: int, shift: int) -> Iterator[str]:
+    """How busy a device is, and how much of the time only with communication, by bins."""
+    own = work.trace.device == device
+    start, end = work.start[own], work.end[own]
+    edges = np.unique(np.linspace(start.min(), end.max(), _BINS + 1).astype(np.int64))
+    if len(edges) < 2:
+        return
+    communicates = work.is_communication[own]
+    busy = covered(start, end, edges[:-1], edges[1:])
+    rest = covered(start[~communicates], end[~communicates], edges[:-1], edges[1:])
+    width = np.diff(edges)
+    for name, ns in (("GPU busy (%)", busy), ("exposed communication (%)", busy - rest)):
+        if ns.any():
+            share = np.append(100.0 * ns / width, 0.0)
+            changes = np.diff(share, prepend=-1.0) != 0
+            yield from _points(name, "value", pid, edges[changes], share[changes], shift)
+
+
+def _points(
+    name: str, key: str, pid: int, time: Int64Array, level: IntArray | Float64Array, shift: int
+) -> Iterator[str]:
+    """A counter; of too many points the highest of each stretch of them."""
+    from json import dumps
+
+    if len(time) > _MOST_POINTS:
+        firsts = np.linspace(0, len(time), _MOST_POINTS, endpoint=False).astype(np.int64)
+        time, level = time[firsts], np.maximum.reduceat(level, firsts)
+    # The last of the levels at one instant is what stays.
+    last = np.append(np.diff(time) > 0, True) if len(time) else np.zeros(0, dtype=bool)
+    head = f'{{"ph": "C", "name": {dumps(name)}, "pid": {pid}, "tid": 0, "ts": '
+    quoted = dumps(key)
+    for at, value in zip((time[last] + shift).tolist(), level[last].tolist(), strict=True):
+        us = f"{at // 1000}.{at % 1000:03d}"
+        yield f'{head}{us}, "args": {{{quoted}: {round(value, 3)}}}}}'

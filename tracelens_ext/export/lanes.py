@@ -1,0 +1,48 @@
+"""Lanes: viewers draw events of a track only where they nest, and drop others silently."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import Int64Array, IntArray
+
+
+def find_lanes(track: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
+    """The lane of each event on its track: the first that takes it, by start, longest first.
+
+    A lane takes an event that lies within the one that is open there, or begins after its end.
+
+    Args:
+        track: number of each event's track, shape (n,).
+        start: ns, (n,).
+        end: no less than `start`, (n,).
+
+    Returns:
+        0 for the first lane of a track, and so on, (n,).
+    """
+    lane = np.zeros(len(track), dtype=np.int64)
+    order = np.lexsort((-end, start, track))
+    for events in np.split(order, np.flatnonzero(np.diff(track[order])) + 1):
+        if (start[events[1:]] < np.maximum.accumulate(end[events])[:-1]).any():
+            lane[events] = _lanes_of_track(start[events].tolist(), end[events].tolist())
+    return lane
+
+
+def _lanes_of_track(starts: list[int], ends: list[int]) -> list[int]:
+    open_in: list[list[int]] = []  # of each lane the ends of what is open, outermost first
+    result = []
+    for start, end in zip(starts, ends, strict=True):
+        for number, stack in enumerate(open_in):
+            while stack and stack[-1] <= start:
+                stack.pop()
+            if not stack or end <= stack[-1]:
+                break
+        else:
+            number, stack = len(open_in), []
+            open_in.append(stack)
+        stack.append(end)
+        result.append(number)
+    return result

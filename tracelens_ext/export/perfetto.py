@@ -1,0 +1,297 @@
+"""A trace as JSON that Perfetto and chrome://tracing draw whole, and that is read back.
+
+Perfetto drops events that overlap on a thread without nesting, and reads times as doubles of µs:
+so times count from the first event, and such events go to further lanes (`lanes.py`). The head has
+what the events themselves cannot say (`readers/kineto/exported.py` reads it).
+Format: the "Trace Event Format" document of the Chromium project.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.export.chosen import Choice, choose
+from tracelens_ext.export.counters import counter_events
+from tracelens_ext.export.tracks import Tracks, place
+from tracelens_ext.nesting import ROOT
+from tracelens_ext.report.manifest import GENERATOR
+from tracelens_ext.trace import GPU_KINDS, NONE, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracelens_ext.export.spans import Span
+    from tracelens_ext.export.tracks import Placed
+    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.work.gpu_work import GpuWork
+
+#: The version of what the head says under `tracelens_ext`.
+HEAD_VERSION = 1
+_WORDS = {
+    EventKind.CPU_OP: "cpu_op",
+    EventKind.USER_ANNOTATION: "user_annotation",
+    EventKind.PYTHON_FUNCTION: "python_function",
+    EventKind.RUNTIME: "cuda_runtime",
+    EventKind.DRIVER: "cuda_driver",
+    EventKind.KERNEL: "kernel",
+    EventKind.MEMCPY: "gpu_memcpy",
+    EventKind.MEMSET: "gpu_memset",
+    EventKind.GPU_ANNOTATION: "gpu_user_annotation",
+}
+#: Names of colours that chrome://tracing knows; a category has the same one in every export.
+_COLOURS = (
+    *("thread_state_running", "rail_response", "rail_animation", "rail_idle", "rail_load"),
+    *("thread_state_iowait", "startup", "cq_build_running", "good", "bad", "terrible", "olive"),
+)
+_CALL_PATH_NAMES = 16
+_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A trace to export.
+
+    Attributes:
+        work: its GPU events.
+        label: its rank in words; empty where there is one trace only.
+        shift_ns: what is added to its times.
+        error: how well that is known, in words; empty to say nothing.
+        spans: what is drawn in lanes of our own.
+    """
+
+    work: GpuWork
+    label: str = ""
+    shift_ns: int = 0
+    error: str = ""
+    spans: Sequence[Span] = ()
+
+
+@dataclass
+class Told:
+    """What became of the events.
+
+    Attributes:
+        written: how many events of the traces are in the export.
+        left_out: reason → how many are not.
+        backwards: flows that Perfetto will not draw, as the GPU event begins before its launch.
+    """
+
+    written: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    backwards: int = 0
+
+    def text(self) -> str:
+        """All of it, in a line."""
+        parts = [f"{self.written:,} events"]
+        if self.left_out:
+            reasons = (f"{count:,} {reason}" for reason, count in self.left_out.items())
+            parts.append(f"left out: {'; '.join(reasons)}")
+        if self.backwards:
+            parts.append(f"{self.backwards:,} arrows begin before their launch and are not drawn")
+        return "; ".join(parts)
+
+
+def perfetto_json(sources: Sequence[Source], choice: Choice, told: Told) -> Iterator[str]:
+    """The JSON text, in pieces.
+
+    Args:
+        sources: the traces, at least one.
+        choice: which events are exported.
+        told: is filled.
+
+    Raises:
+        UsageError: the choice names what a trace does not have.
+    """
+    tracks, pieces = Tracks(), []
+    ids = _Ids()
+    for source in sources:
+        pieces.append(_Piece(source, choice, tracks, ids, told))
+    yield _head(sources[0].work.trace, tracks, alone=len(sources) == 1)
+    first = True
+    for piece in (iter(tracks.events), *(each.events() for each in pieces)):
+        texts: list[str] = []
+        for text in piece:
+            texts.append(text)
+            if len(texts) == _AT_ONCE:
+                yield ("" if first else ",\n") + ",\n".join(texts)
+                texts, first = [], False
+        if texts:
+            yield ("" if first else ",\n") + ",\n".join(texts)
+            first = False
+    yield "\n]}\n"
+
+
+def _head(trace: Trace, tracks: Tracks, *, alone: bool) -> str:
+    members: dict[str, object] = {"generator": GENERATOR}
+    if alone:
+        members["baseTimeNanoseconds"] = trace.base_ns
+        info = trace.metadata.get("distributedInfo")
+        if isinstance(info, dict):
+            members["distributedInfo"] = info
+        members["deviceProperties"] = trace.metadata.get("deviceProperties") or [
+            {
+                "id": each.ordinal,
+                "name": each.name,
+                "totalGlobalMem": each.memory_bytes,
+                "numSms": each.units,
+                "warpSize": each.warp,
+            }
+            for each in trace.devices
+        ]
+    members["tracelens_ext"] = {
+        "version": HEAD_VERSION,
+        "format": trace.provenance.format,
+        "conventions": asdict(trace.conventions),
+        "threads": tracks.recorded if alone else [],
+    }
+    text = json.dumps(members, default=str)
+    return text[:-1] + ', "traceEvents": [\n'
+
+
+class _Ids:
+    """Numbers that count within a process or a rank, made different over all of them."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+
+    def renumbered(self, what: str, group: Int64Array, number: Int64Array) -> Int64Array:
+        """The numbers, moved behind those of earlier groups and traces; `NONE` stays."""
+        result = number.copy()
+        for each in np.unique(group[number != NONE]).tolist():
+            which = (group == each) & (number != NONE)
+            base = self._next.get(what, 0)
+            result[which] += base
+            self._next[what] = max(int(result[which].max()) + 1, base)
+        return result
+
+
+class _Piece:
+    """The events of one trace."""
+
+    def __init__(
+        self, source: Source, choice: Choice, tracks: Tracks, ids: _Ids, told: Told
+    ) -> None:
+        work, trace = source.work, source.work.trace
+        rows, left_out = choose(work, choice)
+        # Viewers want what encloses before what is within; our reader the order of the file.
+        self.rows = rows[np.lexsort((-trace.dur[rows], trace.ts[rows]))]
+        self.source, self.told = source, told
+        told.written += len(rows)
+        told.left_out += left_out
+        self.placed: Placed = place(tracks, work, self.rows, source.label, source.error)
+        process = trace.process_of_thread[trace.thread[self.rows]].astype(np.int64)
+        group = process if trace.conventions.gpu_by_process else np.zeros_like(process)
+        number = ids.renumbered("correlation", group, trace.correlation[self.rows])
+        self.correlation = number
+        self.external_id = ids.renumbered("External id", group, trace.external_id[self.rows])
+        self.ours = tracks.process(" · ".join(p for p in (source.label, "tracelens-ext") if p))
+        lanes = dict.fromkeys(span.lane for span in source.spans)
+        self.lanes = {name: tracks.lanes(self.ours, name, 1)[0] for name in lanes}
+
+    def events(self) -> Iterator[str]:
+        trace, shift = self.source.work.trace, self.source.shift_ns
+        names = [json.dumps(name) for name in trace.names]
+        categories = [json.dumps(name) for name in trace.categories]
+        args = self._args()
+        flows = self._flows()
+        columns = (trace.kind, trace.category, trace.name)
+        kinds, recorded, name = (column[self.rows].tolist() for column in columns)
+        starts, durations = (trace.ts[self.rows] + shift).tolist(), trace.dur[self.rows].tolist()
+        pids, tids = self.placed.pid.tolist(), self.placed.tid.tolist()
+        for at, kind in enumerate(kinds):
+            word = _WORDS.get(kind)
+            category = f'"{word}"' if word else categories[recorded[at]]
+            where = f'"pid": {pids[at]}, "tid": {tids[at]}, "ts": {_us(starts[at])}'
+            if kind == EventKind.INSTANT:
+                head = f'{{"ph": "i", "s": "t", "cat": {category}, {where}'
+            else:
+                head = f'{{"ph": "X", "cat": {category}, {where}, "dur": {_us(durations[at])}'
+            yield f'{head}, "name": {names[name[at]]}, "args": {{{args[at]}}}}}'
+            if at in flows:
+                phase, number = flows[at]
+                yield f'{{"ph": {phase}, "id": {number}, "cat": "ac2g", "name": "ac2g", {where}}}'
+        for span in self.source.spans:
+            event = {"ph": "X", "cat": span.lane, "name": span.name, "pid": self.ours}
+            event |= {"tid": self.lanes[span.lane], "args": dict(span.args)}
+            text = json.dumps(event, default=str)
+            times = f'"ts": {_us(span.start + shift)}, "dur": {_us(span.end - span.start)}'
+            yield f"{text[:-1]}, {times}}}"
+        yield from counter_events(self.source.work, self.placed.gpu, self.ours, shift)
+
+    def _args(self) -> list[str]:
+        """What stands between the braces of each event's `args`."""
+        work, trace = self.source.work, self.source.work.trace
+        parts: list[list[str]] = [[] for _ in range(len(self.rows))]
+        for key, numbers in (("correlation", self.correlation), ("External id", self.external_id)):
+            for at in np.flatnonzero(numbers != NONE).tolist():
+                parts[at].append(f'"{key}": {int(numbers[at])}')
+        for key, column in trace.args.items():
+            value = column.at(self.rows)
+            quoted = json.dumps(key)
+            for at in np.flatnonzero(np.isin(self.rows, column.rows)).tolist():
+                shown = int(value[at]) if column.texts is None else column.texts[int(value[at])]
+                parts[at].append(f"{quoted}: {shown}")
+        place_of = np.full(len(trace), NONE, dtype=np.int64)
+        place_of[work.rows] = np.arange(len(work))
+        gpu = place_of[self.rows]
+        paths = _call_paths(work)
+        categories = work.categories
+        launch = work.tree.launch_position_of_gpu
+        for at in np.flatnonzero(np.isin(trace.kind[self.rows], GPU_KINDS)).tolist():
+            event = int(gpu[at])
+            if categories is not None:
+                label = categories.labels[int(categories.code[event])]
+                parts[at].append(f'"kernel_category": {json.dumps(label)}')
+            if (path := paths.get(int(launch[event]))) is not None:
+                parts[at].append(f'"call path": {path}')
+        for at in np.flatnonzero(self.placed.lane).tolist():
+            thread = trace.threads[int(trace.thread[self.rows[at]])][1]
+            parts[at].append(f'"recorded thread": {json.dumps(thread)}')
+        return [", ".join(each) for each in parts]
+
+    def _flows(self) -> dict[int, tuple[str, int]]:
+        """Event → phase and id of the flow from each launch to the first work that it started."""
+        work, trace = self.source.work, self.source.work.trace
+        at_row = np.full(len(trace), NONE, dtype=np.int64)
+        at_row[self.rows] = np.arange(len(self.rows))
+        linked = np.flatnonzero(work.tree.linked)
+        launch, event = at_row[work.tree.launch_of_gpu[linked]], at_row[work.rows[linked]]
+        both = (launch != NONE) & (event != NONE)
+        launch, event = launch[both], event[both]  # both in order of time
+        order = np.lexsort((event, launch))
+        first = order[np.diff(launch[order], prepend=NONE) != 0]
+        launch, event = launch[first], event[first]
+        late = trace.ts[self.rows[launch]] > trace.ts[self.rows[event]]
+        self.told.backwards += int(late.sum())
+        base = self.ours << 32  # ids of the traces of several ranks differ
+        result: dict[int, tuple[str, int]] = {}
+        for number, (start, end) in enumerate(zip(launch.tolist(), event.tolist(), strict=True)):
+            result[start] = '"s"', base + number
+            result[end] = '"f", "bp": "e"', base + number
+        return result
+
+
+def _call_paths(work: GpuWork) -> dict[int, str]:
+    """Position of a launch in the call tree → the names above it and its own, as JSON text."""
+    tree, names = work.tree, work.trace.names
+    parent, name = tree.parent_position, work.trace.name[tree.rows]
+    result = {}
+    for launch in np.unique(tree.launch_position_of_gpu[tree.linked]).tolist():
+        path: list[str] = []
+        at = launch
+        while at != ROOT and len(path) < _CALL_PATH_NAMES:
+            path.append(names[int(name[at])])
+            at = int(parent[at])
+        result[launch] = json.dumps(" > ".join(["…"] * (at != ROOT) + path[::-1]))
+    return result
+
+
+def _us(ns: int) -> str:
+    """ns as µs with three decimals, exact."""
+    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
+    return f"{sign}{ns // 1000}.{ns % 1000:03d}"
