@@ -61,8 +61,10 @@ def queue_length(work: GpuWork) -> pd.DataFrame:
 
 
 def copies(work: GpuWork) -> pd.DataFrame:
-    """A row a copy whose speed is known: `start_ns`, `end_ns`, `device`, `direction`, `bytes`
-    and `gb_per_s`, as recorded, else of its bytes and its duration.
+    """The copies whose speed is known: as recorded, else of its bytes and its duration.
+
+    Returns:
+        A row a copy: `start_ns`, `end_ns`, `device`, `direction`, `bytes`, `gb_per_s`.
     """
     trace = work.trace
     at = np.flatnonzero(work.kind == EventKind.MEMCPY)

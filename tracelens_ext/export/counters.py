@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tracelens_ext.memory.events import read_memory_events
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tracelens_ext.lazy import pd
     from tracelens_ext.trace import Float64Array, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -39,15 +40,17 @@ def counter_events(
         return
     for device, (pid, _) in gpu.items():
         yield from _shares(work, device, pid, shift)
-    for (device, stream), rows in queue_levels(work).groupby(["device", "stream"]):
+    queues = queue_levels(work)
+    queues["key"] = "stream " + queues["stream"].astype(str)
+    for device, key, rows in _series(queues, "key"):
         if device in gpu:
             times, levels = rows["time_ns"].to_numpy(), rows["level"].to_numpy()
-            yield from _points("queue length", f"stream {stream}", gpu[device][0], times, levels, shift)
-    for (device, direction), rows in copies(work).groupby(["device", "direction"]):
+            yield from _points("queue length", key, gpu[device][0], times, levels, shift)
+    for device, key, rows in _series(copies(work), "direction"):
         if device in gpu:
             ends = np.stack((rows["start_ns"], rows["end_ns"]), axis=1).ravel()
             speed = np.stack((rows["gb_per_s"], np.zeros(len(rows))), axis=1).ravel()
-            yield from _points("copy GB/s", direction, gpu[device][0], ends, speed, shift)
+            yield from _points("copy GB/s", key, gpu[device][0], ends, speed, shift)
     memory = read_memory_events(work.trace)
     for at, device in enumerate(memory.devices.tolist()):
         which = memory.place == at
@@ -55,6 +58,12 @@ def counter_events(
         name = f"device {device}" if device >= 0 else "host"
         levels = memory.level[which] / _GIB
         yield from _points("allocated GiB", name, pid, memory.time[which], levels, shift)
+
+
+def _series(frame: pd.DataFrame, key: str) -> Iterator[tuple[int, str, pd.DataFrame]]:
+    for pair, rows in frame.groupby(["device", key], sort=False):
+        device, name = cast("tuple[int, str]", pair)
+        yield device, name, rows
 
 
 def _shares(work: GpuWork, device: int, pid: int, shift: int) -> Iterator[str]:

@@ -35,14 +35,16 @@ def _lanes_of_track(starts: list[int], ends: list[int]) -> list[int]:
     open_in: list[list[int]] = []  # of each lane the ends of what is open, outermost first
     result = []
     for start, end in zip(starts, ends, strict=True):
-        for number, stack in enumerate(open_in):
+        lane = 0
+        while lane < len(open_in):
+            stack = open_in[lane]
             while stack and stack[-1] <= start:
                 stack.pop()
             if not stack or end <= stack[-1]:
                 break
+            lane += 1
         else:
-            number, stack = len(open_in), []
-            open_in.append(stack)
-        stack.append(end)
-        result.append(number)
+            open_in.append([])
+        open_in[lane].append(end)
+        result.append(lane)
     return result

@@ -107,10 +107,8 @@ def perfetto_json(sources: Sequence[Source], choice: Choice, told: Told) -> Iter
     Raises:
         UsageError: the choice names what a trace does not have.
     """
-    tracks, pieces = Tracks(), []
-    ids = _Ids()
-    for source in sources:
-        pieces.append(_Piece(source, choice, tracks, ids, told))
+    tracks, ids = Tracks(), _Ids()
+    pieces = [_Piece(source, choice, tracks, ids, told) for source in sources]
     yield _head(sources[0].work.trace, tracks, alone=len(sources) == 1)
     first = True
     for piece in (iter(tracks.events), *(each.events() for each in pieces)):
@@ -292,6 +290,6 @@ def _call_paths(work: GpuWork) -> dict[int, str]:
 
 
 def _us(ns: int) -> str:
-    """ns as µs with three decimals, exact."""
+    """Ns as µs with three decimals, exact."""
     sign, ns = ("-", -ns) if ns < 0 else ("", ns)
     return f"{sign}{ns // 1000}.{ns % 1000:03d}"

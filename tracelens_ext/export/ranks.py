@@ -57,7 +57,7 @@ def _read(path: Path) -> dict[int, tuple[float, float]]:
         frame = pd.read_parquet(path)
     except (OSError, ValueError, ImportError) as error:
         raise UsageError(f"{path}: is no clocks.parquet of fleet ({error})") from None
-    if not _COLUMNS <= set(frame.columns):
+    if not set(frame.columns) >= _COLUMNS:
         raise UsageError(f"{path}: is no clocks.parquet of fleet; it lacks rank or offset_us")
     frame = frame.dropna(subset=["offset_us"])
     values = zip(frame["rank"], frame["offset_us"], frame["error_us"], strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens_ext.sheets.sheet import GPU_EVENTS, Sheet
+from tracelens_ext.sheets.sheet import Sheet
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -37,7 +37,6 @@ SHEETS = [
             time at 1024 (%): share of the time in which so many wait that the host must wait too
             """,
         table=_queue_length,
-        when=GPU_EVENTS,
         asked_by="counters",
     ),
     Sheet(
@@ -52,7 +51,6 @@ SHEETS = [
             bytes [bytes]: copied
             """,
         table=_copy_bandwidth,
-        when=GPU_EVENTS,
         asked_by="counters",
     ),
 ]

@@ -1,0 +1,202 @@
+"""A trace as an SQLite database: its events, and on demand the tables of a report."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.fleet.ranks import ORDER, rank_of
+from tracelens_ext.iterations.iterations import find_iterations, iteration_at
+from tracelens_ext.nesting import ROOT
+from tracelens_ext.report.plain_tables import plain_column, plain_headers
+from tracelens_ext.sheets.options import ReportOptions
+from tracelens_ext.sheets.sheet import offered_sheets
+from tracelens_ext.trace import HOST_KINDS, NONE
+from tracelens_ext.work.gpu_work import KIND_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.lazy import pd
+    from tracelens_ext.sheets.sheet import Sheet
+    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.work.gpu_work import GpuWork
+
+#: Grows when a table or a column gets another meaning.
+SCHEMA_VERSION = 1
+
+#: `parent` is the launch of a GPU event, the event around one of the host; times are ns since the
+#: first event; `exposed_ns` is the time in which nothing else ran on the event's device.
+SCHEMA = """
+create table meta(key text primary key, value);
+create table names(id integer primary key, name text, category text);
+create table events(id integer primary key, ts_ns integer, dur_ns integer, name_id integer,
+  kind text, rank integer, device integer, stream integer, thread text, correlation integer,
+  parent integer, iteration integer);
+create table gpu_work(id integer primary key, operation text, exposed_ns integer);
+create view gpu_events as select n.name, n.category, g.operation, e.parent as launch_id, e.device,
+  e.stream, e.ts_ns, e.dur_ns, g.exposed_ns, e.id, e.kind, e.iteration
+  from gpu_work g join events e using(id) join names n on n.id = e.name_id;
+create view launches as select l.id, n.name, l.ts_ns, l.dur_ns, l.thread, l.correlation,
+  count(*) as gpu_events, sum(e.dur_ns) as gpu_ns, min(e.ts_ns) - l.ts_ns as delay_ns
+  from gpu_work g join events e using(id) join events l on l.id = e.parent
+  join names n on n.id = l.name_id group by l.id;
+"""
+_INDEXES = """
+create index events_correlation on events(correlation);
+create index events_parent on events(parent);
+create index events_ts on events(ts_ns);
+"""
+OWN_NAMES = frozenset(("meta", "names", "events", "gpu_work", "gpu_events", "launches"))
+
+
+def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3.Connection:
+    """A database of the events of a trace."""
+    connection = sqlite3.connect(path)
+    connection.executescript("pragma journal_mode = off; pragma synchronous = off;" + SCHEMA)
+    _insert(connection, "meta", _meta(analyzer))
+    work, trace = analyzer.work, analyzer.trace
+    category = np.full(len(trace), NONE, dtype=np.int64)
+    labels: list[str] = []
+    if work.categories is not None:
+        category[work.rows] = work.categories.code
+        labels = work.categories.labels
+    pairs = trace.name.astype(np.int64) * (len(labels) + 1) + category + 1
+    distinct, name_id = np.unique(pairs, return_inverse=True)
+    names, codes = np.divmod(distinct, len(labels) + 1)
+    known = [None, *labels]
+    texts = [trace.names[name] for name in names.tolist()]
+    of_name = [known[code] for code in codes.tolist()]
+    _insert(connection, "names", zip(range(len(texts)), texts, of_name, strict=True))
+    _insert(connection, "events", _events(analyzer, name_id))
+    code, operations = work.tree.cpu_op_label_of_gpu
+    operation = [operations[each] for each in code.tolist()]
+    exposed = _exposed(work).tolist()
+    _insert(connection, "gpu_work", zip(work.rows.tolist(), operation, exposed, strict=True))
+    connection.executescript(_INDEXES)
+    return connection
+
+
+def _meta(analyzer: TreePerfAnalyzer) -> list[tuple[str, object]]:
+    trace = analyzer.trace
+    about = trace.provenance
+    said = {"trace": about.path, "format": about.format, "base_ns": trace.base_ns}
+    return [("schema_version", SCHEMA_VERSION), *said.items(), ("events", trace.recorded)]
+
+
+def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> Iterable[tuple[object, ...]]:
+    work, trace, tree = analyzer.work, analyzer.trace, analyzer.tree
+    parent = np.full(len(trace), NONE, dtype=np.int64)
+    inner = tree.parent_position != ROOT
+    parent[tree.rows[inner]] = tree.rows[tree.parent_position[inner]]
+    parent[work.rows] = tree.launch_of_gpu
+    device = np.full(len(trace), NONE, dtype=np.int64)
+    stream, iteration = device.copy(), device.copy()
+    device[work.rows], stream[work.rows] = trace.device, trace.stream
+    found = find_iterations(tree)
+    numbers = np.array([*found.number, NONE], dtype=np.int64)
+    iteration[work.rows] = numbers[found.of_gpu]
+    host = np.flatnonzero(np.isin(trace.kind, HOST_KINDS))
+    process = trace.process_of_thread[trace.thread[host]].astype(np.int64)
+    spans = (found.process, found.start, found.end)
+    iteration[host] = numbers[iteration_at(spans, process, trace.ts[host])]
+    threads = [f"{process}/{thread}" for process, thread in trace.threads]
+    rank, how = rank_of(trace.metadata, trace.provenance.path, 0)
+    columns = (parent, device, stream, iteration, trace.correlation)
+    above, on, streams, steps, correlation = (_or_null(column) for column in columns)
+    return zip(
+        range(len(trace)),
+        trace.ts.tolist(),
+        trace.dur.tolist(),
+        name_id.tolist(),
+        [KIND_NAMES[kind] for kind in trace.kind.tolist()],
+        [None if how == ORDER else rank] * len(trace),
+        on,
+        streams,
+        [threads[thread] for thread in trace.thread.tolist()],
+        correlation,
+        above,
+        steps,
+        strict=True,
+    )
+
+
+def _or_null(values: Int64Array) -> list[int | None]:
+    return [None if value == NONE else value for value in values.tolist()]
+
+
+def _exposed(work: GpuWork) -> Int64Array:
+    """How long each GPU event ran with nothing else on its device, ns, (g,)."""
+    result = np.zeros(len(work), dtype=np.int64)
+    for device in np.unique(work.trace.device).tolist():
+        own = np.flatnonzero(work.trace.device == device)
+        start, end = work.start[own], work.end[own]
+        times = np.unique(np.concatenate((start, end)))
+        if len(times) < 2:
+            continue
+        change = np.zeros(len(times) + 1, dtype=np.int64)
+        first, last = np.searchsorted(times, start), np.searchsorted(times, end)
+        np.add.at(change, first, 1)
+        np.add.at(change, last, -1)
+        alone = np.cumsum(change)[: len(times) - 1] == 1
+        total = np.concatenate(([0], np.cumsum(np.where(alone, np.diff(times), 0))))
+        result[own] = total[last] - total[first]
+    return result
+
+
+def _insert(connection: sqlite3.Connection, table: str, rows: Iterable[tuple[object, ...]]) -> None:
+    marks = {"meta": 2, "names": 3, "events": 12, "gpu_work": 3}[table]
+    connection.executemany(f"insert into {table} values ({', '.join('?' * marks)})", rows)  # noqa: S608  # names of ours
+
+
+def add_table(connection: sqlite3.Connection, name: str, frame: pd.DataFrame) -> None:
+    """A table of the report under its name; `table_` before one that has a name of ours."""
+    shown = quoted(f"table_{name}" if name.lower() in OWN_NAMES else name)
+    columns = ", ".join(map(quoted, plain_headers(frame)))
+    connection.execute(f"create table {shown} ({columns})")
+    marks = ", ".join("?" * len(frame.columns))
+    rows = zip(*(plain_column(frame.iloc[:, at]) for at in range(len(frame.columns))), strict=True)
+    connection.executemany(f"insert into {shown} values ({marks})", rows)  # noqa: S608  # quoted
+
+
+def quoted(name: str) -> str:
+    """A name in SQL, whatever is in it."""
+    return '"' + name.replace('"', '""').replace("\0", "") + '"'
+
+
+def tables_of_report() -> dict[str, Sheet]:
+    """The tables that a report can have, by name."""
+    return {each.item.name: each.item for each in offered_sheets()}
+
+
+def table_of_report(analyzer: TreePerfAnalyzer, sheet: Sheet) -> pd.DataFrame | None:
+    """One of them, whether or not a report has it by default; None where the trace has none."""
+    options = ReportOptions()
+    if isinstance(getattr(options, sheet.asked_by, None), bool):
+        options = replace(options, **{sheet.asked_by: True})  # type: ignore[arg-type]
+    return None if sheet.why_absent(analyzer, options) else sheet.table(analyzer, options)
+
+
+def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
+    """Write a database with the events of a trace and the tables of its report.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    from tracelens_ext.report.atomic import written_beside
+    from tracelens_ext.sheets.report import build_perf_report
+
+    report = build_perf_report(analyzer, iterations=True, counters=True)
+    with written_beside(output) as beside:
+        connection = open_database(analyzer, str(beside))
+        try:
+            for name, frame in report.sheets.items():
+                add_table(connection, name, frame)
+            connection.commit()
+        finally:
+            connection.close()
