@@ -88,7 +88,7 @@ def test_every_command_has_its_file_and_its_line_of_help(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (["reprot"], "Did you mean 'report'?"),
+        (["reprot"], "Did you mean 'report'"),
         (["app"], ""),  # a file beside those of the commands
         (["nsys", "stat"], "Did you mean 'stats'?"),
     ],

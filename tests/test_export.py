@@ -1,0 +1,258 @@
+"""Exports: nothing is lost, what overlaps goes to lanes, and what is written is read back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shlex
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.cli import run
+from tracelens_ext.counters.tables import copy_bandwidth, queue_length
+from tracelens_ext.export.lanes import find_lanes
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+VIEW = SHARED / "view"
+
+
+def exported(path: Path, out: Path, *options: str) -> dict[str, Any]:
+    assert run(["export", str(path), "-o", str(out), "--force", *options]) == 0
+    text = gzip.decompress(out.read_bytes()) if out.suffix == ".gz" else out.read_bytes()
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def slices(document: dict[str, Any]) -> list[dict[str, Any]]:
+    return [event for event in document["traceEvents"] if event["ph"] == "X"]
+
+
+events = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=25)
+
+
+@given(events)
+def test_in_a_lane_events_nest_or_follow_and_no_lane_is_wasted(
+    made: list[tuple[int, int, int]],
+) -> None:
+    track, start, length = (np.array([e[i] for e in made], dtype=np.int64) for i in range(3))
+    end = start + length
+    lane = find_lanes(track, start, end)
+    for i in range(len(made)):
+        for j in range(i):
+            if (track[i], lane[i]) == (track[j], lane[j]):
+                first, last = (i, j) if start[i] < start[j] else (j, i)
+                crosses = start[first] < start[last] < end[first] < end[last]
+                assert not crosses
+        if lane[i]:
+            assert ((track == track[i]) & (lane == lane[i] - 1)).any()
+
+
+def test_what_is_read_back_gives_the_same_tables(demo_trace: Path, tmp_path: Path) -> None:
+    document = exported(demo_trace, tmp_path / "e.json.gz", "--stacks")
+    assert min(event["ts"] for event in slices(document)) == 0
+    before, after = (
+        TreePerfAnalyzer(path, use_kernel_name_categories=True)
+        for path in (demo_trace, tmp_path / "e.json.gz")
+    )
+    for table in ("kernels", "gpu_timeline", "gpu_time_by_category", "iterations", "gaps"):
+        frames = [getattr(each, f"get_df_{table}")() for each in (before, after)]
+        pd.testing.assert_frame_equal(*frames)
+    trees = [
+        ([each.trace.name_of(row) for row in each.tree.rows], each.tree.parent_position.tolist())
+        for each in (before, after)
+    ]
+    assert trees[0] == trees[1]
+
+
+def test_a_launch_has_one_arrow_to_the_first_work_that_it_started(
+    demo_trace: Path, tmp_path: Path
+) -> None:
+    document = exported(demo_trace, tmp_path / "e.json")
+    analyzer = TreePerfAnalyzer(demo_trace)
+    launches = set(analyzer.tree.launch_of_gpu.tolist()) - {-1}
+    arrows = Counter(e["ph"] for e in document["traceEvents"] if e["ph"] in "sf")
+    assert arrows == {"s": len(launches), "f": len(launches)}
+
+
+def test_a_window_holds_what_touches_it_and_the_note_counts_the_rest(
+    demo_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = slices(exported(demo_trace, tmp_path / "w.json"))
+    part = slices(exported(demo_trace, tmp_path / "p.json", "--window", "20ms-21ms"))
+    touching = [e for e in whole if e["ts"] < 21_000 and e["ts"] + e["dur"] > 20_000]
+    ours = {"iterations", "findings", "recording"}
+    counted = Counter((e["name"], e["ts"], e["dur"]) for e in touching if e["cat"] not in ours)
+    assert Counter((e["name"], e["ts"], e["dur"]) for e in part if e["cat"] not in ours) == counted
+    assert "outside of the window" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--window", "3-4"],
+        ["--window", "4ms-3ms"],
+        ["--window", "1ms-2ms", "--iteration", "1"],
+        ["--iteration", "77"],
+        ["--devices", "a"],
+        ["--clocks", "none.parquet"],
+    ],
+)
+def test_wrong_options_are_told_in_one_line(
+    short_demo_trace: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+) -> None:
+    out = tmp_path / "e.json"
+    assert run(["export", str(short_demo_trace), "-o", str(out), *options]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_file_of_the_user_stays(short_demo_trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mine.json"
+    out.write_text("precious")
+    assert run(["export", str(short_demo_trace), "-o", str(out)]) == 1
+    assert out.read_text() == "precious"
+    assert run(["export", str(short_demo_trace), "-o", str(tmp_path / "x.txt")]) == 2
+
+
+def test_ranks_share_no_ids_and_say_that_clocks_are_unknown(
+    short_demo_trace: Path, tmp_path: Path
+) -> None:
+    copies = [tmp_path / f"rank{rank}.json.gz" for rank in range(2)]
+    for copy in copies:
+        copy.write_bytes(short_demo_trace.read_bytes())
+    out = tmp_path / "ranks.json"
+    assert run(["export", *map(str, copies), "-o", str(out)]) == 0
+    document = json.loads(out.read_text())
+    names = [e["args"]["name"] for e in document["traceEvents"] if e["name"] == "process_name"]
+    assert sum("clocks not compared" in name for name in names) >= 2
+    analyzer = TreePerfAnalyzer(out)
+    alone = TreePerfAnalyzer(short_demo_trace)
+    assert len(analyzer.work) == 2 * len(alone.work)
+    assert int(analyzer.tree.linked.sum()) == 2 * int(alone.tree.linked.sum())
+
+
+def test_the_page_on_export_does_what_it_says(
+    demo_trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("trace.json.gz").write_bytes(demo_trace.read_bytes())
+    text = (DOCS / "export.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ tracelens-ext (.*)$", text, re.MULTILINE)
+    assert len(commands) == 4
+    for command in [*commands, "counters trace.json.gz --json"]:
+        assert run(shlex.split(command)) == 0, command
+
+
+# Counters ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.real_data
+def test_counters_are_those_of_hta() -> None:
+    work = TreePerfAnalyzer(VIEW / "alexnet.json.gz").work
+    queue = queue_length(work).set_index("stream")
+    assert queue["changes"].to_dict() == {7: 182, 20: 14}
+    assert queue["mean"].to_dict() == pytest.approx({7: 3.34615385, 20: 0.64285714})
+    assert queue["max"].to_dict() == {7: 18, 20: 2}
+    (copies,) = copy_bandwidth(work).to_dict("records")
+    assert (copies["direction"], copies["copies"]) == ("HtoD", 16)
+    assert (copies["mean"], copies["max"]) == pytest.approx((4.10889808, 11.14669037))
+
+
+# SQL --------------------------------------------------------------------------------------------
+
+
+def asked(trace: Path, sql: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    assert run(["sql", str(trace), sql, "--json"]) == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["tables"]["result"]
+    return rows
+
+
+def test_every_documented_query_gives_rows(
+    demo_trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queries = re.findall(r"```sql\n(.*?)```", (DOCS / "sql.md").read_text("utf-8"), re.DOTALL)
+    assert len(queries) == 10
+    for query in queries:
+        assert asked(demo_trace, query, capsys), query
+
+
+def test_sums_are_those_of_the_tables(demo_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    analyzer = TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True)
+    rows = asked(demo_trace, "select category, sum(dur_ns) ns from gpu_events group by 1", capsys)
+    table = analyzer.get_df_gpu_time_by_category()
+    expected = dict(zip(table["kernel_category"], table["total_time_ms"], strict=True))
+    assert {row["category"]: row["ns"] / 1e6 for row in rows} == pytest.approx(expected)
+    (row,) = asked(demo_trace, "select count(*) n from launches", capsys)
+    assert row["n"] == len(set(analyzer.tree.launch_of_gpu.tolist()) - {-1})
+    rows = asked(demo_trace, 'select "time ms" ms from gpu_timeline', capsys)
+    assert [row["ms"] for row in rows] == analyzer.get_df_gpu_timeline()["time ms"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("delete from events", "more than read"),
+        ("create table x(a)", "more than read"),
+        ("attach 'x.db' as y", "more than read"),
+        ("pragma table_info(events)", "more than read"),
+        ("vacuum into 'x.db'", "more than read"),
+        ("select 1; select 2", "one statement"),
+        ("selec", "syntax error"),
+        ("select * from nowhere", "--schema"),
+        ("select zeroblob(1000000000)", "too big"),
+        (
+            "with recursive r(n) as (select 1 union all select n + 1 from r) select max(n) from r",
+            "--timeout",
+        ),
+        ("select load_extension('x')", ""),
+    ],
+)
+def test_what_does_more_than_read_is_refused(
+    short_demo_trace: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    sql: str,
+    why: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["sql", str(short_demo_trace), sql, "--timeout", "0.3"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert why in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_holds_the_same(
+    short_demo_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "trace.db"
+    assert run(["export", str(short_demo_trace), "-o", str(out)]) == 0
+    capsys.readouterr()
+    query = "select name, sum(exposed_ns) ns, count(*) n from gpu_events group by 1 order by 1"
+    with sqlite3.connect(out) as connection:
+        found = connection.execute(query).fetchall()
+        assert connection.execute("select count(*) from findings").fetchone()
+    rows = asked(short_demo_trace, query, capsys)
+    assert found == [(row["name"], row["ns"], row["n"]) for row in rows]
+
+
+def test_schema_needs_no_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sql", "--schema"]) == 0
+    shown = capsys.readouterr().out
+    assert "create view gpu_events" in shown
+    assert "-- gpu_timeline(" in shown
