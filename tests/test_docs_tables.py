@@ -97,6 +97,9 @@ def test_every_sheet_of_the_demo_comes_through_the_registry_with_every_column(
         micro_idle_thresh_us=5,
         gaps=True,
         iterations=True,
+        counters=True,
+        time_axis=True,
+        call_tree=True,
         kernel_summary=True,
     )
     described = {sheet.name: sheet for sheet in sheets()}

@@ -21,6 +21,8 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.counters.tables import copy_bandwidth, queue_length
 from tracelens_ext.export.lanes import find_lanes
+from tracelens_ext.modules.call_tree import MOST_NODES, call_tree
+from tracelens_ext.timeline.time_axis import time_axis
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -170,6 +172,21 @@ def test_counters_are_those_of_hta() -> None:
     (copies,) = copy_bandwidth(work).to_dict("records")
     assert (copies["direction"], copies["copies"]) == ("HtoD", 16)
     assert (copies["mean"], copies["max"]) == pytest.approx((4.10889808, 11.14669037))
+
+
+# The page ---------------------------------------------------------------------------------------
+
+
+def test_bins_and_nodes_add_up_to_the_durations(demo_trace: Path) -> None:
+    work = TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True).work
+    total = int(work.duration.sum())
+    axis, tree = time_axis(work), call_tree(work)
+    assert int(axis["gpu_time_ns"].sum()) == total
+    assert len(tree) <= MOST_NODES
+    sums = tree.groupby("parent")["gpu_time_ns"].sum().to_dict()
+    assert sums.pop(-1) == total
+    assert sums == {node: int(tree["gpu_time_ns"][node]) for node in sums}
+    assert (tree["parent"] < tree["node"]).all()
 
 
 # SQL --------------------------------------------------------------------------------------------

@@ -164,8 +164,8 @@ def test_annotations_of_ones_own_are_iterations(demo_trace: Path, tmp_path: Path
 def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
     analyzer = TreePerfAnalyzer(demo_trace)
     report = build_perf_report(analyzer, for_page=True)
-    gaps = ["gap_summary", "gap_hosts"]
-    assert list(report.page_sheets) == [*gaps, "iterations", "iteration_statistics"]
+    drawn = ["time_axis", "time_axis_marks", "call_tree", "gap_summary", "gap_hosts"]
+    assert list(report.page_sheets) == [*drawn, "iterations", "iteration_statistics"]
     assert not set(report.page_sheets) & set(report.sheets)
     both = build_perf_report(analyzer, for_page=True, gaps=True, iterations=True)
     assert set(report.page_sheets) <= set(both.sheets)

@@ -31,8 +31,10 @@ class Chart:
     value_column: str  #: the column of numbers, summed by label (and series)
     #: `bar`: a horizontal bar a label, the longest first. `stacked`: with a `series_column` a
     #: horizontal bar a label, made of a piece a series; without one a single bar, made of a piece a
-    #: label. `timeline`, `iterations`, `roofline` and `memory` are drawings of their own, on pages.
-    kind: Literal["bar", "stacked", "timeline", "iterations", "roofline", "memory"] = "bar"
+    #: label. The other kinds are drawings of their own, on pages.
+    kind: Literal[
+        "bar", "stacked", "timeline", "iterations", "roofline", "memory", "time_axis", "call_tree"
+    ] = "bar"
     #: bars to show; the others are summed into one more, which says how many they are
     top: int = 25
     series_column: str | None = None  #: the column whose texts name the pieces of stacked bars

@@ -25,6 +25,7 @@ from tracelens_ext.report.html_findings import finding_cards
 from tracelens_ext.report.html_headline import headline
 from tracelens_ext.report.html_tables import FIRST_ROWS, TextPool, page_tables
 from tracelens_ext.report.html_text import json_for_script
+from tracelens_ext.report.html_views import view_data
 from tracelens_ext.report.units import Quantity, unit_of, with_units
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 _SCRIPTS = (
     *("format.js", "tables.js", "charts.js", "columns.js", "roofline.js", "memory.js"),
-    "page.js",
+    *("views.js", "page.js"),
 )
 _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
 _FEW_WORDS = 120  # characters; a longer fact has no other beside it
@@ -127,6 +128,7 @@ def write_html(
             "first_rows": FIRST_ROWS,
             "tables": [table.for_script() for table in tables],
             "figures": [{"key": figure.key, **figure.spec} for figure in figures],
+            **view_data(sheets),
         }
         all_notes = [*notes, *cut]
         shown_facts = [_fact(label, value) for label, value in facts]

@@ -11,6 +11,7 @@ from tracelens_ext.report.html_figures import Figure, bar_figure, timeline_figur
 from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_memory import memory_figures
 from tracelens_ext.report.html_roofline import roofline_figures
+from tracelens_ext.report.html_views import view_figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,7 +34,10 @@ def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) ->
         if chart.sheet not in sheets:
             message = f"the chart {chart.title!r} needs the sheet {chart.sheet!r}"
             raise ValueError(message)
-        figures += _drawn(sheets[chart.sheet], chart)
+        if chart.kind in ("time_axis", "call_tree"):
+            figures += view_figures(sheets, chart.sheet)
+        else:
+            figures += _drawn(sheets[chart.sheet], chart)
     keys = [figure.key for figure in figures]  # two charts may have one title
     return [
         replace(figure, key=f"{figure.key}-{at}") if figure.key in keys[:at] else figure

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _SUBJECTS = (
     "findings",
     "timeline",
+    "views",
     "categories",
     "operations",
     "roofline",

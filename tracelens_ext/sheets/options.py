@@ -72,6 +72,8 @@ class ReportOptions:
     )
     gaps: bool = _option(False, "Write the sheets about idle time and its causes.")
     counters: bool = _option(False, "Write the sheets about queue lengths and speeds of copies.")
+    time_axis: bool = _option(False, "Write the tables of GPU work over time.")
+    call_tree: bool = _option(False, "Write the table of modules, operations and kernels.")
     iterations: bool = _option(False, "Write the sheets about iterations, if there are any.")
     annotation: str | None = _option(
         None,

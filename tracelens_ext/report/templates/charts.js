@@ -128,6 +128,7 @@ function nameAbove(name, bar) {
 }
 
 function kindOf(figure) {
+  if (figure.view) return figure.view === "time_axis" ? TimeAxis : CallTree;
   if (figure.upright) return Columns;
   if (figure.roofs) return Roofline;
   return figure.levels ? MemoryLevels : Chart;

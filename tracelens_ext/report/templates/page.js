@@ -10,7 +10,7 @@
   for (const control of document.querySelectorAll("label.scripted")) control.hidden = false;
   // After the first paint: the headline and the tables do not wait for plotly.
   requestAnimationFrame(() => setTimeout(() => {
-    drawCharts(data.figures).then(
+    drawCharts(data.figures.map((figure) => (figure.view ? { ...figure, ...data[figure.view] } : figure))).then(
       () => { document.documentElement.dataset.charts = "drawn"; },
       (error) => {
         document.documentElement.dataset.charts = "failed";

@@ -1,0 +1,104 @@
+"use strict";
+// The time axis (areas by category, a row a device) and the call tree (an icicle that can be searched).
+
+const ROW_HEIGHT = 130; // pixels a device
+const FINDING_HEIGHT = 16;
+const MARKED = "rgba(139, 147, 161, 0.25)";
+const PALE = 0.25; // of what a search does not find
+
+class TimeAxis extends Chart {
+  draw(printed = false) {
+    const width = printed ? PRINT_WIDTH : this.place.clientWidth;
+    const { start_ms: first, end_ms: last, bins, rows, iterations, holes, findings, colours } = this.figure;
+    const step = (last - first) / bins;
+    const x = Array.from({ length: bins + 1 }, (_, bin) => first + bin * step);
+    const categories = Object.keys(colours);
+    const names = [...new Set(findings.map((each) => each.name))];
+    const below = names.length * FINDING_HEIGHT;
+    const plotted = rows.length * ROW_HEIGHT + below;
+    const traces = rows.flatMap(({ ns }, row) => categories.flatMap((name, piece) => {
+      if (!(name in ns) || this.hidden.has(piece)) return [];
+      const busy = ns[name].map((value) => value / 1e6 / step);
+      return [{ type: "scatter", mode: "lines", stackgroup: `row${row}`, x, y: [...busy, busy[bins - 1]], xaxis: "x", yaxis: row ? `y${row + 1}` : "y", line: { shape: "hv", width: 0 }, fillcolor: colours[name], name, hovertemplate: `<b>${name}</b><br>%{y:.0%} at %{x:,.3f} ms<extra></extra>` }];
+    }));
+    const under = rows.length + 1;
+    if (names.length) {
+      traces.push({ type: "bar", orientation: "h", xaxis: "x", yaxis: `y${under}`, base: findings.map((each) => each.start_ms), x: findings.map((each) => Math.max(each.end_ms - each.start_ms, step / 4)), y: findings.map((each) => names.indexOf(each.name)), marker: { color: MARK }, customdata: findings.map((each) => each.name), hovertemplate: "%{customdata}<extra></extra>", width: 0.7 });
+    }
+    const top = (row) => 1 - (row * ROW_HEIGHT) / plotted;
+    const layout = {
+      ...LOOK,
+      barmode: "overlay",
+      width,
+      height: plotted + 70,
+      margin: { l: width < NARROW ? 50 : 70, r: 12, t: 20, b: 42 },
+      xaxis: { ...FIXED_AXIS, range: [first, last], anchor: "free", position: 0, title: { text: "ms since the first event", standoff: 6, font: { size: 11 } }, nticks: width < NARROW ? 4 : 9 },
+      shapes: [
+        ...iterations.map((each) => ({ type: "line", xref: "x", yref: "paper", x0: each.start_ms, x1: each.start_ms, y0: 0, y1: 1, line: { width: 1, dash: "dot", color: "#8b93a1" } })),
+        ...holes.map((each) => ({ type: "rect", xref: "x", yref: "paper", x0: each.start_ms, x1: each.end_ms, y0: 0, y1: 1, fillcolor: MARKED, line: { width: 0 }, layer: "below" })),
+      ],
+      annotations: rows.map(({ rank, device }, row) => ({ text: `${rank === null ? "" : `rank ${rank} `}GPU ${device}`, x: 0, xref: "paper", y: top(row), yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false, font: { size: 11 } })),
+    };
+    rows.forEach((_, row) => {
+      layout[row ? `yaxis${row + 1}` : "yaxis"] = { ...FIXED_AXIS, domain: [top(row + 1) + 0.02, top(row) - 0.03], rangemode: "tozero", tickformat: ".0%", nticks: 3 };
+    });
+    if (names.length) layout[`yaxis${under}`] = { ...FIXED_AXIS, domain: [0, below / plotted], range: [names.length - 0.5, -0.5], visible: false };
+    const drawn = Plotly.react(this.place, traces, layout, CONFIG);
+    this.place.removeAllListeners?.("plotly_click");
+    this.place.on("plotly_click", ({ points }) => {
+      const card = findings.findIndex((each) => each.name === points[0].customdata);
+      if (card >= 0) document.querySelector(`.finding:nth-of-type(${names.indexOf(points[0].customdata) + 1})`)?.scrollIntoView();
+    });
+    return drawn;
+  }
+}
+
+class CallTree extends Chart {
+  constructor(figure) {
+    super(figure);
+    this.found = null; // whether each node is, while something is searched for
+    const search = document.createElement("input");
+    Object.assign(search, { id: "call-tree-search", type: "search", placeholder: "Search modules, operations, kernels", autocomplete: "off" });
+    search.setAttribute("aria-label", "Search in the call tree");
+    this.place.before(search);
+    search.addEventListener("input", () => this.search(search.value.trim().toLowerCase()));
+    new IntersectionObserver((entries, observer) => {
+      if (!entries.some((entry) => entry.isIntersecting)) return;
+      observer.disconnect();
+      this.visible = true;
+      this.draw();
+    }).observe(this.place);
+  }
+
+  search(text) {
+    const { labels, parents } = this.figure;
+    this.found = text ? labels.map((label) => label.toLowerCase().includes(text)) : null;
+    // What encloses a find stays in full colour, so that it can be followed.
+    if (this.found) for (let node = labels.length - 1; node >= 0; node -= 1) if (this.found[node] && parents[node] >= 0) this.found[parents[node]] = true;
+    this.draw();
+  }
+
+  draw(printed = false) {
+    if (!this.visible && !printed) return Promise.resolve();
+    const width = printed ? PRINT_WIDTH : this.place.clientWidth;
+    const { labels, parents, ns, categories, colours, hover } = this.figure;
+    const faded = (node) => (this.found && !this.found[node] ? Math.round(255 * PALE).toString(16) : "");
+    const whole = parents.reduce((sum, parent, node) => (parent < 0 ? sum + ns[node] : sum), 0);
+    const trace = {
+      type: "icicle",
+      ids: ["all", ...labels.map((_, node) => `${node}`)], // one top: several would stand below a blank
+      labels: ["GPU work", ...labels],
+      parents: ["", ...parents.map((parent) => (parent < 0 ? "all" : `${parent}`))],
+      values: [whole, ...ns],
+      branchvalues: "total",
+      sort: true,
+      tiling: { orientation: "v" },
+      pathbar: { visible: true },
+      marker: { colors: ["#dfe3ea", ...colours.map((colour, node) => `${colour}${faded(node)}`)], line: { width: 0.5, color: "#ffffff" } },
+      customdata: ["", ...hover.map((text, node) => `${text}<br>${categories[node]}`)],
+      hovertemplate: "<b>%{label}</b><br>%{customdata}<extra></extra>",
+      textfont: { color: "#22262e" },
+    };
+    return Plotly.react(this.place, [trace], { ...LOOK, width, height: width < NARROW ? 420 : 520, margin: { l: 0, r: 0, t: 24, b: 0 } }, CONFIG);
+  }
+}
