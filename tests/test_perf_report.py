@@ -167,8 +167,9 @@ def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
     drawn = ["time_axis", "time_axis_marks", "call_tree", "gap_summary", "gap_hosts"]
     assert list(report.page_sheets) == [*drawn, "iterations", "iteration_statistics"]
     assert not set(report.page_sheets) & set(report.sheets)
-    asked = {"gaps": True, "iterations": True, "time_axis": True, "call_tree": True}
-    both = build_perf_report(analyzer, for_page=True, **asked)
+    both = build_perf_report(
+        analyzer, for_page=True, gaps=True, iterations=True, time_axis=True, call_tree=True
+    )
     assert set(report.page_sheets) <= set(both.sheets)
     assert both.page_sheets == {}
     assert build_perf_report(analyzer).page_sheets == {}
