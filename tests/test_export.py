@@ -185,8 +185,8 @@ def test_bins_and_nodes_add_up_to_the_durations(demo_trace: Path) -> None:
     assert len(tree) <= MOST_NODES
     sums = tree.groupby("parent")["gpu_time_ns"].sum().to_dict()
     assert sums.pop(-1) == total
-    nodes = tree.set_index("node")["gpu_time_ns"]
-    assert sums == nodes[list(sums)].to_dict()
+    nodes = dict(zip(tree["node"], tree["gpu_time_ns"], strict=True))
+    assert sums == {node: nodes[node] for node in sums}
     assert (tree["parent"] < tree["node"]).all()
 
 
