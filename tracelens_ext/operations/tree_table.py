@@ -361,13 +361,11 @@ def folded_stacks(
     above = nearest_marked(tree.parent, keep)
     target = np.where(keep, np.arange(len(tree)), above)
     values = sums(target, tree.self_ns, len(tree) + 1)  # `ROOT` is the last
-    paths: dict[int, str] = {}
+    path: list[str] = []  # to the node, which its descendants follow: one path is in memory
     for node in np.flatnonzero(keep).tolist():
         name = _NUMBER_AT_END.sub(r"_\1", tree.label(node).translate(_SEPARATORS).strip())
-        name = name or NO_NAME
-        up = int(tree.parent[node])
-        paths[node] = f"{paths[up]};{name}" if up != ROOT else name
+        path[int(tree.depth[node]) :] = [name or NO_NAME]
         if value := int(values[node]):
-            yield f"{paths[node]} {value}"
+            yield f"{';'.join(path)} {value}"
     if rest := int(values[-1]):
         yield f"{_OTHER} {rest}"

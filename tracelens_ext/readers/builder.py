@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.trace import NONE, ArgColumn, Device, Provenance, Trace
+from tracelens_ext.trace import GPU_KINDS, NONE, ArgColumn, Device, Provenance, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,9 +29,9 @@ _MOST_START, _MOST_BEFORE_ZERO, _MOST_DURATION = 2**62, 2**60, 2**53
 #: So is what begins farther from the middle event, as no recording lasts for a year; ten years
 #: where most events do, as then nothing tells which are wrong.
 _MOST_AWAY = 365 * 86_400 * 10**9
-#: A time of 0 was never set, unless another event begins so near that the trace begins there: near
-#: an event without a length, and near one with.
-_NEAR_ZERO, _NEAR_LONG_ZERO = 10**6, 3600 * 10**9
+#: A time of 0 was never set, unless another event begins so soon that the trace begins there; but
+#: one with an end was set, unless it lasts for hours, and nothing else begins meanwhile.
+_SOON, _HOURS = 10**6, 3600 * 10**9
 #: Sums of the durations of a trace, ns, fit in 64 bits below this, 146 years.
 _MOST_IN_ALL = 2**62
 
@@ -178,7 +178,7 @@ class TraceBuilder:
             column = pieces.join(texts)
             args[name] = ArgColumn(column.rows, same_text[column.values], texts)
         for reason, find in _IMPLAUSIBLE.items():
-            bad = find(columns["ts"], columns["dur"])  # type: ignore[arg-type]
+            bad = find(columns)  # type: ignore[arg-type]
             if bad.any():
                 self.dropped[reason] += int(bad.sum())
                 columns = {name: column[~bad] for name, column in columns.items()}
@@ -219,28 +219,32 @@ class TraceBuilder:
         )
 
 
-def _unset(ts: Int64Array, dur: Int64Array) -> BoolArray:
-    """Events whose start was never set: it is 0, and no other event begins near."""
-    unset = ts == 0
-    if not unset.any() or unset.all():
-        return np.zeros_like(unset)
-    nearest = int(np.abs(ts).min(where=~unset, initial=_MOST_START))
-    return unset & np.where(dur == 0, nearest > _NEAR_ZERO, nearest > _NEAR_LONG_ZERO)
+def _unset(columns: Mapping[str, IntArray]) -> BoolArray:
+    """Events whose time was never set: it is 0, and no other begins near, or a GPU never did it."""
+    ts, dur = columns["ts"], columns["dur"]
+    zero = ts == 0
+    if not zero.any() or zero.all():
+        return np.zeros_like(zero)
+    nearest = int(np.abs(ts).min(where=~zero, initial=_MOST_START))
+    timeless = (nearest > _SOON) | np.isin(columns["kind"], GPU_KINDS)
+    unset: BoolArray = zero & np.where(dur == 0, timeless, np.minimum(dur, nearest) > _HOURS)
+    return unset
 
 
-def _years_away(ts: Int64Array, _dur: Int64Array) -> BoolArray:
+def _years_away(columns: Mapping[str, IntArray]) -> BoolArray:
     """Events that begin years from the one in the middle."""
+    ts = columns["ts"]
     if not len(ts) or int(ts.max()) - int(ts.min()) <= _MOST_AWAY:
         return np.zeros(len(ts), dtype=bool)
-    middle = int(np.partition(ts, len(ts) // 2)[len(ts) // 2])
-    away = np.abs(ts - middle)
-    few = 2 * int((away > _MOST_AWAY).sum()) < len(ts)
-    return away > (_MOST_AWAY if few else 10 * _MOST_AWAY)
+    away = np.abs(ts - np.partition(ts, len(ts) // 2)[len(ts) // 2])
+    few = 2 * np.count_nonzero(away > _MOST_AWAY) < len(ts)
+    far: BoolArray = away > (_MOST_AWAY if few else 10 * _MOST_AWAY)
+    return far
 
 
 #: Why events are dropped that only the others show to be wrong → which.
 _IMPLAUSIBLE: Final = {
-    "no start time set (0)": _unset,
+    "no time collected (start and end are 0)": _unset,
     "a start time (ts) years from the others": _years_away,
 }
 
