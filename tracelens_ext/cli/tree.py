@@ -90,7 +90,7 @@ def _print_lines(lines: Iterator[str], width: int | None) -> None:
 
     for line in lines:
         safe = safe_text(line)
-        typer.echo(safe if width is None else cut_middle(safe, width))
+        sys.stdout.write(f"{safe if width is None else cut_middle(safe, width)}\n")
 
 
 def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: float) -> None:

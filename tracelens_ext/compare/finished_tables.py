@@ -258,7 +258,9 @@ class _Limits:
             self._others += 1
             self._attributes += sum(map(len, attributes.values()))
         if self._attributes > _MOST_ATTRIBUTES:
-            raise _too_large(self._path, f"{size_text(_MOST_ATTRIBUTES)} of attributes", _OTHER_FORM)
+            raise _too_large(
+                self._path, f"{size_text(_MOST_ATTRIBUTES)} of attributes", _OTHER_FORM
+            )
         if self._depth > _DEEPEST:
             raise TraceFormatError(
                 self._path, f"nests XML over {_DEEPEST} deep, as no workbook does", "name another"
