@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 ROOT = -1
 #: Below so many nodes a level, numpy takes longer for a level than a loop for its nodes.
 _NARROW: Final = 50
+#: Levels to climb one by one before all nodes are told where their climb ends.
+MOST_STEPS: Final = 1000
 
 AnyInt = TypeVar("AnyInt", "Int32Array", "Int64Array")
 
@@ -120,12 +122,16 @@ def nearest_above(parent: Int32Array, nodes: IntArray, marked: BoolArray) -> Int
     """
     result: Int64Array = parent[nodes].astype(np.int64)
     unsettled = np.arange(len(nodes))
-    while True:
+    for _ in range(MOST_STEPS):
         unsettled = unsettled[result[unsettled] != ROOT]
         unsettled = unsettled[~marked[result[unsettled]]]
         if not len(unsettled):
             return result
         result[unsettled] = parent[result[unsettled]]
+    reached = result[unsettled]
+    above = nearest_marked(parent, marked)[reached]
+    result[unsettled] = np.where((reached == ROOT) | marked[reached], reached, above)
+    return result
 
 
 def path_sums(parent: Int32Array, values: AnyInt) -> AnyInt:

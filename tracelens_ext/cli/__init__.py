@@ -21,6 +21,7 @@ _INTERRUPTED = 130  # typer answers it too
 #: fewer than this.
 _OBJECTS_BEFORE_COLLECTION = 200_000
 _LEAST_MEMORY = 1 << 28
+_LEAST_COLUMNS = 20
 _CRAMPED = "cannot be analysed in so little memory (ulimit -v); allow 256 MB at least"
 _NO_MEMORY = "there is not enough memory for this; free some, or analyse less at once"
 
@@ -67,6 +68,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     from tracelens_ext.errors import TracelensError
 
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if sys.stdout is None:
+        return _fail("standard output is closed; open it, or send it to /dev/null", 1)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.lstrip("-").isdecimal() and int(columns) < _LEAST_COLUMNS:
+        del os.environ["COLUMNS"]  # nothing can be shown in so few
     if _is_cramped() and not {"--help", "--version"} & set(given):
         sys.stderr.write(f"tracelens-ext: {_file_in(given)}{_CRAMPED}\n")
         return 1
@@ -76,8 +82,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             prog_name="tracelens-ext",
             standalone_mode=False,
         )
-        if sys.stdout is not None:  # closed, it is None
-            sys.stdout.flush()
+        sys.stdout.flush()
     except TracelensError as error:
         return _fail(str(error), error.exit_code)
     except MemoryError:

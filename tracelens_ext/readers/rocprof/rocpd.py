@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tracelens_ext.errors import TraceError
+from tracelens_ext.errors import TraceError, TraceFormatError
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
     COUNTER,
@@ -30,6 +30,7 @@ from tracelens_ext.readers.rocprof.records import (
 )
 from tracelens_ext.readers.source import SQLITE_MAGIC
 from tracelens_ext.readers.sqlite_columns import MISSING, Database, OtherDatabaseError
+from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
@@ -59,6 +60,18 @@ class RocpdDatabase(Database):
     def guids(self) -> list[str]:
         """How the names of the tables of each process end, sorted."""
         return sorted(n.removeprefix(_STRING) for n in self.tables if n.startswith(_STRING))
+
+
+    def check(self) -> None:
+        """Raise when a table of kernels is missing, or no table: their absence would be believed.
+
+        Raises:
+            TraceFormatError: one is.
+        """
+        for guid in self.guids:
+            if (table := f"rocpd_kernel_dispatch{guid}") not in self.tables:
+                problem = f"is a damaged {self.format} (it has no table {table})"
+                raise TraceFormatError(self.path, one_line(problem), self.remedy)
 
 
 def is_rocpd(path: Path) -> bool | None:
@@ -94,6 +107,7 @@ def read(
     with RocpdDatabase(path, source) as database:
         records = RocprofRecords()
         guids = database.guids
+        database.check()
         for number, guid in enumerate(guids):
             if progress is not None:
                 progress(database.size * number // len(guids), database.size)
