@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stopping = Stopping()
     stopping.listen()
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
+    if sys.stderr is None:  # closed
+        sys.stderr = io.StringIO()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names that this terminal cannot show
             stream.reconfigure(errors="backslashreplace")
@@ -53,6 +55,11 @@ def run(arguments: Sequence[str] | None = None, stopping: Stopping | None = None
         stopping: what knows which signal interrupted the command; any interrupt is a Ctrl-C
             without it.
     """
+    if sys.stdout is None:
+        return _fail("standard output is closed; open it, or send it to /dev/null", 1)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.lstrip("-").isdecimal() and int(columns) < _LEAST_COLUMNS:
+        del os.environ["COLUMNS"]  # nothing can be shown in so few
     try:
         code = _run(arguments)
     except KeyboardInterrupt:
@@ -68,11 +75,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     from tracelens_ext.errors import TracelensError
 
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if sys.stdout is None:
-        return _fail("standard output is closed; open it, or send it to /dev/null", 1)
-    columns = os.environ.get("COLUMNS", "")
-    if columns.lstrip("-").isdecimal() and int(columns) < _LEAST_COLUMNS:
-        del os.environ["COLUMNS"]  # nothing can be shown in so few
     if _is_cramped() and not {"--help", "--version"} & set(given):
         sys.stderr.write(f"tracelens-ext: {_file_in(given)}{_CRAMPED}\n")
         return 1

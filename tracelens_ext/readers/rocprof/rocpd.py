@@ -61,7 +61,6 @@ class RocpdDatabase(Database):
         """How the names of the tables of each process end, sorted."""
         return sorted(n.removeprefix(_STRING) for n in self.tables if n.startswith(_STRING))
 
-
     def check(self) -> None:
         """Raise when a table of kernels is missing, or no table: their absence would be believed.
 
