@@ -1,4 +1,4 @@
-"""Small files in which everything is another: nothing of up to 5 MB may take long or much memory."""
+"""Small files in which everything is another: none may take long, or much memory."""
 
 from __future__ import annotations
 

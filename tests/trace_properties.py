@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import sqlite3
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from tracelens_ext.readers.rocprof import json_records
 from tracelens_ext.settings import reading_with
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tracelens_ext.trace import Trace
