@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens_ext.operations.arguments import as_tuples
 from tracelens_ext.operations.launchers import ARGUMENTS
-from tracelens_ext.roofline.operation import Operation, parsed
+from tracelens_ext.roofline.operation import Operation
 from tracelens_ext.roofline.serving import takes_lengths
 from tracelens_ext.serving.steps import find_steps
 from tracelens_ext.trace import NONE
@@ -89,9 +89,8 @@ def group_operations(
         for column, code in zip(columns, codes, strict=True)
     ]
     names = [trace.names[i] for i in trace.name[rows[first]].tolist()]
-    arrays = {text: parsed(text) for texts in raw for text in set(texts)}
     operations = [
-        Operation.from_json(name, tuple(its), *texts, parse=arrays.__getitem__)
+        Operation.from_json(name, tuple(its), *texts)
         for name, its, *texts in zip(names, kernels, *raw, strict=True)
     ]
     return OperationGroups(
@@ -99,10 +98,7 @@ def group_operations(
             replace(operation, batch=batches[code]) if code != NONE else operation
             for operation, code in zip(operations, batch[first].tolist(), strict=True)
         ],
-        {
-            argument: list(map({text: as_tuples(text) for text in set(texts)}.__getitem__, texts))
-            for argument, texts in zip(ARGUMENTS, raw, strict=True)
-        },
+        {a: list(map(as_tuples, texts)) for a, texts in zip(ARGUMENTS, raw, strict=True)},
         np.bincount(group, minlength=len(first)),
         gpu_ns[order],
         host_ns,

@@ -11,8 +11,6 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tracelens_ext.serving.annotations import Batch
 
 from tracelens_ext.readers.xplane.shapes import TYPE_BITS
@@ -207,22 +205,11 @@ class Operation:
 
     @classmethod
     def from_json(
-        cls,
-        name: str,
-        kernels: tuple[str, ...],
-        *texts: str,
-        parse: Callable[[str], tuple[object, ...]] | None = None,
+        cls, name: str, kernels: tuple[str, ...], dims: str, types: str, strides: str, concrete: str
     ) -> Operation:
-        """An operation whose arguments are JSON texts, as traces have them; empty: not recorded.
-
-        Args:
-            name: as the attribute.
-            kernels: likewise.
-            texts: dims, types, strides, concrete.
-            parse: what is made of a text, `parsed` unless the caller did it before.
-        """
-        dims, types, strides, concrete = map(parse or parsed, texts)
-        return cls(name, dims, tuple(map(str, types)), strides, tuple(map(str, concrete)), kernels)
+        """An operation whose arguments are JSON texts, as traces have them; empty: not recorded."""
+        kinds, values = (tuple(map(str, _parsed(text))) for text in (types, concrete))
+        return cls(name, _parsed(dims), kinds, _parsed(strides), values, kernels)
 
     @property
     def plain_name(self) -> str:
@@ -404,7 +391,7 @@ def _are_sizes(value: object) -> bool:
     return isinstance(value, tuple) and all(type(n) is int and n >= 0 for n in value)
 
 
-def parsed(text: str) -> tuple[object, ...]:
+def _parsed(text: str) -> tuple[object, ...]:
     """A JSON array as nested tuples; empty for anything else."""
 
     def convert(value: object) -> object:

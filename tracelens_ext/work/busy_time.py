@@ -96,12 +96,7 @@ def _neighbours(
     """Pairs of places next to one another among those whose intervals run, and for how long.
 
     A moment at which intervals run at several nodes counts at each of them; taken off where the
-    paths of neighbours meet, it counts once in whatever is above any of them.
-
-    Args:
-        place: of the node of each interval in preorder, shape (k,).
-        start: shape (k,).
-        end: more than `start`, shape (k,).
+    paths of neighbours meet, it counts once in whatever is above any. Places are in preorder.
     """
     time = np.concatenate((end, start))
     order = np.argsort(time, kind="stable")  # at one moment ends come first

@@ -62,11 +62,7 @@ class RocpdDatabase(Database):
         return sorted(n.removeprefix(_STRING) for n in self.tables if n.startswith(_STRING))
 
     def check(self) -> None:
-        """Raise when a table of kernels is missing, or no table: their absence would be believed.
-
-        Raises:
-            TraceFormatError: one is.
-        """
+        """Raise when a table of kernels is missing, or no table: their absence would be believed."""
         for guid in self.guids:
             if (table := f"rocpd_kernel_dispatch{guid}") not in self.tables:
                 problem = f"is a damaged {self.format} (it has no table {table})"
