@@ -179,7 +179,7 @@ def summed_up(parent: Int32Array, depth: Int32Array, values: IntArray) -> Int64A
 def preorder(parent: Int32Array, size: Int64Array, siblings: Int64Array) -> Int64Array:
     """The place of each node where all that is below a node follows it, shape (m,).
 
-    `size` counts the nodes at and below each; `siblings` are all nodes by parent, in the order wanted.
+    `size` counts the nodes at and below each; `siblings` are all nodes by parent, as ordered.
     """
     before = np.cumsum(size[siblings]) - size[siblings]
     above = parent[siblings]

@@ -61,13 +61,6 @@ class RocpdDatabase(Database):
         """How the names of the tables of each process end, sorted."""
         return sorted(n.removeprefix(_STRING) for n in self.tables if n.startswith(_STRING))
 
-    def check(self) -> None:
-        """Raise when a table of kernels is missing, or no table: their absence would be believed."""
-        for guid in self.guids:
-            if (table := f"rocpd_kernel_dispatch{guid}") not in self.tables:
-                problem = f"is a damaged {self.format} (it has no table {table})"
-                raise TraceFormatError(self.path, one_line(problem), self.remedy)
-
 
 def is_rocpd(path: Path) -> bool | None:
     """Whether a file is such a database; None where that cannot be known."""
@@ -102,8 +95,10 @@ def read(
     with RocpdDatabase(path, source) as database:
         records = RocprofRecords()
         guids = database.guids
-        database.check()
         for number, guid in enumerate(guids):
+            if (table := f"rocpd_kernel_dispatch{guid}") not in database.tables:
+                problem = f"is a damaged {database.format} (it has no table {one_line(table)})"
+                raise TraceFormatError(path, problem, database.remedy)
             if progress is not None:
                 progress(database.size * number // len(guids), database.size)
             _Tables(database, guid, records).read()
