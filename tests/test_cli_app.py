@@ -7,17 +7,14 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
+import pytest
 from docs_helpers import documented_addition
 from make_trace import TraceMaker
 
 import tracelens_ext.cli
 from tracelens_ext.cli import app as app_module
 from tracelens_ext.cli import run
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_adding_a_command_is_one_file_and_one_name(
