@@ -10,7 +10,8 @@ where that folder is absent the demo trace takes its place.
 
 Parts: sizes (whole jobs, by size and layout), stages (what each of them takes), jobs (one core and
 several), recorded (real traces as they are), startup, names (categorizing), and those in files of
-their own: second_run (the cache), nsys, rocprof, xplane, fleet.
+their own: second_run (the cache), nsys, rocprof, xplane,
+distinct (what hostile files cost), fleet.
 """
 
 from __future__ import annotations
@@ -228,6 +229,11 @@ def xplane(options: argparse.Namespace) -> None:
     print(importlib.import_module("xplane").table(DATA, options.repeat))
 
 
+def distinct(options: argparse.Namespace) -> None:
+    """Small files in which everything is another."""
+    print(importlib.import_module("distinct").table(DATA, options.repeat))
+
+
 def fleet(_options: argparse.Namespace) -> None:
     """Many ranks."""
     print(importlib.import_module("fleet").table(DATA))
@@ -248,6 +254,7 @@ PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], None]]] = {
     "nsys": ("Nsight Systems", nsys),
     "rocprof": ("rocprofv3", rocprof),
     "xplane": ("Profiles of JAX", xplane),
+    "distinct": ("Files of 5 MB in which everything is another", distinct),
     "fleet": ("Many ranks", fleet),
 }
 
@@ -275,7 +282,7 @@ def main() -> None:
     here = Path(__file__).parent
     for part in wanted:
         title, work = PARTS[part]
-        in_files = "second_run", "nsys", "rocprof", "xplane", "fleet"
+        in_files = "second_run", "nsys", "rocprof", "xplane", "distinct", "fleet"
         if part in in_files and not (here / f"{part}.py").exists():
             continue
         print(f"## {title}\n", flush=True)

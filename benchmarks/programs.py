@@ -40,7 +40,9 @@ for optional in ("xlsxwriter", "jinja2", "plotly"):
     except ImportError:
         pass
 import tracelens_ext
-PACKAGES = ("analysis", "cache", "categorize", "hooks", "readers", "report", "sheets")
+PACKAGES = ("cache", "categorize", "collectives", "findings", "gaps", "graphs", "hooks",
+            "iterations", "kernels", "memory", "modules", "operations", "readers", "report",
+            "roofline", "serving", "sheets", "tables", "timeline", "work")
 for package in map("tracelens_ext.{}".format, PACKAGES):
     found = importlib.import_module(package)
     for module in pkgutil.walk_packages(found.__path__, f"{package}."):

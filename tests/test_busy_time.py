@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -67,3 +69,37 @@ def test_owners_of_nothing() -> None:
     busy = BusyTime(empty, empty)
     assert busy.by_owner(empty, 2).tolist() == [0, 0]
     assert busy.by_subtree(np.array([-1, 0], dtype=np.int32), empty).tolist() == [0, 0]
+
+
+def test_a_deep_forest_takes_no_more_steps_than_a_shallow_one() -> None:
+    def steps(depth: int) -> int:
+        calls = 0
+
+        def count(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event == "c_call"
+
+        parent = np.arange(-1, depth - 1, dtype=np.int32)
+        owner, start = np.full(20, depth - 1), np.arange(20)
+        busy = BusyTime(start, start + 5)
+        sys.setprofile(count)
+        try:
+            found = busy.by_subtree(parent, owner)
+        finally:
+            sys.setprofile(None)
+        assert (found == 24).all()
+        return calls
+
+    assert steps(20_000) < steps(100) * 4
+
+
+@given(st.lists(st.integers(0, 5), min_size=120, max_size=120), st.data())
+def test_narrow_forests_too(up: list[int], data: st.DataObject) -> None:
+    parent = np.array([max(i - 1 - n, -1) for i, n in enumerate(up)], dtype=np.int32)
+    owners = data.draw(st.lists(st.integers(0, 119), min_size=3, max_size=20))
+    start = np.array(data.draw(st.lists(st.integers(0, 30), min_size=20, max_size=20)))
+    start = start[: len(owners)]
+    busy = BusyTime(start, start + 7).by_subtree(parent, np.array(owners))
+    for node in (0, 40, 80, 119):
+        chosen = np.array([_is_below(parent, at, node) for at in owners])
+        assert busy[node] == union_length(start[chosen], start[chosen] + 7)

@@ -7,17 +7,14 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
+import pytest
 from docs_helpers import documented_addition
 from make_trace import TraceMaker
 
 import tracelens_ext.cli
 from tracelens_ext.cli import app as app_module
 from tracelens_ext.cli import run
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_adding_a_command_is_one_file_and_one_name(
@@ -46,3 +43,25 @@ def test_adding_a_command_is_one_file_and_one_name(
     assert "kernel10" not in out
     monkeypatch.delitem(sys.modules, f"tracelens_ext.cli.{command}")
     monkeypatch.delattr(tracelens_ext.cli, command)
+
+
+@pytest.mark.parametrize("columns", ["0", "19", "-3"])
+def test_a_width_that_shows_nothing_is_no_width(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert run(["formats"]) == 0
+    usual = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", columns)
+    assert run(["formats"]) == 0
+    assert capsys.readouterr().out == usual
+
+
+def test_a_closed_standard_output_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    assert run(["formats"]) == 1
+    assert capsys.readouterr().err == (
+        "tracelens-ext: standard output is closed; open it, or send it to /dev/null\n"
+    )

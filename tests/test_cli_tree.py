@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -346,6 +347,27 @@ def test_folded(capsys: pytest.CaptureFixture[str]) -> None:
         "ProfilerStep#*;aten::cat 80000",
         "(other) 50000",
     ]
+
+
+def test_a_deep_tree_is_streamed_and_its_indentation_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    maker = TraceMaker()
+    for i in range(3000):
+        maker.op(f"op{i % 5}", i, 10_000 - 2 * i)
+    maker.launched("k", 20_000, 5, at=3_100, correlation=1)
+    path = tmp_path / "deep.json"
+    path.write_text(json.dumps(maker.document()))
+    assert tree(path) == 0
+    out = capsys.readouterr().out
+    assert len(out) < 3002 * 300
+    assert "level 3,001: " in out
+    found = merged_tree(TreePerfAnalyzer(path).work)
+    tracemalloc.start()
+    (line,) = folded_stacks(found)
+    assert tracemalloc.get_traced_memory()[1] < 2_000_000  # a path for each node were 20 MB
+    assert line.count(";") == 3001
+    tracemalloc.stop()
 
 
 @pytest.mark.usefixtures("here")

@@ -291,6 +291,9 @@ _BOMB = b'<!DOCTYPE l [<!ENTITY a "ha">' + b"".join(
 )
 
 
+_RANGES = b"A1:A9 " * 90_000
+
+
 def _before_root(data: bytes) -> bytes:
     return data.replace(b"?>", b"?>" + _BOMB + b"]>", 1)
 
@@ -307,9 +310,21 @@ def _before_root(data: bytes) -> bytes:
         (lambda d: d[: len(d) // 2], "is damaged"),
         (lambda d: d.replace(b'<row r="3"', b'<row r="99999999999"'), "1,048,576 rows"),
         (lambda d: d.replace(b'r="B3"', b'r="ZZZZZZZZ3"'), "is damaged"),
-        (lambda d: d + b" " * 6_000_000, "holds more than 5 MB, unpacked"),
+        (lambda d: d + b"<a/>" * 1_500_000, "holds more than"),
+        (lambda d: d + b" " * 6_000_000, "holds more than 1 MB in one element"),
+        (
+            lambda d: d.replace(b"<sheetData>", b'<sheetData a="%b">' % (b"a" * 2_000_000)),
+            "holds more than 1 MB in one element",
+        ),
+        (
+            lambda d: d.replace(b"</sheetData>", b"</sheetData>" + b'<x a="%b"/>' % _RANGES * 5),
+            "holds more than 2 MB of attributes",
+        ),
     ],
-    ids=["entities", "utf-16", "deep", "cut", "far row", "far column", "zip bomb"],
+    ids=[
+        *("entities", "utf-16", "deep", "cut", "far row", "far column", "zip bomb", "blanks"),
+        *("attribute", "attributes"),
+    ],
 )
 def test_a_hostile_workbook(
     workbook: Path, change: Callable[[bytes], bytes], said: str, monkeypatch: pytest.MonkeyPatch

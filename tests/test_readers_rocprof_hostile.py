@@ -271,3 +271,9 @@ def test_damaged_text_is_no_crash(tmp_path_factory: pytest.TempPathFactory, data
                 read(path)
             except TraceError as error:
                 assert "\n" not in str(error)
+
+
+def test_a_database_without_its_kernel_table_is_damaged(tmp_path: Path) -> None:
+    path = changed(tmp_path, "ALTER TABLE `rocpd_kernel_dispatch{}` RENAME TO other")
+    with pytest.raises(TraceError, match=r"is a damaged database of rocprofv3 \(it has no table"):
+        read_trace(path)

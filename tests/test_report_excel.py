@@ -321,6 +321,19 @@ def test_a_table_longer_than_a_sheet_is_cut_with_a_note(
     ]
 
 
+def test_tables_of_more_cells_than_a_workbook_holds_are_cut_alike_with_notes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(excel, "MOST_CELLS", 60)
+    long, short = pd.DataFrame({"a": range(40), "b": 1}), pd.DataFrame({"a": range(10)})
+    notes = write_workbook(tmp_path / "book.xlsx", {"long": long, "short": short})
+    assert [note.partition(";")[0] for note in notes] == [
+        "long: the first 25 of 40 rows are here, as many as a workbook holds"
+    ]
+    assert len(rows_of(tmp_path / "book.xlsx", "long")) == 26
+    assert len(rows_of(tmp_path / "book.xlsx", "short")) == 11
+
+
 def test_a_table_wider_than_a_sheet_is_cut_with_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
-from contextlib import ExitStack
+import sqlite3
+from contextlib import ExitStack, closing
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -20,6 +23,7 @@ from tracelens_ext.settings import reading_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tracelens_ext.trace import Trace
 
@@ -39,6 +43,77 @@ def accounted_for(trace: Trace) -> None:
         assert not len(column.rows) or column.rows[-1] < len(trace)
     for name in trace.names:
         name.encode()
+
+
+def gpu_time_is_that_of(data: bytes, suffix: str, trace: Trace) -> None:
+    """The GPU time of a trace of which nothing was dropped is that which other means sum up."""
+    if trace.provenance.dropped or trace.provenance.notes:
+        return
+    expected = _GPU_TIMES[suffix](data)
+    if expected is not None:
+        low, high = expected
+        assert low <= int(trace.dur[trace.gpu_rows].sum()) <= high
+
+
+def _gpu_time_of_json(data: bytes) -> tuple[int, int] | None:
+    """The least and the most that the durations add up to, ns; None if they are unusual."""
+    try:
+        document = json.loads(data, parse_float=Decimal)
+        events = document["traceEvents"] if isinstance(document, dict) else document
+        found = [
+            event["dur"]
+            for event in events
+            if str(event.get("cat")).lower() in ("kernel", "gpu_memcpy", "gpu_memset")
+            and event.get("ph") == "X"
+        ]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    if not all(type(each) in (int, Decimal) for each in found):
+        return None
+    total = int(sum(found) * 1000)
+    return total - len(found), total + len(found)
+
+
+def _gpu_time_of_database(data: bytes) -> tuple[int, int] | None:
+    total = 0
+    with closing(sqlite3.connect(":memory:")) as connection:
+        try:
+            connection.deserialize(data)
+            query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+            for (name,) in connection.execute(query).fetchall():
+                if str(name).startswith(_GPU_TABLES):
+                    table = str(name).replace('"', '""')
+                    query = f'SELECT start, "end" FROM "{table}" NOT INDEXED'  # noqa: S608
+                    total += sum(end - start for start, end in connection.execute(query))
+        except (sqlite3.Error, TypeError, UnicodeError, OverflowError):
+            return None
+    return total, total
+
+
+def _gpu_time_of_table(data: bytes) -> tuple[int, int] | None:
+    try:
+        rows = list(csv.DictReader(io.StringIO(data.decode(), newline="")))
+        total = sum(int(row["End_Timestamp"]) - int(row["Start_Timestamp"]) for row in rows)
+    except (ValueError, LookupError, TypeError, csv.Error):
+        return None
+    return total, total
+
+
+_GPU_TABLES = (
+    *("rocpd_kernel_dispatch", "rocpd_memory_copy", "CUPTI_ACTIVITY_KIND_KERNEL"),
+    *(
+        "CUPTI_ACTIVITY_KIND_MEMCPY",
+        "CUPTI_ACTIVITY_KIND_MEMSET",
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+    ),
+)
+_GPU_TIMES: dict[str, Callable[[bytes], tuple[int, int] | None]] = {
+    ".json": _gpu_time_of_json,
+    ".sqlite": _gpu_time_of_database,
+    ".db": _gpu_time_of_database,
+    "_kernel_trace.csv": _gpu_time_of_table,
+    ".csv": lambda _: None,  # what it sums up is not durations of events
+}
 
 
 def what_was_read(trace: Trace) -> tuple[object, ...]:
@@ -67,6 +142,7 @@ def result_of(data: bytes, *, salvage: bool = False, slice_bytes: int | None = N
             assert "; " in message, message
             return type(error).__name__, message
     accounted_for(trace)
+    gpu_time_is_that_of(data, ".json", trace)
     return what_was_read(trace)
 
 
@@ -126,7 +202,12 @@ def a_file_is_safe(suffix: str) -> Callable[[bytes], None]:
     """A property: a file of a name that ends so is a trace, or one of our errors."""
 
     def check(data: bytes) -> None:
-        _load(data, suffix, lambda path: accounted_for(read_trace(path)))
+        def check_file(path: Path) -> None:
+            trace = read_trace(path)
+            accounted_for(trace)
+            gpu_time_is_that_of(data, suffix, trace)
+
+        _load(data, suffix, check_file)
 
     return check
 

@@ -10,7 +10,7 @@ few passes are enough.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
 
 ROOT = -1
+#: Below so many nodes a level, numpy takes longer for a level than a loop for its nodes.
+_NARROW: Final = 50
+#: Levels to climb one by one before all nodes are told where their climb ends.
+MOST_STEPS: Final = 1000
+
+AnyInt = TypeVar("AnyInt", "Int32Array", "Int64Array")
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,25 +122,33 @@ def nearest_above(parent: Int32Array, nodes: IntArray, marked: BoolArray) -> Int
     """
     result: Int64Array = parent[nodes].astype(np.int64)
     unsettled = np.arange(len(nodes))
-    while True:
+    for _ in range(MOST_STEPS):
         unsettled = unsettled[result[unsettled] != ROOT]
         unsettled = unsettled[~marked[result[unsettled]]]
         if not len(unsettled):
             return result
         result[unsettled] = parent[result[unsettled]]
+    reached = result[unsettled]
+    above = nearest_marked(parent, marked)[reached]
+    result[unsettled] = np.where((reached == ROOT) | marked[reached], reached, above)
+    return result
+
+
+def path_sums(parent: Int32Array, values: AnyInt) -> AnyInt:
+    """The sum of the values of each position and of its ancestors, shape (m,)."""
+    sums, jump = values.copy(), parent.copy()
+    unsettled = np.flatnonzero(jump != ROOT)
+    while len(unsettled):
+        at = jump[unsettled]
+        sums[unsettled] += sums[at]
+        jump[unsettled] = jump[at]
+        unsettled = unsettled[jump[unsettled] != ROOT]
+    return sums
 
 
 def depths(parent: Int32Array) -> Int32Array:
     """How many ancestors each position has, shape (m,)."""
-    depth: Int32Array = (parent != ROOT).astype(np.int32)
-    jump = parent.copy()
-    unsettled = np.flatnonzero(jump != ROOT)
-    while len(unsettled):
-        at = jump[unsettled]
-        depth[unsettled] += depth[at]
-        jump[unsettled] = jump[at]
-        unsettled = unsettled[jump[unsettled] != ROOT]
-    return depth
+    return path_sums(parent, (parent != ROOT).astype(np.int32))
 
 
 def levels(depth: Int32Array) -> list[Int64Array]:
@@ -143,11 +157,59 @@ def levels(depth: Int32Array) -> list[Int64Array]:
     return np.split(order, np.flatnonzero(np.diff(depth[order])) + 1) if len(order) else []
 
 
+def is_narrow(depth: Int32Array) -> bool:
+    """Whether a forest has so few nodes a level that it is quicker to go node by node."""
+    return len(depth) < _NARROW * int(depth.max(initial=0))
+
+
+def summed_up(parent: Int32Array, depth: Int32Array, values: IntArray) -> Int64Array:
+    """The sum of each node's value and those of all nodes below it, shape (m,)."""
+    sums: Int64Array = values.astype(np.int64)
+    if is_narrow(depth):
+        order, totals = np.argsort(-depth, kind="stable"), sums.tolist()
+        for node, above in zip(order.tolist(), parent[order].tolist(), strict=True):
+            if above != ROOT:
+                totals[above] += totals[node]
+        return np.array(totals, dtype=np.int64)
+    for level in reversed(levels(depth)[1:]):
+        np.add.at(sums, parent[level], sums[level])
+    return sums
+
+
+def preorder(parent: Int32Array, size: Int64Array, siblings: Int64Array) -> Int64Array:
+    """The place of each node where all that is below a node follows it, shape (m,).
+
+    `size` counts the nodes at and below each; `siblings` are all nodes by parent, as ordered.
+    """
+    before = np.cumsum(size[siblings]) - size[siblings]
+    above = parent[siblings]
+    first = np.flatnonzero(np.diff(above, prepend=ROOT - 1))
+    before -= np.repeat(before[first], np.diff(np.append(first, len(siblings))))
+    offset = np.empty(len(parent), dtype=np.int64)
+    offset[siblings] = before
+    return path_sums(parent, offset + (parent != ROOT))
+
+
+def lowest_common(
+    parent: Int32Array, depth: Int32Array, one: Int64Array, other: Int64Array
+) -> Int64Array:
+    """The lowest node that is at or above both of each pair, `ROOT` without one; shape of `one`."""
+    jumps = [np.append(parent, ROOT)]
+    while (jumps[-1] != ROOT).any():
+        jumps.append(jumps[-1][jumps[-1]])
+    higher = depth[one] < depth[other]
+    one, other = np.where(higher, other, one), np.where(higher, one, other)
+    for far, jump in reversed(list(enumerate(jumps))):
+        one = np.where(depth[one] - depth[other] >= 1 << far, jump[one], one)
+    for jump in reversed(jumps):
+        apart = jump[one] != jump[other]
+        one, other = np.where(apart, jump[one], one), np.where(apart, jump[other], other)
+    return np.where(one == other, one, jumps[0][one])
+
+
 def subtree_ends(parent: Int32Array, depth: Int32Array) -> Int64Array:
     """One past the last position of each subtree; a subtree is a contiguous range, shape (m,)."""
-    size = np.ones(len(parent), dtype=np.int64)
-    for level in reversed(levels(depth)[1:]):
-        np.add.at(size, parent[level], size[level])
+    size = summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
     return np.arange(len(parent)) + size
 
 

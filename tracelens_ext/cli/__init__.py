@@ -21,6 +21,7 @@ _INTERRUPTED = 130  # typer answers it too
 #: fewer than this.
 _OBJECTS_BEFORE_COLLECTION = 200_000
 _LEAST_MEMORY = 1 << 28
+_LEAST_COLUMNS = 20
 _CRAMPED = "cannot be analysed in so little memory (ulimit -v); allow 256 MB at least"
 _NO_MEMORY = "there is not enough memory for this; free some, or analyse less at once"
 
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stopping = Stopping()
     stopping.listen()
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
+    if sys.stderr is None:  # closed
+        sys.stderr = io.StringIO()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names that this terminal cannot show
             stream.reconfigure(errors="backslashreplace")
@@ -52,6 +55,11 @@ def run(arguments: Sequence[str] | None = None, stopping: Stopping | None = None
         stopping: what knows which signal interrupted the command; any interrupt is a Ctrl-C
             without it.
     """
+    if sys.stdout is None:
+        return _fail("standard output is closed; open it, or send it to /dev/null", 1)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.lstrip("-").isdecimal() and int(columns) < _LEAST_COLUMNS:
+        del os.environ["COLUMNS"]  # nothing can be shown in so few
     try:
         code = _run(arguments)
     except KeyboardInterrupt:
@@ -76,8 +84,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             prog_name="tracelens-ext",
             standalone_mode=False,
         )
-        if sys.stdout is not None:  # closed, it is None
-            sys.stdout.flush()
+        sys.stdout.flush()
     except TracelensError as error:
         return _fail(str(error), error.exit_code)
     except MemoryError:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracelens_ext.report.report import Report
 
 #: Facts that are worth a line above the tables.
-_HEADLINES = ("Trace", "Duration (ms)", "Devices", "Rank", "Events dropped")
+_HEADLINES = ("Trace", "Duration (ms)", "Set by one event", "Devices", "Rank", "Events dropped")
 #: Column of the table of several traces → row of the timeline.
 _SHARES = {
     "busy (%)": "busy_time",

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _NS_PER_MS = 1e6
 _MIN_PERCENT = 1.0
+#: Levels that are indented; what is deeper says its level instead, as 70,000 levels of indentation
+#: are gigabytes.
+_MOST_INDENTED = 100
 
 
 def tree(
@@ -87,7 +90,7 @@ def _print_lines(lines: Iterator[str], width: int | None) -> None:
 
     for line in lines:
         safe = safe_text(line)
-        typer.echo(safe if width is None else cut_middle(safe, width))
+        sys.stdout.write(f"{safe if width is None else cut_middle(safe, width)}\n")
 
 
 def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: float) -> None:
@@ -140,11 +143,16 @@ def tree_lines(tree: MergedTree, *, depth: int | None, min_percent: float) -> It
         name = name_text(name)
         yield (
             f"{tree.busy_ns[node] / _NS_PER_MS:12,.3f}  {percent[node]:7.1f}%"
-            f"  {tree.count[node]:9,}  {'  ' * int(tree.depth[node])}{name}"
+            f"  {tree.count[node]:9,}  {_indentation(int(tree.depth[node]))}{name}"
         )
     if left_out := _left_out(tree, depth, min_percent):
         yield ""
         yield left_out
+
+
+def _indentation(depth: int) -> str:
+    deep = f"level {depth + 1:,}: " if depth > _MOST_INDENTED else ""
+    return "  " * min(depth, _MOST_INDENTED) + deep
 
 
 def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> str:

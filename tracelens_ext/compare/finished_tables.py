@@ -44,7 +44,11 @@ _MOST_COLUMNS, _MOST_PARTS = 1000, 10_000
 #: Elements of a workbook: cells and what is in them; all others, which cost openpyxl more, to the
 #: square for some; how deep they nest.
 _MOST_CELLS, _MOST_OTHERS, _DEEPEST = 4_000_000, 20_000, 100
+#: Bytes without the end of a tag, so of one attribute or text; and characters of all attributes
+#: but those of cells: openpyxl takes seconds for 10 MB of ranges.
+_MOST_HELD, _MOST_ATTRIBUTES = 1 << 20, 2_000_000
 _OF_CELLS = frozenset({"row", "c", "v", "is", "si", "t"})
+_OTHER_FORM = "name the trace, or a folder of CSV or Parquet tables"
 _ROWS_AT_ONCE = 65_536
 _PIECE = 1 << 18
 
@@ -136,8 +140,9 @@ def _damage_told(path: Path, what: str) -> Iterator[None]:
         raise TraceFormatError(path, f"{what} is damaged ({said})", "write it again") from None
 
 
-def _too_large(path: Path, what: str) -> TraceTooLargeError:
-    remedy = "name the trace, or allow more bytes with --max-bytes"
+def _too_large(
+    path: Path, what: str, remedy: str = "name the trace, or allow more bytes with --max-bytes"
+) -> TraceTooLargeError:
     return TraceTooLargeError(path, f"holds more than {what}", remedy)
 
 
@@ -217,44 +222,52 @@ class _Limits:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._bytes = self._cells = self._others = self._depth = 0
+        self._bytes = self._cells = self._others = self._attributes = self._depth = 0
 
     def look(self, pieces: Iterator[bytes]) -> None:
         """Count one part; what is no XML by its bytes alone, as openpyxl will not read it."""
         parser = expat.ParserCreate()
         parser.StartDoctypeDeclHandler = self._doctype
         parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
-        self._depth = 0
+        self._depth = held = 0
         is_xml = True
         for piece in pieces:
             self._bytes += len(piece)
             if self._bytes > _most_bytes():
                 raise _too_large(self._path, f"{size_text(_most_bytes())}, unpacked")
+            before = self._cells + self._others
             try:
                 if is_xml:
                     parser.Parse(piece, False)
             except (expat.ExpatError, ValueError):
                 is_xml = False
+            held = held + len(piece) if self._cells + self._others == before else 0
+            if is_xml and held > _MOST_HELD:
+                raise _too_large(self._path, f"{size_text(_MOST_HELD)} in one element", _OTHER_FORM)
 
     def _doctype(self, *_: object) -> None:
         raise TraceFormatError(
             self._path, "declares XML entities, as no workbook does", "do not trust it"
         )
 
-    def _start(self, name: str, _: object) -> None:
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if name.rpartition(":")[2] in _OF_CELLS:
             self._cells += 1
         else:
             self._others += 1
+            self._attributes += sum(map(len, attributes.values()))
+        if self._attributes > _MOST_ATTRIBUTES:
+            raise _too_large(
+                self._path, f"{size_text(_MOST_ATTRIBUTES)} of attributes", _OTHER_FORM
+            )
         if self._depth > _DEEPEST:
             raise TraceFormatError(
                 self._path, f"nests XML over {_DEEPEST} deep, as no workbook does", "name another"
             )
         if self._cells > _MOST_CELLS or self._others > _MOST_OTHERS:
             what = f"{_MOST_CELLS // 2:,} cells, or {_MOST_OTHERS:,} other elements"
-            remedy = "name the trace, or a folder of CSV or Parquet tables"
-            raise TraceTooLargeError(self._path, f"holds more than {what}", remedy)
+            raise _too_large(self._path, what, _OTHER_FORM)
 
     def _end(self, _: str) -> None:
         self._depth -= 1

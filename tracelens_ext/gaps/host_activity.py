@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.intervals import union
-from tracelens_ext.nesting import ROOT, nest
+from tracelens_ext.nesting import MOST_STEPS, ROOT, nearest_marked, nest
 from tracelens_ext.trace import NONE, EventKind
 from tracelens_ext.work.group_search import last_before
 from tracelens_ext.work.memoize import once_for_each
@@ -53,7 +53,11 @@ def innermost_during(
     middle = start + (end - start) // 2  # what covers more than half covers this
     at = last_before(threads, starts, thread, middle + 1)
     climbing = np.flatnonzero(at != NONE)
+    steps = 0
     while len(climbing):
+        steps += 1
+        if steps == MOST_STEPS:  # from here on, past all that tells nothing
+            parent = nearest_marked(parent, tells[trace.kind[rows]] & named[trace.name[rows]])
         here = rows[at[climbing]]
         fits = tells[trace.kind[here]] & named[trace.name[here]]
         inside = np.minimum(trace.end_of(here), end[climbing])

@@ -15,7 +15,15 @@ import numpy as np
 
 from tracelens_ext.intervals import union_length
 from tracelens_ext.lazy import pd
-from tracelens_ext.nesting import ROOT, depths, levels, nearest_marked
+from tracelens_ext.nesting import (
+    ROOT,
+    depths,
+    is_narrow,
+    levels,
+    nearest_marked,
+    preorder,
+    summed_up,
+)
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 from tracelens_ext.tree import UNLINKED
@@ -240,6 +248,9 @@ class _Growth:
         node_of = np.full(len(tree.rows) + 1, NONE, dtype=np.int64)
         of_thread = np.full(len(trace.threads), ROOT, dtype=np.int64)
         of_thread[list(roots)] = list(roots.values())
+        if is_narrow(depth[chosen]):
+            self._add_one_by_one(chosen, of_thread, node_of)
+            return node_of[:-1]
         for level in (chosen[places] for places in levels(depth[chosen])):
             rows = tree.rows[level]
             is_root = int(depth[level[0]]) == 0
@@ -248,6 +259,28 @@ class _Growth:
             )
             node_of[level] = self.add(parent, trace.name[rows], trace.kind[rows])
         return node_of[:-1]
+
+    def _add_one_by_one(
+        self, chosen: Int64Array, of_thread: Int64Array, node_of: Int64Array
+    ) -> None:
+        """Fill in `node_of` event by event."""
+        tree, trace = self._work.tree, self._work.trace
+        rows = tree.rows[chosen]
+        distinct: dict[tuple[int, int, int, int], int] = {}
+        nodes = node_of.tolist()
+        roots = of_thread[trace.thread[rows]].tolist()
+        above = tree.parent_position[chosen].tolist()
+        names, kinds = self._same_name[trace.name[rows]].tolist(), trace.kind[rows].tolist()
+        for position, up, root, name, kind in zip(
+            chosen.tolist(), above, roots, names, kinds, strict=True
+        ):
+            parent = root if up == ROOT or nodes[up] == NONE else nodes[up]
+            key = parent, name, kind, NONE if self._merge else position
+            nodes[position] = self._nodes + distinct.setdefault(key, len(distinct))
+        node_of[:] = nodes
+        node = node_of[chosen] - self._nodes
+        parents, codes, event_kinds, _ = np.array(list(distinct), dtype=np.int64).T
+        self._append(parents, codes, event_kinds, np.bincount(node), node)
 
     def add(
         self,
@@ -293,7 +326,7 @@ class _Growth:
         taken = owner[owner != NONE]
         durations = sums(taken, work.duration[owner != NONE], len(parent))
         busy = BusyTime(work.start, work.end).by_subtree(parent, owner)
-        gpu_events = _summed_up(parent, depth, np.bincount(taken, minlength=len(parent)))
+        gpu_events = summed_up(parent, depth, np.bincount(taken, minlength=len(parent)))
         order, place = _display_order(parent, depth, busy)
         above = parent[order]
         return MergedTree(
@@ -319,27 +352,12 @@ def _thread_label(work: GpuWork, thread: int) -> str:
     return f"{name}, {place}" if many else name
 
 
-def _summed_up(parent: Int32Array, depth: Int32Array, values: Int64Array) -> Int64Array:
-    """The sum of each node's value and those of all nodes below it."""
-    sums = values.astype(np.int64)
-    for level in reversed(levels(depth)[1:]):
-        np.add.at(sums, parent[level], sums[level])
-    return sums
-
-
 def _display_order(
     parent: Int32Array, depth: Int32Array, busy: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Nodes so that each is followed by all below it, longest sibling first; and its inverse."""
-    size = _summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
-    place = np.zeros(len(parent), dtype=np.int64)
-    for level in levels(depth):
-        ranked = level[np.lexsort((level, -busy[level], parent[level]))]
-        before = np.cumsum(size[ranked]) - size[ranked]
-        above = parent[ranked]
-        first = np.flatnonzero(np.diff(above, prepend=above[0] - 1))
-        before -= np.repeat(before[first], np.diff(np.append(first, len(ranked))))
-        place[ranked] = before + np.where(above == ROOT, 0, place[above] + 1)
+    size = summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
+    place = preorder(parent, size, np.lexsort((np.arange(len(parent)), -busy, parent)))
     return inverse(place), place
 
 
@@ -361,13 +379,11 @@ def folded_stacks(
     above = nearest_marked(tree.parent, keep)
     target = np.where(keep, np.arange(len(tree)), above)
     values = sums(target, tree.self_ns, len(tree) + 1)  # `ROOT` is the last
-    paths: dict[int, str] = {}
+    path: list[str] = []  # to the node, which its descendants follow: one path is in memory
     for node in np.flatnonzero(keep).tolist():
         name = _NUMBER_AT_END.sub(r"_\1", tree.label(node).translate(_SEPARATORS).strip())
-        name = name or NO_NAME
-        up = int(tree.parent[node])
-        paths[node] = f"{paths[up]};{name}" if up != ROOT else name
+        path[int(tree.depth[node]) :] = [name or NO_NAME]
         if value := int(values[node]):
-            yield f"{paths[node]} {value}"
+            yield f"{';'.join(path)} {value}"
     if rest := int(values[-1]):
         yield f"{_OTHER} {rest}"

@@ -6,28 +6,32 @@ from collections import Counter
 from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.trace import NONE, ArgColumn, Device, Provenance, Trace
+from tracelens_ext.trace import GPU_KINDS, NONE, ArgColumn, Device, Provenance, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import numpy.typing as npt
 
-    from tracelens_ext.trace import Int32Array, Int64Array, IntArray
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
 
 K = TypeVar("K", bound=Hashable)
 
 #: Times beyond these (the year 2116, 36 years before zero, 104 days; ns) are dropped. Within them
 #: differences and ends fit in 64 bits. `decimals.MISSING_NS` is beyond them.
 _MOST_START, _MOST_BEFORE_ZERO, _MOST_DURATION = 2**62, 2**60, 2**53
-#: So is what begins farther from the middle event: no recording lasts for twice this, ten years.
-_MOST_AWAY = 5 * 365 * 86_400 * 10**9
+#: So is what begins farther from the middle event, as no recording lasts for a year; ten years
+#: where most events do, as then nothing tells which are wrong.
+_MOST_AWAY = 365 * 86_400 * 10**9
+#: A time of 0 was never set, unless another event begins so soon that the trace begins there; but
+#: one with an end was set, unless it lasts for hours, and nothing else begins meanwhile.
+_SOON, _HOURS = 10**6, 3600 * 10**9
 #: Sums of the durations of a trace, ns, fit in 64 bits below this, 146 years.
 _MOST_IN_ALL = 2**62
 
@@ -173,14 +177,13 @@ class TraceBuilder:
         for name, pieces in self._texts.items():
             column = pieces.join(texts)
             args[name] = ArgColumn(column.rows, same_text[column.values], texts)
+        for reason, find in _IMPLAUSIBLE.items():
+            bad = find(columns)  # type: ignore[arg-type]
+            if bad.any():
+                self.dropped[reason] += int(bad.sum())
+                columns = {name: column[~bad] for name, column in columns.items()}
+                args = {name: _kept(column, ~bad) for name, column in args.items()}
         ts: Int64Array = columns["ts"]  # type: ignore[assignment]
-        if len(ts) and int(ts.max()) - int(ts.min()) > 2 * _MOST_AWAY:
-            middle = int(np.partition(ts, len(ts) // 2)[len(ts) // 2])
-            keep = np.abs(ts - middle) <= _MOST_AWAY
-            self.dropped["a start time (ts) years from the others"] += int((~keep).sum())
-            columns = {name: column[keep] for name, column in columns.items()}
-            args = {name: _kept(column, keep) for name, column in args.items()}
-            ts = columns["ts"]  # type: ignore[assignment]
         if columns["dur"].sum(dtype=np.float64) >= _MOST_IN_ALL:
             raise TraceFormatError(
                 path,
@@ -216,6 +219,36 @@ class TraceBuilder:
         )
 
 
+def _unset(columns: Mapping[str, IntArray]) -> BoolArray:
+    """Events whose time was never set: it is 0, and no other begins near, or a GPU never did it."""
+    ts, dur = columns["ts"], columns["dur"]
+    zero = ts == 0
+    if not zero.any() or zero.all():
+        return np.zeros_like(zero)
+    nearest = int(np.abs(ts).min(where=~zero, initial=_MOST_START))
+    timeless = (nearest > _SOON) | np.isin(columns["kind"], GPU_KINDS)
+    unset: BoolArray = zero & np.where(dur == 0, timeless, np.minimum(dur, nearest) > _HOURS)
+    return unset
+
+
+def _years_away(columns: Mapping[str, IntArray]) -> BoolArray:
+    """Events that begin years from the one in the middle."""
+    ts = columns["ts"]
+    if not len(ts) or int(ts.max()) - int(ts.min()) <= _MOST_AWAY:
+        return np.zeros(len(ts), dtype=bool)
+    away = np.abs(ts - np.partition(ts, len(ts) // 2)[len(ts) // 2])
+    few = 2 * np.count_nonzero(away > _MOST_AWAY) < len(ts)
+    far: BoolArray = away > (_MOST_AWAY if few else 10 * _MOST_AWAY)
+    return far
+
+
+#: Why events are dropped that only the others show to be wrong → which.
+_IMPLAUSIBLE: Final = {
+    "no time collected (start and end are 0)": _unset,
+    "a start time (ts) years from the others": _years_away,
+}
+
+
 def _without_spelling(texts: Iterable[bytes]) -> tuple[list[str], Int64Array]:
     """The distinct texts without insignificant white space; and old code → new code."""
     distinct: Interner[str] = Interner()
@@ -229,7 +262,7 @@ def _compact(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-def _kept(column: ArgColumn, keep: npt.NDArray[np.bool_]) -> ArgColumn:
+def _kept(column: ArgColumn, keep: BoolArray) -> ArgColumn:
     """The argument of those events that are kept."""
     having = keep[column.rows]
     rows = (np.cumsum(keep) - 1)[column.rows[having]].astype(np.int32)

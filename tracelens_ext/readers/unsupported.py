@@ -48,6 +48,8 @@ _SUFFIXES = (
 _LONGEST_NAME = 60
 _RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
 
+#: Processes of the legacy profiler.
+_LEGACY = {"CPU functions", "CUDA functions"}
 _MOST_QUOTED = 300
 _MOST_DEVICES = 128
 
@@ -132,6 +134,9 @@ def refuse_trace(trace: Trace) -> None:
             "is a JAX/XLA trace, and no event in it is known to be of a GPU or of its host",
             "give the file that JAX wrote itself, of a run on a GPU",
         )
+    if _LEGACY & {process for process, _ in trace.threads}:
+        problem = "is an export of PyTorch's legacy profiler (torch.autograd.profiler)"
+        raise TraceFormatError(path, f"{problem}, which is not supported", _RECORD)
     kinds = sorted({c for c in trace.categories if c})
     listed = ", ".join(map(_in_a_line, kinds[:5]))
     shown = f"its events are of kinds {listed}" if kinds else "its events have no cat"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import tempfile
+from bisect import bisect_left
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 1_048_576  # of a sheet, with the header
 MOST_COLUMNS = 16_384
+#: More cells take minutes to write, and hardly anything opens them.
+MOST_CELLS = 1_000_000
 #: A table of more cells takes seconds to write here and to open in Excel.
 MANY_CELLS = 200_000
 
@@ -96,8 +99,11 @@ def write_workbook(
     """
     all_notes = list(notes)
     names = excel_text.unique_sheet_names(sheets, taken=(_SUMMARY, CHARTS))
+    most = _most_rows(sheets.values())
     shown = {
-        name: _fitting(wanted, name, with_units(frame, (units or {}).get(wanted, {})), all_notes)
+        name: _fitting(
+            wanted, name, with_units(frame, (units or {}).get(wanted, {})), most, all_notes
+        )
         for name, (wanted, frame) in zip(names, sheets.items(), strict=True)
     }
     drawn = _charts_with_tables(charts, sheets, all_notes)
@@ -159,20 +165,32 @@ def slow_tables(sheets: Mapping[str, pd.DataFrame]) -> list[str]:
     ]
 
 
-def _fitting(wanted: str, name: str, frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+def _most_rows(frames: Collection[pd.DataFrame]) -> int:
+    """How many rows each table may have, so that a sheet and the workbook hold them."""
+
+    def is_too_much(rows: int) -> bool:
+        return sum(min(len(each), rows + 1) * each.shape[1] for each in frames) > MOST_CELLS
+
+    return bisect_left(range(MOST_ROWS - 1), True, key=is_too_much)
+
+
+def _fitting(
+    wanted: str, name: str, frame: pd.DataFrame, most_rows: int, notes: list[str]
+) -> pd.DataFrame:
     """Give the part of a table that fits a sheet; note what does not."""
     if wanted != name:
         notes.append(
             f"The table “{wanted}” is on the sheet “{name}”: not every name can be a sheet's."
         )
     rows, width = frame.shape
-    for most, there, what in ((MOST_ROWS - 1, rows, "rows"), (MOST_COLUMNS, width, "columns")):
+    for most, there, what in ((most_rows, rows, "rows"), (MOST_COLUMNS, width, "columns")):
         if there > most:
+            holder = "sheet" if most in (MOST_ROWS - 1, MOST_COLUMNS) else "workbook"
             notes.append(
-                f"{name}: the first {most:,} of {there:,} {what} are here, as many as a sheet "
+                f"{name}: the first {most:,} of {there:,} {what} are here, as many as a {holder} "
                 "holds; the CSV files have all."
             )
-    return frame.iloc[: MOST_ROWS - 1, :MOST_COLUMNS]
+    return frame.iloc[:most_rows, :MOST_COLUMNS]
 
 
 def _charts_with_tables(

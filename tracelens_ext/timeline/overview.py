@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tracelens_ext.work.gpu_work import GpuWork
 
 _LONGEST_NAME = 300
+#: Of fewer events, any may set most of the duration.
+_FEW_EVENTS = 10
 #: Unlinked GPU time above this share deserves a word of advice, percent.
 _MANY_UNLINKED = 5.0
 
@@ -29,6 +31,8 @@ def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
         ("Duration (ms)", trace.span_ns / 1e6),
         ("Devices", devices(trace)),
     ]
+    if alone := lone_event(trace):
+        facts.append(("Set by one event", alone))
     if rank := _rank(trace):
         facts.append(("Rank", rank))
     facts += [
@@ -48,6 +52,21 @@ def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
             name, share = covered.largest_uncategorized[0]
             facts.append(("Largest uncategorized", f"{_shown(name)} ({share:.2f} % of GPU time)"))
     return facts
+
+
+def lone_event(trace: Trace) -> str:
+    """The event without which the trace would last less than half as long; empty for none."""
+    if len(trace) < _FEW_EVENTS:
+        return ""
+    end, span = trace.end, trace.span_ns
+    for row in (int(trace.ts.argmin()), int(end.argmax())):
+        others = np.ones(len(trace), dtype=bool)
+        others[row] = False
+        rest = int(end.max(where=others, initial=0) - trace.ts.min(where=others, initial=span))
+        if 2 * rest < span:
+            name = _shown(trace.names[trace.name[row]])
+            return f"{name}: without it {rest / 1e6:,.3f} of {span / 1e6:,.3f} ms"
+    return ""
 
 
 def advice(work: GpuWork, covered: Coverage) -> list[str]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from bisect import bisect_left
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.nesting import ROOT, depths
+from tracelens_ext.nesting import ROOT, depths, lowest_common, preorder, summed_up
 from tracelens_ext.ordering import stable_order
 from tracelens_ext.trace import NONE
+from tracelens_ext.work.grouping import inverse
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Int32Array, Int64Array, IntArray
+
+
+_NEVER: Final = 2**62
 
 
 class BusyTime:
@@ -65,16 +71,53 @@ class BusyTime:
         Returns:
             ns, shape (m,).
         """
-        depth = depths(parent)
+        of_sorted = owner[self._by_start]
+        end = self._ends[self._end_rank]
+        mine = np.flatnonzero((of_sorted != NONE) & (end > self._start))
+        of, start, end = of_sorted[mine], self._start[mine], end[mine]
         busy = np.zeros(len(parent), dtype=np.int64)
-        owner = owner.astype(np.int64)
-        owned = np.flatnonzero(owner != NONE)
-        deepest = int(depth[owner[owned]].max()) if len(owned) else -1
-        for level in range(deepest, -1, -1):
-            here = owned[depth[owner[owned]] == level]
-            of_level = np.full(len(owner), NONE, dtype=np.int64)
-            of_level[here] = owner[here]
-            busy += self.by_owner(of_level, len(parent))
-            owner[here] = parent[owner[here]]
-            owned = owned[owner[owned] != ROOT]
-        return busy
+        np.add.at(busy, of, end - start)
+        depth = depths(parent)
+        alone = np.append(start[1:], _NEVER) >= end
+        alone &= np.maximum.accumulate(np.concatenate(([-_NEVER], end[:-1])))[: len(end)] <= start
+        if not alone.all():
+            size = summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
+            place = preorder(parent, size, np.argsort(parent, kind="stable"))
+            one, other, lasting = _neighbours(place[of[~alone]], start[~alone], end[~alone])
+            node = inverse(place)
+            both = lowest_common(parent, depth, node[one], node[other])
+            np.subtract.at(busy, both[both != ROOT], lasting[both != ROOT])
+        return summed_up(parent, depth, busy)
+
+
+def _neighbours(
+    place: Int64Array, start: Int64Array, end: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Pairs of places next to one another among those whose intervals run, and for how long.
+
+    A moment at which intervals run at several nodes counts at each of them; taken off where the
+    paths of neighbours meet, it counts once in whatever is above any. Places are in preorder.
+    """
+    time = np.concatenate((end, start))
+    order = np.argsort(time, kind="stable")  # at one moment ends come first
+    starts = (order >= len(end)).tolist()
+    running: list[int] = []
+    since: list[int] = []  # when each got the neighbour behind it
+    lasting: dict[tuple[int, int], int] = defaultdict(int)
+    for now, begins, here in zip(
+        time[order].tolist(), starts, np.tile(place, 2)[order].tolist(), strict=True
+    ):
+        at = bisect_left(running, here)
+        if at and (at < len(running)):
+            lasting[running[at - 1], running[at]] += now - since[at - 1]
+        if at:
+            since[at - 1] = now
+        if begins:
+            running.insert(at, here)
+            since.insert(at, now)
+        else:
+            if at + 1 < len(running):
+                lasting[here, running[at + 1]] += now - since[at]
+            del running[at], since[at]
+    pairs = np.array(list(lasting), dtype=np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1], np.array(list(lasting.values()), dtype=np.int64)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Int64Array
 
 _META_DATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+#: How tables begin that an export has even if nothing was recorded.
+_OF_EVERY_EXPORT = (*_META_DATA, "META_DATA_CAPTURE", "TARGET_INFO_", "ENUM_NSYS_")
 
 
 class NsysDatabase(Database):
@@ -26,10 +28,10 @@ class NsysDatabase(Database):
     remedy = "export it with `nsys export --type sqlite REPORT.nsys-rep`"
 
     def _is_ours(self) -> bool:
-        return "StringIds" in self.tables and any(
-            name in _META_DATA or name == "NVTX_EVENTS" or name.startswith("CUPTI_ACTIVITY_KIND_")
-            for name in self.tables
+        events = "StringIds" in self.tables and any(
+            name == "NVTX_EVENTS" or name.startswith("CUPTI_ACTIVITY_KIND_") for name in self.tables
         )
+        return events or any(name.startswith(_OF_EVERY_EXPORT) for name in self.tables)
 
     def strings(self, ids: Int64Array) -> list[str | None]:
         """The texts that ids of `StringIds` stand for; None of one that is not there."""

@@ -197,13 +197,6 @@ class _Export:
     def _add_gpu(
         self, chunk: dict[str, Int64Array], kind: EventKind, name: Int32Array, category: str
     ) -> None:
-        timed = (chunk["start"] != 0) | (chunk["end"] != 0)
-        if not timed.all():
-            self._builder.dropped["no time collected (start and end are 0)"] += int((~timed).sum())
-            chunk = {column: values[timed] for column, values in chunk.items()}
-            name = name[timed]
-        if not len(name):
-            return
         thread, device = self._places.streams(
             chunk["globalPid"], chunk["deviceId"], chunk["streamId"]
         )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tracelens_ext.errors import TraceError
+from tracelens_ext.errors import TraceError, TraceFormatError
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
     COUNTER,
@@ -30,6 +30,7 @@ from tracelens_ext.readers.rocprof.records import (
 )
 from tracelens_ext.readers.source import SQLITE_MAGIC
 from tracelens_ext.readers.sqlite_columns import MISSING, Database, OtherDatabaseError
+from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ def read(
         records = RocprofRecords()
         guids = database.guids
         for number, guid in enumerate(guids):
+            if (table := f"rocpd_kernel_dispatch{guid}") not in database.tables:
+                problem = f"is a damaged {database.format} (it has no table {one_line(table)})"
+                raise TraceFormatError(path, problem, database.remedy)
             if progress is not None:
                 progress(database.size * number // len(guids), database.size)
             _Tables(database, guid, records).read()
