@@ -92,6 +92,33 @@ def _profiles() -> Iterator[bytes]:
     yield maker.for_viewers
 
 
+def _perfetto() -> Iterator[bytes]:
+    from perfetto_maker import begin, end, thread_track, trace
+
+    args = {"External id": 3, "correlation": 7, "Input Dims": "[[1]]"}
+    yield trace(thread_track(1, 2, 3, "main"), begin(1, 1, "a", "cpu_op", args=args), end(2, 1))
+
+
+def _snapshots() -> Iterator[bytes]:
+    import pickle
+
+    from test_memory_snapshot import USER, block, change, segment
+
+    events = [change("alloc", 1, 10, 1, USER), change("free_completed", 1, 10, 2)]
+    content = {"segments": [segment(block(2, 5, USER))], "device_traces": [events]}
+    for protocol in (2, 4):
+        yield pickle.dumps(content, protocol)
+
+
+def _rocprof_results() -> Iterator[bytes]:
+    import tempfile
+
+    from test_readers_rocprof_results import database
+
+    with tempfile.TemporaryDirectory() as folder:
+        yield database(Path(folder)).read_bytes()
+
+
 def _tables() -> Iterator[bytes]:
     for text in (KERNELS, MEMORY, SIZES, RANGES, GPU_TRACE):
         yield text.encode()
@@ -138,6 +165,9 @@ TARGETS: dict[str, Target] = {
     "gzip": Target(properties.salvage_is_safe_and_steady, _gzipped, as_text=False),
     "sqlite": Target(properties.a_file_is_safe(".sqlite"), _databases, as_text=False, share=2),
     "xplane": Target(properties.a_profile_is_safe, _profiles, as_text=False, share=2),
+    "perfetto": Target(properties.a_file_is_safe(".pftrace"), _perfetto, as_text=False, share=2),
+    "snapshots": Target(properties.a_snapshot_is_safe, _snapshots, as_text=False, share=2),
+    "rocprof": Target(properties.a_file_is_safe("results.db"), _rocprof_results, as_text=False),
     "csv": Target(properties.a_file_is_safe(".csv"), _tables),
     "rocpd": Target(properties.a_file_is_safe(".db"), _rocpd, as_text=False),
     "rocprof_json": Target(properties.salvage_is_safe_and_steady, _rocprof_json),

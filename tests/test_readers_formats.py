@@ -15,9 +15,11 @@ import xplane_maker
 from categorize_helpers import FakeEntryPoint, plugin, registry
 from make_trace import cuda_graph_example
 from nsys_export_maker import training
+from perfetto_maker import begin, end, thread_track, trace
 from rocprof_maker import RunMaker
 from rocprof_maker import training as rocprof_training
 from statistics_helpers import GPU_TRACE
+from test_readers_rocprof_results import database as database_of_rocprof
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import PluginRegistry, Reader, hookimpl, load_registry
@@ -66,12 +68,15 @@ def samples(folder: Path) -> dict[str, Path]:
         "rocprofv3 database (rocpd)": rocprof.write_rocpd(folder / "run_results.db"),
         "rocprofv3 JSON": rocprof.write_json(folder / "run_results.json"),
         "rocprofv3 tables (CSV)": only_kernels.write_csv(folder),
+        "rocprof results": database_of_rocprof(folder),
+        "Perfetto trace": folder / "run.pftrace",
         "Nsight Systems SQLite export": folder / "run.sqlite",
         "nsys stats cuda_gpu_trace (CSV)": folder / "table.csv",
         "JAX/XLA profile": folder / "run.xplane.pb",
         "JAX/XLA trace for viewers (JSON)": folder / "run.trace.json",
     }
-    kineto, *_, database, table, profile, viewer_json = files.values()
+    kineto, *_, perfetto, database, table, profile, viewer_json = files.values()
+    perfetto.write_bytes(trace(thread_track(1, 2, 3, ""), begin(1, 1, "a", "cpu_op"), end(2, 1)))
     profile.write_bytes(xplane_maker.training().content)
     viewer_json.write_bytes(xplane_maker.training().for_viewers)
     kineto.write_text(json.dumps(cuda_graph_example()))
@@ -84,12 +89,14 @@ def test_every_format_comes_through_the_hook(tmp_path: Path) -> None:
     ours = [each.item for each in offered_readers(load_registry(plugins=False))]
     assert [reader.name for reader in ours] == [
         "Nsight Systems report",
+        "rocprof results",
         "rocprofv3 database (rocpd)",
         "rocprofv3 JSON",
         "rocprofv3 tables (CSV)",
         "Nsight Systems SQLite export",
         "nsys stats cuda_gpu_trace (CSV)",
         "JAX/XLA profile",
+        "Perfetto trace",
         "JAX/XLA trace for viewers (JSON)",
         "PyTorch profiler (Kineto) JSON",
     ]
@@ -114,7 +121,8 @@ def test_folders_ask_the_readers(tmp_path: Path) -> None:
     found = {path.name for path in traces_in(tmp_path)}
     # Of a report and its export of one name it is the export.
     expected = {"text.json", "x.SQLITE", "x.JSON", "x.JSON.GZ", "x.XPLANE.PB"}
-    assert found == expected | {"x_RESULTS.DB", "xKERNEL_TRACE.CSV"}
+    expected |= {"x_RESULTS.DB", "xRESULTS.DB", "xKERNEL_TRACE.CSV"}
+    assert found == expected | {"x.PFTRACE", "x.PFTRACE.GZ", "x.PERFETTO-TRACE"}
 
 
 def test_a_folder_leaves_out_databases_that_no_reader_knows(tmp_path: Path) -> None:
@@ -125,6 +133,7 @@ def test_a_folder_leaves_out_databases_that_no_reader_knows(tmp_path: Path) -> N
     found = {path.name for path in traces_in(tmp_path)}
     rocprof = {"run_results.db"}  # of the three forms of one run
     others = {"trace.json", "run.sqlite", "damaged_header.sqlite", "only_the_magic.sqlite"}
+    others |= {"results.db", "run.pftrace"}
     assert found == rocprof | others | {"run.trace.json", "run.xplane.pb"}
 
 

@@ -99,9 +99,8 @@ def test_json_of_other_tools_is_named(what: str) -> None:
 @pytest.mark.parametrize(
     ("name", "what", "remedy"),
     [
-        ("run.pftrace", "is a Perfetto trace", "rocprofv3 --output-format"),
-        ("snapshot.pickle", "is a pickle, such as a memory snapshot", "torch.profiler"),
-        ("snapshot.pickle.gz", "is a pickle", "export_chrome_trace"),
+        ("snapshot.pickle", "is a pickle, no trace", "tracelens-ext memory"),
+        ("snapshot.pickle.gz", "is a pickle", "tracelens-ext memory"),
     ],
 )
 def test_files_that_their_names_tell(tmp_path: Path, name: str, what: str, remedy: str) -> None:

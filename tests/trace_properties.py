@@ -218,6 +218,14 @@ def a_profile_is_safe(data: bytes) -> None:
     a_report_is_safe(data)
 
 
+def a_snapshot_is_safe(data: bytes) -> None:
+    """A snapshot of an allocator: its tables, or one of our errors."""
+    from tracelens_ext.memory.snapshot import read_snapshot
+    from tracelens_ext.memory.snapshot_tables import snapshot_tables
+
+    _load(data, ".pickle", lambda path: snapshot_tables(read_snapshot(path)))
+
+
 def statistics_tables_are_safe(data: bytes) -> None:
     """A table of `nsys stats`: its totals, or one of our errors."""
     from tracelens_ext.class_statistics.totals import kernel_totals, memory_totals

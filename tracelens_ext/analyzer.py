@@ -108,10 +108,9 @@ class TreePerfAnalyzer(TimeTables, KernelTables, ServingTables, PotentialTables,
             if self.tree.by_graph.any():  # most traces need none of this
                 from tracelens_ext.graphs.replays import find_replays
 
-                self.graph_replays = find_replays(self.tree, capture, store)
-        if self.graph_replays is not None:
-            self.tree = self.graph_replays.tree
-            self.trace = self.tree.trace
+                if (replays := find_replays(self.tree, capture, store)) is not None:
+                    self.tree, self.trace = replays.tree, replays.tree.trace
+                    self.graph_replays = replays if replays.captures or capture else None
         usual = self.trace.conventions.categorizer
         if self.categorizer is not None and categorizer is None and usual is not None:
             self.categorizer = asked(categorizer=usual)

@@ -23,6 +23,8 @@ class ReadSettings:
     jobs: int | None = None
     #: the `nsys` program that converts Nsight Systems reports; None: found on the PATH
     nsys: str | None = None
+    #: the file that says what is in CUDA graphs; None: found beside the trace
+    kernel_annotations: str | None = None
 
 
 _current: ContextVar[ReadSettings] = ContextVar("read_settings", default=ReadSettings())  # noqa: B039  # frozen

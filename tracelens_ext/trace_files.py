@@ -47,6 +47,7 @@ def trace_names(names: Iterable[str]) -> list[str]:
         (JaxJsonReader.suffixes, XplaneReader.suffixes),
         ((*RESULTS_JSON, *tables), RocpdReader.suffixes),
         (tables, RESULTS_JSON),
+        (("_results.pftrace",), (*RocpdReader.suffixes, *RESULTS_JSON)),
     )
     for left_out, taken in same:
         stems = {stem for name in found if (stem := _stem(name, taken))}

@@ -207,6 +207,12 @@ class CallTree:
         return self.by_graph & ~self.has_captured_op
 
     @cached_property
+    def by_unknown_graph(self) -> BoolArray:
+        """Whether each GPU event is of a graph launch, and nothing tells what it is, (g,)."""
+        replays = self.trace.replays
+        return self.by_opaque_graph & (True if replays is None else replays.launch_of_gpu == NONE)
+
+    @cached_property
     def cpu_op_label_of_gpu(self) -> tuple[Int32Array, list[str]]:
         """The operation of each GPU event, the column `cpu_op` of our tables.
 

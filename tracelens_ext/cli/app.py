@@ -81,7 +81,7 @@ class _Group(TyperGroup):
         from tracelens_ext.cli.reading import OPTIONS
 
         super().format_epilog(ctx, formatter)
-        options = [option for option in _made("gaps").params if option.name in OPTIONS]
+        options = [option for option in _made("kernels").params if option.name in OPTIONS]
         with formatter.section("Options of every command that reads traces"):
             formatter.write_dl([option.get_help_record(ctx) for option in options])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +16,6 @@ from tracelens_ext.report.formats import Format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.compare.budgets import Verdict
@@ -72,9 +72,11 @@ def compare(
     from tracelens_ext.cli.inputs import find_traces
     from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted, write_outputs
+    from tracelens_ext.cli.snapshot import show_snapshots
     from tracelens_ext.compare.budgets import check_budgets, parse_budget
     from tracelens_ext.compare.comparison import compare as compare_measurements
     from tracelens_ext.compare.report import comparison_report
+    from tracelens_ext.memory.snapshot import is_snapshot
     from tracelens_ext.report.report import check_places
 
     budgets = [parse_budget(text) for text in fail_if or ()]
@@ -82,6 +84,9 @@ def compare(
     wanted = Wanted(output, None if to_stdout else output_format, None, html)
     places = wanted.of_comparison()
     wanted.check_extras()
+    if all(map(is_snapshot, traces)):
+        show_snapshots([*map(Path, traces)], top, device=None, json=output_format is Format.json)
+        return
     paths, problems = find_traces(traces, or_reports=True)
     if problems:
         raise problems[0]

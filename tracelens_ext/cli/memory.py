@@ -9,6 +9,7 @@ import typer
 
 from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.snapshot import show_snapshots
 from tracelens_ext.lazy import pd
 
 
@@ -55,9 +56,13 @@ def memory(
     from tracelens_ext.cli.messages import print_report
     from tracelens_ext.errors import UsageError
     from tracelens_ext.memory.events import has_memory_events
+    from tracelens_ext.memory.snapshot import is_snapshot
     from tracelens_ext.memory.tables import memory_notes
     from tracelens_ext.report.report import Report
 
+    if is_snapshot(trace):
+        show_snapshots([trace], top, device=device, json=json)
+        return
     analyzer = analyze(trace, AnalysisOptions(kernel_categories=False))
     if not has_memory_events(analyzer.trace):
         raise UsageError(

@@ -46,6 +46,15 @@ Nsys = Annotated[
         show_default=False,
     ),
 ]
+KernelAnnotations = Annotated[
+    str | None,
+    typer.Option(
+        "--kernel-annotations",
+        metavar="FILE",
+        help="PyTorch's annotations of CUDA graphs (JSON).  [default: found beside the trace]",
+        show_default=False,
+    ),
+]
 NoCache = Annotated[
     bool,
     typer.Option("--no-cache", help="Read the file, whatever the cache holds."),
@@ -61,6 +70,7 @@ OPTIONS: dict[str, tuple[Any, object]] = {
     "max_bytes": (MaxBytes, None),
     "jobs": (Jobs, None),
     "nsys": (Nsys, None),
+    "kernel_annotations": (KernelAnnotations, None),
     "no_cache": (NoCache, False),
     "verify_cache": (VerifyCache, False),
 }
@@ -84,11 +94,12 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
     extra = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         for name, (kind, default) in OPTIONS.items()
+        if name != "kernel_annotations" or "capture" in signature.parameters
     ]
 
     @functools.wraps(command)
     def with_options(*args: Any, **options: Any) -> None:  # noqa: ANN401  # whatever the command takes
-        chosen = {name: options.pop(name) for name in OPTIONS}
+        chosen = {name: options.pop(name, default) for name, (_, default) in OPTIONS.items()}
         _run(functools.partial(command, *args, **options), **chosen)
 
     parameters = [*signature.parameters.values(), *extra]

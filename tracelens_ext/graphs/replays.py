@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.graphs.annotations import find_annotations, with_annotations
 from tracelens_ext.graphs.files import read_captures
 from tracelens_ext.graphs.launches import GraphLaunches, find_graph_launches
 from tracelens_ext.graphs.matching import GraphMatcher, Match
@@ -29,7 +30,7 @@ class GraphReplays:
         tree: the call tree, with the host events of the captures.
         launches: the graph launches.
         matches: what each replays; None where no capture fits.
-        captures: what `matches` refers to.
+        captures: what `matches` refers to; none where only annotations tell what is replayed.
     """
 
     tree: CallTree
@@ -49,14 +50,15 @@ def find_replays(
         cache: where these are looked for.
 
     Returns:
-        None if there is no graph launch, or no capture to look in.
+        None if there is no graph launch, or neither a capture to look in nor an annotation.
 
     Raises:
         TraceError: `source` holds no capture, or cannot be read.
     """
     trace = tree.trace
     own = holds_captures(trace)
-    if not (own or source is not None) or not tree.by_graph.any():
+    annotations = find_annotations(trace)
+    if not (own or annotations or source is not None) or not tree.by_graph.any():
         return None
     launches = find_graph_launches(tree)
     captures: list[Capture] = []
@@ -68,9 +70,12 @@ def find_replays(
         tokens = None if NONE in steps else steps.tolist()
         known = trace.provenance.path if captures else ""
         captures += read_captures(source, tokens, cache, known)
-    if not captures and source is None:
+    if not captures and source is None and annotations is None:
         return None
     matches = GraphMatcher(trace, launches, captures).matches()
-    if any(match is not None for match in matches):
-        tree = with_replays(tree, launches, matches, captures)
+    shown, graphs = matches, captures
+    if annotations is not None:
+        shown, graphs = with_annotations(annotations, launches, matches, captures)
+    if any(match is not None for match in shown):
+        tree = with_replays(tree, launches, shown, graphs)
     return GraphReplays(tree, launches, matches, captures)

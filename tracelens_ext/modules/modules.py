@@ -205,8 +205,14 @@ def _module_names(trace: Trace, rows: Int64Array) -> tuple[list[str], Int64Array
 def class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64Array]:
     """The same without the number of the instance."""
     classes: dict[str, int] = {}
-    code_of = [classes.setdefault(_INSTANCE.sub("", label), len(classes)) for label in labels]
+    code_of = [classes.setdefault(_class_name(label), len(classes)) for label in labels]
     return list(classes), np.array(code_of, dtype=np.int64)[codes]
+
+
+def _class_name(label: str) -> str:
+    """`Block` of `Block_0`, `layers` of `layers/0`."""
+    name, *numbers = label.split(SEPARATOR)
+    return name if numbers else _INSTANCE.sub("", name)
 
 
 def _below(

@@ -12,17 +12,25 @@ def tracelens_readers() -> list[Reader]:
     """The readers, in the order in which they are asked."""
     from tracelens_ext.readers.kineto import KinetoReader
     from tracelens_ext.readers.nsys import NsysDatabaseReader, NsysReportReader, NsysTableReader
-    from tracelens_ext.readers.rocprof import RocpdReader, RocprofJsonReader, RocprofTableReader
+    from tracelens_ext.readers.perfetto import PerfettoReader
+    from tracelens_ext.readers.rocprof import (
+        RocpdReader,
+        RocprofJsonReader,
+        RocprofResultsReader,
+        RocprofTableReader,
+    )
     from tracelens_ext.readers.xplane import JaxJsonReader, XplaneReader
 
     return [
         NsysReportReader(),
+        RocprofResultsReader(),
         RocpdReader(),
         RocprofJsonReader(),
         RocprofTableReader(),
         NsysDatabaseReader(),
         NsysTableReader(),
         XplaneReader(),
+        PerfettoReader(),
         JaxJsonReader(),
         KinetoReader(),
     ]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, Reader, default_registry
 from tracelens_ext.readers import unsupported
+from tracelens_ext.readers.copy_names import with_directions
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.trace import Trace
 
@@ -63,7 +64,7 @@ def read_document(document: Mapping[str, object] | list[object], path: str = "<d
     if not isinstance(events, list):
         raise unsupported.refuse_members(path, map(str, members))
     others = {key: value for key, value in members.items() if key != "traceEvents"}
-    trace = reader.from_events(events, others, path)
+    trace = with_directions(reader.from_events(events, others, path))
     unsupported.refuse_trace(trace)
     return trace
 
@@ -136,7 +137,8 @@ def _as_trace(found: Mapping[str, object] | Trace, path: str) -> Trace:
     if isinstance(found, Mapping):
         trace = read_document(found, path)
         return replace(trace, provenance=replace(trace.provenance, format="read by a plugin"))
-    trace = replace(found, provenance=replace(found.provenance, path=path))
+    trace = with_directions(found)
+    trace = replace(trace, provenance=replace(trace.provenance, path=path))
     unsupported.refuse_trace(trace)
     return trace
 

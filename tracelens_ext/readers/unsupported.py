@@ -35,14 +35,9 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
 #: How the name of a file ends → what it is, and what to do.
 _SUFFIXES = (
     (
-        (".pftrace", ".perfetto-trace"),
-        "a Perfetto trace",
-        "record with `rocprofv3 --output-format rocpd` (or json, csv), or as JSON",
-    ),
-    (
         (".pickle", ".pkl"),
-        "a pickle, such as a memory snapshot of PyTorch; none is ever opened",
-        "record a trace with torch.profiler and export_chrome_trace()",
+        "a pickle, no trace; a memory snapshot of PyTorch is read by one command",
+        "run: tracelens-ext memory FILE",
     ),
 )
 _LONGEST_NAME = 60

@@ -45,7 +45,7 @@ def _sites(table: pd.DataFrame) -> pd.DataFrame:
 
 def _ask_for_captures(analyzer: TreePerfAnalyzer) -> Iterator[str]:
     """What to do about graph launches that nothing is known of."""
-    opaque, total = analyzer.tree.by_opaque_graph, int(analyzer.work.duration.sum())
+    opaque, total = analyzer.tree.by_unknown_graph, int(analyzer.work.duration.sum())
     if analyzer.graph_replays is None and analyzer.work.duration[opaque].sum() > _MUCH * total:
         yield (
             f"Graph launches tell no operations of {analyzer.work.count_text(opaque)}; --capture"

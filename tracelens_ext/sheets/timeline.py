@@ -1,10 +1,11 @@
-"""The sheet `gpu_timeline`: how the GPU spent its time."""
+"""The sheets of how the GPUs spent their time, and of their counters."""
 
 from __future__ import annotations
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart
-from tracelens_ext.sheets.sheet import Sheet
+from tracelens_ext.sheets.sheet import Condition, Sheet
+from tracelens_ext.timeline.gpu_counters import has_gpu_counters
 
 
 def _with_device(table: pd.DataFrame) -> pd.DataFrame:
@@ -47,4 +48,21 @@ GPU_TIMELINE = Sheet(
     ],
 )
 
-SHEETS = [GPU_TIMELINE]
+GPU_COUNTERS = Sheet(
+    name="gpu_counters",
+    shows="Counters of the GPUs, sampled while the program ran",
+    columns="""
+        device: the GPU
+        counter: its name, with its unit
+        samples [samples]: how many have a value
+        mean, min, max: of their values
+        """,
+    table=lambda analyzer, _: analyzer.get_df_gpu_counters(),
+    when=[
+        Condition(
+            "counters of a GPU were sampled", lambda analyzer, _: has_gpu_counters(analyzer.trace)
+        )
+    ],
+    method="get_df_gpu_counters()",
+)
+SHEETS = [GPU_TIMELINE, GPU_COUNTERS]

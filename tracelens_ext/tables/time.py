@@ -29,6 +29,12 @@ class TimeTables(Analyzed):
 
         return gpu_timeline(self.work, micro_idle_thresh_us)
 
+    def get_df_gpu_counters(self) -> pd.DataFrame:
+        """Sampled counters of GPUs, as the sheet `gpu_counters`."""
+        from tracelens_ext.timeline.gpu_counters import gpu_counters
+
+        return gpu_counters(self.trace)
+
     def get_df_iterations(self, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
         """A row an iteration, as the sheet `iterations`.
 

@@ -54,8 +54,16 @@ class Args(Struct, frozen=True, gc=False):
     group_ranks: Raw = msgspec.field(default=NO_TEXT, name="Process Group Ranks")
     bandwidth: Raw = msgspec.field(default=NO_TEXT, name="memory bandwidth (GB/s)")
     kernel: Raw = NO_TEXT  # of a launch on ROCm: the name of what it starts
+    graph_id: Raw = msgspec.field(default=MISSING_TOKEN, name="graph id")
+    graph_node: Raw = msgspec.field(default=MISSING_TOKEN, name="graph node id")
+    annotation: Raw = NO_TEXT  # what is in a CUDA graph: a list of dicts, or their keys
+    module_fqn: Raw = NO_TEXT
+    copy_kind: Raw = msgspec.field(default=NO_TEXT, name="copy kind")
+    copy_source: Raw = msgspec.field(default=NO_TEXT, name="src kind")
+    copy_target: Raw = msgspec.field(default=NO_TEXT, name="dst kind")
     name: Raw = NO_TEXT
     labels: Raw = NO_TEXT
+    counter: Raw = msgspec.field(default=NO_TEXT, name="")  # the value of a counter of the GPU
 
 
 class Event(Struct, gc=False):
@@ -99,6 +107,11 @@ _MEMORY = (
 )
 
 
+_IN_GRAPH = ("graph_id", "graph_node")
+_ANNOTATIONS = (("annotation",), ("module_fqn",), ("name",))
+_COPY = ("copy_kind", "copy_source", "copy_target")
+
+
 class Plan:
     """Which arguments are looked for on which kinds of events.
 
@@ -136,19 +149,19 @@ PLAN = (
     ),
     Plan(
         EventKind.KERNEL,
-        numbers=("correlation", "external_id", "device", "stream"),
-        texts=(_COLLECTIVE,),
+        numbers=("correlation", "external_id", "device", "stream", *_IN_GRAPH),
+        texts=(_COLLECTIVE, *_ANNOTATIONS),
     ),
     Plan(
         EventKind.MEMCPY,
         EventKind.MEMSET,
-        numbers=("correlation", "external_id", "device", "stream", "bytes"),
-        texts=(("bandwidth",),),
+        numbers=("correlation", "external_id", "device", "stream", "bytes", *_IN_GRAPH),
+        texts=(("bandwidth",), _COPY, *_ANNOTATIONS),
     ),
     Plan(EventKind.PYTHON_FUNCTION, numbers=("python_id", "python_parent", "python_module")),
     Plan(EventKind.FLOW_START, EventKind.FLOW_END, flow_id=True),
     Plan(EventKind.INSTANT, numbers=_MEMORY),
-    Plan(EventKind.OTHER, numbers=("correlation",)),
+    Plan(EventKind.OTHER, numbers=("correlation",), texts=(("counter",),)),
 )
 
 _KINDS: Mapping[str, EventKind] = {

@@ -22,6 +22,12 @@ RESULTS_JSON = ("_results.json", "_results.json.gz")
 
 _RECORD = "rocprofv3 --sys-trace"
 _JSON = re.compile(rb'[\xef\xbb\xbf\s]*\{\s*"rocprofiler-sdk-tool"\s*:')
+_EARLIER = re.compile(rb'"Index","KernelName",[^\n]*"BeginNs"|"Name","Calls","TotalDurationNs"')
+_EARLIER_JSON = re.compile(
+    rb'[\xef\xbb\xbf\s]*\{\s*"traceEvents"\s*:.*?"name"\s*:\s*'
+    rb'"(?:CPU H(?:IP|SA) API|COPY|GPU\d+|Markers and Ranges)"',
+    re.DOTALL,
+)
 _TITLES = re.compile(rb'[\xef\xbb\xbf]*"?[A-Z][A-Za-z]*(?:_[A-Z][A-Za-z]*)*"?,[^\n]*_Timestamp"?')
 
 
@@ -71,6 +77,28 @@ class RocprofJsonReader(Reader):
         return json_records.read(source)
 
 
+class RocprofResultsReader(Reader):
+    """Reads databases and JSON of rocprof, before rocprofv3."""
+
+    name = "rocprof results"
+    suffixes = ("results.db",)
+    how_to_record = "rocprof --hip-trace python train.py"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """Whether a file is such a database, or JSON with its processes."""
+        if not head.startswith(SQLITE_MAGIC):
+            return _EARLIER_JSON.match(head) is not None
+        from tracelens_ext.readers.rocprof.results import is_results
+
+        return is_results(path)
+
+    def read_source(self, source: ByteSource) -> Trace:
+        """Read a file."""
+        from tracelens_ext.readers.rocprof import results
+
+        return results.read(source)
+
+
 class RocprofTableReader(Reader):
     """Reads the CSV tables of rocprofv3 that have one prefix."""
 
@@ -80,7 +108,7 @@ class RocprofTableReader(Reader):
 
     def recognises(self, path: Path, head: bytes) -> bool:  # noqa: ARG002
         """Whether a file begins with the titles of any of these tables."""
-        return _TITLES.match(head) is not None
+        return _TITLES.match(head) is not None or _EARLIER.match(head) is not None
 
     def read_source(self, source: ByteSource) -> Trace:
         """Read a table and those beside it."""

@@ -1,5 +1,7 @@
 """Reader of the CSV tables of rocprofv3: those in one folder that have one prefix are one trace.
 
+Those of rocprof and rocprofv2, a row a kernel, are read alone, and rocprof's sums of kernels.
+
 Supports: `PREFIX_kernel_trace.csv`, `…_memory_copy_trace.csv`, the tables of calls and markers
 (`…_hip_api_trace.csv`, `…_marker_api_trace.csv` …) and `…_agent_info.csv`, old and new columns, and
 those of `rocpd convert` (with a `Guid`). A table is recognised by its titles; the tables beside one
@@ -37,7 +39,7 @@ from tracelens_ext.settings import read_settings
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from tracelens_ext.trace import Int64Array, Trace
@@ -52,9 +54,10 @@ _TABLE = re.compile(
     re.DOTALL,
 )
 _KERNELS = "kernel_trace.csv"
+_MOST_CALLS = 10**7
 #: What has all these columns is that table; the first that fits. Read in the order of the numbers:
 #: kernels tell their process by calls of their thread.
-_AGENTS, _CALLS, _DISPATCHES, _COPIES, _COUNTERS, _ALLOCATIONS = range(6)
+_AGENTS, _CALLS, _DISPATCHES, _COPIES, _COUNTERS, _ALLOCATIONS, _SUMS = range(7)
 _TIMES = {"start_timestamp", "end_timestamp"}
 _TITLES: tuple[tuple[int, set[str]], ...] = (
     (_AGENTS, {"node_id", "agent_type"}),
@@ -63,7 +66,19 @@ _TITLES: tuple[tuple[int, set[str]], ...] = (
     (_COPIES, {"direction", *_TIMES}),
     (_CALLS, {"domain", "function", *_TIMES}),
     (_ALLOCATIONS, {"operation", *_TIMES}),
+    (_SUMS, {"name", "calls", "totaldurationns"}),
 )
+#: Titles of rocprof and rocprofv2 → those of rocprofv3.
+_EARLIER = {
+    "kernelname": "kernel_name",
+    "beginns": "start_timestamp",
+    "endns": "end_timestamp",
+    "gpu-id": "agent_id",
+    "gpu_id": "agent_id",
+    "queue-id": "queue_id",
+    "pid": "process_id",
+    "tid": "thread_id",
+}
 _LEFT_OUT = {_COUNTERS: COUNTER, _ALLOCATIONS: ALLOCATION}
 _NUMBER = re.compile(r"(?:(agent|gpu|cpu)\s+)?(\d{1,6})", re.IGNORECASE | re.ASCII)
 
@@ -85,7 +100,7 @@ def read(source: ByteSource) -> Trace:
                 records.notes.append(
                     f"{path.name}, which is beside it, is left out: {error.problem}."
                 )
-        reader = _Reader(records)
+        reader = TableReader(records)
         for table in sorted(tables, key=lambda table: table.kind):
             reader.read(table)
     # The size is not told: the cache knows when one file changes, not when another comes beside it.
@@ -126,14 +141,21 @@ def _opened(source: ByteSource) -> _Table:
     rows = rows_of(source, f"record with: {RECORD}")
     _, titles = next(rows, (0, []))
     places = {title.strip().casefold(): place for place, title in enumerate(titles)}
-    for kind, wanted in _TITLES:
-        if wanted <= places.keys():
-            return _Table(source, kind, places, len(titles), rows)
+    for title, same in _EARLIER.items():
+        if title in places:
+            places.setdefault(same, places[title])
+    if (kind := _kind_of(places)) != NONE:
+        return _Table(source, kind, places, len(titles), rows)
     raise TraceFormatError(
         source.path,
         "is no table of rocprofv3 that is read (of kernels, copies, calls or markers)",
         f"record with: {RECORD} --output-format csv",
     )
+
+
+def _kind_of(titles: Iterable[str]) -> int:
+    """Which table has these titles, `NONE` for no known one."""
+    return next((kind for kind, wanted in _TITLES if wanted <= {*titles}), NONE)
 
 
 class _Piece:
@@ -168,7 +190,7 @@ class _Piece:
         return np.array([code(text) for text in known], dtype=np.int64)[numbers]
 
 
-class _Reader:
+class TableReader:
     """Adds tables to the records, of the same run."""
 
     def __init__(self, records: RocprofRecords) -> None:
@@ -189,12 +211,50 @@ class _Reader:
             _CALLS: self._add_calls,
             _DISPATCHES: self._add_dispatches,
             _COPIES: self._add_copies,
+            _SUMS: self._add_sums,
         }.get(table.kind)
         for piece in self._pieces(table):
             if add is None:
                 self._records.drop(_LEFT_OUT[table.kind], len(piece))
             else:
                 add(piece)
+
+    def read_rows(
+        self, source: ByteSource, titles: Sequence[str], rows: Iterable[list[str]]
+    ) -> None:
+        """Add the rows of a table that is no file of its own."""
+        places = {title: place for place, title in enumerate(titles)}
+        self.read(_Table(source, _kind_of(places), places, len(titles), enumerate(rows)))
+
+    def _add_sums(self, piece: _Piece) -> None:
+        """Add as many calls of each kernel as are told, one after the other, each of mean duration.
+
+        Raises:
+            TraceFormatError: there are more calls than any run has.
+        """
+        builder = self._records.builder
+        calls, total = (np.maximum(piece.whole(t), 0) for t in ("calls", "totaldurationns"))
+        if calls.sum(dtype=np.float64) > _MOST_CALLS:
+            raise TraceFormatError("the table", f"has over {_MOST_CALLS:,} calls", "make it again")
+        first = np.repeat(np.cumsum(calls) - calls, calls)
+        rest = np.arange(len(first)) - first < np.repeat(total % np.maximum(calls, 1), calls)
+        end = np.cumsum(np.repeat(total // np.maximum(calls, 1), calls) + rest)
+        name = piece.codes("name", lambda text: builder.names[kernel_name(text, 0)])
+        zeros = np.zeros(len(end), dtype=np.int64)
+        columns = {
+            "start": np.append(0, end[:-1])[: len(end)],
+            "end": end,
+            "process": zeros + self._records.process("?", "?"),
+            "name": np.repeat(name, calls),
+            "domain": zeros + builder.categories[DISPATCH],
+            "device": zeros,
+            "lane": zeros,
+        }
+        self._records.add_work(EventKind.KERNEL, columns)
+        self._records.notes.append(
+            "The file has sums alone: each call of a kernel has its mean duration; when it ran, on"
+            " which GPU, and what launched it is not known."
+        )
 
     def _pieces(self, table: _Table) -> Iterator[_Piece]:
         count = 0
@@ -322,8 +382,12 @@ class _Reader:
 
     def _add_work(self, kind: EventKind, piece: _Piece, columns: dict[str, Int64Array]) -> None:
         guid = piece.codes("guid", self._guids.__getitem__)
-        distinct, number = distinct_rows(guid, piece.whole("thread_id"))
-        processes = [self._gpu_process(*row) for row in distinct]
+        if "process_id" in piece:
+            distinct, number = distinct_rows(guid, *map(piece.whole, ("process_id", "thread_id")))
+            processes = [self._host_process(*row) for row in distinct]
+        else:
+            distinct, number = distinct_rows(guid, piece.whole("thread_id"))
+            processes = [self._gpu_process(*row) for row in distinct]
         columns["process"] = np.array(processes, dtype=np.int64)[number]
         self._records.add_work(kind, columns)
 

@@ -34,7 +34,7 @@ COUNTER = "counter values, which are not analysed"
 #: Devices of the second machine in a file count from here, those of the third from twice this.
 _DEVICES_A_MACHINE = 100
 _ROWS_AT_ONCE = 1 << 19
-_SUFFIXES = (".kd", " [clone .kd]")
+_SUFFIXES = (".kd", " [clone .kd]", " (.kd)")
 MOST_ID = 2**62
 #: No machine has as many GPUs.
 MOST_GPUS = 1 << 20
@@ -80,6 +80,7 @@ def kernel_name(text: str | None, number: int) -> str:
     """
     if text is None:
         return f"kernel {number}"
+    text = text.strip().strip('"').strip()
     for suffix in reversed(_SUFFIXES):
         text = text.removesuffix(suffix)
     return text or NO_NAME

@@ -42,12 +42,12 @@ def fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
     while at < size:
         start = at
         try:
-            key, at = _varint(data, at)
+            key, at = varint(data, at)
             number, kind = key >> 3, key & 7
             if kind == LENGTH:
-                length, at = _varint(data, at)
+                length, at = varint(data, at)
             elif kind == VARINT:
-                length, number = _varint(data, at)[1] - at, 0
+                length, number = varint(data, at)[1] - at, 0
             else:
                 length, number = {FIXED64: 8, FIXED32: 4}[kind], 0
         except IndexError:
@@ -60,7 +60,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
         at += length
 
 
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
+def varint(data: memoryview, at: int) -> tuple[int, int]:
     """A number of 7 bits a byte, the lowest first, and where it ends."""
     value = 0
     for shift in range(_LONGEST_VARINT):

@@ -1,0 +1,202 @@
+"""Snapshots of the allocator: who held what, and that nothing in a pickle runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens_ext.cli import run
+from tracelens_ext.errors import TraceError, TraceFormatError
+from tracelens_ext.memory.snapshot import BEFORE, read_snapshot
+from tracelens_ext.memory.snapshot_tables import compare_snapshots, snapshot_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+USER = {"filename": "/home/a/train.py", "line": 3, "name": "step"}
+TORCH = {"filename": "/opt/lib/python3.11/site-packages/torch/nn.py", "line": 1, "name": "forward"}
+
+
+def change(action: str, addr: int, size: int, time: int, *frames: dict[str, Any]) -> dict[str, Any]:
+    """An event of the allocator."""
+    return {"action": action, "addr": addr, "size": size, "time_us": time, "frames": list(frames)}
+
+
+def segment(*blocks: dict[str, Any], device: int = 0) -> dict[str, Any]:
+    """A segment of 1,000 bytes."""
+    sizes = dict.fromkeys(("allocated_size", "active_size"), 0)
+    about = {"device": device, "address": 1, "total_size": 1000, "stream": 0}
+    return about | sizes | {"segment_type": "large", "blocks": list(blocks)}
+
+
+def block(addr: int, size: int, *frames: dict[str, Any]) -> dict[str, Any]:
+    """A block that is held at the end; 512 bytes of it are the allocator's rounding."""
+    sizes = {"size": size + 512, "requested_size": size}
+    return {"address": addr, "state": "active_allocated", "frames": list(frames)} | sizes
+
+
+def written(
+    tmp_path: Path, *traces: Sequence[dict[str, Any]], segments: Sequence[Any] = ()
+) -> Path:
+    """A snapshot of these events of each device."""
+    content = {"segments": list(segments), "device_traces": [list(trace) for trace in traces]}
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(content))
+    return path
+
+
+def held(path: Path, table: str) -> list[tuple[str, int, int]]:
+    frame = snapshot_tables(read_snapshot(path))[table]
+    return list(frame[["python_frame", "blocks", "bytes"]].itertuples(index=False, name=None))
+
+
+def test_a_block_is_held_until_its_free_is_completed(tmp_path: Path) -> None:
+    """By the innermost frame of the user's own."""
+    events = [
+        change("alloc", 10, 100, 1, TORCH, USER),
+        change("free_requested", 10, 100, 2),
+        change("alloc", 20, 50, 3, TORCH),
+        change("free_completed", 10, 100, 4),
+    ]
+    path = written(tmp_path, events, segments=[segment(block(20, 50, TORCH))])
+    assert held(path, "memory_at_peak") == [
+        ("/home/a/train.py(3): step", 1, 100),
+        ("(no frame)", 1, 50),
+    ]
+    assert held(path, "memory_at_end") == [("(no frame)", 1, 50)]
+    (peak,) = snapshot_tables(read_snapshot(path))["memory_peaks"].to_dict("records")
+    assert (peak["peak_allocated_bytes"], peak["end_total_bytes"]) == (150, 50)
+    assert (peak["allocations"], peak["frees"], peak["reserved_bytes"]) == (2, 1, 1000)
+
+
+def test_what_was_there_before_the_first_event_is_told_by_frees_and_the_end(tmp_path: Path) -> None:
+    events = [change("free_completed", 10, 70, 1), change("alloc", 10, 5, 2, USER)]
+    blocks = segment(block(10, 5, USER), block(30, 40, USER))
+    path = written(tmp_path, events, segments=[blocks])
+    frame = "/home/a/train.py(3): step"
+    assert held(path, "memory_at_peak") == [(BEFORE, 1, 70), (frame, 1, 40)]
+    assert held(path, "memory_at_end") == [(frame, 2, 45)]
+
+
+@given(st.integers(0, 10_000))
+def test_levels_are_those_of_a_plain_walk(tmp_path_factory: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    alive: dict[int, int] = {}
+    events, level, most = [], 0, 0
+    for time in range(60):
+        if alive and rng.random() < 0.4:
+            address = rng.choice(list(alive))
+            size = alive.pop(address)
+            events.append(change("free_completed", address, size, time))
+            level -= size
+        else:
+            address = rng.choice([a for a in range(99) if a not in alive])
+            size = alive[address] = rng.randrange(1000)
+            events.append(change("alloc", address, size, time, USER))
+            level += size
+        most = max(most, level)
+    folder = tmp_path_factory.mktemp("s")
+    blocks = [block(address, size, USER) for address, size in alive.items()]
+    path = written(folder, events, segments=[segment(*blocks)])
+    (peak,) = snapshot_tables(read_snapshot(path))["memory_peaks"].to_dict("records")
+    assert (peak["peak_allocated_bytes"], peak["end_total_bytes"]) == (most, level)
+
+
+def test_what_grows_with_each_iteration_is_a_leak(tmp_path: Path) -> None:
+    events = [change("alloc", 10 * k, 5, 10 * k + 5, USER) for k in range(6)]
+    path = written(tmp_path, events)
+    content = pickle.loads(path.read_bytes())  # noqa: S301  # of our own making
+    content["external_annotations"] = [
+        {"stage": "START", "name": f"ProfilerStep#{k}", "device": 0, "time_us": 10 * k}
+        for k in range(6)
+    ]
+    path.write_bytes(pickle.dumps(content))
+    findings = snapshot_tables(read_snapshot(path))["findings"].set_index("finding")
+    assert findings.loc["leak", "bytes"] == 5
+    assert findings.loc["leak", "python_frame"] == "/home/a/train.py(3): step"
+
+
+def test_two_snapshots_are_compared_by_frame(tmp_path: Path) -> None:
+    first = read_snapshot(written(tmp_path, [change("alloc", 1, 10, 1, USER)]))
+    other = [change("alloc", 1, 30, 1, USER), change("alloc", 2, 5, 2, TORCH)]
+    second = read_snapshot(written(tmp_path, other))
+    table = compare_snapshots(first, second)["memory_at_end"].set_index("python_frame")
+    assert table["bytes B - A"].to_dict() == {"/home/a/train.py(3): step": 20, "(no frame)": 5}
+
+
+class _Runs:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("executed",)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pickle.dumps(_Runs()),
+        pickle.dumps({"segments": [], "device_traces": [[np.int64(3)]]}),
+        b"\x80\x04Nr\xff\xff\xff\x7f.",  # a memo of 16 GB
+        b"\x80\x04\x8e\xff\xff\xff\xff\xff\x00\x00\x00x.",  # bytes of 1 TB
+        b"\x80\x04}N" + b"\x85" * 150_000 + b"Ns.",  # a key nested 150,000 times
+        b"\x80\x04" + b"](" * 100_000 + b"N" + b"e" * 100_000 + b".",
+        pickle.dumps({"device_traces": [[{"action": "alloc", "addr": "x", "size": 1}]]}),
+        pickle.dumps({"device_traces": 5}),
+        b"\x80\x04}",
+        b"",
+    ],
+)
+def test_other_pickles_are_refused_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(content)
+    with pytest.raises(TraceError) as caught:
+        read_snapshot(path)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_damaged_snapshot_is_read_or_refused(tmp_path: Path) -> None:
+    """Values of any type in any place."""
+    rng = random.Random(0)
+    odd: list[Any] = [None, -1, 2**70, "x", [], {}, 1.5, float("nan"), (1,), b"a"]
+    path = tmp_path / "snapshot.pickle"
+    events = [change("alloc", 1, 10, 1, USER), change("free_completed", 1, 10, 2)]
+    for _ in range(150):
+        sound = written(tmp_path, events, segments=[segment(block(2, 5, USER))])
+        content = pickle.loads(sound.read_bytes())  # noqa: S301  # of our own making
+        holder = content
+        while isinstance(holder, dict | list) and holder:
+            key = rng.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
+            if rng.random() < 0.3 or not isinstance(holder[key], dict | list):
+                holder[key] = rng.choice(odd)
+                break
+            holder = holder[key]
+        path.write_bytes(pickle.dumps(content))
+        try:
+            snapshot_tables(read_snapshot(path))
+        except TraceFormatError as error:
+            assert len(str(error).splitlines()) == 1
+
+
+def test_the_commands_show_and_compare_snapshots(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(written(tmp_path, [change("alloc", 1, 10, 1, USER)]))
+    assert run(["memory", path, "--json"]) == 0
+    tables = json.loads(capsys.readouterr().out)["tables"]
+    assert tables["memory_peaks"][0]["peak_allocated_bytes"] == 10
+    assert run(["memory", path]) == 0
+    assert "train.py(3): step" in capsys.readouterr().out
+    assert run(["compare", path, path, "--format", "json"]) == 0
+    assert "bytes B - A" in capsys.readouterr().out
+    assert run(["memory", path, "--device", "3"]) == 2

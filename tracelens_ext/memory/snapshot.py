@@ -1,0 +1,284 @@
+"""Snapshots of PyTorch's CUDA allocator, as `torch.cuda.memory._dump_snapshot` pickles them.
+
+A snapshot has the segments with their blocks at the end, and for each device the last events before
+it. Format: `torch/csrc/cuda/memory_snapshot.cpp`. A block is held from `alloc` to `free_completed`;
+sizes are those asked for. Nothing in the file is run: only plain containers, texts and numbers are
+unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tracelens_ext.errors import TraceCutOffError, TraceFormatError
+from tracelens_ext.memory.events import MemoryEvents
+from tracelens_ext.readers.builder import Interner
+from tracelens_ext.readers.source import ByteSource
+from tracelens_ext.readers.unsupported import one_line
+from tracelens_ext.text import encodable
+from tracelens_ext.trace import NONE
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
+
+    from tracelens_ext.trace import Int64Array
+
+_STEP: Final = "ProfilerStep#"
+BEFORE, NO_FRAME = "(before the recording)", "(no frame)"
+_SUFFIXES: Final = (".pickle", ".pkl")
+_REMEDY: Final = "record it with torch.cuda.memory._dump_snapshot('snapshot.pickle')"
+_MOST: Final = 2**48
+_HELD: Final = {"active_allocated", "active_pending_free"}
+_NOT_USERS: Final = re.compile(r"(?:^|[/\\])(?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*)[/\\]")
+#: What unpickling may take beyond what is in use: so much, and so many times the file.
+_ROOM, _TIMES = 2**28, 60
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What a snapshot tells.
+
+    Attributes:
+        events: allocations and frees. What was held before the first event is allocated before it.
+        frame: who allocated, index into `frames`, of each event, (k,).
+        recorded: whether the file has each event, (k,).
+        segments: (device, type, stream, total, allocated, active, requested) of each segment.
+        iterations: device → ns when a step of the profiler began, ascending.
+    """
+
+    path: str
+    events: MemoryEvents
+    frame: Int64Array
+    frames: list[str]
+    recorded: np.ndarray
+    segments: list[tuple[int, str, int, int, int, int]]
+    iterations: dict[int, Int64Array]
+    dropped: int  #: events without a usable size, address or time
+
+
+def is_snapshot(path: str | os.PathLike[str]) -> bool:
+    """Whether a file may be a pickle, by its name or its first byte."""
+    name = Path(path).name.lower().removesuffix(".gz")
+    if name.endswith(_SUFFIXES):
+        return True
+    with suppress(OSError), Path(path).open("rb") as file:
+        head = file.read(2)
+        return head[:1] == b"\x80" and head[1:] <= b"\x05"
+    return False
+
+
+class _Plain(pickle.Unpickler):
+    """Makes containers, texts and numbers, and nothing that has a name."""
+
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401  # as the base class
+        raise pickle.UnpicklingError(f"asks for {module}.{name}, and only plain data is read")
+
+
+def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
+    """Read a snapshot.
+
+    Raises:
+        TraceError: it cannot be read, asks for more than plain data, or is none.
+    """
+    with ByteSource(path) as source:
+        content = _unpickled(source.path, source.read_all())
+        if not isinstance(content, dict) or not isinstance(content.get("device_traces"), list):
+            raise TraceFormatError(source.path, "is a pickle, but no memory snapshot", _REMEDY)
+        try:
+            return _Reader(source.path).read(content)
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError):
+            raise TraceFormatError(source.path, "is a damaged memory snapshot", _REMEDY) from None
+
+
+def _unpickled(path: str, data: bytes) -> object:
+    """The content of a pickle; in a thread with room for hashes of what is deeply nested."""
+    result: list[object] = []
+    errors: list[BaseException] = []
+
+    def load() -> None:
+        try:
+            with _bounded_memory(len(data)):
+                stream = io.BufferedReader(io.BytesIO(data))
+                parts = {name: getattr(stream, name) for name in ("read", "readline", "peek")}
+                result.append(_Plain(SimpleNamespace(**parts)).load())
+        except (Exception, MemoryError) as error:  # noqa: BLE001  # what a pickle can raise is not said
+            errors.append(error)
+
+    before = threading.stack_size(min(2**30, 2**26 + 256 * len(data)))
+    try:
+        thread = threading.Thread(target=load)
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    if not errors:
+        return result[0]
+    if isinstance(errors[0], EOFError) or "truncated" in str(errors[0]):
+        raise TraceCutOffError(path, "the pickle ends in the middle", "copy or record it again")
+    why = "asks for more memory than it can need" if isinstance(errors[0], MemoryError) else ""
+    why = why or one_line(str(errors[0])) or type(errors[0]).__name__
+    raise TraceFormatError(path, f"is no memory snapshot: the pickle {why}", _REMEDY)
+
+
+@contextmanager
+def _bounded_memory(size: int) -> Iterator[None]:
+    """Let the process have only so much more memory as a file of a size may need, on Linux."""
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        limit = pages * resource.getpagesize() + _ROOM + _TIMES * size
+        if before[0] != resource.RLIM_INFINITY:
+            limit = min(limit, before[0])
+        resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+    except (ImportError, OSError, ValueError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+class _Reader:
+    """Makes arrays of the dicts of a snapshot."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._frames: Interner[str] = Interner()
+        self._frame_of: dict[int, int] = {}
+        self._labels: dict[int, str] = {}
+
+    def read(self, content: dict[str, Any]) -> Snapshot:
+        """The snapshot."""
+        segments = [each for each in content.get("segments") or [] if isinstance(each, dict)]
+        held: dict[int, list[tuple[int, int, int]]] = {}
+        for segment in segments:
+            at = segment["address"]
+            for block in segment["blocks"]:
+                if block["state"] in _HELD:
+                    size = block.get("requested_size") or block["size"]
+                    of_device = held.setdefault(segment.get("device", 0), [])
+                    of_device.append((block.get("address", at), size, self._frame(block)))
+                at += block["size"]
+        parts = [
+            self._device(device, trace, held.pop(device, []))
+            for device, trace in enumerate(content["device_traces"])
+        ]
+        parts += [self._device(device, [], blocks) for device, blocks in sorted(held.items())]
+        columns = list(map(np.concatenate, zip(*parts, strict=True)))
+        device, time, size, address, frame, recorded, dropped = columns
+        devices, place = np.unique(device, return_inverse=True)
+        nothing = np.full(len(size), NONE, dtype=np.int64)
+        start = int(time[recorded].min()) if recorded.any() else 0
+        events = MemoryEvents(
+            row=nothing,
+            time=np.where(recorded, time - start, 0),
+            thread=nothing,
+            size=size,
+            address=address,
+            total=nothing,
+            reserved=nothing,
+            place=place.reshape(-1),
+            devices=devices,
+            unusable=0,
+        )
+        return Snapshot(
+            self._path,
+            events,
+            frame,
+            list(self._frames),
+            recorded,
+            [_segment(each) for each in segments],
+            _iterations(content.get("external_annotations") or [], start),
+            int(dropped.sum()),
+        )
+
+    def _device(
+        self, device: int, trace: Sequence[dict[str, Any]], held: list[tuple[int, int, int]]
+    ) -> tuple[np.ndarray, ...]:
+        """Device, time, size, address, frame of allocations and frees; whether they are recorded.
+
+        And how many cannot be used. What was held before the first event comes before it: blocks
+        of the end that no event has allocated, and what is freed without having been allocated.
+        """
+        used = [e for e in trace if e["action"] in {"alloc", "free_completed"}]
+        count = len(used)
+        address = np.fromiter((e.get("addr", NONE) for e in used), np.int64, count)
+        size = np.fromiter((e.get("size", NONE) for e in used), np.int64, count)
+        time = np.fromiter((e.get("time_us", 0) for e in used), np.int64, count)
+        frees = np.fromiter((e["action"] == "free_completed" for e in used), bool, count)
+        who = (NONE if e["action"] == "free_completed" else self._frame(e) for e in used)
+        frame = np.fromiter(who, np.int64, count)
+        usable = (size >= 0) & (size < _MOST) & (address >= 0) & (np.abs(time) < _MOST * 2**10)
+        dropped = np.array([count - int(usable.sum())])
+        address, size, time, frees, frame = (
+            column[usable] for column in (address, size, time * 1000, frees, frame)
+        )
+        places, first = np.unique(address, return_index=True)
+        last = len(address) - 1 - np.unique(address[::-1], return_index=True)[1]
+        older = first[frees[first]]
+        ours = set(places[~frees[last]].tolist())
+        left = [b for b in held if b[0] not in ours and 0 <= b[1] < _MOST and 0 <= b[0] < 2**63]
+        at, much, whose = np.array(left, dtype=np.int64).reshape(-1, 3).T
+        unknown = np.full(len(older), self._frames[BEFORE])
+        begin = int(time.min()) if len(time) else 0
+        address = np.concatenate((address[older], at, address))
+        size = np.concatenate((size[older], much, np.where(frees, -size, size)))
+        recorded = np.arange(len(size)) >= len(older) + len(left)
+        time = np.concatenate((np.full(len(older) + len(left), begin), time))
+        frame = np.concatenate((unknown, whose, frame))
+        return np.full(len(size), device), time, size, address, frame, recorded, dropped
+
+    def _frame(self, holder: dict[str, Any]) -> int:
+        """The code of the innermost Python frame of the user's own."""
+        frames = holder.get("frames") or ()
+        known = self._frame_of.get(id(frames))
+        if known is None:
+            label = next(filter(None, map(self._label, frames)), NO_FRAME)
+            known = self._frame_of[id(frames)] = self._frames[label]
+        return known
+
+    def _label(self, frame: dict[str, Any]) -> str:
+        """`FILE(LINE): NAME`; empty of a frame that is no Python or not the user's."""
+        label = self._labels.get(id(frame))
+        if label is None:
+            file, line, name = (frame.get(key) for key in ("filename", "line", "name"))
+            label = ""
+            if isinstance(file, str) and file.endswith(".py") and not _NOT_USERS.search(file):
+                known = isinstance(line, int) and isinstance(name, str)
+                label = encodable(f"{file}({line}): {name}" if known else file)
+            self._labels[id(frame)] = label
+        return label
+
+
+def _segment(segment: dict[str, Any]) -> tuple[int, str, int, int, int, int]:
+    total, allocated, active = (
+        int(segment.get(name, 0)) for name in ("total_size", "allocated_size", "active_size")
+    )
+    kind = segment.get("segment_type")
+    kind = encodable(kind) if isinstance(kind, str) else ""
+    device, stream = int(segment.get("device", 0)), int(segment.get("stream", 0))
+    return device, kind, stream, total, allocated, active
+
+
+def _iterations(annotations: Sequence[dict[str, Any]], start: int) -> dict[int, Int64Array]:
+    """When each device began the steps of the profiler, ns."""
+    found: dict[int, list[int]] = {}
+    for each in annotations:
+        name = each.get("name")
+        if each.get("stage") == "START" and isinstance(name, str) and name.startswith(_STEP):
+            found.setdefault(int(each.get("device", 0)), []).append(each["time_us"] * 1000 - start)
+    return {device: np.array(sorted(times), dtype=np.int64) for device, times in found.items()}

@@ -1,0 +1,291 @@
+"""Packets of a Perfetto trace as events: slices, instants, GPU work, values of GPU counters."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from tracelens_ext.readers.builder import Interner
+from tracelens_ext.readers.kineto.schema import NAME_IN_FILE, PLAN, Plan
+from tracelens_ext.readers.perfetto import packets as said
+from tracelens_ext.readers.perfetto.packets import Message, Sequences, number_in
+from tracelens_ext.readers.xplane.many_messages import fields_of, varints
+from tracelens_ext.readers.xplane.wire import VARINT
+from tracelens_ext.trace import NONE
+
+if TYPE_CHECKING:
+    from tracelens_ext.readers.xplane.many_messages import Bytes, Fields
+    from tracelens_ext.trace import Int64Array
+
+
+def _number_fields(plan: Plan) -> tuple[str, ...]:
+    return plan.numbers
+
+
+def _text_fields(plan: Plan) -> tuple[str, ...]:
+    return sum(plan.texts, ())
+
+
+#: Of `TracePacket`.
+_TRACK_EVENT, _COUNTER_EVENT, _STAGE_EVENT, _DESCRIPTOR = 11, 52, 53, 60
+_FOREIGN = (1, 2, 5, 51)  # of the kernel of a phone, its processes, and of Chrome
+#: Types of `TrackEvent`, and two of our own.
+BEGIN, END, INSTANT, STAGE, VALUE = 1, 2, 3, 4, 5
+#: Argument → whether it is a text, and the kinds of events of which it is wanted.
+KINDS_WITH: Final = {
+    NAME_IN_FILE[field]: (as_text, np.any([p.wanted for p in PLAN if field in names(p)], axis=0))
+    for as_text, names in ((False, _number_fields), (True, _text_fields))
+    for field in sorted(set(chain.from_iterable(map(names, PLAN))))
+}
+#: Arguments that are read, and those that only tell what an event is; and other names of the same.
+WANTED: Final = (*KINDS_WITH, "grid", "cbid")
+_NUMBERS_AS_TEXT: Final = [
+    place for place, name in enumerate(WANTED) if name.endswith(("nelems", "Group size"))
+]
+_ALIASES: Final = {"corr_id": "correlation", "metadata": "annotation", "grid_size": "grid"}
+_TEXT_BY_NUMBER: Final = 0x8801  # field 17
+_NUMBER: Final = re.compile(rb"(\d{1,9})\s*$")
+#: What the value of an argument is: a whole number; else the code of JSON, of a text, of a text
+#: that may stand for a number, or of the rest of the message of its annotation.
+WHOLE, TOKEN, TEXT, LOOSE, MESSAGE = range(5)
+
+
+class Columns(NamedTuple):
+    """Packets of events, k of them, each shape (k,)."""
+
+    time: Int64Array  #: ns
+    duration: Int64Array  #: ns, of GPU work
+    type: Int64Array
+    track: Int64Array  #: uuid; of GPU work and values an index into `places`
+    name: Int64Array  #: code of a text, `NONE` without
+    category: Int64Array  #: likewise
+
+
+class Arguments(NamedTuple):
+    """Arguments of events, each shape (a,)."""
+
+    event: Int64Array
+    name: Int64Array  #: index into `WANTED`
+    form: Int64Array
+    value: Int64Array
+
+
+class Track(NamedTuple):
+    """What the file says of a track; of itself, not of those around it."""
+
+    parent: int
+    name: str
+    process: int | None
+    process_name: str
+    thread: tuple[int, int] | None  #: process and thread
+
+
+class Events:
+    """The events of a file on their way to a trace.
+
+    Attributes:
+        count: packets of events so far.
+        is_foreign: whether there are packets of a phone's kernel or of a browser.
+        raw: the bytes of the file.
+        tracks: uuid → what the file says of a track.
+        places: process and stream of GPU work, process of values.
+    """
+
+    def __init__(self, data: Bytes) -> None:
+        self._data, self.raw = data, memoryview(data.data)
+        self._sequences = Sequences(data)
+        self.count, self.is_foreign = 0, False
+        self._columns: list[Columns] = []
+        self._arguments: list[Arguments] = []
+        self.tracks: dict[int, Track] = {}
+        self.places: Interner[tuple[int | str, int | str]] = Interner()
+        self._submitted: list[tuple[Int64Array, Int64Array]] = []
+        self._work_ids: list[tuple[Int64Array, Int64Array]] = []
+        self._wanted = np.empty(0, dtype=np.int64)
+
+    @property
+    def texts(self) -> list[bytes]:
+        """What codes of texts stand for."""
+        return list(self._sequences.texts)
+
+    def take(self, packets: Fields, count: int) -> None:
+        """Take over the packets of a window.
+
+        Raises:
+            MessageError: one is damaged.
+        """
+        state, time = self._sequences.take(packets, count)
+        self.is_foreign |= bool(np.isin(packets.key >> 3, _FOREIGN).any())
+        for _, descriptor in said.messages(self.raw, packets, _DESCRIPTOR):
+            self.tracks[number_in(descriptor, 1)] = self._track(descriptor)
+        packet, start, end = packets.contents(_TRACK_EVENT)
+        self._track_events(time[packet], state[packet], fields_of(self._data, start, end))
+        packet, start, end = packets.contents(_STAGE_EVENT)
+        self._stages(time[packet], state[packet], fields_of(self._data, start, end))
+        for at, event in said.messages(self.raw, packets, _COUNTER_EVENT):
+            self._counter_values(int(time[at]), int(state[at]), event)
+
+    def _track(self, descriptor: Message) -> Track:
+        process, thread = (next(said.parts_of(self.raw, descriptor, n), None) for n in (3, 4))
+        name = said.text_in(self.raw, descriptor, 2) or said.text_in(self.raw, descriptor, 10)
+        return Track(
+            parent=number_in(descriptor, 5),
+            name=(said.text_in(self.raw, thread, 5) if thread else "") or name,
+            process=None if process is None else number_in(process, 1),
+            process_name="" if process is None else said.text_in(self.raw, process, 6),
+            thread=None if thread is None else (number_in(thread, 1), number_in(thread, 2)),
+        )
+
+    def _add(self, columns: Columns) -> None:
+        self._columns.append(columns)
+        self.count += len(columns.time)
+
+    def columns(self) -> Columns:
+        """All events."""
+        return Columns(*map(np.concatenate, zip(*self._columns, strict=True)))
+
+    def arguments(self) -> Arguments:
+        """The arguments of all events."""
+        found = Arguments(*map(np.concatenate, zip(*self._arguments, strict=True)))
+        whole = found.event < self.count  # not of a window that is damaged
+        return found if whole.all() else Arguments(*(column[whole] for column in found))
+
+    def submissions(self) -> tuple[Int64Array, Int64Array]:
+        """Calls, and the GPU work that each says it has submitted, (s,)."""
+        if not self._submitted or not self._work_ids:
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        (call, wanted), (work, ids) = (
+            map(np.concatenate, zip(*some, strict=True))
+            for some in (self._submitted, self._work_ids)
+        )
+        order = np.argsort(ids, kind="stable")
+        at = np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)
+        found = (ids[order][at] == wanted) & (call < self.count) & (work[order][at] < self.count)
+        return call[found], work[order][at[found]]
+
+    def _track_events(self, time: Int64Array, state: Int64Array, found: Fields) -> None:
+        count, sequences = len(time), self._sequences
+        interned = sequences.interned
+        kind, track = found.numbers(9, count), found.numbers(11, count)
+        kind[(kind < 0) | (kind > INSTANT)] = 0
+        if sequences.track:
+            usual = [sequences.track.get(each, 0) for each in range(int(state.max(initial=0)) + 1)]
+            track = np.where(track == 0, np.array(usual)[state], track)
+        name, category = sequences.text(found, 23, count), sequences.text(found, 22, count)
+        starts = np.flatnonzero(kind != END)
+        for column, number, field in ((name, said.NAME, 10), (category, said.CATEGORY, 3)):
+            codes = interned[number].find(state[starts], found.numbers(field, count)[starts])
+            column[starts] = np.where(codes == NONE, column[starts], codes)
+        message, start, end = found.contents(3000)
+        if len(message):
+            inner = fields_of(self._data, start, end)
+            ids = inner.key == 1 << 3 | VARINT
+            self._submitted.append((self.count + message[inner.message[ids]], inner.value[ids]))
+        message, start, end = found.contents(4)
+        self._annotations(message, state[message], start, end)
+        self._add(Columns(time, np.zeros(count, dtype=np.int64), kind, track, name, category))
+
+    def _wanted_of(self, names: Int64Array) -> Int64Array:
+        """The places in `WANTED` of codes of names, `NONE` of others."""
+        texts = list(self._sequences.texts)[len(self._wanted) :]
+        if texts:
+            places = {name.encode(): place for place, name in enumerate(WANTED)}
+            places |= {a.encode(): places[b.encode()] for a, b in _ALIASES.items() if b in WANTED}
+            self._wanted = np.append(self._wanted, [places.get(text, NONE) for text in texts])
+        return np.where(names == NONE, NONE, self._wanted[names]).astype(np.int64)
+
+    def _annotations(
+        self, event: Int64Array, state: Int64Array, start: Int64Array, end: Int64Array
+    ) -> None:
+        """Keep the debug annotations that are wanted: whole numbers, or the bytes of a value."""
+        interned = self._sequences.interned
+        value, after = varints(self._data, start + 1)
+        first = self._data[start]
+        named = first == 0x52  # as text; else by number
+        name = np.full(len(event), NONE, dtype=np.int64)
+        numbered = np.flatnonzero(first == 0x08)
+        name[numbered] = interned[said.ARGUMENT].find(state[numbered], value[numbered])
+        texts = np.flatnonzero(named & (value <= end - after) & (value >= 0) & (after > 0))
+        name[texts] = self._sequences.names(after[texts], (after + value)[texts])
+        after[texts] += value[texts]
+        wanted = self._wanted_of(name)
+        keep = np.flatnonzero((wanted != NONE) & (after > 0) & (after < end))
+        event, wanted, state, start, end = (
+            column[keep] for column in (event, wanted, state, after, end)
+        )
+        whole = (self._data[start] & 7 == VARINT) & (self._data[start] < 0x28)
+        value, after = varints(self._data, start + 1)
+        whole &= (after > 0) & (after <= end)
+        texts = np.flatnonzero(~whole)
+        value[texts] = self._sequences.slices(start[texts], end[texts])
+        by_number = texts[(self._data[start[texts]] == 0x88) & (self._data[start[texts] + 1] == 1)]
+        code = interned[said.TEXT].find(
+            state[by_number], varints(self._data, start[by_number] + 2)[0]
+        )
+        form = np.where(whole, WHOLE, MESSAGE)
+        value[by_number], form[by_number] = code, TEXT
+        self._arguments.append(Arguments(self.count + event, wanted, form, value))
+
+    def _stages(self, time: Int64Array, state: Int64Array, found: Fields) -> None:
+        count, sequences = len(time), self._sequences
+        interned = sequences.interned
+        if not count:
+            return
+        name = interned[said.KERNEL].find(state, found.numbers(19, count))
+        other = interned[said.NAME].find(state, found.numbers(20, count))
+        stage = interned[said.STAGE].find(state, found.numbers(14, count))
+        name = np.where(name == NONE, np.where(other == NONE, stage, other), name)
+        queue = interned[said.STAGE].find(state, found.numbers(13, count))
+        gpu = found.numbers(11, count)
+        rows = np.stack((gpu, queue), axis=1)
+        distinct, place = np.unique(rows, axis=0, return_inverse=True)
+        texts = list(sequences.texts)
+        lanes = [
+            self.places[device, _number_at_end(texts[code]) if code != NONE else "?"]
+            for device, code in distinct.tolist()
+        ]
+        work = self.count + np.arange(count)
+        self._work_ids.append((work, found.numbers(1, count)))
+        message, start, end = found.contents(6)
+        data = fields_of(self._data, start, end)
+        wanted = np.full(len(message), NONE, dtype=np.int64)
+        value = wanted.copy()
+        pair, a, b = data.contents(1)
+        wanted[pair] = self._wanted_of(sequences.names(a, b))
+        pair, a, b = data.contents(2)
+        used = wanted[pair] != NONE
+        value[pair[used]] = sequences.slices(a[used], b[used])
+        keep = np.flatnonzero((wanted != NONE) & (value != NONE))
+        form = np.where(np.isin(wanted[keep], _NUMBERS_AS_TEXT), LOOSE, TEXT)
+        self._arguments.append(Arguments(work[message[keep]], wanted[keep], form, value[keep]))
+        lane = np.array(lanes, dtype=np.int64)[place.reshape(-1)]
+        kind = np.full(count, STAGE)
+        self._add(Columns(time, found.numbers(2, count), kind, lane, name, stage))
+
+    def _counter_values(self, time: int, state: int, event: Message) -> None:
+        names = self._sequences.counters.get((state, number_in(event, 4)), (0, {}))
+        gpu = number_in(event, 3) or names[0]
+        known = names[1] or said.counter_names(self.raw, event)[1]
+        for value in said.parts_of(self.raw, event, 2):
+            found = value.get(2) or value.get(3) or [0]
+            number = found[-1]
+            if not isinstance(number, int):
+                number = struct.unpack_from("<d", self.raw, number[0])[0]
+            name = known.get(number_in(value, 1), f"counter {number_in(value, 1)}")
+            texts = self._sequences.texts
+            row = (self.count, WANTED.index(""), TOKEN, texts[json.dumps(number).encode()])
+            place = self.places[f"GPU {gpu} Counters", "?"]
+            columns = (time, 0, VALUE, place, texts[name.encode()], NONE)
+            self._arguments.append(Arguments(*(np.array([each]) for each in row)))
+            self._add(Columns(*(np.array([each]) for each in columns)))
+
+
+def _number_at_end(text: bytes) -> int | str:
+    """7 of `Stream 7`; the text itself if there is no number."""
+    found = _NUMBER.search(text)
+    return int(found[1]) if found else text.decode("utf-8", "replace")

@@ -1,0 +1,291 @@
+"""The trace of the events of a Perfetto file: slices matched, kinds found, arguments decoded."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.readers.builder import Labels, TraceBuilder
+from tracelens_ext.readers.kineto.schema import kind_of
+from tracelens_ext.readers.perfetto import events as read
+from tracelens_ext.readers.perfetto.packets import MOST, message_at, text_in
+from tracelens_ext.readers.perfetto.slices import ends_of
+from tracelens_ext.readers.sqlite_columns import distinct_rows
+from tracelens_ext.readers.xplane.many_messages import MessageError
+from tracelens_ext.text import NO_NAME, encodable
+from tracelens_ext.trace import NONE, Conventions, EventKind
+
+if TYPE_CHECKING:
+    from tracelens_ext.readers.perfetto.events import Columns, Events
+    from tracelens_ext.trace import BoolArray, Int64Array, Trace
+
+_OURS: Final = (EventKind.CPU_OP, EventKind.RUNTIME, EventKind.DRIVER)
+_MOST_DEEP: Final = 40
+#: How rocprofv3 and rocprof-sys call kinds of events.
+_KINDS: Final = (
+    (re.compile(r"kernel_dispatch"), EventKind.KERNEL),
+    (re.compile(r"memory_copy"), EventKind.MEMCPY),
+    (re.compile(r"hip_\w*api|rccl_api"), EventKind.RUNTIME),
+    (re.compile(r"hsa_\w*api"), EventKind.DRIVER),
+    (re.compile(r"marker|^user$"), EventKind.USER_ANNOTATION),
+)
+_COPY: Final = re.compile(r"mem(ory)?_?cop|memcpy", re.IGNORECASE)
+_FILL: Final = re.compile(r"mem(ory)?_?(set|fill)", re.IGNORECASE)
+_DRIVER: Final = re.compile(r"cu[A-Z]")
+_PYTHON: Final = re.compile(r"nn\.Module: |<built-in |.*\.py\(\d+\): ", re.DOTALL)
+_ANNOTATION: Final = re.compile(r"ProfilerStep#|Optimizer\.")
+_GPU_TRACK: Final = re.compile(r"stream \d+|GPU \d+", re.IGNORECASE)
+_AGENT: Final = re.compile(r"AGENT \[(\d{1,6})\](?: (?:QUEUE|STREAM|THREAD) \[(\d{1,9})\])?")
+_NUMBER: Final = re.compile(r"-?(0|[1-9]\d{0,17})")
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_Place = tuple[int | str, int | str]
+_Pieces = dict[str, tuple["Int64Array", "Int64Array"]]
+
+
+class TraceMaker:
+    """Makes a trace of events.
+
+    Args:
+        events: all of a file.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._bytes = events.texts
+        self._texts = [text.decode("utf-8", "replace") for text in self._bytes]
+        self._builder = TraceBuilder()
+        self._labels = Labels()
+        self._arguments = events.arguments()
+        self._on_gpu: dict[int, bool] = {}
+
+    def finish(self, path: str, format_name: str, size: int, notes: tuple[str, ...]) -> Trace:
+        """The trace."""
+        columns = self._events.columns()
+        self._builder.metadata_events = len(self._events.tracks)
+        row, columns = self._slices(columns)
+        threads = self._builder.threads
+        thread = np.empty(len(columns.time), dtype=np.int64)
+        ours = columns.type >= read.STAGE
+        places = [threads[each] for each in self._events.places]
+        thread[ours] = np.array(places, dtype=np.int64)[columns.track[ours]]
+        track, place = np.unique(columns.track[~ours], return_inverse=True)
+        places = [threads[self._place_of(uuid)] for uuid in track.tolist()]
+        thread[~ours] = np.array(places, dtype=np.int64)[place.reshape(-1)]
+        kind, category = self._kinds(columns, row)
+        numbers, texts = self._decoded(row, kind)
+        self._link(row, kind, numbers)
+        used, name = np.unique(columns.name, return_inverse=True)
+        known = [encodable(self._texts[c]) if c != NONE else NO_NAME for c in used.tolist()]
+        codes = self._builder.names.codes(known, len(known))
+        self._builder.add(
+            {
+                "ts": columns.time,
+                "dur": columns.duration,
+                "name": codes[name.reshape(-1)] if len(name) else name,
+                "kind": kind,
+                "thread": thread,
+                "category": category,
+            },
+            numbers,
+            texts,
+        )
+        trace = self._builder.finish(
+            path=path,
+            format_name=format_name,
+            bytes_read=size,
+            labels=self._labels,
+            notes=notes,
+        )
+        if self._events.is_foreign and not trace.count_of(*_OURS):
+            remedy = "open it in ui.perfetto.dev; this reads traces of programs on GPUs"
+            raise TraceFormatError(path, "is a trace of Android, Linux or Chrome", remedy)
+        as_operations = not trace.count_of(EventKind.CPU_OP)
+        return replace(trace, conventions=Conventions(annotations_are_operations=as_operations))
+
+    def _slices(self, columns: Columns) -> tuple[Int64Array, Columns]:
+        """The row of each packet, `NONE` of those that are no event, and the events by row."""
+        kind, dropped = columns.type, self._builder.dropped
+        halves = np.flatnonzero((kind == read.BEGIN) | (kind == read.END))
+        begins = kind[halves] == read.BEGIN
+        end = ends_of(begins, columns.track[halves], columns.time[halves])
+        matched = np.flatnonzero(end != NONE)
+        rows = halves[matched]
+        columns.duration[rows] = columns.time[halves[end[matched]]] - columns.time[rows]
+        dropped["slices that do not end"] += int(begins.sum()) - len(rows)
+        dropped["ends of slices that do not begin"] += int((~begins).sum()) - len(rows)
+        keep = (kind == read.INSTANT) | (kind >= read.STAGE)
+        dropped["counters of tracks"] += len(kind) - len(halves) - int(keep.sum())
+        keep[rows] = True
+        row = np.where(keep, np.cumsum(keep) - 1, NONE)
+        return row, read.Columns(*(column[keep] for column in columns))
+
+    def _place_of(self, uuid: int) -> _Place:
+        """Process and thread of a track: of the nearest around it that has them."""
+        process: int | str = "?"
+        thread: tuple[int, int] | None = None
+        label, at = "", uuid
+        for _ in range(_MOST_DEEP):
+            if (track := self._events.tracks.get(at)) is None:
+                break
+            thread, label, at = thread or track.thread, label or track.name, track.parent
+            if track.process is not None:
+                process = track.process if process == "?" else process
+                self._labels.processes.setdefault(track.process, encodable(track.process_name))
+        label = encodable(label)
+        place: _Place = thread or (process, label or uuid)
+        if agent := _AGENT.search(label):
+            place = int(agent[1]), int(agent[2] or 0)
+        if label:
+            self._labels.threads.setdefault(place, label)
+        self._on_gpu[uuid] = _GPU_TRACK.match(label) is not None
+        return place
+
+    def _kinds(self, columns: Columns, row: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """The kind of each event, and the code of its category."""
+        used, place = np.unique(columns.category, return_inverse=True)
+        place = place.reshape(-1)
+        words = [encodable(self._texts[code]) if code != NONE else "" for code in used.tolist()]
+        category = np.array([self._builder.categories[word] for word in words] or [0])[place]
+        kind = np.array([_kind_of(word) for word in words] or [0], dtype=np.int64)[place]
+        kind[columns.type == read.INSTANT] = EventKind.INSTANT
+        kind[columns.type == read.VALUE] = EventKind.OTHER
+        stages = columns.type == read.STAGE
+        nameless = (columns.category == NONE) & (columns.type == read.BEGIN)
+        if not (stages.any() or nameless.any()):
+            return kind, category
+        has = {name: self._having(name, row, len(kind)) for name in ("grid", "cbid", "bytes")}
+        name = {
+            pattern: np.append([pattern.match(text) is not None for text in self._texts], False)
+            for pattern in (_COPY, _FILL, _DRIVER, _PYTHON, _ANNOTATION)
+        }
+        copies = name[_COPY][columns.name] | (stages & name[_COPY][columns.category])
+        fills = name[_FILL][columns.name] | (stages & name[_FILL][columns.category])
+        on_gpu = np.isin(columns.track, [uuid for uuid, is_gpu in self._on_gpu.items() if is_gpu])
+        work = (on_gpu & (has["grid"] | has["bytes"])) | stages
+        calls = np.where(name[_DRIVER][columns.name], EventKind.DRIVER, EventKind.RUNTIME)
+        told = (
+            (work & copies, EventKind.MEMCPY),
+            (work & fills, EventKind.MEMSET),
+            (work, EventKind.KERNEL),
+            (on_gpu, EventKind.GPU_ANNOTATION),
+            (has["cbid"], calls),
+            (name[_PYTHON][columns.name], EventKind.PYTHON_FUNCTION),
+            (name[_ANNOTATION][columns.name], EventKind.USER_ANNOTATION),
+            (self._having("External id", row, len(kind)), EventKind.CPU_OP),
+        )
+        guess = np.select([which for which, _ in told], [what for _, what in told], EventKind.OTHER)
+        return np.where(nameless | stages, guess, kind), category
+
+    def _having(self, name: str, row: Int64Array, count: int) -> BoolArray:
+        """Which events have an argument."""
+        rows = row[self._arguments.event[self._arguments.name == read.WANTED.index(name)]]
+        result = np.zeros(count, dtype=bool)
+        result[rows[rows != NONE]] = True
+        return result
+
+    def _decoded(self, row: Int64Array, kind: Int64Array) -> tuple[_Pieces, _Pieces]:
+        """The numbers and the texts that are wanted of each kind of events, by argument."""
+        numbers: _Pieces = {}
+        texts: _Pieces = {}
+        order = np.argsort(self._arguments.name.astype(np.uint8), kind="stable")
+        bounds = np.searchsorted(self._arguments.name[order], np.arange(len(read.WANTED) + 1))
+        for place, (name, (as_text, wanted)) in enumerate(read.KINDS_WITH.items()):
+            mine = order[bounds[place] : bounds[place + 1]]
+            rows = row[self._arguments.event[mine]]
+            mine, rows = mine[rows != NONE], rows[rows != NONE]
+            keep = wanted[kind[rows]]
+            mine, rows = mine[keep], rows[keep]
+            if not (np.diff(rows) > 0).all():
+                rows, first = np.unique(rows, return_index=True)
+                mine = mine[first]
+            form, value = self._arguments.form[mine], self._arguments.value[mine]
+            others = np.flatnonzero((form != read.WHOLE) | as_text)
+            if len(others):
+                distinct, number = distinct_rows(form[others], value[others])
+                decoded = (self._value(*pair) for pair in distinct)
+                codes = [self._token(each) if as_text else _whole(each) for each in decoded]
+                value[others] = np.array(codes)[number]
+                rows, value = rows[value != NONE], value[value != NONE]
+            if len(rows):
+                (texts if as_text else numbers)[name] = rows, value
+        return numbers, texts
+
+    def _token(self, value: object) -> int:
+        """The code of a value as JSON; `NONE` for null."""
+        return NONE if value is None else self._builder.texts[_JSON.encode(value).encode()]
+
+    def _value(self, form: int, value: int) -> object:
+        """What an argument is, as JSON would have it."""
+        if form == read.WHOLE:
+            return value
+        if form == read.MESSAGE:
+            with suppress(MessageError):
+                return _annotation(memoryview(self._bytes[value]))
+            return None
+        if value == NONE:
+            return None
+        text = encodable(self._texts[value])
+        is_json = form == read.TOKEN or (form == read.LOOSE and _NUMBER.fullmatch(text))
+        return json.loads(text) if is_json else text
+
+    def _link(self, row: Int64Array, kind: Int64Array, numbers: _Pieces) -> None:
+        """Give GPU work that calls name by its id their correlation."""
+        call, work = (row[each] for each in self._events.submissions())
+        known = (call != NONE) & (work != NONE)
+        rows, values = numbers.get("correlation", (call[:0], call[:0]))
+        dense = np.full(len(kind), NONE, dtype=np.int64)
+        dense[rows] = values
+        call, work = call[known], work[known]
+        alone = call[dense[call] == NONE]
+        dense[alone] = alone + int(dense.max(initial=0)) + 1
+        work, call = (each[dense[work] == NONE] for each in (work, call))
+        dense[work] = dense[call]
+        rows = np.flatnonzero(dense != NONE)
+        numbers["correlation"] = rows, dense[rows]
+
+
+def _kind_of(category: str) -> int:
+    word = category.lower()
+    if (kind := kind_of("X", word)) != EventKind.OTHER:
+        return kind
+    return next((kind for pattern, kind in _KINDS if pattern.search(word)), EventKind.OTHER)
+
+
+def _whole(value: object) -> int:
+    """A whole number; `NONE` of anything else."""
+    try:
+        number = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        return NONE
+    return number if abs(number) < MOST else NONE
+
+
+def _annotation(data: memoryview, deep: int = 0) -> object:
+    """The value of a `DebugAnnotation`; None of one that is too deep.
+
+    Raises:
+        MessageError: it is damaged.
+    """
+    result: object = [] if deep and not len(data) else None  # such as the shape of a number
+    for number, values in message_at(data, 0, len(data)).items():
+        value = values[-1]
+        if isinstance(value, int):
+            if number in (2, 3, 4):
+                result = bool(value) if number == 2 else value - (value >> 63 << 64)
+        elif number == 5 and value[1] - value[0] == 8:
+            result = struct.unpack_from("<d", data, value[0])[0]
+        elif number in (6, 9):
+            result = encodable(bytes(data[slice(*value)]).decode("utf-8", "replace"))
+        elif number in (11, 12) and deep < _MOST_DEEP:
+            parts = [data[slice(*place)] for place in values if not isinstance(place, int)]
+            items = [_annotation(part, deep + 1) for part in parts]
+            names = (text_in(part, message_at(part, 0, len(part)), 10) for part in parts)
+            result = items if number == 12 else dict(zip(map(encodable, names), items, strict=True))
+    return result
