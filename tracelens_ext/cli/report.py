@@ -141,6 +141,8 @@ class Run:
             self._single(traces[0])
             return 0
         if self.comparing and len(traces) < 2:
+            if problems:
+                raise problems[0]
             raise UsageError("--compare needs two traces at least")
         return len(problems) + self._several(traces, problems)
 

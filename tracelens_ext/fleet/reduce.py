@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tracelens_ext.fleet.spread import spread
 from tracelens_ext.fleet.stragglers import COLUMNS, find_stragglers
 from tracelens_ext.lazy import pd
@@ -124,7 +126,8 @@ def _ranks(timelines: Iterator[pd.DataFrame], stragglers: pd.DataFrame) -> pd.Da
     """A row a rank and GPU: its timeline, and how often it came last; the slowest first.
 
     In synchronous training all ranks take the same time, and a fast one is busy waiting in
-    collectives: the slow one is that which computes longest.
+    collectives: the slow one is that which computes longer than the mean, or for which each of the
+    others waits longest.
     """
     frame = pd.concat(timelines, ignore_index=True)
     wide = frame.pivot_table(
@@ -148,5 +151,9 @@ def _ranks(timelines: Iterator[pd.DataFrame], stragglers: pd.DataFrame) -> pd.Da
         result[name] = result[name].fillna(0).astype("int64")
     for name in ("waited_ms", "wait_for_it_ms"):
         result[name] = result[name].fillna(0.0)
-    by = ["computation_time_ms", "rank", "device"]
-    return result.sort_values(by, ascending=[False, True, True], ignore_index=True)
+    behind = np.maximum(computing - mean, result["wait_for_it_ms"] / max(len(result) - 1, 1))
+    by = ["behind", "computation_time_ms", "rank", "device"]
+    order = result.assign(behind=behind.clip(lower=0.0)).sort_values(
+        by, ascending=[False, False, True, True]
+    )
+    return order.drop(columns="behind").reset_index(drop=True)
