@@ -130,7 +130,7 @@ class Run:
 
     def all(self, arguments: Sequence[str]) -> int:
         """Report on all traces; how many could not be."""
-        from tracelens_ext.cli.inputs import find_traces, without_repetitions
+        from tracelens_ext.cli.inputs import check_files, find_traces, without_repetitions
 
         self.wanted.check_extras()
         found, problems = find_traces(arguments)
@@ -138,6 +138,7 @@ class Run:
         if len(traces) + len(problems) == 1 and not self.comparing:
             if problems:
                 raise problems[0]
+            check_files(traces)
             self._single(traces[0])
             return 0
         if self.comparing and len(traces) < 2:

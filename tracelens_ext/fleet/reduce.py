@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tracelens_ext.fleet.spread import spread
 from tracelens_ext.fleet.stragglers import COLUMNS, find_stragglers
 from tracelens_ext.lazy import pd
@@ -151,9 +149,8 @@ def _ranks(timelines: Iterator[pd.DataFrame], stragglers: pd.DataFrame) -> pd.Da
         result[name] = result[name].fillna(0).astype("int64")
     for name in ("waited_ms", "wait_for_it_ms"):
         result[name] = result[name].fillna(0.0)
-    behind = np.maximum(computing - mean, result["wait_for_it_ms"] / max(len(result) - 1, 1))
+    waits = result["wait_for_it_ms"] / max(len(result) - 1, 1)
+    behind = (computing - mean).clip(lower=waits)
     by = ["behind", "computation_time_ms", "rank", "device"]
-    order = result.assign(behind=behind.clip(lower=0.0)).sort_values(
-        by, ascending=[False, False, True, True]
-    )
+    order = result.assign(behind=behind).sort_values(by, ascending=[False, False, True, True])
     return order.drop(columns="behind").reset_index(drop=True)

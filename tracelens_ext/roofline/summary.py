@@ -176,12 +176,14 @@ def _each(values: Iterable[float]) -> Float64Array:
 
 def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]:
     """The devices and their peaks, and the totals: label and value."""
-    by_ordinal = {device.ordinal: device.name for device in trace.devices}
-    only = trace.devices[0].name if len(trace.devices) == 1 else ""
     facts: list[tuple[str, object]] = []
     for number, peaks in roofline.peaks.items():
-        name = by_ordinal.get(number, only) or "not named in the trace"
-        facts += [(f"Device {number}", name), (f"Peaks of device {number}", described(peaks))]
+        device = trace.described(number)
+        name = device.name if device is not None else ""
+        facts += [
+            (f"Device {number}", name or "not named in the trace"),
+            (f"Peaks of device {number}", described(peaks)),
+        ]
     rows = roofline.rows
     facts += [
         ("GPU time of operations (ms)", sum(row.gpu_ns for row in rows) / NS_PER_MS),
