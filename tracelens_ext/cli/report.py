@@ -138,12 +138,12 @@ class Run:
         if len(traces) + len(problems) == 1 and not self.comparing:
             if problems:
                 raise problems[0]
-            check_files(traces)
             self._single(traces[0])
             return 0
         if self.comparing and len(traces) < 2:
             if problems:
                 raise problems[0]
+            check_files(traces)
             raise UsageError("--compare needs two traces at least")
         return len(problems) + self._several(traces, problems)
 
