@@ -64,6 +64,7 @@ class DevicePeaks:
         units: compute units (multiprocessors); 0: not known.
         warp: threads of a warp or wave; 0: not known.
         memory_gb: size of its memory, 10^9 bytes; 0: not known.
+        cache: its last cache, 10^6 bytes; 0: not known.
         partitions: whether a device of a trace may be a part of the product.
         source: where the numbers are from.
     """
@@ -77,6 +78,7 @@ class DevicePeaks:
     units: int = 0
     warp: int = 0
     memory_gb: float = 0.0
+    cache: float = 0.0
     partitions: bool = False
     source: str = ""
 
@@ -121,6 +123,12 @@ def _known() -> dict[str, Any]:
     return tomllib.loads(resources.files(__package__ or "").joinpath(_KNOWN).read_text("utf-8"))
 
 
+def _cache_of(name: str) -> float:
+    """The last cache of a product, by the longest beginning of its name that is listed."""
+    found = [known for known in _known()["cache"] if name.startswith(known)]
+    return float(_known()["cache"][max(found, key=len)]) if found else 0.0
+
+
 @lru_cache(maxsize=1)
 def _cards() -> dict[str, DevicePeaks]:
     """Graphics cards by their names in lower case; their peaks are computed."""
@@ -159,6 +167,7 @@ def computed_peaks(
         vector={k: rate * scale for k, rate in rates["vector"].items()},
         memory=bandwidth / 1e9,
         link=rates["link"],
+        cache=_cache_of(name),
         source=f"computed: {units} units, {clock_hz / 1e6:.0f} MHz, architecture {architecture}",
     )
 
@@ -281,6 +290,7 @@ def _device(entry: object, where: str) -> DevicePeaks:
         units=int(_number(entry, "units", where, 0)),
         warp=int(_number(entry, "warp", where, 0)),
         memory_gb=_number(entry, "memory_gb", where, 0),
+        cache=_cache_of(str(entry.get("name", ""))),
         partitions=bool(entry.get("partitions", False)),
         source=str(entry.get("source", where)),
         **engines,
