@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens_ext.fleet.spread import spread
 from tracelens_ext.fleet.stragglers import COLUMNS, find_stragglers
 from tracelens_ext.lazy import pd
+from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -91,7 +92,7 @@ def _alone(spreads: pd.DataFrame, traces: int) -> list[str]:
     """Say which findings a single rank has, of several."""
     alone = spreads[spreads["ranks"] == 1] if traces > 1 else spreads[:0]
     told = [
-        f"rank {rank} has {finding} ({ms:,.1f} ms)"
+        f"rank {rank} has {finding} ({ms_text(ms)})"
         for finding, rank, ms in zip(
             alone["finding"], alone["max_rank"], alone["max_ms"], strict=True
         )
