@@ -5,7 +5,7 @@ A kernel of 10 ms stands for the rest of the trace, so that what is looked for i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from make_trace import TraceMaker
@@ -250,8 +250,8 @@ def test_copies_of_nsight_know_pageable_memory_and_their_rate(
     """`srcKind` 0 is pageable, 1 pinned; where it is not recorded, nothing is said of it."""
     maker = ExportMaker()
     maker.call("cudaMemcpyAsync", 0, 10, correlation=1)
-    place = {"copyKind": 1, "bytes": 50_000_000, "srcKind": kind, "dstKind": kind and 2}
-    maker.gpu("MEMCPY", 100, 10_000_000, correlation=1, **place)
+    memory: dict[str, Any] = {"srcKind": kind, "dstKind": None if kind is None else 2}
+    maker.gpu("MEMCPY", 100, 10_000_000, correlation=1, copyKind=1, bytes=50_000_000, **memory)
     maker.launched("k", 10_000_200, 5_000_000, at=50, correlation=2)
     found = TreePerfAnalyzer(read_export(maker)).findings().findings
     (finding,) = [each for each in found if each.id == "exposed-copy"]

@@ -108,10 +108,22 @@ def outermost(group: IntArray, end: Int64Array) -> BoolArray:
 
 
 def engine_frames(trace: Trace) -> Int64Array:
-    """The rows of the outermost Python frames of an engine's steps, by thread and start."""
+    """The rows of the outermost Python frames of an engine's steps, by thread and start.
+
+    None where annotations name the steps: where one is around a frame, and not twice as long.
+    """
     rows = trace.rows_of(EventKind.PYTHON_FUNCTION)
     rows = rows[trace.names_matching(_ENGINE_STEP.match)[trace.name[rows]]]
     order = np.lexsort((rows, -trace.end_of(rows), trace.ts[rows], trace.thread[rows]))
     rows = rows[order]
-    found: Int64Array = rows[outermost(trace.thread[rows].astype(np.int64), trace.end_of(rows))]
+    rows = rows[outermost(trace.thread[rows].astype(np.int64), trace.end_of(rows))]
+    marks = trace.rows_of(EventKind.USER_ANNOTATION)
+    marks = marks[by_group_and_time(trace.thread[marks], trace.ts[marks])]
+    if len(marks) and len(rows):
+        threads, times = trace.thread[marks].astype(np.int64), trace.ts[marks]
+        at = last_before(threads, times, trace.thread[rows].astype(np.int64), trace.ts[rows] + 1)
+        around = (at != NONE) & (trace.end_of(marks[at]) >= trace.end_of(rows))
+        if (around & (trace.dur[marks[at]] < 2 * trace.dur[rows])).any():
+            return rows[:0]
+    found: Int64Array = rows
     return found
