@@ -93,8 +93,8 @@ def no_arg(texts: bool = False) -> ArgColumn:
     return ArgColumn(*empty, [] if texts else None)
 
 
-#: Arguments of copies: the kind of memory that is read and written, as CUPTI numbers it
-#: (0 pageable, 1 pinned, 2 device, 3 array, 4 managed); other formats say it in the name.
+#: Arguments of copies: the kind of memory that is read and written, in the numbers of
+#: Nsight Systems (0 pageable, 1 pinned, 2 device, 3 array, 4 managed); PyTorch says it in the name.
 MEMORY_KINDS = ("srcKind", "dstKind")
 
 
