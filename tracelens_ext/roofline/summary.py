@@ -251,7 +251,7 @@ def _over_the_roofline(roofline: Roofline) -> list[str]:
             if fits
             else "the data does not fit the cache, so the performance model counts too much"
             if row.bound == "memory" and peaks.cache
-            else "the performance model or the peaks are not right, or an unknown cache held the data"
+            else "the model or the peaks are not right, or an unknown cache held the data"
         )
         notes.setdefault(what, []).append(row.operation.name)
     return [
