@@ -38,6 +38,7 @@ TABLES = {
     " correlationId INTEGER, globalPid INTEGER, demangledName INTEGER, shortName INTEGER,"
     " mangledName INTEGER, graphNodeId INTEGER",
     "CUPTI_ACTIVITY_KIND_MEMCPY": "start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER,"
+    " srcKind INTEGER, dstKind INTEGER,"
     " correlationId INTEGER, globalPid INTEGER, bytes INTEGER, copyKind INTEGER",
     "CUPTI_ACTIVITY_KIND_MEMSET": "start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER,"
     " correlationId INTEGER, globalPid INTEGER, bytes INTEGER",

@@ -153,6 +153,12 @@ def test_only_a_catch_all_without_a_condition_says_nothing() -> None:
     assert decisions.known == [True, False, False]
 
 
+def test_a_catch_all_in_the_users_own_rule_file_is_an_answer(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('[[rule]]\ncategory = "Mine"\npattern = ".*"\n')
+    decisions = KernelCategorizer.create(rules=[tmp_path / "mine.toml"]).categorize(["k"])
+    assert (decisions.category, decisions.known) == (["Mine"], [True])
+
+
 def test_each_distinct_kernel_is_asked_once_and_a_python_plugin_once_a_run() -> None:
     tables: list[pd.DataFrame] = []
 

@@ -37,7 +37,7 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err == ""
     assert lines[1:3] == ["3 traces analysed", "GPU busy time: 0.960 ± 0.000 ms (3 GPUs)"]
     assert max(map(len, lines)) <= 80
-    at = lines.index("Slowest 3 of 3 ranks, by computation time")
+    at = lines.index("Slowest 3 of 3 ranks, by computation or others' waits")
     slowest = next(line.split() for line in lines[at:] if re.match(r" +\d", line))
     assert slowest[:3] == ["2", "0.600", "76.5%"]
     (straggler,) = [line.split() for line in lines if line.startswith("allreduce")]

@@ -248,6 +248,11 @@ def test_a_users_table_stays_without_force(
     assert Path("d/other.csv").read_text() == "mine too"
 
 
+def test_a_missing_folder_is_named_also_with_compare(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report("absent/", "--compare") == 1
+    assert "absent: no such file" in capsys.readouterr().err
+
+
 def test_the_trace_itself_is_never_written_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

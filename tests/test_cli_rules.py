@@ -78,6 +78,8 @@ def test_rules_suggest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert [e.name for e in rules[0].examples] == ["zz_unheard_of_64x64", "zz_unheard_of_32x32"]
     assert run(["rules", "suggest", "trace.json", "-o", "draft.toml"]) == 1
     assert "draft.toml exists already" in capsys.readouterr().err
+    assert run(["rules", "check", "draft.toml"]) == 1, "nobody named a category yet"
+    assert "its category is still TODO" in capsys.readouterr().out
     assert run(["rules", "suggest", "trace.json", "--rules", "draft.toml"]) == 0
     assert capsys.readouterr().out == "# Every kernel in trace.json has a category.\n"
     assert run(["rules", "suggest", "trace.json", "--top", "1"]) == 0

@@ -5,10 +5,12 @@ A kernel of 10 ms stands for the rest of the trace, so that what is looked for i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from make_trace import TraceMaker
+from nsys_export_maker import ExportMaker
+from nsys_export_maker import read as read_export
 
 from tracelens_ext import TreePerfAnalyzer
 
@@ -239,3 +241,28 @@ def test_tables_without_recomputation_have_no_such_column() -> None:
     analyzer = TreePerfAnalyzer(idle_for(20 * MS, 30 * MS).document())
     assert "is_recompute" not in analyzer.get_df_kernels()
     assert "is_recompute" not in analyzer.get_df_kernel_launchers()
+
+
+@pytest.mark.parametrize(("kind", "told"), [(0, 10.0), (1, 0.0), (None, None)])
+def test_copies_of_nsight_know_pageable_memory_and_their_rate(
+    kind: int | None, told: float | None
+) -> None:
+    """`srcKind` 0 is pageable, 1 pinned; where it is not recorded, nothing is said of it."""
+    maker = ExportMaker()
+    maker.call("cudaMemcpyAsync", 0, 10, correlation=1)
+    memory: dict[str, Any] = {"srcKind": kind, "dstKind": None if kind is None else 2}
+    maker.gpu("MEMCPY", 100, 10_000_000, correlation=1, copyKind=1, bytes=50_000_000, **memory)
+    maker.launched("k", 10_000_200, 5_000_000, at=50, correlation=2)
+    found = TreePerfAnalyzer(read_export(maker)).findings().findings
+    (finding,) = [each for each in found if each.id == "exposed-copy"]
+    evidence = {each.what: each.value for each in finding.evidence}
+    assert evidence.get("of their time, from or to pageable memory") == told
+    assert evidence["they move, to the device"] == pytest.approx(5.0)
+    assert finding.confidence == ("high" if told else "medium")
+
+
+def test_times_of_a_trace_of_microseconds_are_told_in_them() -> None:
+    maker = TraceMaker()
+    maker.gpu("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 5, 30)
+    maker.launched("k", 40, 8, correlation=2, at=2)
+    assert "take 30.0 µs" in findings_of(maker)["exposed-copy"].title

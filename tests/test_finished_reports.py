@@ -41,6 +41,7 @@ def reports_of(analyzer: TreePerfAnalyzer, folder: Path, **options: object) -> l
         folder / "report.xlsx": Format.xlsx,
         folder / "csv": Format.csv,
         folder / "parquet": Format.parquet,
+        folder / "report.json": Format.json,
     }
     return write_report(report, places)
 
@@ -90,7 +91,7 @@ def test_a_trace_and_its_own_reports_are_the_same(tmp_path: Path) -> None:
     comparison = compare([measured, *reports])
     assert list(comparison.tables) == TABLES
     nothing_changed(comparison)
-    assert [m.events for m in reports] == [measured.events] * 3
+    assert [m.events for m in reports] == [measured.events] * 4
     assert {m.report for m in reports} == {"tracelens-ext"}
 
 
@@ -130,6 +131,20 @@ def test_a_report_with_tracelens_sheets_alone_is_compared_as_far_as_it_goes(
     assert "launcher" in comparison.tables["ops"]
     assert "Memcpy HtoD" not in set(comparison.tables["kernels"]["kernel_name"])
     assert sum("B does not hold more" in note for note in comparison.notes) == 3
+
+
+def test_json_reports_of_a_folder_are_compared_and_damage_is_told(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = in_folder / "made"
+    for name in "ab":
+        assert run(["report", f"{name}.json", "--format", "json", "-o", f"made/{name}.json"]) == 0
+    capsys.readouterr()
+    assert compared(made) == 0
+    assert "GPU timeline, of the whole trace" in capsys.readouterr().out
+    (made / "b.json").write_bytes((made / "b.json").read_bytes()[:-900])
+    assert compared(made / "a.json", made / "b.json") == 1
+    assert "the JSON is damaged" in capsys.readouterr().err
 
 
 def test_units_in_headers_do_not_matter(tmp_path: Path) -> None:

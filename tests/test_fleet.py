@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import tempfile
@@ -86,6 +87,18 @@ def test_ranks_and_their_spread(done: tuple[Path, Path, FleetResult]) -> None:
         2,
         2,
     )
+
+
+def test_a_rank_whose_host_is_late_is_the_slowest(tmp_path: Path) -> None:
+    """All compute for as long, and the others wait for rank 3."""
+    write_ranks(tmp_path / "ranks", dict.fromkeys(range(4), 100))
+    late = json.loads(rank_trace(3))
+    for event in late["traceEvents"]:
+        if event.get("name") == ALL_REDUCE:
+            event["ts"], event["dur"] = event["ts"] + 200, event["dur"] - 200
+    (tmp_path / "ranks" / "rank3.json.gz").write_bytes(gzip.compress(json.dumps(late).encode()))
+    fleet(tmp_path / "ranks", tmp_path / "out")
+    assert stored(tmp_path / "out", "ranks")["rank"].tolist() == [3, 0, 1, 2]
 
 
 def test_the_parts_have_what_the_analyses_say(done: tuple[Path, Path, FleetResult]) -> None:

@@ -63,12 +63,14 @@ def recorded(steps: Iterable[tuple[float, int, int]], before: int = 0, **more: A
     return events
 
 
-def analyzed(events: Sequence[Event], maker: TraceMaker | None = None) -> TreePerfAnalyzer:
+def analyzed(
+    events: Sequence[Event], maker: TraceMaker | None = None, **members: object
+) -> TreePerfAnalyzer:
     maker = maker or TraceMaker()
     maker.op("first", 0, 0, thread=99)
     for event in events:
         maker.add(event)
-    return TreePerfAnalyzer(maker.document())
+    return TreePerfAnalyzer(maker.document(**members))
 
 
 def row(table: pd.DataFrame, **equal: object) -> dict[str, Any]:
@@ -420,3 +422,14 @@ def test_the_finding_names_the_largest_part_that_can_change(
     for finding in found:
         assert told in finding.title
         assert finding.informs_only
+
+
+def test_a_peak_of_a_small_share_of_the_device_is_not_worth_the_word() -> None:
+    for size, told in ((200_000_000, True), (2_000_000_000, False)):
+        maker = TraceMaker()
+        maker.launched("kernel", 0, 1000, correlation=1, at=0)
+        maker.op("aten::mm", 0, 10)
+        document = recorded([(1, 100_000_000, 1)], 0, reserved=100_000_000)
+        device = [{"id": 0, "name": "card", "totalGlobalMem": size}]
+        found = analyzed(document, maker, deviceProperties=device).findings().findings
+        assert any(each.id == "memory-peak" for each in found) == told

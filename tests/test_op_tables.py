@@ -292,3 +292,6 @@ def test_keywords_that_only_tracelens_has_are_refused_with_what_to_use(
             call(path, **{keyword: True})
     with pytest.raises(TypeError, match="unheard_of"):
         TreePerfAnalyzer(path, unheard_of=True)  # type: ignore[call-arg]
+    misspelt = r"generate_perf_report_pytorch\(\) got .* 'topk_op'; did you mean 'topk_ops'"
+    with pytest.raises(TypeError, match=misspelt):
+        generate_perf_report_pytorch(path, topk_op=3)

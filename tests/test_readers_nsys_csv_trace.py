@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from make_trace import rows_read
 from statistics_helpers import GPU_TRACE, KERNELS
@@ -40,6 +41,17 @@ def test_every_row_is_a_gpu_event(path: Path) -> None:
     assert trace.provenance.path == str(path)
     assert trace.provenance.present == 3
     assert trace.provenance.bytes_read == len(GPU_TRACE)
+
+
+def test_copies_know_their_memory(path: Path) -> None:
+    lines = GPU_TRACE.splitlines()
+    lines = [lines[0] + ",SrcMemKd,DstMemKd", *(line + ",," for line in lines[1:])]
+    lines[2] = lines[2][:-2] + ",Pageable,Device"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    rows = np.arange(3)
+    trace = read_trace(path)
+    assert trace.args["srcKind"].at(rows).tolist() == [NONE, 0, NONE]
+    assert trace.args["dstKind"].at(rows).tolist() == [NONE, 2, NONE]
 
 
 def test_analyses_work_on_it(path: Path) -> None:

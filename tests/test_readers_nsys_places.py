@@ -14,6 +14,7 @@ from nsys_export_maker import PID, ExportMaker, global_tid, parents, read, train
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.gaps.find import find_gaps, find_lanes
 from tracelens_ext.readers.nsys.places import DEVICES_A_MACHINE
+from tracelens_ext.roofline.peaks import peaks_of_devices
 from tracelens_ext.trace import NONE, Device
 from tracelens_ext.tree import CallTree
 
@@ -150,6 +151,28 @@ def test_names_of_processes_threads_and_devices() -> None:
     assert trace.process_names == {PID: "python3"}
     assert trace.thread_names == {(PID, PID): "main"}
     assert trace.devices == (Device(0, "NVIDIA H100", 132, 32, 80),)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "TARGET_INFO_GPU smCount clockRate memoryBandwidth computeMajor computeMinor",
+        "TARGET_INFO_CUDA_GPU numMultiprocessors coreClockRate globalMemoryBandwidth"  # noqa: ISC004
+        " computeCapabilityMajor computeCapabilityMinor",
+    ],
+)
+def test_devices_of_old_schemas_and_what_an_unknown_one_can_do(columns: str) -> None:
+    maker = training()
+    unit = 1 if "CUDA" in columns else 1000  # the older one counts in thousands
+    told = [1 << 48, 0, "Card X", 72, 1_770_000 * unit, 672_096_000 * unit, 7, 5]
+    table, *rest = columns.split()
+    maker.connection.execute(f"CREATE TABLE {table} (vmId, deviceId, name, {', '.join(rest)})")
+    maker.connection.execute(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?, ?, ?, ?)", told)  # noqa: S608
+    trace = read(maker)
+    assert trace.devices == (Device(0, "Card X", 72, 0, 0, 1_770_000_000, 672_096_000_000, 75),)
+    peaks = peaks_of_devices(trace)[0]
+    assert peaks is not None
+    assert (round(peaks.matrix["fp16"], 1), peaks.memory) == (130.5, 672.096)
 
 
 def test_gpu_events_without_a_process_belong_to_the_only_one() -> None:

@@ -163,6 +163,28 @@ def test_utilisation_of_an_iteration() -> None:
     assert whole["iteration"].tolist() == ["the whole trace"]
 
 
+def test_utilisation_is_not_known_where_nothing_is_modelled() -> None:
+    analyzer = analyzed(("unheard::of", MM, 10.0))
+    frame = utilisation(analyzer.work, analyzer.roofline())
+    assert frame[["tflop", "tflops_per_s", "mfu_%"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("size", "device", "why"),
+    [
+        ([1000, 1000], H100, "the data was in the cache"),
+        ([100_000, 1000], H100, "does not fit the cache, so the performance model counts too much"),
+        ([1000, 1000], "GeForce GTX 1650", "an unknown cache held the data"),
+    ],
+)
+def test_what_is_over_the_roofline_is_explained(size: list[int], device: str, why: str) -> None:
+    analyzer = analyzed(("aten::add", arguments(size, size), 0.5), device=device)
+    (note,) = advice(analyzer.work, analyzer.roofline())
+    assert note.startswith("Over 100 % of roofline: ")
+    assert why in note
+    assert "(aten::add)" in note
+
+
 def test_what_is_selected() -> None:
     analyzer = analyzed(("aten::mm", MM, 500))
     assert len(analyzer.get_df_roofline(selection=Selection(pstep=3))) == 1

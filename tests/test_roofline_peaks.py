@@ -14,6 +14,7 @@ from tracelens_ext import read_trace
 from tracelens_ext.errors import UsageError
 from tracelens_ext.roofline.peaks import (
     builtin_peaks,
+    computed_peaks,
     find_peaks,
     peaks_of_devices,
     read_peaks,
@@ -39,6 +40,9 @@ GIB = 2**30
             {"units": 104, "warp": 64, "memory_bytes": 68702699520},
             "MI210",
         ),
+        ("NVIDIA GeForce RTX 2080 Ti", {}, "GeForce RTX 2080 Ti"),
+        ("Quadro RTX 6000", {}, "Quadro RTX 6000"),
+        ("AMD Radeon AI PRO R9700", {}, "Radeon AI PRO R9700"),
         ("AMD Instinct MI300X", {"units": 38}, "MI300X, 38 of 304 units"),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", {"units": 16}, "H100 SXM, 16 of 132 units"),
     ],
@@ -57,11 +61,55 @@ def test_devices_are_known_by_name_or_else_by_their_size(
         ("", {}),
         ("ARTEMIS", {"units": 7, "warp": 32, "memory_bytes": GIB}),
         ("NVIDIA H100 of the future", {"units": 999}),
+        ("NVIDIA GeForce RTX 4070 Laptop GPU", {}),
         ("AMD Radeon Graphics", {"units": 104, "warp": 64, "memory_bytes": GIB}),
     ],
 )
 def test_devices_that_are_not_known(name: str, told: dict[str, int]) -> None:
     assert find_peaks(name, **told) is None
+
+
+@pytest.mark.parametrize(
+    ("product", "architecture", "units", "mhz"),
+    [
+        ("V100 SXM2", "7.0", 80, 1530),
+        ("T4", "7.5", 40, 1590),
+        ("A100 SXM4 40GB", "8.0", 108, 1410),
+        ("RTX 6000 Ada", "8.9", 142, 2505),
+        ("B200", "10.0", 148, 1860),
+    ],
+)
+def test_computed_peaks_are_those_of_the_datasheet(
+    product: str, architecture: str, units: int, mhz: int
+) -> None:
+    listed = next(device for device in builtin_peaks() if device.name == product)
+    computed = computed_peaks(product, architecture, units, mhz * 1e6, listed.memory * 1e9)
+    assert computed is not None
+    assert computed.memory == pytest.approx(listed.memory)
+    for kind, peak in listed.matrix.items():
+        assert computed.matrix[kind] == pytest.approx(peak, rel=0.05), kind
+    assert computed.vector["fp32"] == pytest.approx(listed.vector["fp32"], rel=0.07)
+
+
+def test_what_graphics_cards_have_less() -> None:
+    card, gtx = find_peaks("NVIDIA GeForce RTX 3090"), find_peaks("GeForce GTX 1650")
+    assert card is not None
+    assert gtx is not None
+    assert (round(card.matrix["bf16"]), round(card.matrix["int8"])) == (71, 285)
+    assert gtx.matrix == {}
+
+
+def test_gpus_by_the_numbers_of_rocm() -> None:
+    maker = TraceMaker()
+    maker.kernel("k", 0, 1, device=2)
+    alike = [{"id": n, "name": "AMD Instinct MI300X", "numSms": 304} for n in range(2)]
+    for entries, name in (
+        (alike, "MI300X"),
+        ([*alike, {"id": 3, "name": "AMD Instinct MI210"}], None),
+    ):
+        document = maker.document(deviceProperties=entries)
+        (peaks,) = (p for n, p in peaks_of_devices(read_trace(document)).items() if n == 2)
+        assert (peaks.name if peaks else None) == name
 
 
 def test_a_part_has_its_share_of_all_but_the_link() -> None:

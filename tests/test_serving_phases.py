@@ -14,6 +14,7 @@ from serving_helpers import Engine, sums, tensors, vllm
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import UsageError
+from tracelens_ext.iterations.table import iteration_table
 from tracelens_ext.work.busy_time import BusyTime
 
 if TYPE_CHECKING:
@@ -210,6 +211,36 @@ def test_without_embeddings_the_sizes_of_attention_show_the_steps() -> None:
         ["prefill", 1, 14],
         ["decode", 2, 4],
     ]
+
+
+def test_attention_among_convolutions_of_images_is_no_language_model() -> None:
+    maker = TraceMaker()
+    maker.op("aten::cudnn_convolution", 0, 20, args=tensors([1, 3, 224, 224], [64, 3, 16, 16]))
+    maker.op("aten::embedding", 30, 20, args=tensors([4, 8], [1, 4], kinds=["float", "long int"]))
+    sizes = tensors([2, 4, 7, 8], [2, 4, 7, 8], [2, 4, 7, 8])
+    maker.op("aten::_scaled_dot_product_flash_attention", 100, 20, args=sizes)
+    maker.launched("sdpa", 140, 5, correlation=1, at=102)
+    assert not len(TreePerfAnalyzer(maker.document()).serving_steps())
+    model_pass(maker, 200, [2, 7], 11)  # with a vocabulary it is one, whatever else it sees
+    assert len(TreePerfAnalyzer(maker.document()).serving_steps()) == 1
+
+
+def test_python_frames_of_the_engine_are_steps_where_annotations_are_missing() -> None:
+    maker = TraceMaker()
+    for number in range(3):
+        start = 100 * number
+        maker.frame("vllm/v1/worker/gpu_worker.py(9): execute_model", start, 90)
+        maker.frame("vllm/v1/worker/gpu_model_runner.py(7): execute_model", start + 1, 80)
+        if number < 2:  # a graph replays the last, without shapes
+            model_pass(maker, start + 5, [2, 7] if number == 0 else [2, 1], 10 * number + 1)
+        maker.launched("replayed", start + 82, 5, correlation=10 * number + 5, at=start + 75)
+    analyzer = TreePerfAnalyzer(maker.document())
+    steps = analyzer.serving_steps()
+    assert [batch.phase for batch in steps.batch] == ["prefill", "decode", "step"]
+    assert "Python frames" in steps.note
+    frame = iteration_table(analyzer.work).frame
+    assert frame["iteration"].tolist() == [f"execute_model#{number}" for number in range(3)]
+    assert frame["kernels"].tolist() == [3, 3, 1]
 
 
 def test_a_trace_without_steps_has_no_phases() -> None:

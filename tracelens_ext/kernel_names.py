@@ -6,6 +6,7 @@ import functools
 import re
 
 _QUALIFIER = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\b[A-Za-z_]\w*)::(?=[A-Za-z_(<~])")
+_LENGTH = re.compile(r"\d{1,4}")
 _CLONE = re.compile(r"(?: ?\[clone [^\]]*\]|\.kd)+$")
 
 
@@ -29,11 +30,25 @@ def short_name(name: str) -> str:
     """A kernel's name without return type, namespaces and parameters.
 
     Template arguments stay: `void at::native::reduce_kernel<512, 1>(float*)` becomes
-    `reduce_kernel<512, 1>`. A name that is no C++ signature stays as it is.
+    `reduce_kernel<512, 1>`, and `_ZN5aiter3mlaILi8EEEvPf` becomes `mla<Li8EEEvPf>`. A name that
+    is no C++ signature stays as it is.
     """
     text = _CLONE.sub("", name.strip()).removeprefix("void ")
+    if text.startswith("_Z"):
+        return _demangled(text)
     text = _QUALIFIER.sub("", _without_parameters(text))
     return text or name
+
+
+def _demangled(text: str) -> str:
+    """A mangled name without namespaces and parameters; template arguments stay as they are."""
+    place, part = 3 if text.startswith("_ZN") else 2, ""
+    while found := _LENGTH.match(text, place):
+        place = found.end() + int(found[0])
+        part = text[found.end() : place]
+    if not part or place > len(text):
+        return text
+    return f"{part}<{text[place + 1 :]}>" if text[place : place + 1] == "I" else part
 
 
 def _without_return_type(text: str) -> str:

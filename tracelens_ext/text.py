@@ -7,6 +7,8 @@ import re
 #: What is shown where an event has no name.
 NO_NAME = "(no name)"
 
+#: Times below this are told in µs, and those below a thousandth of it in ns.
+_LEAST_MS = 0.1
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -17,3 +19,12 @@ def encodable(text: str) -> str:
     installed, pandas refuses them too.
     """
     return _SURROGATE.sub("\ufffd", text)
+
+
+def ms_text(ms: float) -> str:
+    """A time within a sentence, in the unit that shows it."""
+    if abs(ms) >= _LEAST_MS:
+        return f"{ms:,.1f} ms"
+    if abs(ms) >= _LEAST_MS / 1e3:
+        return f"{ms * 1e3:,.1f} µs"
+    return f"{ms * 1e6:,.0f} ns" if ms else "0 ms"

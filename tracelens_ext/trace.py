@@ -7,7 +7,7 @@ Times are int64 nanoseconds since the trace's first event.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -93,6 +93,11 @@ def no_arg(texts: bool = False) -> ArgColumn:
     return ArgColumn(*empty, [] if texts else None)
 
 
+#: Arguments of copies: the kind of memory that is read and written, in the numbers of
+#: Nsight Systems (0 pageable, 1 pinned, 2 device, 3 array, 4 managed); PyTorch says it in the name.
+MEMORY_KINDS = ("srcKind", "dstKind")
+
+
 @dataclass(frozen=True)
 class Device:
     """A GPU that the trace describes.
@@ -103,6 +108,9 @@ class Device:
         units: compute units (multiprocessors); 0 if the trace does not say, as for the others.
         warp: threads of a warp or wave.
         memory_bytes: size of its memory.
+        clock_hz: the highest clock of its compute units.
+        bandwidth: bytes a second that its memory can move.
+        capability: ten times NVIDIA's compute capability, such as 86 for 8.6.
     """
 
     ordinal: int
@@ -110,6 +118,9 @@ class Device:
     units: int = 0
     warp: int = 0
     memory_bytes: int = 0
+    clock_hz: int = 0
+    bandwidth: int = 0
+    capability: int = 0
 
 
 @dataclass(frozen=True)
@@ -243,6 +254,14 @@ class Trace:
         """How many recorded events are of these kinds."""
         recorded = self.kind[: self.recorded]
         return sum(int(np.count_nonzero(recorded == kind)) for kind in set(kinds))
+
+    def described(self, number: int) -> Device | None:
+        """What the file says of a device; of one with a number of ROCm's, that of equal GPUs."""
+        for device in self.devices:
+            if device.ordinal == number:
+                return device
+        alike = {replace(device, ordinal=number) for device in self.devices}
+        return alike.pop() if len(alike) == 1 else None
 
     @cached_property
     def gpu_rows(self) -> npt.NDArray[np.int64]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from tracelens_ext.errors import UsageError
@@ -40,7 +41,7 @@ _INSTEAD = {
     "jax": "leave it out; give categorizer='jax' for JAX's categories",
     "python_path": "leave it out; nothing is simulated",
     "rebuild_tree": _TREE,
-    "topk_roofline_ops": _PEAKS,
+    "topk_roofline_ops": "use get_df_roofline().head(N), or: tracelens-ext roofline --top N",
     "tree": "use trace, the path of the trace",
     "tree_postprocess_extension": _EXTENSION,
 }
@@ -49,16 +50,23 @@ _INSTEAD = {
 def knows_tracelens(function: _Function) -> _Function:
     """Refuse TraceLens's keywords that a function does not have, with what to use instead.
 
-    The function raises `UsageError` for them; other unknown keywords are Python's `TypeError`.
+    The function raises `UsageError` for them; for other unknown ones a `TypeError` as Python's,
+    which names the function that was called.
     """
     own = inspect.signature(function).parameters
 
     @functools.wraps(function)
     def checked(*args: Any, **given: Any) -> Any:  # noqa: ANN401  # whatever the function takes
         for name in given:
-            if name not in own and name in _INSTEAD:
-                called = function.__qualname__.removesuffix(".__init__")
+            if name in own:
+                continue
+            called = function.__qualname__.removesuffix(".__init__")
+            if name in _INSTEAD:
                 raise UsageError(f"{called} has no argument {name!r}: {_INSTEAD[name]}")
+            near = [f"; did you mean {known!r}?" for known in get_close_matches(name, own, n=1)]
+            raise TypeError(
+                f"{called}() got an unexpected keyword argument {name!r}{''.join(near)}"
+            )
         return function(*args, **given)
 
     return checked  # type: ignore[return-value]  # of the same signature

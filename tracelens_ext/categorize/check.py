@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from tracelens_ext.categorize.matcher import LONG_NAME, BoundRule, Matcher, RuleTimeoutError
 from tracelens_ext.categorize.prefilter import requirements
 from tracelens_ext.categorize.stages import BoundPack
+from tracelens_ext.categorize.suggest import TO_DO
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -114,6 +115,8 @@ def _check_rule(
     bound: BoundRule, matcher: Matcher, hidden_by: BoundRule | None
 ) -> Iterator[Finding]:
     place = bound.pack.where(bound.rule)
+    if bound.rule.category == TO_DO:
+        yield Finding("error", place, f"its category is still {TO_DO}: name one")
     slow = _slowest(bound)
     if slow is not None:
         yield Finding("error" if slow >= _HANG_SECONDS else "warning", place, _too_slow(slow))

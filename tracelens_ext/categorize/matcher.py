@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
+from tracelens_ext.categorize.categories import UNCATEGORIZED
 from tracelens_ext.categorize.decisions import Verdict
 from tracelens_ext.categorize.prefilter import Prefilter
 from tracelens_ext.categorize.rules import too_large
@@ -84,7 +85,9 @@ class BoundRule:
     def verdict(self) -> Verdict:
         """What the rule says of a kernel that it matches."""
         rule, category = self.rule, encodable(self.rule.category)
-        return Verdict(category, rule.vendor, rule.library, self.id, self.pack.name, rule.is_known)
+        # The user's own catch-all is an answer; that of a map or plugin says that none was found.
+        known = rule.is_known or (self.origin == "rules" and rule.category != UNCATEGORIZED)
+        return Verdict(category, rule.vendor, rule.library, self.id, self.pack.name, known)
 
     @cached_property
     def _pattern(self) -> TimedPattern:

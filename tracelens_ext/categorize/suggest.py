@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from tracelens_ext.categorize.rules import RulePack
 
+#: The category of a drafted rule; `check_pack` refuses it.
+TO_DO: Final = "TODO"
 _EXAMPLES: Final = 3
 _SHORTEST_STEM: Final = 5
 _SUFFIXES: Final = re.compile(r"(?: \[clone [^\]]*\]|\.kd)+$")
@@ -64,7 +66,7 @@ def draft_rules(groups: list[Unknown], title: str) -> str:
         longest = sorted(group.names, key=lambda name: -group.names[name])[:_EXAMPLES]
         lines += [
             "[[rule]]",
-            'category = "TODO"',
+            f'category = "{TO_DO}"',
             f"pattern = {_toml_text(re.escape(group.stem))}",
             "examples = [",
             *(f"    {_toml_text(name)}," for name in longest),

@@ -17,6 +17,7 @@ from tracelens_ext.findings.table import (
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.short_names import cut_middle
 from tracelens_ext.report.terminal import safe_text
+from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,8 +56,8 @@ def show_findings(trace: Path, found: Findings, console: Console) -> None:
 def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
     """Label and text of each part, in the order of the page."""
     low, high = finding.saving_low_ms, finding.saving_high_ms
-    bounds = [f"at least {low:,.1f} ms"] if low is not None else []
-    bounds += [f"at most {high:,.1f} ms"] if high is not None else []
+    bounds = [f"at least {ms_text(low)}"] if low is not None else []
+    bounds += [f"at most {ms_text(high)}"] if high is not None else []
     yield "advice", finding.advice
     if finding.snippet:
         yield "", finding.snippet

@@ -84,7 +84,8 @@ def _slowest(ranks: pd.DataFrame, top: int) -> list[tuple[str, pd.DataFrame]]:
     ]
     if len(set(ranks["device"])) > 1:
         shown.insert(1, "device")
-    title = f"Slowest {min(top, len(ranks))} of {_of(len(ranks), 'rank')}, by computation time"
+    of = f"{min(top, len(ranks))} of {_of(len(ranks), 'rank')}"
+    title = f"Slowest {of}, by computation or others' waits"
     frame = ranks[shown].head(top).rename(columns={"computation over mean (%)": "over mean (%)"})
     return [(title, frame)] if top else []
 

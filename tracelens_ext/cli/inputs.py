@@ -24,7 +24,7 @@ def find_traces(
     Args:
         arguments: as the user gave them.
         or_reports: whether a folder or pattern without traces stands for finished reports: the
-            one whose tables are in the folder, else the workbooks in it.
+            one whose tables are in the folder, else the workbooks, else the JSON reports in it.
 
     Returns:
         The files (one that does not exist too: its reader will say so), and what is wrong with
@@ -84,8 +84,9 @@ def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
 
     if traces := traces_in(folder):
         return traces
-    if or_reports and (reports := _reports([folder]) or _reports(folder.glob("*.xlsx"))):
-        return reports
+    for of_kind in ([folder], folder.glob("*.xlsx"), folder.glob("*.json")):
+        if or_reports and (reports := _reports(of_kind)):
+            return reports
     raise TraceNotFoundError(
         folder,
         f"holds no {suffixes_text()} file{' and no report' if or_reports else ''}",

@@ -130,7 +130,7 @@ class Run:
 
     def all(self, arguments: Sequence[str]) -> int:
         """Report on all traces; how many could not be."""
-        from tracelens_ext.cli.inputs import find_traces, without_repetitions
+        from tracelens_ext.cli.inputs import check_files, find_traces, without_repetitions
 
         self.wanted.check_extras()
         found, problems = find_traces(arguments)
@@ -141,6 +141,9 @@ class Run:
             self._single(traces[0])
             return 0
         if self.comparing and len(traces) < 2:
+            if problems:
+                raise problems[0]
+            check_files(traces)
             raise UsageError("--compare needs two traces at least")
         return len(problems) + self._several(traces, problems)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.roofline.table import Roofline, RooflineRow
 
+_SMALL = 0.1  # below it three digits tell more than three decimals
 _MOST_ITERATIONS = 10
 _HEADER = f"{'lost ms':>10} {'GPU ms':>10} {'% of roof':>9}  {'bound':7} {'calls':>7}  operation"
 _INDENT = " " * 12
@@ -35,7 +36,9 @@ def show_summary(
     """Print the devices, how much is modelled, the MFU of iterations, and the families."""
     lines = []
     for label, value in facts:
-        text = f"{label}: {value:,.3f}" if isinstance(value, float) else f"{label}: {value}"
+        if isinstance(value, float):
+            value = f"{value:.3g}" if 0 < value < _SMALL else f"{value:,.3f}"
+        text = f"{label}: {value}"
         if label != "GPU time modelled (%)":
             lines += folded(text, console.width, "  ")
     lines += folded(f"{modelled(roofline)}.", console.width, "  ")

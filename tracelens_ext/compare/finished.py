@@ -1,7 +1,7 @@
 """Finished reports as measurements: what a comparison needs, out of tables instead of a trace.
 
-The reports are ours (workbooks, folders of CSV or Parquet files) and TraceLens's. Which sheets and
-columns are read, `_SHEETS` says.
+The reports are ours (workbooks, JSON, folders of CSV or Parquet files) and TraceLens's. Which
+sheets and columns are read, `_SHEETS` says.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.compare.finished_tables import (
+    is_json_report,
     is_workbook,
     plain_name,
     read_tables,
@@ -101,7 +102,9 @@ _MOST_NS = 2.0**62
 def is_report(path: Path) -> bool:
     """Whether an argument of a command is a finished report; else it is a trace."""
     try:
-        return bool(table_files(path, [_TIMELINE.name])) if path.is_dir() else is_workbook(path)
+        if path.is_dir():
+            return bool(table_files(path, [_TIMELINE.name]))
+        return is_workbook(path) or is_json_report(path)
     except (OSError, ValueError):
         return False  # whoever reads it says what is wrong
 
@@ -109,14 +112,18 @@ def is_report(path: Path) -> bool:
 def reports_among(paths: Sequence[Path]) -> list[Path]:
     """Those of some files and folders that are reports of a trace, and no comparison."""
     sheets = [_TIMELINE.name]
-    return [p for p in paths if (is_report(p) if p.is_dir() else is_workbook(p, sheets))]
+    return [
+        p
+        for p in paths
+        if (is_report(p) if p.is_dir() else is_workbook(p, sheets) or is_json_report(p, sheets))
+    ]
 
 
 def measure_report(path: Path) -> Measurement:
     """Measure a finished report for a comparison.
 
     Args:
-        path: a workbook, or a folder of CSV or Parquet tables.
+        path: a workbook, a JSON report, or a folder of CSV or Parquet tables.
 
     Raises:
         TraceError: the report cannot be read, or holds no timeline.

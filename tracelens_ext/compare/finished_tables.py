@@ -1,4 +1,4 @@
-"""Tables of finished reports read back: of a workbook, or of a folder of CSV or Parquet files.
+"""Tables of finished reports read back: of a workbook, JSON, a folder of CSV or Parquet files.
 
 A report may come from anybody. A workbook is looked through before openpyxl sees it: how much it
 unpacks to, how many elements it has and how deep they nest, and that it declares no entities
@@ -26,7 +26,12 @@ from tracelens_ext.errors import (
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.report.formats import Format, require_format
-from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION_KEY, read_manifest
+from tracelens_ext.report.manifest import (
+    GENERATOR,
+    TABLES_VERSION_KEY,
+    made_here,
+    read_manifest,
+)
 from tracelens_ext.settings import read_settings, size_text
 
 if TYPE_CHECKING:
@@ -94,6 +99,17 @@ def is_workbook(path: Path, sheets: Collection[str] = ()) -> bool:
     return not sheets or any(f'"{sheet}"'.encode() in head for sheet in sheets)
 
 
+def is_json_report(path: Path, sheets: Collection[str] = ()) -> bool:
+    """Whether a file is JSON of ours; with `sheets`: which has them near its beginning."""
+    if not made_here(path):
+        return False
+    with path.open("rb") as file:
+        head = file.read(_PIECE)
+    return head[:1] == b"{" and all(
+        f'"{sheet}": [' in head.decode(errors="replace") for sheet in sheets
+    )
+
+
 def table_files(folder: Path, sheets: Collection[str]) -> list[Path]:
     """The files of a folder that hold one of these sheets, as CSV or Parquet."""
     names = {f"{sheet}{kind.suffix}" for sheet in sheets for kind in (Format.csv, Format.parquet)}
@@ -114,6 +130,8 @@ def read_tables(path: Path, wanted: Mapping[str, Collection[str]]) -> Tables:
     try:
         if path.is_dir():
             return _read_folder(path, wanted)
+        if is_json_report(path):
+            return _read_json(path, wanted)
         with path.open("rb") as file:
             return _read_workbook(path, file, wanted)
     except OSError as error:
@@ -271,6 +289,31 @@ class _Limits:
 
     def _end(self, _: str) -> None:
         self._depth -= 1
+
+
+# JSON.
+
+
+def _read_json(path: Path, wanted: Mapping[str, Collection[str]]) -> Tables:
+    import msgspec
+
+    if path.stat().st_size > _most_bytes():
+        raise _too_large(path, size_text(_most_bytes()))
+    tables = {}
+    rows_type = list[dict[str, str | float | int | bool | None]]
+    with _damage_told(path, "the JSON"):
+        document = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
+        sheets = msgspec.json.decode(document["tables"], type=dict[str, msgspec.Raw])
+        for name in wanted.keys() & sheets.keys():
+            rows = msgspec.json.decode(sheets[name], type=rows_type)
+            if len(rows) > _MOST_ROWS:
+                raise _too_large(path, f"{_MOST_ROWS:,} rows in {name}")
+            places = _places(rows[0] if rows else (), wanted[name])
+            header = list(rows[0] if rows else ())
+            values = [tuple(row.get(header[p]) for p in places.values()) for row in rows]
+            tables[name] = pd.DataFrame(values, columns=list(places), dtype=object)
+        version = document.get(TABLES_VERSION_KEY)
+    return Tables(tables, True, version and msgspec.json.decode(version))
 
 
 # Folders.

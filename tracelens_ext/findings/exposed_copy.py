@@ -15,17 +15,17 @@ from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.gaps.causes import SYNCHRONISATION
 from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.work.copies import gigabytes_per_second, pageable_copies
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.findings.wall_time import Claim
 
-#: How PyTorch's profiler calls memory of the host that the GPU cannot reach by itself.
-_PAGEABLE = re.compile(r".*Pageable", re.IGNORECASE)
 #: Copies within a device are work like any other: those of layouts have findings of their own.
-_WITHIN_DEVICE = re.compile(r".*(?:DtoD|DeviceToDevice|Device -> Device|copyBuffer)")
-_TO_DEVICE = re.compile(r".*(?:HtoD|HostToDevice|Host-to-Device|Host -> Device)")
+_WITHIN_DEVICE = re.compile(r".*(?:DtoD|Device(?:To|-to-| -> )Device|DEVICE_TO_DEVICE|copyBuffer)")
+_TO_DEVICE = re.compile(r".*(?:HtoD|Host(?:To|-to-| -> )Device|HOST_TO_DEVICE)")
+_OF_PAGEABLE = "of their time, from or to pageable memory"
 _COPIES = re.compile(r"(?:cuda|hip|cu)Memcpy")
 
 
@@ -34,9 +34,16 @@ def _detect(inspection: Inspection) -> Finding | None:
     crosses = ~trace.names_matching(_WITHIN_DEVICE.match)[work.name]
     claim = inspection.wall.claim_events(work.is_copy & crosses)
     wait = _claim_waits(inspection)
-    pageable = trace.names_matching(_PAGEABLE.match)[work.name[claim.events]]
+    all_pageable, known = pageable_copies(work)
+    pageable = all_pageable[claim.events]
     launch = work.tree.launch_of_gpu[claim.events]
     waited = float(trace.dur[np.unique(launch[pageable & (launch != NONE)])].sum())
+    to_device = trace.names_matching(_TO_DEVICE.match)[work.name[claim.events]]
+    rates = [
+        Evidence(f"they move, {way}", rate, "GB/s", "kernels")
+        for way, mine in (("to the device", to_device), ("from it", ~to_device))
+        if (rate := gigabytes_per_second(work, claim.events[mine])) > 0
+    ]
     of_pageable = float(claim.event_ns[pageable].sum())
     return inspection.finding(
         DETECTOR.id,
@@ -55,12 +62,12 @@ def _detect(inspection: Inspection) -> Finding | None:
         ),
         evidence=[
             Evidence("exposed copies", len(claim.events), "GPU events", "gpu_timeline"),
-            Evidence(
-                "of their time, from or to pageable memory",
-                of_pageable / NS_PER_MS,
-                "ms",
-                "kernels",
+            *(
+                [Evidence(_OF_PAGEABLE, of_pageable / NS_PER_MS, "ms", "kernels")]
+                if known[claim.events].any()
+                else []
             ),
+            *rates,
             Evidence("the host waited in those calls", waited / NS_PER_MS, "ms", "tree"),
             Evidence("idle time of such waits", wait.saving_ns / NS_PER_MS, "ms", "gap_summary"),
         ],
@@ -74,7 +81,7 @@ def _claim_waits(inspection: Inspection) -> Claim:
     copies = work.is_copy & (launch != NONE)
     copies &= trace.names_matching(_TO_DEVICE.match)[work.name]
     copies &= trace.names_matching(_COPIES.match)[trace.name[launch]]
-    pageable = trace.names_matching(_PAGEABLE.match)[work.name]
+    pageable, _ = pageable_copies(work)
     waited_for = copies & (pageable | (trace.end_of(launch) >= work.end))
     idle = wall.claim_idle_during(np.unique(launch[waited_for]))
     classified, call = wall.classified, wall.classified.synchronising

@@ -10,6 +10,7 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place
 from tracelens_ext.findings.places import places_of
+from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.work.grouping import number_groups
 
@@ -149,12 +150,12 @@ class Inspection:
         if host_bound > saving / 2:
             confidence = "low"
             reason += (
-                f"; {host_bound:,.1f} ms of it lie where the host limits: as long as the host is"
+                f"; {ms_text(host_bound)} of it lie where the host limits: as long as the host is"
                 " no faster, the GPU would only wait longer there"
             )
         return Finding(
             id=detector,
-            title=title.replace("{saving}", f"{saving:,.1f} ms ({share:.1f} %)"),
+            title=title.replace("{saving}", f"{ms_text(saving)} ({share:.1f} %)"),
             saving_ms=saving,
             share_percent=share,
             confidence=confidence,

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 _MEGABYTE = 1e6
 #: A part of the peak below this, percent, is not worth a change.
 _LEAST_PERCENT = 5.0
+#: Nor is what was reserved at the peak below this share of the device's memory, percent, where
+#: that is known.
+_LEAST_OF_DEVICE = 30.0
 _MOST_OWNERS = 3  # operations that are named
 _FORWARD, _BACKWARD, _OPTIMIZER, _UNUSED = "forward", "backward", "optimizer", "unused"
 #: What each part of the peak is, as the title goes on, and what makes it smaller: advice, and the
@@ -68,6 +71,10 @@ def _detect(inspection: Inspection) -> Finding | None:
         return None
     row = peaks.nlargest(1, "peak_allocated_bytes").iloc[0]
     peak, device = int(row["peak_allocated_bytes"]), int(row["device"])
+    described = inspection.work.trace.described(device)
+    held = peak + int(row["unused_at_peak_bytes"])
+    if described and 100.0 * held < _LEAST_OF_DEVICE * described.memory_bytes:
+        return None
     alive = memory_at_peak(memory)
     alive = alive[alive["device"] == device]
     parts = alive.groupby("phase")["bytes"].sum().to_dict()

@@ -10,6 +10,7 @@ from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector
 from tracelens_ext.findings.wall_time import Claim
 from tracelens_ext.operations.recompute import recomputed
+from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.information(
         DETECTOR.id,
         Claim(nothing, nothing, events, time),
-        title=f"Activation checkpointing runs parts of the forward again: {cost:,.1f} ms"
+        title=f"Activation checkpointing runs parts of the forward again: {ms_text(cost)}"
         f" ({share:.1f} %)",
         advice=(
             "This time buys memory. If memory is left at the peak, checkpoint fewer layers, or only"

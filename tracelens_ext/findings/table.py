@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.text import NO_NAME
+from tracelens_ext.text import NO_NAME, ms_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,8 +71,8 @@ def summary_sentence(found: Findings) -> str:
         return NOTHING if found.total_ms else ""
     share = 100.0 / max(found.total_ms, 1e-6)
     return (
-        f"Findings explain {found.explained_ms:,.1f} ms ({share * found.explained_ms:.1f} %) of"
-        f" the wall time of {found.total_ms:,.1f} ms; {found.left_ms:,.1f} ms"
+        f"Findings explain {ms_text(found.explained_ms)} ({share * found.explained_ms:.1f} %) of"
+        f" the wall time of {ms_text(found.total_ms)}; {ms_text(found.left_ms)}"
         f" ({share * found.left_ms:.1f} %) are left."
     )
 
@@ -94,7 +94,7 @@ def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, 
     least = _LEAST_PLACE * finding.saving_ms
     told = {
         kind: [
-            f"{cut(place.name) or NO_NAME} {place.saving_ms:,.1f} ms (×{place.count:,})"
+            f"{cut(place.name) or NO_NAME} {ms_text(place.saving_ms)} (×{place.count:,})"
             for place in places
             if place.saving_ms >= least
         ]
@@ -106,6 +106,8 @@ def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, 
 def evidence_text(evidence: Evidence) -> str:
     """A number with what it is and where it is seen."""
     value = evidence.value
+    if evidence.unit == "ms":
+        return f"{evidence.what}: {ms_text(value)} ({evidence.see})"
     shown = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
     space = " " if evidence.unit else ""
     return f"{evidence.what}: {shown}{space}{evidence.unit} ({evidence.see})"

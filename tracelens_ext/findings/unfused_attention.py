@@ -17,6 +17,7 @@ from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import MOST_ELEMENTS, Detector
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.gemm import product_sizes
+from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.grouping import number_groups
 
@@ -98,7 +99,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         reason=(
             f"a fused kernel is taken to reach {FUSED_SHARE:.0%} of the peak matrix rate or"
             f" {_MEMORY_SHARE:.0%} of the memory bandwidth; one half as fast saves"
-            f" {low_ms:,.1f} ms. It cannot return the weights of attention"
+            f" {ms_text(low_ms)}. It cannot return the weights of attention"
             if known
             else "shapes, or the peaks of this GPU, are not known, so products are taken to stay"
         ),

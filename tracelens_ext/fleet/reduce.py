@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens_ext.fleet.spread import spread
 from tracelens_ext.fleet.stragglers import COLUMNS, find_stragglers
 from tracelens_ext.lazy import pd
+from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -91,7 +92,7 @@ def _alone(spreads: pd.DataFrame, traces: int) -> list[str]:
     """Say which findings a single rank has, of several."""
     alone = spreads[spreads["ranks"] == 1] if traces > 1 else spreads[:0]
     told = [
-        f"rank {rank} has {finding} ({ms:,.1f} ms)"
+        f"rank {rank} has {finding} ({ms_text(ms)})"
         for finding, rank, ms in zip(
             alone["finding"], alone["max_rank"], alone["max_ms"], strict=True
         )
@@ -124,7 +125,8 @@ def _ranks(timelines: Iterator[pd.DataFrame], stragglers: pd.DataFrame) -> pd.Da
     """A row a rank and GPU: its timeline, and how often it came last; the slowest first.
 
     In synchronous training all ranks take the same time, and a fast one is busy waiting in
-    collectives: the slow one is that which computes longest.
+    collectives: the slow one is that which computes longer than the mean, or for which each of the
+    others waits longest.
     """
     frame = pd.concat(timelines, ignore_index=True)
     wide = frame.pivot_table(
@@ -148,5 +150,8 @@ def _ranks(timelines: Iterator[pd.DataFrame], stragglers: pd.DataFrame) -> pd.Da
         result[name] = result[name].fillna(0).astype("int64")
     for name in ("waited_ms", "wait_for_it_ms"):
         result[name] = result[name].fillna(0.0)
-    by = ["computation_time_ms", "rank", "device"]
-    return result.sort_values(by, ascending=[False, True, True], ignore_index=True)
+    waits = result["wait_for_it_ms"] / max(len(result) - 1, 1)
+    behind = (computing - mean).clip(lower=waits)
+    by = ["behind", "computation_time_ms", "rank", "device"]
+    order = result.assign(behind=behind).sort_values(by, ascending=[False, False, True, True])
+    return order.drop(columns="behind").reset_index(drop=True)

@@ -25,7 +25,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import COMMUNICATION
-from tracelens_ext.work.group_search import outermost
+from tracelens_ext.work.group_search import engine_frames, outermost
 from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import Expression, UserPattern, user_pattern
 
@@ -143,6 +143,12 @@ def named_iterations(
     pattern = user_pattern(annotation, "annotation")
     if pattern is None:
         steps = find_iterations(tree)
+        if not len(steps) and len(frames := engine_frames(tree.trace)):
+            process = tree.trace.process_of_thread[tree.trace.thread[frames]]
+            frames = frames[np.lexsort((tree.trace.ts[frames], process))]
+            steps = iterations_of(tree, frames, list(range(len(frames))))
+            names = [tree.trace.name_of(row).rpartition(": ")[2] for row in frames.tolist()]
+            return steps, [f"{name}#{at}" for at, name in enumerate(names)], 0
         return steps, [f"ProfilerStep#{number}" for number in steps.number], 0
     trace = tree.trace
     rows = found = _annotations(trace, pattern)

@@ -48,8 +48,8 @@ _REMEDIES: dict[int, tuple[str, str]] = {
 def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a new empty file in the target's folder, and rename it to the target at the end.
 
-    Missing parent folders are created. A target that is a symbolic link keeps the link: the file
-    it leads to is replaced. An existing file keeps its permission bits. When the body raises
+    Missing parent folders are created. Of a target that is a symbolic link the link is replaced:
+    what it leads to stays. An existing file keeps its permission bits. When the body raises
     anything, the new file is removed and the target stays as it was.
 
     Yields:
@@ -72,7 +72,7 @@ def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
         # Within the `try`: an interrupt between making the file and coming here would leave it.
         os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield beside
-        with contextlib.suppress(FileNotFoundError):
+        if final.is_file() and not final.is_symlink():
             beside.chmod(stat.S_IMODE(final.stat().st_mode))
         beside.replace(final)
     except OSError as error:
@@ -94,7 +94,7 @@ def _checked_target(shown: str) -> Path:
     """Resolve the target and refuse what a rename must not replace."""
     if not shown:
         raise OutputError("the output file has no name; give a path such as report.xlsx")
-    final = Path(shown).resolve()  # through a symbolic link: the link itself stays
+    final = Path(shown).parent.resolve() / Path(shown).name  # a link itself, not where it leads
     if final.is_dir() or shown.endswith(("/", os.sep)):
         raise OutputError(
             f"{shown}: cannot be written: it is a folder; give the name of a file in it"
@@ -104,7 +104,9 @@ def _checked_target(shown: str) -> Path:
             raise OutputError(
                 f"{shown}: cannot be written: it is not a regular file; choose another name"
             )
-        if not os.access(final, os.W_OK):  # a rename would ignore the write protection
+        if not (
+            final.is_symlink() or os.access(final, os.W_OK)
+        ):  # a rename would ignore the write protection
             raise OutputError(
                 f"{shown}: cannot be written: it is write-protected; "
                 "choose another name or allow writing to it"

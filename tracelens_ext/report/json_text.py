@@ -1,7 +1,7 @@
 """A report as one JSON document, for scripts.
 
-    {"generator": "tracelens-ext", "version": …, "title": …, "facts": {label: value},
-     "notes": [text], "tables": {name: [{column: value}, …]}}
+    {"generator": "tracelens-ext", "version": …, "tables_version": …, "title": …,
+     "facts": {label: value}, "notes": [text], "tables": {name: [{column: value}, …]}}
 
 The generator comes first: it tells whose file this is. A table is a list of rows, each on a line
 of its own. What is not a number is null, as JSON (RFC 8259) has no NaN.
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, TABLES_VERSION_KEY
 from tracelens_ext.report.plain_tables import (
     encodable,
     plain_column,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from tracelens_ext.report.report import Report
 
-GENERATOR = "tracelens-ext"
 _ROWS_AT_ONCE = 8192
 
 
@@ -74,6 +74,7 @@ def _pieces(report: Report) -> Iterator[str]:
     head = {
         "generator": GENERATOR,
         "version": __version__,
+        TABLES_VERSION_KEY: TABLES_VERSION,
         "title": encodable(report.title),
         "facts": facts,
         "notes": [encodable(note) for note in report.notes],

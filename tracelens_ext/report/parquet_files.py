@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.folder import write_folder
-from tracelens_ext.report.json_text import GENERATOR
+from tracelens_ext.report.manifest import GENERATOR
 from tracelens_ext.report.plain_tables import plain_column, plain_headers
 from tracelens_ext.report.table_files import unique_file_names
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 #: Memory of a device that a trace describes may differ this much from the listed one.
 _MEMORY_TOLERANCE = 0.06
+#: The file of peaks that are known, and which products of a GeForce run at half the rate.
+_KNOWN = "device_peaks.toml"
+_HALVED = {"tf32", "bf16", "fp16", "fp8"}
 #: What a user's file may say of a device, and what it has to.
 _KEYS = {"name", "names", "units", "warp", "memory_gb", "matrix", "vector", "memory", "link"}
 _MORE_KEYS = {"source", "partitions"}
@@ -61,6 +64,7 @@ class DevicePeaks:
         units: compute units (multiprocessors); 0: not known.
         warp: threads of a warp or wave; 0: not known.
         memory_gb: size of its memory, 10^9 bytes; 0: not known.
+        cache: its last cache, 10^6 bytes; 0: not known.
         partitions: whether a device of a trace may be a part of the product.
         source: where the numbers are from.
     """
@@ -74,6 +78,7 @@ class DevicePeaks:
     units: int = 0
     warp: int = 0
     memory_gb: float = 0.0
+    cache: float = 0.0
     partitions: bool = False
     source: str = ""
 
@@ -109,9 +114,62 @@ class DevicePeaks:
 
 @lru_cache(maxsize=1)
 def builtin_peaks() -> tuple[DevicePeaks, ...]:
-    """The devices that are known here."""
-    text = resources.files(__package__ or "").joinpath("device_peaks.toml").read_text("utf-8")
-    return tuple(_device(entry, "device_peaks.toml") for entry in tomllib.loads(text)["device"])
+    """The devices that are known here, with all their figures."""
+    return tuple(_device(entry, _KNOWN) for entry in _known()["device"])
+
+
+@lru_cache(maxsize=1)
+def _known() -> dict[str, Any]:
+    return tomllib.loads(resources.files(__package__ or "").joinpath(_KNOWN).read_text("utf-8"))
+
+
+def _cache_of(name: str) -> float:
+    """The last cache of a product, by the longest beginning of its name that is listed."""
+    found = [known for known in _known()["cache"] if name.startswith(known)]
+    return float(_known()["cache"][max(found, key=len)]) if found else 0.0
+
+
+@lru_cache(maxsize=1)
+def _cards() -> dict[str, DevicePeaks]:
+    """Graphics cards by their names in lower case; their peaks are computed."""
+    found = {}
+    for architecture, cards in _known()["cards"].items():
+        for card in cards.split(";"):
+            name, _, figures = (part.strip() for part in card.partition("="))
+            units, mhz, memory = map(float, figures.split(","))
+            peaks = computed_peaks(name, architecture, int(units), mhz * 1e6, memory * 1e9)
+            if peaks is not None:
+                found[name.lower()] = peaks
+    return found
+
+
+def computed_peaks(
+    name: str, architecture: str, units: int, clock_hz: float, bandwidth: float
+) -> DevicePeaks | None:
+    """Peaks by clock and compute units; None where any of it is not known.
+
+    Args:
+        name: of the product.
+        architecture: NVIDIA's compute capability, or `RDNA3` and the like.
+        units: compute units.
+        clock_hz: their highest clock.
+        bandwidth: bytes a second of memory.
+    """
+    rates = _known()["architecture"].get(architecture)
+    if rates is None or not (units and clock_hz and bandwidth):
+        return None
+    scale = units * clock_hz / 1e12
+    halved = _HALVED if "GeForce" in name else set()
+    products = {} if "GTX" in name else rates.get("matrix", {})
+    return DevicePeaks(
+        name=name,
+        matrix={k: rate * scale / (1 + (k in halved)) for k, rate in products.items()},
+        vector={k: rate * scale for k, rate in rates["vector"].items()},
+        memory=bandwidth / 1e9,
+        link=rates["link"],
+        cache=_cache_of(name),
+        source=f"computed: {units} units, {clock_hz / 1e6:.0f} MHz, architecture {architecture}",
+    )
 
 
 def find_peaks(
@@ -132,6 +190,8 @@ def find_peaks(
             if is_part and device.units and 0 < units < device.units:
                 return device.part(units)
             return device
+    if card := _cards().get(whole.lower().removeprefix("nvidia ").removeprefix("amd ")):
+        return card
     if not units:
         return None
     for device in builtin_peaks():
@@ -148,10 +208,9 @@ def peaks_of_devices(trace: Trace, own: DevicePeaks | None = None) -> dict[int, 
         trace: describes its devices, or does not.
         own: what to take for all of them.
     """
-    by_ordinal = {device.ordinal: device for device in trace.devices}
     found: dict[int, DevicePeaks | None] = {}
     for number in set(trace.device.tolist()):
-        device = by_ordinal.get(number) or (trace.devices[0] if len(by_ordinal) == 1 else None)
+        device = trace.described(number)
         if own is not None or device is None:
             found[number] = own
         else:
@@ -160,6 +219,12 @@ def peaks_of_devices(trace: Trace, own: DevicePeaks | None = None) -> dict[int, 
                 units=device.units,
                 warp=device.warp,
                 memory_bytes=device.memory_bytes,
+            ) or computed_peaks(
+                device.name,
+                f"{device.capability // 10}.{device.capability % 10}",
+                device.units,
+                device.clock_hz,
+                device.bandwidth,
             )
     return dict(sorted(found.items()))
 
@@ -225,6 +290,7 @@ def _device(entry: object, where: str) -> DevicePeaks:
         units=int(_number(entry, "units", where, 0)),
         warp=int(_number(entry, "warp", where, 0)),
         memory_gb=_number(entry, "memory_gb", where, 0),
+        cache=_cache_of(str(entry.get("name", ""))),
         partitions=bool(entry.get("partitions", False)),
         source=str(entry.get("source", where)),
         **engines,

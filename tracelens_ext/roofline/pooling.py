@@ -94,9 +94,10 @@ def nll_loss(op: Operation) -> Cost:
 
 
 def nll_loss_backward(op: Operation) -> Cost:
-    """Targets read, the whole gradient of the input written."""
+    """Targets read, one element a target written; another operation zeroes the rest."""
     grad, x, target = op.need(0), op.need(1), op.need(2)
-    return _cost("Loss", x, target.elements, bytes_read(grad, target) + x.written)
+    moved = bytes_read(grad, target) + target.elements * x.item
+    return _cost("Loss", x, target.elements, moved)
 
 
 def pair_loss(op: Operation) -> Cost:

@@ -27,6 +27,7 @@ FAMILY_COLUMNS: Final = (
     *("family", "gpu_time_ms", "gpu_time_%", "tflops_per_s", "tb_per_s", "% of roofline"),
     "time_lost_ms",
 )
+_NAMED = 3  # operations that a note names
 _WHOLE_TRACE = "the whole trace"
 
 
@@ -127,7 +128,7 @@ def utilisation(
 
     Returns:
         Columns `iteration`, `wall_time_ms`, `tflop` (of the model), `tflops_per_s`, and `mfu_%`,
-        empty where the peaks are not known.
+        empty where the peaks are not known; all three where no operation has a model.
     """
     from tracelens_ext.iterations.table import named_iterations
 
@@ -137,10 +138,13 @@ def utilisation(
         row.cost if row.cost and row.cost.engine == "matrix" else None for row in roofline.rows
     ]
     flops = _each(cost.flops if cost else 0.0 for cost in costs)[group]
+    if not any(row.cost for row in roofline.rows):
+        flops[:] = np.nan
     at_peak_ns = _each(
         0.0 if cost is None else np.nan if row.peak is None else cost.flops / (row.peak * 1e3)
         for row, cost in zip(roofline.rows, costs, strict=True)
     )[group]
+    at_peak_ns += 0.0 * flops  # not known where those are not
     iterations, labels, _ = named_iterations(work.tree, annotation)
     of_call = iterations.of_gpu[groups.first_gpu]
     whole = np.flatnonzero(iterations.whole & np.isin(np.arange(len(iterations)), of_call))
@@ -176,12 +180,14 @@ def _each(values: Iterable[float]) -> Float64Array:
 
 def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]:
     """The devices and their peaks, and the totals: label and value."""
-    by_ordinal = {device.ordinal: device.name for device in trace.devices}
-    only = trace.devices[0].name if len(trace.devices) == 1 else ""
     facts: list[tuple[str, object]] = []
     for number, peaks in roofline.peaks.items():
-        name = by_ordinal.get(number, only) or "not named in the trace"
-        facts += [(f"Device {number}", name), (f"Peaks of device {number}", described(peaks))]
+        device = trace.described(number)
+        name = device.name if device is not None else ""
+        facts += [
+            (f"Device {number}", name or "not named in the trace"),
+            (f"Peaks of device {number}", described(peaks)),
+        ]
     rows = roofline.rows
     facts += [
         ("GPU time of operations (ms)", sum(row.gpu_ns for row in rows) / NS_PER_MS),
@@ -229,11 +235,26 @@ def advice(work: GpuWork, roofline: Roofline) -> list[str]:
             " with --device-peaks, a file or the name of a known device such as 'H100 SXM'"
             " (device_peaks in Python)."
         )
-    if any(
-        row.roofline_ns is not None and row.roofline_ns > row.gpu_ns > 0 for row in roofline.rows
-    ):
-        notes.append(
-            "Over 100 % of roofline: the data was in the cache, where bandwidth is higher than that"
-            " of the device's memory."
+    return notes + _over_the_roofline(roofline)
+
+
+def _over_the_roofline(roofline: Roofline) -> list[str]:
+    """What makes operations faster than their best case: the cache, if the data fits it."""
+    notes: dict[str, list[str]] = {}
+    for row, device in zip(roofline.rows, roofline.groups.device.tolist(), strict=True):
+        peaks = roofline.peaks[device]
+        if row.cost is None or peaks is None or not (row.roofline_ns or 0.0) > row.gpu_ns > 0:
+            continue
+        fits = row.bound == "memory" and row.cost.bytes <= peaks.cache * 1e6
+        what = (
+            "the data was in the cache, where bandwidth is higher than that of the device's memory"
+            if fits
+            else "the data does not fit the cache, so the performance model counts too much"
+            if row.bound == "memory" and peaks.cache
+            else "the model or the peaks are not right, or an unknown cache held the data"
         )
-    return notes
+        notes.setdefault(what, []).append(row.operation.name)
+    return [
+        f"Over 100 % of roofline: {what} ({', '.join(list(dict.fromkeys(names))[:_NAMED])})."
+        for what, names in notes.items()
+    ]

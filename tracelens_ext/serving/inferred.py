@@ -3,7 +3,8 @@
 A pass through the model begins with a look-up in the largest embedding table, and lasts until the
 next on its thread; where none was recorded, it begins with the first attention whose sizes differ
 from those before it. One query a sequence is `decode`, more are `prefill`. A trace with a backward
-pass, or without attention, has no steps.
+pass, without attention, or of images (convolutions, and no vocabulary) has no steps. Python frames
+of an engine's step say where steps are, shapes then only their phase.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from tracelens_ext.serving.annotations import DECODE, PREFILL, Batch, Group
 from tracelens_ext.serving.steps import Steps, find_steps, steps_at
 from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.work.group_search import engine_frames, items_before
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
@@ -30,7 +32,16 @@ _ATTENTION: Final = re.compile(
 )
 _HEADS_FIRST: Final = re.compile(r"scaled_dot_product")
 _BACKWARD: Final = re.compile(r"autograd::engine|.*Backward\d*$|.*_backward$")
+_CONVOLUTION: Final = re.compile(r"aten::(?:_?convolution|conv[23]d|(?:cudnn|miopen)_convolution)")
+_OF_IMAGES: Final = 4  # sizes of what a convolution of images gets, at least
+_VOCABULARY: Final = 1000  # rows of the largest table of a language model, at least
+#: The phase of a step whose shapes tell none.
+STEP: Final = "step"
 _WHOLE: Final = frozenset({"int", "long", "long int", "int32", "int64"})
+BY_FRAMES: Final = (
+    "No annotation names the steps: they are the calls of the engine's step among Python frames;"
+    " their phase is inferred from shapes, where those were recorded."
+)
 #: What the reader of a table is told.
 HOW: Final = (
     "No annotation names the steps: they are inferred from shapes, each from one look-up in the"
@@ -42,7 +53,26 @@ HOW: Final = (
 def serving_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     """The steps that annotations name; without `own` and annotations those that shapes show."""
     steps = find_steps(tree, own)
-    return steps if len(steps) or own else infer_steps(tree)
+    if len(steps) or own:
+        return steps
+    inferred = infer_steps(tree)
+    frames = engine_frames(tree.trace)
+    return _at_frames(tree, frames, inferred) if len(frames) else inferred
+
+
+def _at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps:
+    """The steps by Python frames; the phase of each is the first that shapes show in it."""
+    trace = tree.trace
+    thread, start, end = trace.thread[rows].astype(np.int64), trace.ts[rows], trace.end_of(rows)
+    at = items_before(inferred.thread, inferred.start, thread, start)
+    batches = [
+        inferred.batch[i]
+        if i < len(inferred) and inferred.thread[i] == one and inferred.start[i] < last
+        else Batch(STEP)
+        for i, one, last in zip(at.tolist(), thread.tolist(), end.tolist(), strict=True)
+    ]
+    names = [trace.name_of(row) for row in rows.tolist()]
+    return steps_at(tree, names, batches, (thread, start, end), BY_FRAMES)
 
 
 @once_for_each
@@ -56,7 +86,9 @@ def infer_steps(tree: CallTree) -> Steps:
     if training or not len(attention):
         return steps_at(tree, [], [], (empty, empty, empty), HOW)
     attention = attention[np.argsort(trace.ts[attention], kind="stable")]
-    starts, batches = _embeddings(trace, rows, attention)
+    starts, batches, vocabulary = _embeddings(trace, rows, attention)
+    if vocabulary < _VOCABULARY and _has_images(trace, rows):
+        return steps_at(tree, [], [], (empty, empty, empty), HOW)
     if not len(starts):
         starts, batches = _by_attention(trace, attention)
     order = np.lexsort((trace.ts[starts], trace.thread[starts]))
@@ -71,8 +103,8 @@ def infer_steps(tree: CallTree) -> Steps:
 
 def _embeddings(
     trace: Trace, rows: Int64Array, attention: Int64Array
-) -> tuple[Int64Array, list[Batch]]:
-    """The look-ups in the largest table, and the batches that their indices show."""
+) -> tuple[Int64Array, list[Batch], int]:
+    """The look-ups in the largest table, the batches that their indices show, and its rows."""
     named = trace.names_matching(lambda name: name == _EMBEDDING)
     found = []
     for row in rows[named[trace.name[rows]]].tolist():
@@ -86,7 +118,13 @@ def _embeddings(
         if batch is not None:
             starts.append(row)
             batches.append(batch)
-    return np.array(starts, dtype=np.int64), batches
+    return np.array(starts, dtype=np.int64), batches, largest
+
+
+def _has_images(trace: Trace, rows: Int64Array) -> bool:
+    """Whether a convolution gets images or videos."""
+    named = rows[trace.names_matching(_CONVOLUTION.match)[trace.name[rows]]].tolist()
+    return any(len((_sizes(trace, row) or [[]])[0]) >= _OF_IMAGES for row in named)
 
 
 def _batch(trace: Trace, row: int, indices: list[int], attention: Int64Array) -> Batch | None:

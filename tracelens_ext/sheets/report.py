@@ -33,6 +33,7 @@ T = TypeVar("T")
 _TITLE = "GPU performance report"
 
 
+@knows_tracelens
 @takes_report_options
 @fast_pandas()
 def build_perf_report(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
+from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,6 +46,10 @@ def phase_notes(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> Itera
         return
     if steps.note:
         yield steps.note
+    work = analyzer.work
+    mine = int(work.duration[steps.of_gpu != NONE].sum())
+    share = 100.0 * mine / max(int(work.duration.sum()), 1)
+    yield f"The steps launched {share:.1f} % of the GPU time; the rest is `other`."
     if any(batch.tokens == 0 for batch in steps.batch):
         yield "The annotations of some steps say nothing of tokens; those count as none."
     yield from layer_notes(analyzer.work, steps)

@@ -102,10 +102,11 @@ def _shown(name: str) -> str:
 
 def devices(trace: Trace) -> str:
     """The GPUs that did the work, by the names in the trace."""
-    named = {device.ordinal: device.name for device in trace.devices if device.name}
     used = [int(n) for n in np.unique(trace.device) if n != NONE]
-    shown = [f"{n}: {named[n]}" if n in named else f"GPU {n}" for n in used]
-    return ", ".join(shown) if shown else ", ".join(dict.fromkeys(named.values())) or "none"
+    known = [(n, trace.described(n)) for n in used]
+    shown = [f"{n}: {device.name}" if device and device.name else f"GPU {n}" for n, device in known]
+    names = dict.fromkeys(device.name for device in trace.devices if device.name)
+    return ", ".join(shown or names) or "none"
 
 
 def _rank(trace: Trace) -> str:

@@ -69,7 +69,7 @@ _COLUMNS = {
 }
 #: Columns that are read where they are there.
 _OPTIONAL = {
-    Report.GPU_TRACE: ("device", "strm"),
+    Report.GPU_TRACE: ("device", "strm", "srcmemkd", "dstmemkd"),
     Report.KERNELS: ("time",),
     Report.MEMORY_TIME: ("time",),
 }

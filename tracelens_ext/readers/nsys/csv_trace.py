@@ -18,7 +18,7 @@ from tracelens_ext.readers.kineto.decimals import MISSING_NS
 from tracelens_ext.readers.nsys.csv_tables import Piece, Report, open_report
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.readers.sqlite_columns import distinct_rows
-from tracelens_ext.trace import NONE, Device, EventKind
+from tracelens_ext.trace import MEMORY_KINDS, NONE, Device, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +34,8 @@ _CATEGORIES = {
     EventKind.MEMCPY: "gpu_memcpy",
     EventKind.MEMSET: "gpu_memset",
 }
+#: How tables spell the kinds of memory.
+_MEMORY = {"pageable": 0, "pinned": 1, "device": 2, "array": 3, "managed": 4}
 _ORDINAL = re.compile(r"(.*?)\s*\((\d{1,9})\)\s*", re.DOTALL)
 _MOST_ID = 2**62
 
@@ -79,6 +81,11 @@ def _add(piece: Piece, builder: TraceBuilder, devices: _Devices) -> None:
     kinds = [_kind(name) for name in known]
     categories = builder.categories.codes((_CATEGORIES[kind] for kind in kinds), len(kinds))
     rows = np.arange(count)
+    numbers = {"correlation": (rows, _ids(piece.whole("corrid")))}
+    for argument, column in zip(MEMORY_KINDS, ("srcmemkd", "dstmemkd"), strict=True):
+        if column in piece.columns:
+            kinds_of = [_MEMORY.get(text.lower(), NONE) for text in piece.texts(column)]
+            numbers[argument] = rows, np.array(kinds_of, dtype=np.int64)
     builder.add(
         {
             "ts": _times(piece.nanoseconds("start")),
@@ -88,11 +95,7 @@ def _add(piece: Piece, builder: TraceBuilder, devices: _Devices) -> None:
             "thread": threads[place_of],
             "category": categories[name_of],
         },
-        {
-            "correlation": (rows, _ids(piece.whole("corrid"))),
-            "device": (rows, device),
-            "stream": (rows, stream),
-        },
+        numbers | {"device": (rows, device), "stream": (rows, stream)},
         {},
     )
 

@@ -14,6 +14,8 @@ from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
 from tracelens_ext.trace import Device
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracelens_ext.readers.builder import Labels, TraceBuilder
     from tracelens_ext.readers.nsys.database import NsysDatabase
     from tracelens_ext.trace import Int32Array, Int64Array
@@ -25,6 +27,14 @@ _LOW_BITS = (1 << 24) - 1
 #: Devices of the second machine in a report count from here, those of the third from twice this.
 DEVICES_A_MACHINE = 100
 UNKNOWN = "?"
+#: Where GPUs are described: the columns of their machine, number, compute capability,
+#: multiprocessors, threads of a warp, memory, clock and bandwidth; `a|b`: whichever is there.
+_DEVICES = {
+    "TARGET_INFO_GPU": "vmId id|deviceId computeMajor computeMinor smCount threadsPerWarp"
+    " totalMemory clockRate memoryBandwidth",
+    "TARGET_INFO_CUDA_GPU": "vmId deviceId|id computeCapabilityMajor computeCapabilityMinor"
+    " numMultiprocessors numThreadsPerWarp globalMemorySize coreClockRate globalMemoryBandwidth",
+}
 
 
 class Places:
@@ -106,21 +116,31 @@ class Places:
 
     def devices(self) -> tuple[Device, ...]:
         """The GPUs that the export describes."""
-        machines = self._ids("TARGET_INFO_GPU", "vmId")
-        ordinals = self._ids("TARGET_INFO_GPU", "id")
-        names = self._database.texts("TARGET_INFO_GPU", "name")
-        told = [
-            [max(number, 0) for number in self._ids("TARGET_INFO_GPU", column)]
-            for column in ("smCount", "threadsPerWarp", "totalMemory")
-        ]
         found: dict[int, Device] = {}
-        for machine, ordinal, name, *more in zip(machines, ordinals, names, *told, strict=True):
-            index = self._machines.get(machine >> _MACHINE_SHIFT, 0)
-            number = ordinal + index * DEVICES_A_MACHINE
-            text = (name or b"").decode("utf-8", "replace")
-            found.setdefault(number, Device(number, text, *more))
+        for table, columns in _DEVICES.items():
+            names = self._database.texts(table, "name")
+            told = [self._first(table, choice.split("|")) for choice in columns.split()]
+            for name, machine, ordinal, major, minor, *sizes in zip(names, *told, strict=True):
+                index = self._machines.get(machine >> _MACHINE_SHIFT, 0)
+                number = max(ordinal, 0) + index * DEVICES_A_MACHINE
+                text = (name or b"").decode("utf-8", "replace")
+                capability = 10 * max(major, 0) + max(minor, 0)
+                units, warp, memory, clock, bandwidth = (max(size, 0) for size in sizes)
+                # The old table counts clocks in kHz, and bandwidth in kB/s.
+                rates = _scaled(clock, 10**8), _scaled(bandwidth, 10**10), capability
+                found.setdefault(number, Device(number, text, units, warp, memory, *rates))
         return tuple(found[number] for number in sorted(found))
+
+    def _first(self, table: str, choice: Sequence[str]) -> list[int]:
+        """The first of some columns in which there is anything."""
+        read = [self._ids(table, column) for column in choice]
+        return next((ids for ids in read if any(n != MISSING for n in ids)), read[0])
 
     def _ids(self, table: str, column: str) -> list[int]:
         chunks = self._database.chunks(table, (column,))
         return [number for chunk in chunks for number in chunk[column].tolist()]
+
+
+def _scaled(value: int, least: int) -> int:
+    """A value in Hz or bytes a second, which may have been told in thousands of it."""
+    return value * 1000 if 0 < value < least else value

@@ -23,7 +23,7 @@ from tracelens_ext.readers.nsys.ranges import TABLE as NVTX
 from tracelens_ext.readers.nsys.ranges import NvtxRanges, present
 from tracelens_ext.readers.sqlite_columns import MISSING
 from tracelens_ext.text import NO_NAME
-from tracelens_ext.trace import WHOLE_GRAPH, Conventions, EventKind
+from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +169,8 @@ class _Export:
             self._add_gpu(chunk, EventKind.KERNEL, self._names(name), "kernel")
 
     def _copies(self) -> None:
-        for chunk in self._database.chunks(_COPIES, (*_ON_GPU, "bytes", "copyKind")):
+        columns = (*_ON_GPU, "bytes", "copyKind", *MEMORY_KINDS)
+        for chunk in self._database.chunks(_COPIES, columns):
             name = self._copy_names(chunk["copyKind"])
             self._add_gpu(chunk, EventKind.MEMCPY, name, "gpu_memcpy")
         for chunk in self._database.chunks(_MEMSETS, (*_ON_GPU, "bytes")):
@@ -201,7 +202,7 @@ class _Export:
             chunk["globalPid"], chunk["deviceId"], chunk["streamId"]
         )
         numbers = {"correlation": chunk["correlationId"], "stream": chunk["streamId"]}
-        numbers |= {"bytes": chunk["bytes"]} if "bytes" in chunk else {}
+        numbers |= {name: chunk[name] for name in ("bytes", *MEMORY_KINDS) if name in chunk}
         self._builder.add(
             {
                 "ts": chunk["start"],
