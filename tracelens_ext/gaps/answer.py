@@ -46,7 +46,9 @@ def answer(classified: ClassifiedGaps, selection: Selection | None = None) -> st
     was = "were together" if several else "was"
     order = [int(i) for i in np.argsort(-idle, kind="stable") if idle[i]]
     shown = [i for i in order if idle[i] >= total * _WORTH_SAYING]
-    shares = ", ".join(f"{CAUSES[i].replace('_', ' ')} {100.0 * idle[i] / total:.1f} %" for i in shown)
+    shares = ", ".join(
+        f"{CAUSES[i].replace('_', ' ')} {100.0 * idle[i] / total:.1f} %" for i in shown
+    )
     span = watched_time(classified)
     return (
         f"{subject} {was} idle{before} for {in_words(total)} of {in_words(span)}"
