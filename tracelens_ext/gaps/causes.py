@@ -11,7 +11,8 @@ What is left of the gap, all of it if R is before E, is
 
 * `dependency`: the thread made the stream wait for an event just before L; or work on another
   stream of the device ended meanwhile, at most `DEPENDENCY_LATENCY_NS` before S;
-* `launch overhead`: no longer than the usual launch latency of the trace;
+* `launch overhead`: it was launched after E, when there was nothing to wait for, or this is no
+  longer than the usual launch latency of the trace;
 * `unknown`: none of these.
 
 What a recording does not hold, and what happens once (`recording`), is `not_recorded` and
@@ -153,10 +154,11 @@ def _left(
     thread, begun, returned = launched
     cause = np.full(len(gaps), UNKNOWN, dtype=np.int64)
     short = gaps.end - returned <= usual_launch_latency(work)
+    late = begun >= gaps.start
     if work.tree.linked.any() or calls.count:
-        cause[short] = LAUNCH_OVERHEAD
+        cause[short | late] = LAUNCH_OVERHEAD
     left = replace(gaps, start=returned)
-    depends = calls.waits_before(thread, begun) & ~(short & (begun >= gaps.start))
+    depends = calls.waits_before(thread, begun) & ~(short & late)
     depends |= gaps.end - _last_end_beside(work, left) <= DEPENDENCY_LATENCY_NS
     cause[depends] = DEPENDENCY
     return Pieces(returned, gaps.end, gaps.lane, np.arange(len(gaps)), cause)
