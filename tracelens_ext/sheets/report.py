@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tracelens_ext.hooks import PluginAnswerError, default_registry
 from tracelens_ext.hooks.guard import call_within, time_limit
 from tracelens_ext.lazy import pd
+from tracelens_ext.recording.table import recording_lines
 from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.report import Answer, Report, check_places, write_report
@@ -58,6 +59,9 @@ def build_perf_report(
     """
     chosen = report_options or ReportOptions(**options)
     facts = overview.overview(analyzer.work, analyzer.coverage)
+    lines = recording_lines(analyzer.work)
+    labels = ("Recording", "Launches without GPU work")
+    facts[1:1] = [(label, line) for label, line in zip(labels, lines, strict=False)]
     notes = overview.advice(analyzer.work, analyzer.coverage)
     registry = default_registry()
     sheets = offered_sheets(registry)
