@@ -40,7 +40,7 @@ class Finding:
         id: which kind of finding; a trace has one of each at most.
         title: one sentence, with the number.
         saving_ms: wall time of this trace that the fix removes; 0 of one that informs only.
-        share_percent: of the wall time from the first start of GPU work to its last end.
+        share_percent: of the judged time.
         confidence: how sure it is that the fix saves as much.
         confidence_reason: why so sure, or why not, a clause or a sentence.
         where: `operations`, `modules`, `python_frames`, `iterations`, `streams`, `kernels` …: what
@@ -81,11 +81,23 @@ class Findings:
         total_ms: wall time from the first start of GPU work to its last end.
         findings: the largest saving first, those that inform only at the end.
         notes: what could not be looked for, and why, a sentence each.
+        recording: what the recording holds, as `recording.table.recording_dict`.
+        recording_lines: the same in sentences.
+        program: `kind` of the program, and `because`, what shows it.
+        judged_ms: the part of the wall time that shares are of.
+        all_clear: whether nothing was found though most of that was compared with something.
+        unknown: where nothing was found and that is no all-clear: what is not known.
     """
 
     total_ms: float
     findings: Sequence[Finding] = ()
     notes: Sequence[str] = field(default=())
+    recording: Mapping[str, object] = field(default_factory=dict)
+    recording_lines: Sequence[str] = ()
+    program: Mapping[str, str] = field(default_factory=dict)
+    judged_ms: float = 0.0
+    all_clear: bool = False
+    unknown: str = ""
 
     @property
     def explained_ms(self) -> float:
@@ -94,12 +106,15 @@ class Findings:
 
     @property
     def left_ms(self) -> float:
-        """Wall time that no finding claims."""
-        return max(0.0, self.total_ms - self.explained_ms)
+        """Judged time that no finding claims."""
+        return max(0.0, self.judged_ms - self.explained_ms)
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return {
+            "recording": self.recording,
+            "program": self.program,
+            "all_clear": self.all_clear,
             "total_ms": self.total_ms,
             "explained_ms": self.explained_ms,
             "left_ms": self.left_ms,

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import numpy as np
 
 from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place
 from tracelens_ext.findings.places import places_of
+from tracelens_ext.recording.program import PYTORCH, Kind, program_of
+from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.work.grouping import number_groups
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tracelens_ext.findings.wall_time import Claim, WallTime
     from tracelens_ext.operations.launchers import Launchers
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import EventKind, Float64Array, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
-#: What saves less of the wall time is not worth anybody's attention, percent.
+#: What saves less of the judged time is not worth anybody's attention, percent.
 LEAST_SHARE_PERCENT: Final = 1.0
 #: No tensor has as many elements; what a broken trace says beyond it is not believed.
 MOST_ELEMENTS: Final = 2**62
@@ -90,8 +92,13 @@ class Inspection:
 
     @property
     def is_of_pytorch(self) -> bool:
-        """Whether code of PyTorch helps; only profiles of JAX are surely of something else."""
-        return not self.work.trace.provenance.format.startswith("JAX")
+        """Whether code of PyTorch helps."""
+        return program_of(self.work.trace).kind in PYTORCH
+
+    @cached_property
+    def judged_ns(self) -> float:
+        """The part of the wall time that is recorded and no start-up."""
+        return max(recording_of(self.work).judged_ns, 1.0)
 
     def note(self, sentence: str) -> None:
         """Say once what cannot be looked for."""
@@ -107,7 +114,7 @@ class Inspection:
 
     def is_worth(self, claim: Claim) -> bool:
         """Whether a claim is large enough for anybody's attention; `finding` drops all others."""
-        return 100.0 * claim.saving_ns >= LEAST_SHARE_PERCENT * max(self.wall.total_ns, 1)
+        return 100.0 * claim.saving_ns >= LEAST_SHARE_PERCENT * self.judged_ns
 
     def finding(
         self,
@@ -140,7 +147,7 @@ class Inspection:
             where: what is known better than from the gaps and GPU events that are claimed.
         """
         saving = claim.saving_ns / NS_PER_MS
-        share = 100.0 * claim.saving_ns / max(self.wall.total_ns, 1)
+        share = 100.0 * claim.saving_ns / self.judged_ns
         if not self.is_worth(claim):
             return None
         limited = self.wall.gpu_limited[claim.events]
@@ -198,6 +205,14 @@ class Inspection:
 
 
 @dataclass(frozen=True)
+class Advice:
+    """What to change in programs of a kind."""
+
+    text: str
+    snippet: str = ""
+
+
+@dataclass(frozen=True)
 class Detector:
     """Looks for one kind of finding.
 
@@ -205,7 +220,19 @@ class Detector:
         id: of the findings, lower case with hyphens.
         detect: claims wall time of the inspected trace, and tells what it found; None for nothing.
             Detectors are asked one after another, and what one claims no later one can.
+        kinds: the kinds of programs of which it is looked for; all by default.
+        advice: what to change in programs of a kind, instead of what `detect` says; of `""` in all
+            that are not of PyTorch and that it does not name.
     """
 
     id: str
     detect: Callable[[Inspection], Finding | None]
+    kinds: Collection[Kind] = get_args(Kind)
+    advice: Mapping[Kind | Literal[""], Advice] = field(default_factory=dict)
+
+    def advised(self, finding: Finding, kind: Kind) -> Finding:
+        """A finding of it, with the advice for a kind of program."""
+        advice = self.advice.get(kind) or (None if kind in PYTORCH else self.advice.get(""))
+        if advice is None:
+            return finding
+        return replace(finding, advice=advice.text, snippet=advice.snippet)

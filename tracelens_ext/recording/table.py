@@ -115,7 +115,7 @@ def recording_lines(work: GpuWork) -> list[str]:
         if ns
     ]
     told = f"{', '.join(parts)}; {_time(found.judged_ns)} judged." if parts else "all of it judged."
-    lines = [f"Recording: {_time(wall)} of wall time, {told}"]
+    lines = [f"{_time(wall)} of wall time, {told}"]
     if found.launches_without_gpu_work > _MANY_LOST * found.launches:
         share = 100 * found.launches_without_gpu_work / found.launches
         lines.append(

@@ -93,15 +93,26 @@ def build_perf_report(
         charts,
         page_tables,
         units={name: shown[name].units(everything[name]) for name in everything if name in shown},
-        answers=[answer for sheet in shown.values() for answer in _answer(sheet, tables)],
+        answers=[
+            answer
+            for sheet in shown.values()
+            for answer in _answer(analyzer, chosen, tables, sheet)
+        ],
     )
 
 
-def _answer(sheet: Sheet, tables: Mapping[str, pd.DataFrame]) -> list[Answer]:
+def _answer(
+    analyzer: TreePerfAnalyzer,
+    options: ReportOptions,
+    tables: Mapping[str, pd.DataFrame],
+    sheet: Sheet,
+) -> list[Answer]:
     """What is shown first of a sheet; nothing if it does not answer anything."""
     table = tables.get(sheet.name)
-    title = sheet.answer if table is not None and len(table) else sheet.answer_if_empty
-    if table is None or not title:
+    if table is None:
+        return []
+    title = sheet.answer if len(table) else sheet.answer_if_empty(analyzer, options)
+    if not title:
         return []
     columns = [column for column in sheet.answer_columns if column in table]
     return [Answer(title, sheet.name, columns, sheet.answer_links)]
