@@ -10,6 +10,7 @@ import numpy as np
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.nesting import ROOT, nearest_above
+from tracelens_ext.recording.program import PYTORCH
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -117,4 +118,8 @@ def _is_dense(tensor: Tensor) -> bool:
     return last + 1 == tensor.elements
 
 
-DETECTOR = Detector("layout-conversion", _detect)
+DETECTOR = Detector(
+    "layout-conversion",
+    _detect,
+    kinds=PYTORCH,
+)

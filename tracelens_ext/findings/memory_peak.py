@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.memory.events import HOST, has_memory_events
+from tracelens_ext.recording.program import PYTORCH
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.inspection import Inspection
@@ -112,4 +113,8 @@ def _detect(inspection: Inspection) -> Finding | None:
     )
 
 
-DETECTOR = Detector("memory-peak", _detect)
+DETECTOR = Detector(
+    "memory-peak",
+    _detect,
+    kinds=PYTORCH,
+)

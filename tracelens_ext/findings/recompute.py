@@ -41,4 +41,8 @@ def _detect(inspection: Inspection) -> Finding | None:
     )
 
 
-DETECTOR = Detector("recompute", _detect)
+DETECTOR = Detector(
+    "recompute",
+    _detect,
+    kinds=["pytorch-training"],
+)

@@ -115,4 +115,8 @@ def in_optimizer_step(inspection: Inspection) -> BoolArray:
     return result
 
 
-DETECTOR = Detector("unfused-optimizer", _detect)
+DETECTOR = Detector(
+    "unfused-optimizer",
+    _detect,
+    kinds=["pytorch-training"],
+)

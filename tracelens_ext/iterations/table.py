@@ -64,9 +64,9 @@ class IterationTable:
     #: `iteration` (the annotation's name), `process` and `device` where there are several,
     #: `start_ms` (since the trace's first event), `wall_time_ms`, `busy_time_ms` (which is the sum
     #: of `computation_time_ms`, `exposed_comm_time_ms` and `exposed_memcpy_time_ms`),
-    #: `idle_time_ms`, `kernels`, `launches_without_gpu_work`, `whole` (ended before the recording did, and launched GPU work),
-    #: `odd` (the columns in which a whole iteration is odd, joined by `, `), and with categories
-    #: `CATEGORY_time_ms` (summed durations).
+    #: `idle_time_ms`, `kernels`, `launches_without_gpu_work`, `whole` (ended before the recording
+    #: did, and launched GPU work), `odd` (the columns in which a whole iteration is odd, joined by
+    #: `, `), and with categories `CATEGORY_time_ms` (summed durations).
     frame: pd.DataFrame
     #: a row a measured column, and device where there are several, over whole iterations: `column`,
     #: `device`, `iterations`, `mean`, `std` (sample), `median`, `mad` (median absolute deviation),
