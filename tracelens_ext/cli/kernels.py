@@ -111,7 +111,7 @@ def kernels(
         capture=capture,
         python_frames=sources,
     )
-    analyzer = analyze(trace, chosen)
+    analyzer = analyze(trace, chosen, without_tpu=True)
     found = _Found.of(analyzer, sort, selection, sources=sources)
     report = GapReport.of(analyzer.work, selection, options) if options is not None else None
     show_problems(analyzer.problems, set())
@@ -127,6 +127,7 @@ def kernels(
         return
     if STANDARD_OUTPUT not in (output, gap_output):
         screen = kernel_view.console()
+        kernel_view.show_recording(analyzer.work, screen)
         kernel_view.show_kernels(found.statistics, screen, top=top, **listed)
         if report is None:
             kernel_view.show_lines([line for note in found.notes for line in ("", note)], screen)

@@ -9,7 +9,6 @@ import numpy as np
 from tracelens_ext.gaps.causes import UNKNOWN
 from tracelens_ext.intervals import union_length
 from tracelens_ext.recording.program import program_of
-from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.work.grouping import group_durations
 from tracelens_ext.work.lanes import find_lanes
 
@@ -33,7 +32,7 @@ def not_known(inspection: Inspection) -> str:
     known = inspection.by_operation([float(row.roofline_ns is not None) for row in rows]) > 0
     if _busy(work, known) > _ENOUGH * judged:
         return ""
-    missing = {each.what: each.how for each in recording_of(work).missing}
+    missing = inspection.missing
     devices = len(find_lanes(work, "device"))
     classified = inspection.wall.classified
     idle = int(classified.gaps.duration[classified.cause == UNKNOWN].sum()) / devices

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Advice, Detector
+from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.memory.events import has_memory_events
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS
 
@@ -61,24 +61,4 @@ def _churn(inspection: Inspection) -> list[Evidence]:
     return [Evidence(what, freed, "blocks", "memory_by_operation")]
 
 
-DETECTOR = Detector(
-    "allocator",
-    _detect,
-    advice={
-        "jax": Advice(
-            "XLA's allocator had to ask the driver: let it take the GPU's memory at the start.",
-            "XLA_PYTHON_CLIENT_PREALLOCATE=true",
-        ),
-        "tensorflow": Advice(
-            "The allocator had to ask the driver: let it keep what it frees.",
-            "TF_GPU_ALLOCATOR=cuda_malloc_async",
-        ),
-        "": Advice(
-            (
-                "Allocate before the loop and use the memory again, or let a pool keep what is"
-                " freed: cudaMallocAsync (hipMallocAsync) with a release threshold."
-            ),
-            "cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &bytes)",
-        ),
-    },
-)
+DETECTOR = Detector("allocator", _detect)

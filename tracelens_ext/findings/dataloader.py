@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.recording.program import PYTORCH
 from tracelens_ext.trace import NS_PER_MS, EventKind
 
 if TYPE_CHECKING:
@@ -53,8 +52,4 @@ def _detect(inspection: Inspection) -> Finding | None:
     )
 
 
-DETECTOR = Detector(
-    "dataloader",
-    _detect,
-    kinds=PYTORCH,
-)
+DETECTOR = Detector("dataloader", _detect)

@@ -10,7 +10,6 @@ import numpy as np
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.places import ranked
-from tracelens_ext.recording.program import PYTORCH
 from tracelens_ext.roofline.operation import short_type
 from tracelens_ext.trace import NS_PER_MS
 
@@ -73,8 +72,4 @@ def _types(op: Operation) -> str | None:
     return f"{source} to {to}" if to != source else ""
 
 
-DETECTOR = Detector(
-    "dtype-casts",
-    _detect,
-    kinds=PYTORCH,
-)
+DETECTOR = Detector("dtype-casts", _detect)

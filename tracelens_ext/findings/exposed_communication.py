@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.collectives.collectives import communication_of
 from tracelens_ext.findings.finding import Evidence, Place
-from tracelens_ext.findings.inspection import Advice, Detector
+from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.places import MOST_PLACES
 from tracelens_ext.trace import NS_PER_MS
 
@@ -67,25 +67,4 @@ def _name(collective: str, group: str, ranks: float) -> str:
     return name if np.isnan(ranks) else f"{name} of {ranks:.0f}"
 
 
-#: What inference on several GPUs does.
-_TENSOR_PARALLEL: Final = Advice(
-    "Tensor parallelism waits for each other's results in every layer: let the engine"
-    " use its own all-reduce for small messages, put the ranks of a group on GPUs that"
-    " NVLink or xGMI connects, or use fewer ranks a group."
-)
-DETECTOR = Detector(
-    "exposed-communication",
-    _detect,
-    advice={
-        "serving": _TENSOR_PARALLEL,
-        "pytorch-inference": _TENSOR_PARALLEL,
-        "jax": Advice(
-            "Let XLA run collectives beside the computation.",
-            "XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true",
-        ),
-        "": Advice(
-            "Start collectives earlier, on a stream of their own, beside what does not need"
-            " their results; send fewer and larger messages."
-        ),
-    },
-)
+DETECTOR = Detector("exposed-communication", _detect)

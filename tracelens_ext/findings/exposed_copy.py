@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Advice, Detector
+from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.gaps.causes import SYNCHRONISATION
 from tracelens_ext.trace import NONE, NS_PER_MS
 
@@ -83,24 +83,4 @@ def _claim_waits(inspection: Inspection) -> Claim:
     return idle + wall.claim_idle_up_to(np.where(after, trace.dur[call], 0))
 
 
-DETECTOR = Detector(
-    "exposed-copy",
-    _detect,
-    advice={
-        "jax": Advice(
-            "Put the next batch onto the device while the present one is computed.",
-            "batch = jax.device_put(next_batch)  # before the step that precedes it",
-        ),
-        "tensorflow": Advice(
-            "Put the next batch onto the device while the present one is computed.",
-            'dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))',
-        ),
-        "": Advice(
-            (
-                "Copy from pinned memory (cudaHostAlloc, hipHostMalloc) on a stream of its own,"
-                " beside the kernels; keep on the GPU what is copied again and again."
-            ),
-            "cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, copy_stream)",
-        ),
-    },
-)
+DETECTOR = Detector("exposed-copy", _detect)

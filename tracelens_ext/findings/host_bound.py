@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Advice, Detector
+from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.gaps.causes import (
     DEPENDENCY,
     HOST,
@@ -64,29 +64,4 @@ def _detect(inspection: Inspection) -> Finding | None:
     )
 
 
-DETECTOR = Detector(
-    "host-bound",
-    _detect,
-    advice={
-        "serving": Advice(
-            "Replay CUDA graphs for decoding (no eager mode), let the engine schedule the"
-            " next step while the GPU computes, or give it more requests at a time."
-        ),
-        "jax": Advice(
-            (
-                "Give the GPU more work a call: put the whole step, or several, into one compiled"
-                " function."
-            ),
-            "step = jax.jit(lambda s: jax.lax.fori_loop(0, 10, body, s))",
-        ),
-        "tensorflow": Advice(
-            "Give the GPU more work a call: put the whole step into one compiled function.",
-            "@tf.function(jit_compile=True)",
-        ),
-        "": Advice(
-            "Give the GPU more work at a time: larger problems, several streams, or what is"
-            " launched again and again as one graph; move work of the CPU beside that of the"
-            " GPU, to other threads."
-        ),
-    },
-)
+DETECTOR = Detector("host-bound", _detect)

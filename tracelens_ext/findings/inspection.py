@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 import numpy as np
 
@@ -31,8 +31,7 @@ LEAST_SHARE_PERCENT: Final = 1.0
 MOST_ELEMENTS: Final = 2**62
 NO_SHAPES: Final = (
     "Operations have no shapes, so slow matrix products and chains of memory-bound operations"
-    " cannot be told, and attention only by names: torch.profiler.profile(record_shapes=True)"
-    " records them."
+    " cannot be told, and attention only by names: {how} records them."
 )
 
 
@@ -67,8 +66,9 @@ class Inspection:
     @cached_property
     def has_shapes(self) -> bool:
         """Whether arguments of operations were recorded; a note says so if they were not."""
-        if not self.roofline.has_shapes:
-            self.note(NO_SHAPES)
+        how = self.missing.get("shapes")
+        if how and not self.roofline.has_shapes:
+            self.note(NO_SHAPES.format(how=how))
         return self.roofline.has_shapes
 
     @cached_property
@@ -94,6 +94,11 @@ class Inspection:
     def is_of_pytorch(self) -> bool:
         """Whether code of PyTorch helps."""
         return program_of(self.work.trace).kind in PYTORCH
+
+    @cached_property
+    def missing(self) -> dict[str, str]:
+        """What was not recorded, and how this program's tool records it."""
+        return {each.what: each.how for each in recording_of(self.work).missing}
 
     @cached_property
     def judged_ns(self) -> float:
@@ -205,14 +210,6 @@ class Inspection:
 
 
 @dataclass(frozen=True)
-class Advice:
-    """What to change in programs of a kind."""
-
-    text: str
-    snippet: str = ""
-
-
-@dataclass(frozen=True)
 class Detector:
     """Looks for one kind of finding.
 
@@ -221,18 +218,22 @@ class Detector:
         detect: claims wall time of the inspected trace, and tells what it found; None for nothing.
             Detectors are asked one after another, and what one claims no later one can.
         kinds: the kinds of programs of which it is looked for; all by default.
-        advice: what to change in programs of a kind, instead of what `detect` says; of `""` in all
-            that are not of PyTorch and that it does not name.
+        advice: what to change in programs of a kind, and that in code, instead of what `detect`
+            says; of `other` in all that are not of PyTorch and that it does not name.
     """
 
     id: str
     detect: Callable[[Inspection], Finding | None]
-    kinds: Collection[Kind] = get_args(Kind)
-    advice: Mapping[Kind | Literal[""], Advice] = field(default_factory=dict)
+    kinds: Collection[str] = get_args(Kind)
+    advice: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def with_data(self, kinds: Collection[str] = (), **advice: Sequence[str]) -> Detector:
+        """The same with kinds, all if none are given, and advice."""
+        return replace(self, kinds=kinds or self.kinds, advice=advice)
 
     def advised(self, finding: Finding, kind: Kind) -> Finding:
         """A finding of it, with the advice for a kind of program."""
-        advice = self.advice.get(kind) or (None if kind in PYTORCH else self.advice.get(""))
-        if advice is None:
+        told = self.advice.get(kind) or (() if kind in PYTORCH else self.advice.get("other"))
+        if not told:
             return finding
-        return replace(finding, advice=advice.text, snippet=advice.snippet)
+        return replace(finding, advice=told[0], snippet="".join(told[1:]))

@@ -10,7 +10,6 @@ import numpy as np
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.nesting import ROOT, nearest_above
-from tracelens_ext.recording.program import PYTORCH
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -118,8 +117,4 @@ def _is_dense(tensor: Tensor) -> bool:
     return last + 1 == tensor.elements
 
 
-DETECTOR = Detector(
-    "layout-conversion",
-    _detect,
-    kinds=PYTORCH,
-)
+DETECTOR = Detector("layout-conversion", _detect)

@@ -11,7 +11,6 @@ from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.findings.unfused_optimizer import in_optimizer_step
-from tracelens_ext.recording.program import PYTORCH
 from tracelens_ext.roofline.operation import short_type
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.grouping import maxima, sums
@@ -177,8 +176,4 @@ def _shape(row: RooflineRow) -> str:
     return f"{'×'.join(map(str, largest.dims))} {short_type(largest.kind)}"
 
 
-DETECTOR = Detector(
-    "memory-bound-chain",
-    _detect,
-    kinds=PYTORCH,
-)
+DETECTOR = Detector("memory-bound-chain", _detect)

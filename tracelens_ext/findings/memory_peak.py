@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.memory.events import HOST, has_memory_events
-from tracelens_ext.recording.program import PYTORCH
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.inspection import Inspection
@@ -113,8 +112,4 @@ def _detect(inspection: Inspection) -> Finding | None:
     )
 
 
-DETECTOR = Detector(
-    "memory-peak",
-    _detect,
-    kinds=PYTORCH,
-)
+DETECTOR = Detector("memory-peak", _detect)

@@ -41,8 +41,4 @@ def _detect(inspection: Inspection) -> Finding | None:
     )
 
 
-DETECTOR = Detector(
-    "recompute",
-    _detect,
-    kinds=["pytorch-training"],
-)
+DETECTOR = Detector("recompute", _detect)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Advice, Detector
+from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.trace import NS_PER_MS
@@ -148,14 +148,4 @@ def _label(row: RooflineRow) -> str:
     return f"{row.operation.name} {batch}{'×'.join(map(str, sizes))} {row.cost.data_type}"
 
 
-DETECTOR = Detector(
-    "slow-gemm",
-    _detect,
-    advice={
-        "": Advice(
-            "Pad sizes to multiples of 8 elements, join small products into larger ones, and"
-            " let the library use its matrix units: TF32 or bf16, a newer cuBLAS or hipBLASLt."
-            " The table roofline has each product."
-        ),
-    },
-)
+DETECTOR = Detector("slow-gemm", _detect)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Advice, Detector
+from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -64,18 +64,4 @@ def _detect(inspection: Inspection) -> Finding | None:
     )
 
 
-DETECTOR = Detector(
-    "small-kernels",
-    _detect,
-    advice={
-        "jax": Advice(
-            "Put the whole step into one compiled function, so that XLA fuses it.",
-            "step = jax.jit(step)",
-        ),
-        "tensorflow": Advice("Let XLA fuse the step.", "@tf.function(jit_compile=True)"),
-        "": Advice(
-            "Fuse them, or give each more work: several small problems in one launch. Graphs"
-            " shorten the holes between them, not the kernels."
-        ),
-    },
-)
+DETECTOR = Detector("small-kernels", _detect)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Advice, Detector
+from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.places import frames_around, operations_around
 from tracelens_ext.gaps.causes import SYNCHRONISATION, blocking_calls
 from tracelens_ext.trace import NONE, NS_PER_MS
@@ -64,32 +64,4 @@ def _detect(inspection: Inspection) -> Finding | None:
     )
 
 
-DETECTOR = Detector(
-    "synchronisation",
-    _detect,
-    advice={
-        "serving": Advice(
-            "Let the engine schedule the next step while the GPU computes the present one"
-            " (asynchronous or overlapped scheduling), and sample on the GPU."
-        ),
-        "jax": Advice(
-            (
-                "Do not look at values in the loop: float(), print() and numpy.asarray() wait for"
-                " the GPU. Keep them on it, or look every few steps."
-            ),
-            "losses.append(loss)  # and jax.device_get(losses) at the end",
-        ),
-        "tensorflow": Advice(
-            "Do not look at values in the loop: .numpy() and print() wait for the GPU. Keep"
-            " them on it, or look every few steps."
-        ),
-        "": Advice(
-            (
-                "Do not wait for the whole device in the loop: let streams wait for events, copy"
-                " asynchronously from pinned memory, and launch the next work before looking at"
-                " results."
-            ),
-            "cudaStreamWaitEvent(stream, event)",
-        ),
-    },
-)
+DETECTOR = Detector("synchronisation", _detect)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import MOST_ELEMENTS, Advice, Detector
+from tracelens_ext.findings.inspection import MOST_ELEMENTS, Detector
 from tracelens_ext.findings.places import ranked
-from tracelens_ext.recording.program import PYTORCH
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.grouping import number_groups
@@ -254,14 +253,4 @@ def _column(values: Iterable[int]) -> Int64Array:
     return np.array([*(v if v < MOST_ELEMENTS else 0 for v in values), 0], dtype=np.int64)
 
 
-DETECTOR = Detector(
-    "unfused-attention",
-    _detect,
-    kinds=[*PYTORCH, "jax"],
-    advice={
-        "jax": Advice(
-            "Let one kernel compute the whole of it.",
-            'jax.nn.dot_product_attention(q, k, v, implementation="cudnn")',
-        ),
-    },
-)
+DETECTOR = Detector("unfused-attention", _detect)

@@ -115,8 +115,4 @@ def in_optimizer_step(inspection: Inspection) -> BoolArray:
     return result
 
 
-DETECTOR = Detector(
-    "unfused-optimizer",
-    _detect,
-    kinds=["pytorch-training"],
-)
+DETECTOR = Detector("unfused-optimizer", _detect)
