@@ -142,7 +142,6 @@ class WallTime:
         self.work = work
         recording = recording_of(work)
         self.start, self.end = recording.wall_start, recording.wall_end
-        self.judged_ns = recording.judged_ns
         self.classified = classify_gaps(work, "device")
         self.lanes = find_lanes(work, "device")
         self.idle = self._judged_idle()
@@ -167,6 +166,17 @@ class WallTime:
         result.free, result.claims = self.free.copy(), list(self.claims)
         result._unclaimed_from = self._unclaimed_from.copy()  # noqa: SLF001
         return result
+
+    def parts(self) -> list[Claim]:
+        """The idle time in each part of the recording that cannot be judged, in their order."""
+        pieces = self.classified.pieces
+        idle = pieces.chosen(np.isin(pieces.cause, (NOT_RECORDED, START_UP)))
+        found = []
+        for device, start, end in recording_of(self.work).parts[["device", "start", "end"]].values:
+            within, _ = idle.chosen(idle.lane == device).cut(*np.array([[start], [end]]))
+            intervals = self._of_gaps(within, np.full(len(within.gap), NONE))
+            found.append(Claim(intervals, self._devices, self.start))
+        return found
 
     def mean_ms(self, ns: IntArray | Float64Array) -> float:
         """Times on all devices as the mean over them, ms."""
@@ -323,9 +333,12 @@ class WallTime:
         np.add.at(result, self.idle.gap, self.idle.end - self.idle.start)
         return result
 
-    def _idle_claim(self, idle: Pieces, thread: Int64Array) -> Claim:
+    def _of_gaps(self, idle: Pieces, thread: Int64Array) -> Intervals:
         nothing = np.full(len(idle.gap), NONE)
-        return self._claimed(Intervals(idle.start, idle.end, idle.lane, idle.gap, nothing, thread))
+        return Intervals(idle.start, idle.end, idle.lane, idle.gap, nothing, thread)
+
+    def _idle_claim(self, idle: Pieces, thread: Int64Array) -> Claim:
+        return self._claimed(self._of_gaps(idle, thread))
 
     def _claimed(self, intervals: Intervals) -> Claim:
         claim = Claim(intervals, self._devices, self.start)

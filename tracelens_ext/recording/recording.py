@@ -24,10 +24,11 @@ import numpy as np
 
 from tracelens_ext.intervals import covered, outside, union
 from tracelens_ext.lazy import pd
-from tracelens_ext.recording.launches import Launches, find_launches, place_of
+from tracelens_ext.recording.missing import Missing, missing_of
 from tracelens_ext.recording.start_up import find_start_up
 from tracelens_ext.trace import NONE
 from tracelens_ext.work.lanes import find_lanes
+from tracelens_ext.work.launches import Launches, find_launches, place_of
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Recording:
         launches: launches of kernels, graphs and copies.
         lost: rows of those without GPU work, by time.
         devices: p.
+        missing: what was not recorded by choice.
     """
 
     wall_start: int
@@ -64,6 +66,7 @@ class Recording:
     launches: int
     lost: Int64Array
     devices: int
+    missing: tuple[Missing, ...]
 
     @property
     def launches_without_gpu_work(self) -> int:
@@ -108,6 +111,7 @@ def recording_of(work: GpuWork) -> Recording:
         len(launches.rows),
         launches.rows[launches.lost],
         len(lanes),
+        missing_of(work.trace),
     )
 
 
