@@ -1,10 +1,10 @@
 """The wall time of a trace, of which each nanosecond of a device is claimed by one finding at most.
 
 It is one for all devices (`recording`), and each device divides it by itself. While no GPU event of
-a device runs it is idle, as `gaps` divides that time. While GPU events run it is busy, and a finding
-claims it only if all events that run there are its own: work beside other work of the device, on
-another stream, is hidden, and removing it saves nothing. What all devices lose together is the mean
-over them.
+a device runs it is idle, as `gaps` divides that time. While GPU events run it is busy, and a
+finding claims it only if all events that run there are its own: work beside other work of the
+device, on another stream, is hidden, and removing it saves nothing. What all devices lose together
+is the mean over them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from tracelens_ext.gaps.causes import (
     START_UP,
     UNKNOWN,
     Pieces,
+    blocking_calls,
     usual_launch_latency,
 )
 from tracelens_ext.gaps.classified import classify_gaps
 from tracelens_ext.intervals import outside, union
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.trace import NONE, NS_PER_MS
-from tracelens_ext.work.group_search import by_group_and_time
+from tracelens_ext.work.group_search import by_group_and_time, last_before
 from tracelens_ext.work.grouping import number_groups
 from tracelens_ext.work.lanes import find_lanes
 
@@ -164,7 +165,7 @@ class WallTime:
         """The same claims; further ones on either do not concern the other."""
         result = copy(self)
         result.free, result.claims = self.free.copy(), list(self.claims)
-        result._unclaimed_from = self._unclaimed_from.copy()  # noqa: SLF001
+        result._unclaimed_from = self._unclaimed_from.copy()
         return result
 
     def parts(self) -> list[Claim]:
@@ -172,7 +173,8 @@ class WallTime:
         pieces = self.classified.pieces
         idle = pieces.chosen(np.isin(pieces.cause, (NOT_RECORDED, START_UP)))
         found = []
-        for device, start, end in recording_of(self.work).parts[["device", "start", "end"]].values:
+        for part in recording_of(self.work).parts.itertuples():
+            device, start, end = part.device, part.start, part.end
             within, _ = idle.chosen(idle.lane == device).cut(*np.array([[start], [end]]))
             intervals = self._of_gaps(within, np.full(len(within.gap), NONE))
             found.append(Claim(intervals, self._devices, self.start))
@@ -190,8 +192,8 @@ class WallTime:
     def waits_for_host(self) -> BoolArray:
         """Whether the GPU may wait for the host in what of each gap is left after its launch, (k,).
 
-        Not for what was launched in the gap; nor for other work, nor because of what starting
-        queued work takes, whatever the host does. While a whole device is idle, a stream that was
+        Not for what was launched in the gap, nor where the host waits for the GPU when it begins;
+        nor for other work, nor because of what starting queued work takes. While a whole device is idle, a stream that was
         told to wait does so for no work of it, but for as long as it takes to see that it is done.
         """
         classified, gaps = self.classified, self.classified.gaps
@@ -200,6 +202,11 @@ class WallTime:
         depends = np.zeros(len(gaps), dtype=bool)
         depends[pieces.gap[pieces.gap != NONE]] = True
         queued = classified.returned == gaps.start
+        calls, trace = blocking_calls(self.work), self.work.trace
+        thread = self.threads_of_gap[1]
+        at = last_before(trace.thread[calls], trace.ts[calls], thread, gaps.start)
+        called = np.flatnonzero(at != NONE)
+        queued[called] &= trace.end_of(calls[at[called]]) <= gaps.start[called]
         waits: BoolArray = queued & (~depends | (left > usual_launch_latency(self.work)))
         return waits
 
@@ -349,7 +356,7 @@ class WallTime:
     # Busy time.
 
     def alone(self, which: BoolArray, hiding: BoolArray | None = None) -> Int64Array:
-        """How long each of some GPU events runs without any other beside it on its device, ns, (g,).
+        """How long each of some GPU events runs alone on its device, ns, (g,).
 
         Time during which several of them run belongs to the one that starts first.
 
