@@ -29,7 +29,7 @@ from tracelens_ext.gaps.causes import (
     usual_launch_latency,
 )
 from tracelens_ext.gaps.classified import classify_gaps
-from tracelens_ext.intervals import outside, union
+from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.group_search import by_group_and_time, last_before
@@ -193,8 +193,9 @@ class WallTime:
         """Whether the GPU may wait for the host in what of each gap is left after its launch, (k,).
 
         Not for what was launched in the gap, nor where the host waits for the GPU when it begins;
-        nor for other work, nor because of what starting queued work takes. While a whole device is idle, a stream that was
-        told to wait does so for no work of it, but for as long as it takes to see that it is done.
+        nor for other work, nor because of what starting queued work takes. While a whole device is
+        idle, a stream that was told to wait does so for no work of it, but for as long as it takes
+        to see that it is done.
         """
         classified, gaps = self.classified, self.classified.gaps
         left = gaps.end - classified.returned
@@ -390,6 +391,18 @@ class WallTime:
     def about(self, which: BoolArray) -> Claim:
         """The time that some GPU events run alone, without claiming it."""
         return Claim(self._alone(which, None), self._devices, self.start)
+
+    def on_device(self, lane: int, first: Int64Array, last: Int64Array) -> Claim:
+        """What a device does in some windows, which are ascending and apart; claims nothing."""
+        pieces = self._judged_idle()
+        idle, _ = pieces.chosen(pieces.lane == lane).cut(first, last)
+        gaps = self._of_gaps(idle, self.threads_of_gap[1][idle.gap])
+        events = self._alone(self.lanes.of_gpu == lane, None)
+        start, end, which, _ = inside(events.start, events.end, first, last)
+        busy = Intervals(*(column[which] for column in events))._replace(start=start, end=end)
+        both = Intervals(*(np.concatenate(pair) for pair in zip(gaps, busy, strict=True)))
+        lanes = np.zeros(len(both.start), dtype=np.int64)
+        return Claim(both._replace(lane=lanes), [self._devices[lane]], self.start)
 
     def claim_events(
         self,
