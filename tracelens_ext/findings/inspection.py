@@ -10,9 +10,10 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place
 from tracelens_ext.findings.places import places_of
+from tracelens_ext.intervals import covered
 from tracelens_ext.recording.program import PYTORCH, Kind, program_of
 from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.grouping import number_groups
 
 if TYPE_CHECKING:
@@ -116,6 +117,13 @@ class Inspection:
         matching = trace.names_matching(pattern.match)
         rows: Int64Array = trace.rows_of(*kinds) if matching.any() else np.empty(0, np.int64)
         return rows[matching[trace.name[rows]]]
+
+    def rows_in(self, claim: Claim, rows: Int64Array) -> Int64Array:
+        """Those of some host events that run in the idle time of a claim."""
+        idle, trace = claim.intervals.gap != NONE, self.work.trace
+        start, end = claim.intervals.start[idle], claim.intervals.end[idle]
+        inside: Int64Array = rows[covered(start, end, trace.ts[rows], trace.end_of(rows)) > 0]
+        return inside
 
     def is_worth(self, claim: Claim) -> bool:
         """Whether a claim is large enough for anybody's attention; `finding` drops all others."""
