@@ -123,7 +123,8 @@ def kernels(
     if json:
         sheets, notes = report.document() if report is not None else ({}, [])
         notes = list(dict.fromkeys([*found.notes, *notes]))
-        gap_options.print_json("GPU kernels", trace, found.sheets() | sheets, found.selected, notes)
+        tables, members = found.sheets() | sheets, report.members if report is not None else {}
+        gap_options.print_json("GPU kernels", trace, tables, found.selected, notes, members)
         return
     if STANDARD_OUTPUT not in (output, gap_output):
         screen = kernel_view.console()

@@ -34,8 +34,8 @@ def not_known(inspection: Inspection) -> str:
         return ""
     missing = inspection.missing
     devices = len(find_lanes(work, "device"))
-    classified = inspection.wall.classified
-    idle = int(classified.gaps.duration[classified.cause == UNKNOWN].sum()) / devices
+    pieces = inspection.wall.classified.pieces
+    idle = int((pieces.end - pieces.start)[pieces.cause == UNKNOWN].sum()) / devices
     unmodelled = _busy(work, ~known)
     if idle >= unmodelled:
         how = f": {missing['API calls']}" if "API calls" in missing else ""

@@ -25,6 +25,7 @@ _FILES: Final = (
     "host_bound",
     "small_kernels",
     "slow_gemm",
+    "straggler",
     "exposed_communication",
     "slow_iterations",
     "recompute",

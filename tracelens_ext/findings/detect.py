@@ -76,6 +76,8 @@ def find_findings(
         inspection.notes,
         all_clear=not unknown and not any(finding.saving_ms for finding in found),
         unknown=unknown,
+        idle_by_cause_ms=inspection.wall.classified.idle_by_cause_ms(),
+        parts=inspection.wall.parts(),
     )
 
 

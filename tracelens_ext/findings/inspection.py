@@ -10,9 +10,10 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place
 from tracelens_ext.findings.places import places_of
+from tracelens_ext.intervals import covered
 from tracelens_ext.recording.program import PYTORCH, Kind, program_of
 from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.grouping import number_groups
 
 if TYPE_CHECKING:
@@ -117,9 +118,20 @@ class Inspection:
         rows: Int64Array = trace.rows_of(*kinds) if matching.any() else np.empty(0, np.int64)
         return rows[matching[trace.name[rows]]]
 
+    def rows_in(self, claim: Claim, rows: Int64Array) -> Int64Array:
+        """Those of some host events that run in the idle time of a claim."""
+        idle, trace = claim.intervals.gap != NONE, self.work.trace
+        start, end = claim.intervals.start[idle], claim.intervals.end[idle]
+        inside: Int64Array = rows[covered(start, end, trace.ts[rows], trace.end_of(rows)) > 0]
+        return inside
+
     def is_worth(self, claim: Claim) -> bool:
         """Whether a claim is large enough for anybody's attention; `finding` drops all others."""
-        return 100.0 * claim.saving_ns >= LEAST_SHARE_PERCENT * self.judged_ns
+        return self.share_percent(claim) >= LEAST_SHARE_PERCENT
+
+    def share_percent(self, claim: Claim) -> float:
+        """What a claim is of the wall time that can be judged."""
+        return 100.0 * claim.saving_ns / self.judged_ns
 
     def finding(
         self,
@@ -152,11 +164,11 @@ class Inspection:
             where: what is known better than from the gaps and GPU events that are claimed.
         """
         saving = claim.saving_ns / NS_PER_MS
-        share = 100.0 * claim.saving_ns / self.judged_ns
+        share = self.share_percent(claim)
         if not self.is_worth(claim):
             return None
         limited = self.wall.gpu_limited[claim.events]
-        sure = float(claim.gap_ns.sum() + claim.event_ns[limited].sum()) / NS_PER_MS
+        sure = (claim.idle_ns + float(claim.event_ns[limited].sum())) / NS_PER_MS
         host_bound = saving - sure
         if host_bound > saving / 2:
             confidence = "low"
@@ -166,7 +178,7 @@ class Inspection:
             )
         return Finding(
             id=detector,
-            title=title.replace("{saving}", f"{saving:,.1f} ms ({share:.1f} %)"),
+            title=title.replace("{saving}", f"{saving:,.1f} ms ({share:.1f} %)") + _worst(claim),
             saving_ms=saving,
             share_percent=share,
             confidence=confidence,
@@ -180,6 +192,7 @@ class Inspection:
             if low_ms is not None or host_bound > 0.01 * saving
             else None,
             saving_high_ms=high_ms,
+            claim=claim,
         )
 
     def information(
@@ -207,6 +220,15 @@ class Inspection:
             documentation=f"docs/findings.md#{detector}",
             snippet=snippet if self.is_of_pytorch else "",
         )
+
+
+def _worst(claim: Claim) -> str:
+    """Which of several devices loses most, as a title goes on."""
+    if len(claim.devices) < 2:
+        return ""
+    of_devices = claim.ns_of_devices
+    worst = int(of_devices.argmax())
+    return f"; most on device {claim.devices[worst]}: {of_devices[worst] / NS_PER_MS:,.1f} ms"
 
 
 @dataclass(frozen=True)
