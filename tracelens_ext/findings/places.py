@@ -19,7 +19,8 @@ from tracelens_ext.work.grouping import number_groups
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens_ext.findings.wall_time import Claim, WallTime
+    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.trace import Float64Array, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -100,8 +101,8 @@ def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     if len(other) and trace.count_of(EventKind.PYTHON_FUNCTION):
         kinds = HOST_KINDS["python_frame"]
         stretch, row, ns = innermost_at(trace, kinds, thread[other], start[other], end[other])
-        both = zip(frames, (other[stretch], row, ns), strict=True)
-        frames = tuple(np.concatenate(columns) for columns in both)
+        more = other[stretch], row, ns
+        frames = tuple(map(np.concatenate, zip(frames, more, strict=True)))  # type: ignore[assignment]
     return {
         "operations": ranks(*found(HOST_KINDS["host_op"], ("ProfilerStep#",))),
         "calls": ranks(*found(HOST_KINDS["host_call"])),

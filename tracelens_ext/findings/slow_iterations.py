@@ -53,7 +53,9 @@ def _detect(inspection: Inspection) -> Finding | None:
     excess = np.where(named, _odd_excess(unexplained, iterations.whole), 0.0)
     numbers = np.flatnonzero(excess).tolist()
     # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
-    alone = wall.alone(wall.free).astype(np.float64)
+    runs = wall.about(wall.free)
+    alone = np.zeros(len(work))
+    alone[runs.events] = runs.event_ns * len(wall.lanes)
     idle = wall.left_of_gaps().astype(np.float64)
     there = _sums(of_gpu, alone, size) + _sums(of_gap, idle, size)
     there /= _devices(wall, iterations).sum(axis=0).clip(1)
