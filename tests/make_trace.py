@@ -180,7 +180,7 @@ class TraceMaker:
     ) -> tuple[int, int]:
         """A runtime call and the GPU event that it starts; their rows."""
         launch = self.call(api, at, correlation=correlation)
-        where = {"device": device, "stream": stream}
+        where: dict[str, Any] = {"device": device, "stream": stream}
         work = self.gpu(category, name, start, duration, correlation=correlation, **where)
         return launch, work
 
