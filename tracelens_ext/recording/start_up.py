@@ -53,6 +53,10 @@ _AROUND: Final = {
     ),
     "search for the best convolution": re.compile(r"cudnn(?:Find|Get)\w*Algorithm"),
 }
+_FRAMES: Final = re.compile(
+    r".*(?:_dynamo[/\\]convert_frame\.py\(\d+\): _compile$|_inductor[/\\]compile_fx\.py"
+    r"|triton[/\\]compiler[/\\]compiler\.py\(\d+\): compile$|\bbackend_compile)"
+)
 
 
 def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
@@ -93,8 +97,10 @@ def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
     for what, pattern in _CALLS.items():
         rows = calls[trace.names_matching(pattern.match)[trace.name[calls]]]
         yield what, rows, trace.end_of(rows)
-    kinds = EventKind.CPU_OP, EventKind.USER_ANNOTATION
-    around = trace.rows_of(*kinds)
+    frames = trace.rows_of(EventKind.PYTHON_FUNCTION)
+    frames = frames[trace.names_matching(_FRAMES.match)[trace.name[frames]]]
+    yield "compilation", frames, trace.end_of(frames)
+    around = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
     for what, pattern in _AROUND.items():
         rows = around[trace.names_matching(pattern.match)[trace.name[around]]]
         yield what, rows, trace.end_of(rows)
