@@ -196,4 +196,4 @@ def _table(
 ) -> pd.DataFrame:  # fmt: skip
     place = [place_of(work, row) for row in rows.tolist()]
     columns = {"kind": kind, "device": device, "start": start, "end": end, "count": count}
-    return pd.DataFrame({**columns, "place": place}).assign(what=what)
+    return pd.DataFrame({**columns, "what": what, "place": place})
