@@ -40,7 +40,7 @@ _COMES_BACK: Final = 0.2  # of the most that an iteration has
 _FIRST_USE: Final = "first use"
 #: What waits for the GPU, copies, or launches a graph may be long whenever it is called.
 _WAITS: Final = re.compile(r".*(?:Synchronize|Memcpy|GraphLaunch|Query|EventElapsed)")
-_MEMORY: Final = re.compile(r".*(?:Alloc|Free)")
+_MEMORY: Final = re.compile(r"(?i).*(?:alloc|free)")
 _COMPILED_REGION: Final = re.compile(r"Torch-Compiled Region|CompiledFunction$")
 #: What is start-up however short it is: calls, and host events of other kinds.
 _CALLS: Final = {
