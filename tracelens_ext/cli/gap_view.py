@@ -17,6 +17,8 @@ from tracelens_ext.cli.kernel_view import (
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from tracelens_ext.cli.gap_options import GapOptions
@@ -44,6 +46,7 @@ class GapReport:
     selected: str  #: which events are asked about, in words; empty for all
     options: GapOptions  #: what was asked for
     of_one_stream: bool  #: whether a stream is selected
+    members: dict[str, object]  #: what JSON has beside the tables
 
     @classmethod
     def of(cls, work: GpuWork, selection: Selection, options: GapOptions) -> GapReport:
@@ -73,7 +76,8 @@ class GapReport:
         }
         idle = int(classified.gaps.duration.sum())
         why, selected = answer(classified, selection), selected_text(selection, work)
-        return cls(streams, why, idle, sheets, selected, options, one_stream)
+        members: dict[str, object] = {"idle_by_cause_ms": devices.idle_by_cause_ms()}
+        return cls(streams, why, idle, sheets, selected, options, one_stream, members)
 
     @property
     def sorted_by(self) -> str:
@@ -196,11 +200,12 @@ class GapReport:
         )
 
 
-def show_gaps(report: GapReport, console: Console) -> None:
+def show_gaps(report: GapReport, console: Console, first: Sequence[str] = ()) -> None:
     """Print totals, causes, what the host was in, the histogram, pairs and the longest gaps."""
     from tracelens_ext.report.terminal import frame_table
 
-    lines = ["=== GPU IDLE TIME GAP ANALYSIS ===", "", report.answer, "", *report.headline()]
+    lines = ["=== GPU IDLE TIME GAP ANALYSIS ===", "", *first]
+    lines += [report.answer, "", *report.headline()]
     show_lines(lines, console)
     if not len(report.classified):
         return

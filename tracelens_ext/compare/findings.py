@@ -26,9 +26,9 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
 
     Returns:
         Columns `finding`, `change` (`new`, `gone`, `worse`, `better` or `as before`, by the share
-        of the wall time, which does not depend on how many iterations were recorded),
-        `A_saving_ms`, `B_saving_ms`, `difference_ms` (B - A), `A_% of wall time`,
-        `B_% of wall time`. Of more than two traces `B_change`, `B_difference_ms` …
+        of the judged time, which does not depend on how many iterations were recorded),
+        `A_saving_ms`, `B_saving_ms`, `difference_ms` (B - A), `A_% of judged time`,
+        `B_% of judged time`. Of more than two traces `B_change`, `B_difference_ms` …
     """
     found = [measured.findings for measured in comparison.measurements]
     known = [savings for savings in found if savings is not None]
@@ -57,7 +57,7 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
     for letter, prefix in prefixes.items():
         frame[f"{prefix}difference_ms"] = saving[letter] - saving[letters[0]]
     for letter in letters:
-        frame[f"{letter}_% of wall time"] = share[letter]
+        frame[f"{letter}_% of judged time"] = share[letter]
     size = share.sub(share[letters[0]], axis="index").abs().max(axis="columns")
     order = size.sort_values(ascending=False, kind="stable").index
     return frame.loc[order].reset_index(drop=True)

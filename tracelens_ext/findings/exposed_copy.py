@@ -13,14 +13,13 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.gaps.causes import SYNCHRONISATION
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.copies import gigabytes_per_second, pageable_copies
 
 if TYPE_CHECKING:
+    from tracelens_ext.findings.claim import Claim
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.findings.wall_time import Claim
 
 #: Copies within a device are work like any other: those of layouts have findings of their own.
 _WITHIN_DEVICE = re.compile(r".*(?:DtoD|Device(?:To|-to-| -> )Device|DEVICE_TO_DEVICE|copyBuffer)")
@@ -36,8 +35,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     wait = _claim_waits(inspection)
     all_pageable, known = pageable_copies(work)
     pageable = all_pageable[claim.events]
-    launch = work.tree.launch_of_gpu[claim.events]
-    waited = float(trace.dur[np.unique(launch[pageable & (launch != NONE)])].sum())
     to_device = trace.names_matching(_TO_DEVICE.match)[work.name[claim.events]]
     rates = [
         Evidence(f"they move, {way}", rate, "GB/s", "kernels")
@@ -68,7 +65,6 @@ def _detect(inspection: Inspection) -> Finding | None:
                 else []
             ),
             *rates,
-            Evidence("the host waited in those calls", waited / NS_PER_MS, "ms", "tree"),
             Evidence("idle time of such waits", wait.saving_ns / NS_PER_MS, "ms", "gap_summary"),
         ],
     )
@@ -84,10 +80,8 @@ def _claim_waits(inspection: Inspection) -> Claim:
     pageable, _ = pageable_copies(work)
     waited_for = copies & (pageable | (trace.end_of(launch) >= work.end))
     idle = wall.claim_idle_during(np.unique(launch[waited_for]))
-    classified, call = wall.classified, wall.classified.synchronising
-    after = waited_for[classified.gaps.before] & (classified.cause == SYNCHRONISATION)
-    after &= call != NONE
-    return idle + wall.claim_idle_up_to(np.where(after, trace.dur[call], 0))
+    after = waited_for[wall.classified.gaps.before]
+    return idle + wall.claim_idle_after(np.where(after, wall.classified.synchronising, NONE))
 
 
 DETECTOR = Detector("exposed-copy", _detect)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Place
-from tracelens_ext.gaps.host_activity import innermost_during
-from tracelens_ext.gaps.hosts import host_rows, labels_of
+from tracelens_ext.gaps.host_activity import innermost_at
+from tracelens_ext.gaps.hosts import HOST_KINDS, labels_of
+from tracelens_ext.intervals import inside
 from tracelens_ext.iterations.table import named_iterations
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.modules.modules import has_modules, module_of_gpu
@@ -18,15 +19,17 @@ from tracelens_ext.work.grouping import number_groups
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens_ext.findings.wall_time import Claim, WallTime
-    from tracelens_ext.gaps.hosts import HostColumn
-    from tracelens_ext.trace import Float64Array, Int64Array, IntArray
+    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.findings.wall_time import WallTime
+    from tracelens_ext.trace import Float64Array, Int64Array, IntArray, Trace
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: How many places of a kind a finding names: more than anybody acts on at once.
 MOST_PLACES: Final = 5
-#: Python frames are looked up for so many gaps and GPU events, the largest; a trace has a million.
+#: Python frames are looked up for so many GPU events, the largest; a trace has a million.
 _MOST_LOOKED_UP: Final = 500
+#: What tells where a launch is that no operation encloses.
+_ENCLOSING: Final = (EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)
 #: How the names of frames begin that nobody can change; they count where there are no others.
 _NO_LINES: Final = (
     *("<built-in", "nn.Module: ", "torch/"),
@@ -44,7 +47,7 @@ def places_of(
         claim: a part of it.
         known: what the claimant knows better, by kind.
     """
-    of_gaps, of_events = _of_gaps(wall, claim), _of_events(wall.work, claim)
+    of_gaps, of_events = _of_gaps(wall.work, claim), _of_events(wall.work, claim)
     kinds = ["operations", "modules", "python_frames", "iterations", "streams", "kernels", "calls"]
     joined = {kind: of_gaps.get(kind, []) + of_events.get(kind, []) for kind in kinds}
     places: dict[str, Sequence[Place]] = {
@@ -77,24 +80,54 @@ def ranked(code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array) -
     return _merged([Place(*place) for place in found if place[0]])[: 4 * MOST_PLACES]
 
 
-def _of_gaps(wall: WallTime, claim: Claim) -> dict[str, list[Place]]:
-    if not len(claim.gaps):
-        return {}
-    classified = wall.classified
-    largest = np.argsort(-claim.gap_ns, kind="stable")[:_MOST_LOOKED_UP]
-    gaps, ns = claim.gaps[largest], claim.gap_ns[largest]
-    trace = wall.work.trace
-    columns: list[tuple[str, HostColumn]] = [("operations", "host_op"), ("calls", "host_call")]
-    found = {
-        kind: ranked(*labels_of(trace, host_rows(classified, column, gaps)), ns)
-        for kind, column in columns
+def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
+    """What the host was in, moment by moment, of all that is claimed of gaps."""
+    trace, idle = work.trace, claim.intervals.gap != NONE
+    start, end, _, gap, _, thread = (column[idle] for column in claim.intervals)
+    devices = len(claim.devices)
+
+    def ranks(kinds: tuple[EventKind, ...]) -> list[Place]:
+        stretch, row, ns = _innermost(trace, kinds, thread, start, end)
+        code, labels = labels_of(trace, row)
+        first, number = number_groups([code, gap[stretch]])  # a place counts once in a gap
+        return ranked(code[first], labels, np.bincount(number, ns) / devices) if len(row) else []
+
+    return {
+        "operations": ranks(HOST_KINDS["host_op"]),
+        "calls": ranks(HOST_KINDS["host_call"]),
+        "python_frames": ranks(HOST_KINDS["python_frame"]),
+        "iterations": _iterations_during(work, start, end, thread, devices),
     }
-    frames = host_rows(classified, "python_frame", gaps, _NO_LINES)
-    if (other := frames == NONE).any():
-        frames[other] = host_rows(classified, "python_frame", gaps[other])
-    found["python_frames"] = ranked(*labels_of(trace, frames), ns)
-    after = classified.gaps.after[claim.gaps]
-    return found | {"iterations": _iterations(wall.work, after, claim.gap_ns)}
+
+
+def _innermost(
+    trace: Trace, kinds: tuple[EventKind, ...], thread: IntArray, start: Int64Array, end: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """As `innermost_at`; of Python frames those that somebody can change, where there are any."""
+    found = innermost_at(trace, kinds, thread, start, end, ("ProfilerStep#", *_NO_LINES))
+    other = np.setdiff1d(np.arange(len(start)), found[0])
+    if not len(other) or EventKind.PYTHON_FUNCTION not in kinds:
+        return found
+    stretches = thread[other], start[other], end[other]
+    stretch, row, ns = innermost_at(trace, kinds, *stretches, ("ProfilerStep#",))
+    both = zip(found, (other[stretch], row, ns), strict=True)
+    stretch, row, ns = (np.concatenate(columns) for columns in both)
+    return stretch, row, ns
+
+
+def _iterations_during(
+    work: GpuWork, start: Int64Array, end: Int64Array, thread: Int64Array, devices: int
+) -> list[Place]:
+    """The iterations of the threads' processes during which some stretches of time are."""
+    iterations, labels, _ = named_iterations(work.tree, None)
+    process = np.where(thread != NONE, work.trace.process_of_thread[thread], NONE)
+    found: list[Place] = []
+    for number in np.unique(iterations.process).tolist():
+        mine, its = np.flatnonzero(process == number), iterations.process == number
+        windows = iterations.start[its], iterations.end[its]
+        begin, until, _, at = inside(start[mine], end[mine], *windows)
+        found += ranked(np.flatnonzero(its)[at], labels, (until - begin) / devices)
+    return found
 
 
 def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
@@ -104,11 +137,16 @@ def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     op, ops = work.parent_op
     launch = work.tree.launch_of_gpu[events]
     linked = launch != NONE
+    with_op = work.tree.cpu_op_of_gpu[events] != NONE
+    without = linked & ~with_op
     stream, names = work.trace.stream[events], work.trace.names
     streams = {number: f"stream {number}" for number in np.unique(stream).tolist()}
     numbers = sorted(streams)
     return {
-        "operations": ranked(op[events], ops, ns),
+        "operations": [
+            *ranked(np.where(with_op, op[events], NONE), ops, ns),
+            *_around(work, _ENCLOSING, launch[without], ns[without]),
+        ],
         "modules": _modules(work, events, ns),
         "python_frames": frames_around(work, launch[linked], ns[linked]),
         "iterations": _iterations(work, events, ns),
@@ -147,30 +185,18 @@ def frames_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array)
         calls: rows of host events, (k,).
         ns: the time of each, (k,).
     """
-    if not work.trace.count_of(EventKind.PYTHON_FUNCTION):
-        return []
-    return _around(work, EventKind.PYTHON_FUNCTION, calls, ns, _NO_LINES)
+    largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
+    return _around(work, HOST_KINDS["python_frame"], calls[largest], ns[largest])
 
 
 def operations_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
-    """The innermost operations around host calls; as `frames_around`."""
-    return _around(work, EventKind.CPU_OP, calls, ns)
+    """The innermost operations around host calls, of all of them; else as `frames_around`."""
+    return _around(work, (EventKind.CPU_OP,), calls, ns)
 
 
 def _around(
-    work: GpuWork,
-    kind: EventKind,
-    calls: Int64Array,
-    ns: IntArray | Float64Array,
-    ignored: tuple[str, ...] = (),
+    work: GpuWork, kinds: tuple[EventKind, ...], calls: Int64Array, ns: IntArray | Float64Array
 ) -> list[Place]:
-    tree, trace = work.tree, work.trace
-    largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
-    calls, ns = calls[largest], ns[largest]
-    start = trace.ts[calls]
-    end = np.maximum(trace.end_of(calls), start + 1)
-    thread = trace.thread[calls].astype(np.int64)
-    rows = innermost_during(tree, (kind,), thread, start, end, ignored)
-    if ignored and (other := rows == NONE).any():
-        rows[other] = innermost_during(tree, (kind,), thread[other], start[other], end[other])
-    return ranked(*labels_of(trace, rows), ns)
+    trace, begun = work.trace, work.trace.ts[calls]
+    stretch, row, _ = _innermost(trace, kinds, trace.thread[calls], begun, begun + 1)
+    return ranked(*labels_of(trace, row), ns[stretch])

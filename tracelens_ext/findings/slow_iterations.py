@@ -8,7 +8,6 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Place
 from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.findings.wall_time import Claim
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.iterations.table import (
     ODD_AT_LEAST,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.gaps.find import Gaps
     from tracelens_ext.iterations.iterations import Iterations
-    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
 
 _WALL = "wall_time_ms"
 _NOT_PARTS = ("iteration", "process", "device", "start_ms", _WALL, "kernels", "whole", "odd")
@@ -47,24 +46,26 @@ def _detect(inspection: Inspection) -> Finding | None:
     of_gpu = iterations.started_in  # as what an iteration took is the time between two moments
     of_gap = _iteration_of_gap(iterations, wall.classified.gaps)
     size = len(iterations)
-    claimed = _sums(of_gpu, wall.claimed_of_event, size)
-    claimed += wall.claimed_idle_within(iterations.start, iterations.end)
-    unexplained = (iterations.end - iterations.start) - claimed
+    devices = np.zeros((len(wall.lanes), size + 1))
+    devices[wall.lanes.of_gpu, of_gpu] = 1
+    count = devices[:, :-1].sum(axis=0).clip(1)  # that work for each iteration: times are means
+    claimed = np.zeros(size)
+    for start, end, _, gap, event, _ in (claim.intervals for claim in wall.claims):
+        of = np.where(event != NONE, of_gpu[event], np.append(of_gap, NONE)[gap])
+        claimed += _sums(of, end - start, size)
+    unexplained = (iterations.end - iterations.start) - claimed / count
     named = np.isin(np.array(labels, dtype=object), slow["iteration"].to_numpy(dtype=object))
     excess = np.where(named, _odd_excess(unexplained, iterations.whole), 0.0)
     numbers = np.flatnonzero(excess).tolist()
     # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
-    alone = wall.alone(wall.free).astype(np.float64)
+    runs = wall.about(wall.free)
+    alone = np.zeros(len(work))
+    alone[runs.events] = runs.event_ns * len(wall.lanes)
     idle = wall.left_of_gaps().astype(np.float64)
-    there = _sums(of_gpu, alone, size) + _sums(of_gap, idle, size)
+    there = (_sums(of_gpu, alone, size) + _sums(of_gap, idle, size)) / count
     share = np.append(np.minimum(excess / np.maximum(there, 1.0), 1.0), 0.0)
-    events, gaps = np.flatnonzero(alone * share[of_gpu]), np.flatnonzero(idle * share[of_gap])
-    claim = Claim(
-        gaps,
-        (idle * share[of_gap])[gaps].astype(np.int64),
-        events,
-        (alone * share[of_gpu])[events],
-    )
+    claim = wall.claim_idle_up_to((idle * share[of_gap]).astype(np.int64))
+    claim = claim + wall.claim_events(wall.free & (share[of_gpu] > 0), share[of_gpu])
     part, more = _part(whole, slow)
     return inspection.finding(
         DETECTOR.id,
@@ -112,7 +113,7 @@ def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
     return result
 
 
-def _sums(of: Int64Array, values: Float64Array, size: int) -> Float64Array:
+def _sums(of: Int64Array, values: IntArray | Float64Array, size: int) -> Float64Array:
     known = of != NONE
     return np.bincount(of[known], values[known], size).astype(np.float64)
 

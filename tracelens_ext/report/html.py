@@ -26,7 +26,7 @@ from tracelens_ext.report.html_headline import headline
 from tracelens_ext.report.html_tables import FIRST_ROWS, TextPool, page_tables
 from tracelens_ext.report.html_text import json_for_script
 from tracelens_ext.report.html_views import view_data
-from tracelens_ext.report.units import Quantity, unit_of, with_units
+from tracelens_ext.report.units import FIRST_FACTS, Quantity, unit_of, with_units
 
 if TYPE_CHECKING:
     import os
@@ -135,6 +135,7 @@ def write_html(
         page = render_page(
             title=cleaned(title),
             subtitle=_subtitle(shown_facts),
+            first=[cleaned(f"{label}: {value}") for label, value in facts if label in FIRST_FACTS],
             **finding_cards(sheets, answers),
             cards=headline(sheets),
             notes=[cleaned(note) for note in all_notes],
