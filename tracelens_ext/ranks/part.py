@@ -1,0 +1,233 @@
+"""What is kept of one rank, so that its calls can be matched with those of the others."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens_ext.collectives.collectives import (
+    collective_calls,
+    described_by,
+    number_argument,
+    text_argument,
+)
+from tracelens_ext.gaps.causes import blocking_calls
+from tracelens_ext.intervals import covered, union
+from tracelens_ext.iterations.iterations import find_iterations
+from tracelens_ext.lazy import pd
+from tracelens_ext.nesting import ROOT, nearest_above
+from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, NS_PER_MS, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelens_ext.trace import BoolArray, Int64Array
+    from tracelens_ext.work.gpu_work import GpuWork
+
+    Intervals = tuple[Int64Array, Int64Array]
+
+#: What a rank does outside of its calls; of each, ns from the recording's start to a moment.
+OWN = ("computation", "data_loader", "host", "idle")
+GROUP = ("Process Group Name", "Process Group Ranks", "Group size")
+_LOADER = re.compile(r"enumerate\(DataLoader\)#")
+_LAUNCH = re.compile(r"(cuda|hip|cu)(Graph)?Launch")
+_CUT = "..."
+
+
+def rank_tables(work: GpuWork, rank: int) -> dict[str, pd.DataFrame]:
+    """The tables `rank_calls`, `rank_iterations` and `overlap` of a trace.
+
+    Every device of a trace that does not tell its rank, as Nsight's, is a rank.
+    """
+    devices = sorted({*work.trace.device.tolist()})
+    single = len(devices) < 2 or "distributedInfo" in work.trace.metadata
+    frames = [
+        _of_device(work, rank if single else rank * len(devices) + place, device, single=single)
+        for place, device in enumerate(devices[: 1 if single else None])
+    ]
+    names = ("rank_calls", "rank_iterations", "overlap")
+    return {
+        name: pd.concat([f[i] for f in frames], ignore_index=True) if frames else pd.DataFrame()
+        for i, name in enumerate(names)
+    }
+
+
+def configured_groups(metadata: Mapping[str, object]) -> dict[str, list[int]]:
+    """Name → ranks of the process groups that `distributedInfo` tells."""
+    info = metadata.get("distributedInfo")
+    listed = info.get("pg_config") if isinstance(info, dict) else None
+    if isinstance(listed, str):
+        try:
+            listed = json.loads(listed)
+        except (ValueError, RecursionError):
+            listed = None
+    groups = {}
+    for group in listed if isinstance(listed, list) else []:
+        ranks = group.get("ranks") if isinstance(group, dict) else None
+        if isinstance(ranks, list) and all(type(r) is int for r in ranks):
+            groups[str(group.get("pg_name", ""))] = ranks
+    return groups
+
+
+def _of_device(
+    work: GpuWork, rank: int, device: int, *, single: bool
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    on = np.ones(len(work), dtype=bool) if single else work.trace.device == device
+    moments = _Moments(work, on)
+    calls = _calls(work, on)
+    start, end = calls["start"].to_numpy(), calls["start"].to_numpy() + calls["dur"].to_numpy()
+    for at, times in (("start", start), ("end", end)):
+        for name, spent in moments.until(times).items():
+            calls[f"{name}_{at}"] = spent
+    calls["base"] = work.trace.base_ns
+    if single and len(launched := _never_recorded(work)):
+        calls = pd.concat([calls, launched.reindex(columns=calls.columns)], ignore_index=True)
+    ranks_of = configured_groups(work.trace.metadata)
+    cut = calls["Process Group Ranks"].str.contains(_CUT, regex=False)
+    for name in set(calls.loc[cut, "Process Group Name"]) & set(ranks_of):
+        calls.loc[cut & (calls["Process Group Name"] == name), "Process Group Ranks"] = str(
+            ranks_of[name]
+        )
+    iterations, overlap = _iterations(work, on, moments), _overlap(work, on, moments)
+    for frame in (calls, iterations, overlap):
+        frame.insert(0, "rank", rank)
+    calls.insert(1, "device", device)
+    return calls, iterations, overlap
+
+
+class _Moments:
+    """How long a rank had done what until a moment."""
+
+    def __init__(self, work: GpuWork, on: BoolArray) -> None:
+        trace, tree = work.trace, work.tree
+        self.communication = self._union(work, on & work.is_communication)
+        self.computation = self._union(work, on & ~work.is_communication)
+        self.kernels = self._union(work, on & ~work.is_communication & ~work.is_copy)
+        rows = trace.rows_of(*HOST_KINDS)
+        launch = tree.launch_of_gpu[on & tree.linked]
+        mine = trace.process_of_thread[trace.thread]
+        rows = rows[np.isin(mine[rows], np.unique(mine[launch]))]
+        loading = rows[trace.names_matching(_LOADER.match)[trace.name[rows]]]
+        waiting = blocking_calls(work)
+        waiting = waiting[np.isin(mine[waiting], np.unique(mine[launch]))]
+        # Each is what none before it covers.
+        sets = [(work.start[on], work.end[on])]
+        sets += [(trace.ts[r], trace.end_of(r)) for r in (loading, waiting)]
+        if len(rows):
+            sets.append((trace.ts[rows].min(keepdims=True), trace.end_of(rows).max(keepdims=True)))
+        self._layers: list[Intervals] = []
+        for begin, end in sets:
+            before = self._layers[-1] if self._layers else (begin[:0], end[:0])
+            self._layers.append(
+                union(np.concatenate((before[0], begin)), np.concatenate((before[1], end)))
+            )
+
+    @staticmethod
+    def _union(work: GpuWork, which: BoolArray) -> Intervals:
+        return union(work.start[which], work.end[which])
+
+    def until(self, times: Int64Array) -> dict[str, Int64Array]:
+        """ns of each of `OWN` until some moments."""
+        zero = np.zeros_like(times)
+        layers = [covered(*layer, zero, times) for layer in self._layers]
+        layers += [layers[-1]] * (4 - len(layers))
+        busy, loading, waiting, host = layers
+        return {
+            "computation": covered(*self.computation, zero, times),
+            "data_loader": loading - busy,
+            "host": host - waiting,
+            "idle": times - host + waiting - loading,
+        }
+
+
+def _calls(work: GpuWork, on: BoolArray) -> pd.DataFrame:
+    """A row a communication kernel, in the order of their launches."""
+    chosen = np.flatnonzero(work.is_communication)
+    chosen = chosen[np.argsort(work.start[chosen], kind="stable")]
+    table = collective_calls(work).drop(columns=["device", "sequence", "start_us", "duration_us"])
+    described = described_by(work, chosen)
+    for column, name in (("Seq", "seq"), ("Src Rank", "src"), ("Dst Rank", "dst")):
+        table[name] = number_argument(work, column, described)
+    linked = work.tree.linked[chosen]
+    launch = work.start[chosen].copy()
+    launch[linked] = work.trace.ts[work.tree.launch_of_gpu[chosen[linked]]]
+    table["launch"], table["start"], table["dur"] = launch, work.start[chosen], work.duration[chosen]
+    table["recorded"] = True
+    table = table[on[chosen]]
+    return table.sort_values(["launch", "start"], kind="stable", ignore_index=True)
+
+
+def _never_recorded(work: GpuWork) -> pd.DataFrame:
+    """Collectives that were launched and whose kernels were not recorded, as `_calls` has them."""
+    trace, tree = work.trace, work.tree
+    calls = trace.rows_of(*LAUNCH_KINDS)
+    calls = calls[trace.names_matching(_LAUNCH.match)[trace.name[calls]]]
+    calls = calls[~np.isin(calls, tree.launch_of_gpu)]
+    described = trace.arg("Collective name").rows
+    described = described[np.isin(trace.kind[described], HOST_KINDS)]
+    marked = np.zeros(len(tree.rows), dtype=bool)
+    marked[tree.position[described]] = True
+    above = nearest_above(tree.parent_position, tree.position[calls], marked)
+    calls, above = calls[above != ROOT], above[above != ROOT]
+    rows = tree.rows[above]
+    frame = pd.DataFrame({"launch": trace.ts[calls]})
+    for name in ("Collective name", "Process Group Name", "Process Group Description", "dtype"):
+        frame[name] = text_argument(work, name, rows)
+    frame["Process Group Ranks"] = text_argument(work, "Process Group Ranks", rows)
+    for name in ("Group size", "In msg nelems", "Out msg nelems"):
+        frame[name] = number_argument(work, name, rows)
+    for column, name in (("Seq", "seq"), ("Src Rank", "src"), ("Dst Rank", "dst")):
+        frame[name] = number_argument(work, column, rows)
+    steps = find_iterations(tree)
+    at = np.searchsorted(steps.start, trace.ts[calls], side="right") - 1
+    inside = (at >= 0) & (trace.ts[calls] < np.append(steps.end, 0)[at])
+    numbers = np.array([*map(str, steps.number), ""], dtype=object)
+    frame["iteration"] = numbers[np.where(inside, at, NONE)]
+    frame["collective"] = frame["Collective name"]
+    frame["kernel_name"], frame["recorded"], frame["base"] = "", False, trace.base_ns
+    return frame
+
+
+def _iterations(work: GpuWork, on: BoolArray, moments: _Moments) -> pd.DataFrame:
+    """A row an iteration: how long it took, and the rank's own part in it, ns."""
+    steps = find_iterations(work.tree)
+    launched = work.tree.launch_of_gpu[on & work.tree.linked]
+    mine = np.unique(work.trace.process_of_thread[work.trace.thread[launched]])
+    those = np.flatnonzero(np.isin(steps.process, mine))
+    begin, end, number = steps.start[those], steps.end[those], [steps.number[i] for i in those]
+    computing = on & ~work.is_communication
+    parts = [computing & (steps.of_gpu == i) for i in those.tolist()]
+    if not len(those) and on.any():
+        begin, end = work.start[on].min(keepdims=True), work.end[on].max(keepdims=True)
+        number, parts = [""], [computing]  # type: ignore[list-item]
+    first, last = moments.until(begin), moments.until(end)
+    frame = pd.DataFrame({name: last[name] - first[name] for name in OWN[1:]})
+    own = [union(work.start[part], work.end[part]) for part in parts]
+    frame["computation"] = np.array([(b - a).sum() for a, b in own], dtype=np.int64)
+    frame.insert(0, "iteration", pd.Series(list(map(str, number)), dtype="str"))
+    frame["total"] = end - begin
+    return frame
+
+
+def _overlap(work: GpuWork, on: BoolArray, moments: _Moments) -> pd.DataFrame:
+    """Communication by group and iteration, and how much of it computation hides."""
+    chosen = np.flatnonzero(work.is_communication)
+    chosen = chosen[np.argsort(work.start[chosen], kind="stable")]
+    table = collective_calls(work)[["Process Group Name", "iteration"]]
+    table = table.assign(at=chosen)[on[chosen]]
+    sets: list[tuple[str, str, Any]] = [("", "", table["at"].to_numpy())]
+    keys = ["Process Group Name", "iteration"]
+    sets += [(*key, part["at"].to_numpy()) for key, part in table.groupby(keys) if key != ("", "")]
+    rows = []
+    for group, iteration, at in sets:
+        begin, end = union(work.start[at], work.end[at])
+        whole = int((end - begin).sum())
+        hidden = int(covered(*moments.kernels, begin, end).sum())
+        percent = 100.0 * hidden / whole if whole else None
+        rows.append((group, iteration, whole / NS_PER_MS, hidden / NS_PER_MS, percent))
+    columns = ["process_group", "iteration", "communication_ms", "hidden_ms", "hidden (%)"]
+    frame = pd.DataFrame(rows, columns=columns).astype({"process_group": "str", "iteration": "str"})
+    return frame.astype({"hidden (%)": "float64"})
