@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -37,22 +38,64 @@ _LAUNCH = re.compile(r"(cuda|hip|cu)(Graph)?Launch")
 _CUT = "..."
 
 
-def rank_tables(work: GpuWork, rank: int) -> dict[str, pd.DataFrame]:
+def rank_tables(work: GpuWork, rank: int, place: int) -> dict[str, pd.DataFrame]:
     """The tables `rank_calls`, `rank_iterations` and `overlap` of a trace.
 
     Every device of a trace that does not tell its rank, as Nsight's, is a rank.
+
+    Args:
+        work: the trace's GPU events.
+        rank: its rank.
+        place: its place among the traces of the job.
     """
     devices = sorted({*work.trace.device.tolist()})
     single = len(devices) < 2 or "distributedInfo" in work.trace.metadata
     frames = [
-        _of_device(work, rank if single else rank * len(devices) + place, device, single=single)
-        for place, device in enumerate(devices[: 1 if single else None])
+        _of_device(work, rank if single else place * len(devices) + at, device, single=single)
+        for at, device in enumerate(devices[: 1 if single else None])
     ]
     names = ("rank_calls", "rank_iterations", "overlap")
     return {
         name: pd.concat([f[i] for f in frames], ignore_index=True) if frames else pd.DataFrame()
         for i, name in enumerate(names)
     }
+
+
+def group_keys(groups: pd.DataFrame) -> pd.Series[str]:
+    """A short text for each process group: name, ranks and size tell groups apart."""
+    texts = groups.agg("|".join, axis=1) if len(groups) else pd.Series([], dtype="str")
+    return texts.map({text: _digest(text) for text in set(texts)}).astype("str")
+
+
+def communication_about(
+    metadata: Mapping[str, object], calls: pd.DataFrame, world: int | None
+) -> dict[str, Any]:
+    """What is noted of a trace's communication, as JSON.
+
+    Returns:
+        `ranks` of the trace, the `groups` whose calls it has, `sets` of ranks that its process
+        groups have, and `positions`: group → index of the rank, size, whether all ranks are in it.
+    """
+    ranks = sorted({int(rank) for rank in calls["rank"]})
+    configured = configured_groups(metadata)
+    listed = {(name, str(of)): of for name, of in configured.items()}
+    texts = calls.loc[calls["key"] != "", [*GROUP, "key"]].drop_duplicates()
+    keys = {(name, text): key for name, text, _, key in texts.itertuples(index=False, name=None)}
+    for name, text in keys:
+        listed.setdefault((name, text), [int(r) for r in re.findall(r"\d{1,9}", text)])
+    positions = {
+        keys.get(group) or _digest("|".join((*group, str(float(len(of)))))): (
+            of.index(ranks[0]), len(of), len(of) == world)
+        for group, of in listed.items()
+        if ranks and ranks[0] in of
+    }
+    sets = sorted({_digest(str(sorted(of))) for of in configured.values()})
+    return {"ranks": ranks, "groups": sorted({*calls["key"]}), "sets": sets,
+            "positions": positions}
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
 def configured_groups(metadata: Mapping[str, object]) -> dict[str, list[int]]:
@@ -84,13 +127,16 @@ def _of_device(
             calls[f"{name}_{at}"] = spent
     calls["base"] = work.trace.base_ns
     if single and len(launched := _never_recorded(work)):
-        calls = pd.concat([calls, launched.reindex(columns=calls.columns)], ignore_index=True)
+        calls = pd.concat([calls, launched.reindex(columns=calls.columns, fill_value=0)], ignore_index=True)
     ranks_of = configured_groups(work.trace.metadata)
     cut = calls["Process Group Ranks"].str.contains(_CUT, regex=False)
     for name in set(calls.loc[cut, "Process Group Name"]) & set(ranks_of):
         calls.loc[cut & (calls["Process Group Name"] == name), "Process Group Ranks"] = str(
             ranks_of[name]
         )
+    keys = calls[list(GROUP)].astype("str")
+    named = (calls["Collective name"] != "") & (keys[list(GROUP[:2])] != "").any(axis=1)
+    calls["key"] = group_keys(keys).where(named, "")
     iterations, overlap = _iterations(work, on, moments), _overlap(work, on, moments)
     for frame in (calls, iterations, overlap):
         frame.insert(0, "rank", rank)

@@ -91,7 +91,8 @@ def _numbered(groups: Sequence[GroupCalls]) -> tuple[pd.DataFrame, pd.DataFrame,
     calls, kernels, stuck, first = [], [], [], 0
     for number, group in enumerate(groups):
         count = len(group.calls)
-        calls.append(group.calls.assign(call=first + np.arange(count), group=number))
+        key = group.kernels["key"].iloc[0] if count else ""
+        calls.append(group.calls.assign(call=first + np.arange(count), group=number, key=key))
         place = np.searchsorted(group.calls["no"], group.kernels["no"])
         kernels.append(group.kernels[list(_NEEDED)].assign(call=first + place, group=number))
         stuck.append(group.stuck.assign(group=number))
@@ -162,14 +163,15 @@ def _waits(kernels: pd.DataFrame) -> pd.DataFrame:
 
 def _groups(calls: pd.DataFrame) -> pd.DataFrame:
     known = calls[calls["in_sync"].notna()]
-    grouped = known.groupby(["process_group", "collective"], sort=True)
-    frame = grouped.agg(calls=("call", "size"), transfer_ms=("in_sync", "sum"),
-                        wait_ms=("wait", "sum"), n=("n", "sum")).reset_index()
-    times = (known["in_sync"] * known["n"]).groupby(
-        [known["process_group"], known["collective"]], sort=True).sum().to_numpy() / NS_PER_MS
-    frame["transfer_ms"] = times
-    frame["wait_ms"] /= NS_PER_MS
-    transfer, wait = frame["transfer_ms"], frame["wait_ms"]
+    grouped = known.groupby(["key", "collective"], sort=True)
+    frame = grouped.agg(
+        process_group=("process_group", "first"),
+        calls=("call", "size"),
+        transfer_ms=("in_sync", "sum"),
+        wait_ms=("wait", "sum"),
+    ).reset_index()
+    transfer, wait = frame["transfer_ms"] / NS_PER_MS, frame["wait_ms"] / NS_PER_MS
     bound = np.where(wait >= 2 * transfer, "wait", "mixed")
-    frame["bound"] = np.where(transfer >= 2 * wait, "transfer", bound)
-    return frame.drop(columns="n")
+    bound = np.where(transfer >= 2 * wait, "transfer", bound)
+    frame = frame.assign(transfer_ms=transfer, wait_ms=wait, bound=pd.array(bound, dtype="str"))
+    return frame[["process_group", "collective", "calls", "transfer_ms", "wait_ms", "bound"]]
