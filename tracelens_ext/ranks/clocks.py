@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Float64Array, Int64Array
 
 #: Standard deviations that an error stands for, and what no error is below, ns.
-_SURE, _LEAST = 3.0, 100.0
+_SURE, _LEAST = 2.5, 100.0
 
 
 def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:

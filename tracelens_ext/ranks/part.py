@@ -61,9 +61,10 @@ def rank_tables(work: GpuWork, rank: int, place: int) -> dict[str, pd.DataFrame]
     }
 
 
-def group_keys(groups: pd.DataFrame) -> pd.Series[str]:
+def _group_keys(calls: pd.DataFrame) -> pd.Series[str]:
     """A short text for each process group: name, ranks and size tell groups apart."""
-    texts = groups.agg("|".join, axis=1) if len(groups) else pd.Series([], dtype="str")
+    name, ranks, size = (calls[column] for column in GROUP)
+    texts = name.str.cat([ranks, size.map(str).astype("str")], sep="|")
     return texts.map({text: _digest(text) for text in set(texts)}).astype("str")
 
 
@@ -134,9 +135,8 @@ def _of_device(
         calls.loc[cut & (calls["Process Group Name"] == name), "Process Group Ranks"] = str(
             ranks_of[name]
         )
-    keys = calls[list(GROUP)].astype("str")
-    named = (calls["Collective name"] != "") & (keys[list(GROUP[:2])] != "").any(axis=1)
-    calls["key"] = group_keys(keys).where(named, "")
+    named = (calls["Collective name"] != "") & (calls[list(GROUP[:2])] != "").any(axis=1)
+    calls["key"] = _group_keys(calls).where(named, "")
     iterations, overlap = _iterations(work, on, moments), _overlap(work, on, moments)
     for frame in (calls, iterations, overlap):
         frame.insert(0, "rank", rank)

@@ -52,6 +52,9 @@ class Args(Struct, frozen=True, gc=False):
     group_name: Raw = msgspec.field(default=NO_TEXT, name="Process Group Name")
     group_text: Raw = msgspec.field(default=NO_TEXT, name="Process Group Description")
     group_ranks: Raw = msgspec.field(default=NO_TEXT, name="Process Group Ranks")
+    group_sequence: Raw = msgspec.field(default=NO_TEXT, name="Seq")
+    source_rank: Raw = msgspec.field(default=NO_TEXT, name="Src Rank")
+    target_rank: Raw = msgspec.field(default=NO_TEXT, name="Dst Rank")
     kernel: Raw = NO_TEXT  # of a launch on ROCm: the name of what it starts
     name: Raw = NO_TEXT
     labels: Raw = NO_TEXT
@@ -86,6 +89,9 @@ _COLLECTIVE = (
     "group_name",
     "group_text",
     "group_ranks",
+    "group_sequence",
+    "source_rank",
+    "target_rank",
 )
 #: Of an instant event `[memory]`.
 _MEMORY = (
