@@ -24,6 +24,7 @@ P2P = ("send", "recv")
 PAIR = "send/recv"
 _SAME_CLOCK_NS = 100_000  #: ends of one call differ by less, shifted ones by more
 _MOST_CELLS = 4_000_000
+_TRUSTED = 0.5  #: the share of its calls that a `Seq` must pair, and count one by one
 
 
 def match_group(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
@@ -96,14 +97,21 @@ def _ordinals(rows: pd.DataFrame, ranks: int) -> tuple[Int64Array, npt.NDArray[n
 
 def _by_seq(part: pd.DataFrame) -> tuple[Int64Array | None, str]:
     """Calls by `Seq`; None where it cannot be trusted."""
-    if part["seq"].isna().any():
+    # A count of all calls of the process, or twice a call, pairs by chance if at all.
+    steps = part.groupby("rank", sort=False)["seq"].diff()
+    if part["seq"].isna().any() or not (steps.dropna() == 1).mean() >= _TRUSTED:
         return None, ""
     slots = part.groupby("seq", sort=True)
-    seen = slots.agg(kinds=("kind", "nunique"), steps=("iteration", "nunique"),
-                     rows=("rank", "size"), ranks=("rank", "nunique"))
+    seen = slots.agg(
+        kinds=("kind", "nunique"),
+        steps=("iteration", "nunique"),
+        rows=("rank", "size"),
+        ranks=("rank", "nunique"),
+    )
     like = (seen[["kinds", "steps"]] == 1).all(axis=None) and (seen["rows"] == seen["ranks"]).all()
     whole = (seen["ranks"] == part["rank"].nunique()).mean()
-    return (slots.ngroup().to_numpy(np.int64), "seq") if like and whole >= 0.5 else (None, "")
+    good = like and whole >= _TRUSTED
+    return (slots.ngroup().to_numpy(np.int64), "seq") if good else (None, "")
 
 
 def _by_order(part: pd.DataFrame) -> tuple[Int64Array, npt.NDArray[np.object_]]:
