@@ -17,8 +17,11 @@ from typing import Any
 
 FIRST, NS = 5, 1000
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas"
-KERNELS = {"allreduce": "AllReduce_Sum_bf16_RING_LL", "_allgather_base": "AllGather_RING_LL",
-           "_reduce_scatter_base": "ReduceScatter_Sum_bf16_RING_LL"}
+KERNELS = {
+    "allreduce": "AllReduce_Sum_bf16_RING_LL",
+    "_allgather_base": "AllGather_RING_LL",
+    "_reduce_scatter_base": "ReduceScatter_Sum_bf16_RING_LL",
+}
 
 
 @dataclass
@@ -55,9 +58,11 @@ class Simulation:
         self.groups: dict[str, list[int]] = {}
         self.of: dict[tuple[str, int], str] = {}
         at = lambda d, p, t: (d * f.pp + p) * f.tp + t  # noqa: E731
-        sets = {"tp": [[at(d, p, t) for t in range(f.tp)] for d in range(f.dp) for p in range(f.pp)],
-                "dp": [[at(d, p, t) for d in range(f.dp)] for p in range(f.pp) for t in range(f.tp)],
-                "pp": [[at(d, p, t) for p in range(f.pp)] for d in range(f.dp) for t in range(f.tp)]}
+        sets = {
+            "tp": [[at(d, p, t) for t in range(f.tp)] for d in range(f.dp) for p in range(f.pp)],
+            "dp": [[at(d, p, t) for d in range(f.dp)] for p in range(f.pp) for t in range(f.tp)],
+            "pp": [[at(d, p, t) for p in range(f.pp)] for d in range(f.dp) for t in range(f.tp)],
+        }
         for kind, lists in sets.items():
             for ranks in lists:
                 if len(ranks) > 1:
@@ -143,27 +148,45 @@ class Simulation:
                     self.local(r, op, step)
             assert not waiting
             for r in range(self.ranks):
-                self.events[r].append({"ph": "X", "cat": "user_annotation", "step": step,
-                                       "name": f"ProfilerStep#{FIRST + step}", "tid": "cpu",
-                                       "start": begin[r] - 500, "dur": self.cpu[r] - begin[r] + 400})
+                self.events[r].append(
+                    {
+                        "ph": "X",
+                        "cat": "user_annotation",
+                        "step": step,
+                        "name": f"ProfilerStep#{FIRST + step}",
+                        "tid": "cpu",
+                        "start": begin[r] - 500,
+                        "dur": self.cpu[r] - begin[r] + 400,
+                    }
+                )
 
     def local(self, r: int, op: tuple[Any, ...], step: int) -> None:
         f, rnd = self.f, self.random
         if op[0] == "load":
-            ns = int(300_000 * rnd.uniform(0.97, 1.03) * (f.more.get("loader", 3.9) if f.fault ==
-                     "slow_loader" and r == self.bad else 1))
-            self.host(r, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
-                      "user_annotation", ns, step)
+            ns = int(
+                300_000
+                * rnd.uniform(0.97, 1.03)
+                * (f.more.get("loader", 3.9) if f.fault == "slow_loader" and r == self.bad else 1)
+            )
+            self.host(
+                r,
+                "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+                "user_annotation",
+                ns,
+                step,
+            )
             self.cpu[r] += ns + 5000
         elif op[0] == "sync":
             until = max(self.gpu[r], self.cpu[r]) + 5000
             c = self.next(r)
-            self.host(r, "cudaDeviceSynchronize", "cuda_runtime", until - self.cpu[r], step,
-                      correlation=c)
+            self.host(
+                r, "cudaDeviceSynchronize", "cuda_runtime", until - self.cpu[r], step, correlation=c
+            )
             self.cpu[r] = until + 2000
         else:
             slow = (f.fault == "slow_rank" and r == self.bad) or (
-                f.fault == "moving" and r == self.moving[step])
+                f.fault == "moving" and r == self.moving[step]
+            )
             for share in (0.6, 0.4):
                 ns = int(op[1] * 1000 * share * rnd.uniform(0.99, 1.01) * (f.factor if slow else 1))
                 launch, c = self.launch(r, "aten::mm", {}, step)
@@ -176,30 +199,87 @@ class Simulation:
         return self.correlation[r]
 
     def host(self, r: int, name: str, cat: str, dur: int, step: int, **args: Any) -> None:
-        self.events[r].append({"ph": "X", "cat": cat, "name": name, "tid": "cpu", "step": step,
-                               "start": self.cpu[r], "dur": dur, "args": args})
+        self.events[r].append(
+            {
+                "ph": "X",
+                "cat": cat,
+                "name": name,
+                "tid": "cpu",
+                "step": step,
+                "start": self.cpu[r],
+                "dur": dur,
+                "args": args,
+            }
+        )
 
-    def launch(self, r: int, op: str, args: dict[str, Any], step: int, call: int = -1
-               ) -> tuple[int, int]:
+    def launch(
+        self, r: int, op: str, args: dict[str, Any], step: int, call: int = -1
+    ) -> tuple[int, int]:
         c = self.next(r)
-        self.events[r].append({"ph": "X", "cat": "cpu_op", "name": op, "tid": "cpu", "step": step,
-                               "start": self.cpu[r], "dur": 12_000, "call": call,
-                               "args": {"External id": c, **args}})
-        self.events[r].append({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel",
-                               "tid": "cpu", "step": step, "start": self.cpu[r] + 2000, "dur": 4000,
-                               "call": call, "args": {"External id": c, "correlation": c}})
+        self.events[r].append(
+            {
+                "ph": "X",
+                "cat": "cpu_op",
+                "name": op,
+                "tid": "cpu",
+                "step": step,
+                "start": self.cpu[r],
+                "dur": 12_000,
+                "call": call,
+                "args": {"External id": c, **args},
+            }
+        )
+        self.events[r].append(
+            {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernel",
+                "tid": "cpu",
+                "step": step,
+                "start": self.cpu[r] + 2000,
+                "dur": 4000,
+                "call": call,
+                "args": {"External id": c, "correlation": c},
+            }
+        )
         self.cpu[r] += 15_000
         return self.cpu[r] - 13_000, c
 
-    def kernel(self, r: int, name: str, start: int, dur: int, c: int, stream: int,
-               args: dict[str, Any], step: int, call: int = -1) -> None:
-        self.events[r].append({"ph": "X", "cat": "kernel", "name": name, "tid": stream, "step": step,
-                               "start": start, "dur": dur, "call": call,
-                               "args": {"External id": c, "device": r % self.f.node,
-                                        "stream": stream, "correlation": c, **args}})
+    def kernel(
+        self,
+        r: int,
+        name: str,
+        start: int,
+        dur: int,
+        c: int,
+        stream: int,
+        args: dict[str, Any],
+        step: int,
+        call: int = -1,
+    ) -> None:
+        self.events[r].append(
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": name,
+                "tid": stream,
+                "step": step,
+                "start": start,
+                "dur": dur,
+                "call": call,
+                "args": {
+                    "External id": c,
+                    "device": r % self.f.node,
+                    "stream": stream,
+                    "correlation": c,
+                    **args,
+                },
+            }
+        )
 
-    def rendezvous(self, step: int, group: str, members: list[int], ops: dict[int, tuple[Any, ...]]
-                   ) -> None:
+    def rendezvous(
+        self, step: int, group: str, members: list[int], ops: dict[int, tuple[Any, ...]]
+    ) -> None:
         f, rnd, number = self.f, self.random, len(self.calls)
         p2p = next(iter(ops.values()))[0] == "p2p"
         n = len(members)
@@ -207,19 +287,26 @@ class Simulation:
         kinds = {r: ("send" if r == members[0] else "recv") if p2p else ops[r][2] for r in members}
         sizes = {r: (1_048_576, 1_048_576) if p2p else ops[r][3:5] for r in members}
         if not p2p and ops[members[0]][2] == "all_to_allv":
-            sizes = {r: (rnd.randrange(500_000, 1_000_000), rnd.randrange(500_000, 1_000_000))
-                     for r in members}
+            sizes = {
+                r: (rnd.randrange(500_000, 1_000_000), rnd.randrange(500_000, 1_000_000))
+                for r in members
+            }
         bytes_ = 2 * max(max(s) for s in sizes.values())
         gb = 100.0 if len(nodes) == 1 else 45.0
         slow = f.fault == "slow_link" and group == self.link
         transfer = int((12_000 + bytes_ / gb) * rnd.uniform(0.98, 1.02) * (f.factor if slow else 1))
         starts, launched = {}, {}
         for r in members:
-            a = {"Collective name": kinds[r], "In msg nelems": sizes[r][0],
-                 "Out msg nelems": sizes[r][1], "Group size": len(self.groups[group]),
-                 "dtype": "BFloat16", "Process Group Name": group,
-                 "Process Group Description": f"mesh_{self.kind_of[group]}",
-                 "Process Group Ranks": str(self.groups[group])}
+            a = {
+                "Collective name": kinds[r],
+                "In msg nelems": sizes[r][0],
+                "Out msg nelems": sizes[r][1],
+                "Group size": len(self.groups[group]),
+                "dtype": "BFloat16",
+                "Process Group Name": group,
+                "Process Group Description": f"mesh_{self.kind_of[group]}",
+                "Process Group Ranks": str(self.groups[group]),
+            }
             if p2p:
                 a |= {"Dst Rank": members[1]} if kinds[r] == "send" else {"Src Rank": members[0]}
             if f.seq == "right":
@@ -232,8 +319,10 @@ class Simulation:
             bare = f.batched and p2p
             op = {} if bare or f.args == "none" else a
             launch, c = self.launch(r, "record_param_comms", op, step, number)
-            starts[r], launched[r] = max(self.gpu[r], launch + 5000), (c, a if f.args == "kernel"
-                                                                       and not bare else {})
+            starts[r], launched[r] = (
+                max(self.gpu[r], launch + 5000),
+                (c, a if f.args == "kernel" and not bare else {}),
+            )
         end = max(starts.values()) + transfer
         durations = {}
         for r in members:
@@ -242,12 +331,21 @@ class Simulation:
             name = KERNELS.get(kinds[r], "SendRecv")
             name = "ncclDevKernel_Generic_1" if f.rccl else f"ncclDevKernel_{name}"
             name += "(ncclDevKernelArgsStorage<4096ul>)"
-            self.kernel(r, name, starts[r], durations[r], launched[r][0], 20, launched[r][1], step,
-                        number)
-        call = {"process_group": group, "collective": "send/recv" if p2p else ops[members[0]][2],
-                "dtype": "BFloat16", "group_size": n, "bytes": bytes_, "sizes": sizes, "state": "complete",
-                "span": "node" if len(nodes) == 1 else "across", "iteration": step,
-                "ranks": {r: {"start_ns": starts[r], "dur_ns": durations[r]} for r in members}}
+            self.kernel(
+                r, name, starts[r], durations[r], launched[r][0], 20, launched[r][1], step, number
+            )
+        call = {
+            "process_group": group,
+            "collective": "send/recv" if p2p else ops[members[0]][2],
+            "dtype": "BFloat16",
+            "group_size": n,
+            "bytes": bytes_,
+            "sizes": sizes,
+            "state": "complete",
+            "span": "node" if len(nodes) == 1 else "across",
+            "iteration": step,
+            "ranks": {r: {"start_ns": starts[r], "dur_ns": durations[r]} for r in members},
+        }
         if p2p:
             call |= {"src": members[0], "dst": members[1]}
         self.calls.append(call)
@@ -259,8 +357,16 @@ class Simulation:
         f, rnd, bad = self.f, self.random, self.bad
         self.allowed: list[dict[str, Any]] = []
         self.lost: set[int] = set()
-        verdict = lambda v, **k: {"verdict": v, "rank": None, "process_group": None,  # noqa: E731
-                                  "iteration": None, "cause": None} | k
+        verdict = lambda v, **k: (
+            {
+                "verdict": v,
+                "rank": None,
+                "process_group": None,  # noqa: E731
+                "iteration": None,
+                "cause": None,
+            }
+            | k
+        )
         if f.fault == "slow_rank":
             return [verdict("slow_rank", rank=bad, cause="computation")]
         if f.fault == "slow_loader":
@@ -268,8 +374,12 @@ class Simulation:
         if f.fault == "slow_link":
             return [verdict("slow_link", process_group=self.link, cause="slow_transfer")]
         if f.fault == "moving":
-            say = lambda s, i: verdict("moving_straggler", rank=self.moving[s],  # noqa: E731
-                                       iteration=str(FIRST + i), cause="computation")
+            say = lambda s, i: verdict(
+                "moving_straggler",
+                rank=self.moving[s],  # noqa: E731
+                iteration=str(FIRST + i),
+                cause="computation",
+            )
             self.allowed = [say(s, i) for s in range(f.steps) for i in (s, s + 1)]
             return [say(s, s) for s in range(1, f.steps)]
         if f.fault == "lost_rank":
@@ -283,26 +393,42 @@ class Simulation:
             return [verdict("late_start", rank=bad, iteration=str(FIRST + first))]
         if f.fault in ("lost_call", "lost_equal", "mismatch"):
             kinds = {"lost_equal": ("allreduce",), "mismatch": ("allreduce", "_allgather_base")}
-            numbers = [i for i, c in enumerate(self.calls)
-                       if c["iteration"] in range(1, f.steps - 1) and c["collective"] in
-                       kinds.get(f.fault, ("allreduce", "_reduce_scatter_base", "send/recv"))
-                       and c["bytes"] > 4096]
+            numbers = [
+                i
+                for i, c in enumerate(self.calls)
+                if c["iteration"] in range(1, f.steps - 1)
+                and c["collective"]
+                in kinds.get(f.fault, ("allreduce", "_reduce_scatter_base", "send/recv"))
+                and c["bytes"] > 4096
+            ]
+            numbers = numbers or [
+                i
+                for i, c in enumerate(self.calls)
+                if c["iteration"] == 1 and c["collective"] == "_reduce_scatter_base"
+            ]
             number = rnd.choice(numbers)
             call = self.calls[number]
             bad = self.bad = rnd.choice(sorted(call["ranks"]))
-            where = {"rank": bad, "process_group": call["process_group"],
-                     "iteration": str(FIRST + call["iteration"])}
+            where = {
+                "rank": bad,
+                "process_group": call["process_group"],
+                "iteration": str(FIRST + call["iteration"]),
+            }
             if f.fault == "mismatch":
                 for e in self.events[bad]:
                     if e.get("call") == number and "In msg nelems" in e["args"]:
-                        e["args"] |= {"In msg nelems": e["args"]["In msg nelems"] // 2,
-                                      "Out msg nelems": e["args"]["Out msg nelems"] // 2}
+                        e["args"] |= {
+                            "In msg nelems": e["args"]["In msg nelems"] // 2,
+                            "Out msg nelems": e["args"]["Out msg nelems"] // 2,
+                        }
                 call["state"] = "mismatch"
                 return [verdict("mismatch", **where)]
             self.drop(lambda n, r: n == number and r == bad)
             return [verdict("lost_call", **where)]
         if f.fault == "hang":
-            number = max(i for i, c in enumerate(self.calls) if c["process_group"] == self.of["dp", bad])
+            number = max(
+                i for i, c in enumerate(self.calls) if c["process_group"] == self.of["dp", bad]
+            )
             call = self.calls[number]
             times = {r: v["start_ns"] for r, v in call["ranks"].items()}
             mark = times[bad]
@@ -321,8 +447,14 @@ class Simulation:
                 call["ranks"] = {}
             call["state"] = "hang"
             assert mark
-            return [verdict("hang", rank=bad, process_group=call["process_group"],
-                            iteration=str(FIRST + call["iteration"]))]
+            return [
+                verdict(
+                    "hang",
+                    rank=bad,
+                    process_group=call["process_group"],
+                    iteration=str(FIRST + call["iteration"]),
+                )
+            ]
         return []
 
     def drop(self, gone: Any) -> None:
@@ -340,9 +472,13 @@ class Simulation:
         f, rnd = self.f, self.random
         self.run()
         required = self.break_()
-        node_clocks = [(rnd.randrange(-5_000_000, 5_000_000) if f.clocks and n else 0,
-                        rnd.uniform(-20, 20) if f.drift and n else 0.0)
-                       for n in range(self.ranks // f.node + 1)]
+        node_clocks = [
+            (
+                rnd.randrange(-5_000_000, 5_000_000) if f.clocks and n else 0,
+                rnd.uniform(-20, 20) if f.drift and n else 0.0,
+            )
+            for n in range(self.ranks // f.node + 1)
+        ]
         folder.mkdir(parents=True, exist_ok=True)
         base = 1_106_963_996_000_000_000
         for r in range(self.ranks):
@@ -353,16 +489,34 @@ class Simulation:
             for e in self.events[r]:
                 ns = base + e["start"] + offset + int(e["start"] * ppm / 1e6)
                 pid = 4000 + r if e["tid"] == "cpu" else r % f.node
-                events.append({"ph": "X", "cat": e["cat"], "name": e["name"], "pid": pid,
-                               "tid": pid if e["tid"] == "cpu" else e["tid"],
-                               "ts": f"@{ns // NS}.{ns % NS:03d}@", "dur": e["dur"] / NS,
-                               "args": e.get("args", {})})
+                events.append(
+                    {
+                        "ph": "X",
+                        "cat": e["cat"],
+                        "name": e["name"],
+                        "pid": pid,
+                        "tid": pid if e["tid"] == "cpu" else e["tid"],
+                        "ts": f"@{ns // NS}.{ns % NS:03d}@",
+                        "dur": e["dur"] / NS,
+                        "args": e.get("args", {}),
+                    }
+                )
             config = [{"pg_name": "0", "pg_desc": "default_pg", "ranks": list(range(self.ranks))}]
-            config += [{"pg_name": n, "pg_desc": self.kind_of[n], "ranks": g}
-                       for n, g in self.groups.items() if r in g]
-            doc = {"schemaVersion": 1, "distributedInfo": {
-                "backend": "nccl", "rank": r, "world_size": self.ranks, "pg_config": config},
-                "traceEvents": events}
+            config += [
+                {"pg_name": n, "pg_desc": self.kind_of[n], "ranks": g}
+                for n, g in self.groups.items()
+                if r in g
+            ]
+            doc = {
+                "schemaVersion": 1,
+                "distributedInfo": {
+                    "backend": "nccl",
+                    "rank": r,
+                    "world_size": self.ranks,
+                    "pg_config": config,
+                },
+                "traceEvents": events,
+            }
             text = json.dumps(doc).replace('"@', "").replace('@"', "")
             (folder / f"rank{r}.json.gz").write_bytes(gzip.compress(text.encode(), 1, mtime=0))
         (folder / "truth.json").write_text(json.dumps(self.truth(required, node_clocks)))
@@ -379,19 +533,42 @@ class Simulation:
             call["bus_bandwidth_gb_s"] = rate and rate * factor
         f = self.f
         fault = {"none": "no_args"}.get(f.args, "coalesced?" if f.batched else f.fault)
-        return {"fault": fault, "schema": "nccl2" if f.seq == "wrong" else
-                "2.12" if f.seq == "right" and f.fault == "clean" and not f.batched else "x",
-                "ranks_of_job": self.ranks,
-                "iterations": f.steps, "options": {"batched_p2p": f.batched},
-                "groups": {n: {"ranks": g} for n, g in self.groups.items()}, "calls": self.calls,
-                "clocks": {str(r): {"offset_ns": node_clocks[r // f.node][0],
-                                    "drift_ppm": node_clocks[r // f.node][1]}
-                           for r in range(self.ranks)},
-                "verdicts": {"required": required, "allowed": self.allowed}}
+        return {
+            "fault": fault,
+            "schema": "nccl2"
+            if f.seq == "wrong"
+            else "2.12"
+            if f.seq == "right" and f.fault == "clean" and not f.batched
+            else "x",
+            "ranks_of_job": self.ranks,
+            "iterations": f.steps,
+            "options": {"batched_p2p": f.batched},
+            "groups": {n: {"ranks": g} for n, g in self.groups.items()},
+            "calls": self.calls,
+            "clocks": {
+                str(r): {
+                    "offset_ns": node_clocks[r // f.node][0],
+                    "drift_ppm": node_clocks[r // f.node][1],
+                }
+                for r in range(self.ranks)
+            },
+            "verdicts": {"required": required, "allowed": self.allowed},
+        }
 
 
-FAULTS = ("clean", "slow_rank", "slow_loader", "slow_link", "moving", "lost_rank", "lost_call",
-          "lost_equal", "mismatch", "hang", "late_start")
+FAULTS = (
+    "clean",
+    "slow_rank",
+    "slow_loader",
+    "slow_link",
+    "moving",
+    "lost_rank",
+    "lost_call",
+    "lost_equal",
+    "mismatch",
+    "hang",
+    "late_start",
+)
 
 
 def any_fleet(seed: int, fault: str | None = None) -> Fleet:
@@ -400,17 +577,34 @@ def any_fleet(seed: int, fault: str | None = None) -> Fleet:
     while True:
         tp, pp, dp = r.choice((1, 2, 4)), r.choice((1, 2, 4)), r.choice((2, 4, 8))
         fault_ = fault or r.choice(FAULTS)
-        if not 8 <= tp * pp * dp <= 32 or (fault_ == "slow_link" and tp * pp < 2) or (
-                fault_ in ("slow_rank", "slow_loader", "moving") and dp * tp < 3):
+        if (
+            not 8 <= tp * pp * dp <= 32
+            or (fault_ == "slow_link" and tp * pp < 2)
+            or (fault_ in ("slow_rank", "slow_loader", "moving") and dp * tp < 3)
+        ):
             continue
         factor = r.choice((1.15, 1.3, 2.0)) if fault_ != "slow_link" else r.choice((3.0, 4.0, 6.0))
         args = r.choice(("kernel", "kernel", "record"))
         if fault_ == "clean" and r.random() < 0.3:
             args = "none"
-        return Fleet(seed, tp, pp, dp, 4, r.choice((2, 4, 8)), fault_, factor,
-                     r.choice(("", "right", "wrong")), args, r.random() < 0.7, r.random() < 0.4,
-                     r.random() < 0.3, r.random() < 0.3, pp > 1 and r.random() < 0.2,
-                     r.choice((0, 600)))
+        return Fleet(
+            seed,
+            tp,
+            pp,
+            dp,
+            4,
+            r.choice((2, 4, 8)),
+            fault_,
+            factor,
+            r.choice(("", "right", "wrong")),
+            args,
+            r.random() < 0.7,
+            r.random() < 0.4,
+            r.random() < 0.3,
+            r.random() < 0.3,
+            pp > 1 and r.random() < 0.2,
+            r.choice((0, 600)),
+        )
 
 
 if __name__ == "__main__":

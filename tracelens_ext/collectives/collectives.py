@@ -99,7 +99,9 @@ def collective_calls(work: GpuWork) -> pd.DataFrame:
     chosen = chosen[np.argsort(work.start[chosen], kind="stable")]
     table = communication_of(work).drop(columns="time").loc[chosen].reset_index(drop=True)
     table.insert(0, "device", work.trace.device[chosen])
-    table["Process Group Ranks"] = text_argument(work, "Process Group Ranks", described_by(work, chosen))
+    table["Process Group Ranks"] = text_argument(
+        work, "Process Group Ranks", described_by(work, chosen)
+    )
     steps = find_iterations(work.tree)
     numbers = np.array([*map(str, steps.number), ""], dtype=object)  # the last is that of NONE
     table["iteration"] = numbers[steps.of_gpu[chosen]]

@@ -52,8 +52,11 @@ def ranks_together(
     sets = {each for about in abouts.values() for each in about["sets"]}
     ranks = sum(len(about["ranks"]) for about in abouts.values())
     sizes = [about["world_size"] for about in done.values() if about["world_size"]]
-    options = {"world": max(sizes, default=None), "failed": failed,
-               "ranks_per_node": ranks_per_node}
+    options = {
+        "world": max(sizes, default=None),
+        "failed": failed,
+        "ranks_per_node": ranks_per_node,
+    }
     work = [(store, key, stems[key], len(sets) < 2, ranks) for key in sorted(stems)]
     if client is not None:
         from distributed import CancelledError

@@ -53,8 +53,11 @@ def match_group(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
     sizes = [rows["In msg nelems"].mask(uneven), rows["Out msg nelems"].mask(uneven | p2p)]
     like = rows.groupby(["kind", "dtype"], sort=False, dropna=False).ngroup()
     rows["like"] = like
-    rows["sizes"] = pd.DataFrame({"like": like, "in": sizes[0], "out": sizes[1]}).groupby(
-        ["like", "in", "out"], sort=False, dropna=False).ngroup()
+    rows["sizes"] = (
+        pd.DataFrame({"like": like, "in": sizes[0], "out": sizes[1]})
+        .groupby(["like", "in", "out"], sort=False, dropna=False)
+        .ngroup()
+    )
     rows["end"] = rows["base"] + rows["start"] + rows["dur"]
     rows["no"], rows["matched_by"] = -1, "order"
     first = 0
@@ -147,8 +150,13 @@ def _aligned(odd: pd.DataFrame, sure: pd.DataFrame) -> list[list[int]]:
         if like == part["like"].tolist():
             pairs = [(i, i) for i in range(len(slots))]
         else:
-            pairs, offset = _pairing(np.array(sizes), np.array(ends, dtype=np.int64),
-                                     part["sizes"].to_numpy(), have, offset)
+            pairs, offset = _pairing(
+                np.array(sizes),
+                np.array(ends, dtype=np.int64),
+                part["sizes"].to_numpy(),
+                have,
+                offset,
+            )
         places = part["place"].tolist()
         for i, j in pairs:
             slots[i].append(places[j])

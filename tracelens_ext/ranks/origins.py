@@ -75,13 +75,28 @@ def find_origins(kernels: pd.DataFrame, last: Int64Array) -> Origins:
         (np.full(len(waiting), c), k.rank[late], None, iteration[waiting], amount * parts[:, c])
         for c in range(len(OWN))
     ]
-    rows.append((np.full(len(need), _TRANSFER), None, group[other], iteration[waiting[need]],
-                 amount[need] * transfer))
-    rows.append((np.full((~known).sum(), _TRANSFER + 1), None, group[waiting[~known]],
-                 iteration[waiting[~known]], amount[~known]))
+    rows.append(
+        (
+            np.full(len(need), _TRANSFER),
+            None,
+            group[other],
+            iteration[waiting[need]],
+            amount[need] * transfer,
+        )
+    )
+    rows.append(
+        (
+            np.full((~known).sum(), _TRANSFER + 1),
+            None,
+            group[waiting[~known]],
+            iteration[waiting[~known]],
+            amount[~known],
+        )
+    )
     small = np.flatnonzero(k.wait < _SMALL_NS)
-    rows.append((np.full(len(small), _TRANSFER + 2), None, group[small], iteration[small],
-                 flow[small]))
+    rows.append(
+        (np.full(len(small), _TRANSFER + 2), None, group[small], iteration[small], flow[small])
+    )
     causes = _largest(k, waiting, late, known, parts, (need, other, transfer, waits))
     return Origins(_with_causes(k, causes), _summed(k, rows))
 
@@ -100,8 +115,9 @@ class _Timelines:
         start, dur = kernels["start"].to_numpy(np.int64), kernels["dur"].to_numpy(np.int64)
         self.start, self.end = start - start.min(initial=0), start - start.min(initial=0) + dur
         self._reach = int(self.end.max(initial=0)) + 1
-        own = {at: [kernels[f"{n}_{at}"].to_numpy(np.float64) for n in OWN]
-               for at in ("start", "end")}
+        own = {
+            at: [kernels[f"{n}_{at}"].to_numpy(np.float64) for n in OWN] for at in ("start", "end")
+        }
         self._own = {at: np.stack(columns, axis=1) for at, columns in own.items()}
         exposed = np.maximum(dur - (self._own["end"][:, 0] - self._own["start"][:, 0]), 0.0)
         waits = np.nan_to_num(self.wait) / np.maximum(dur, 1)
@@ -183,8 +199,9 @@ def _ranges(first: Int64Array, until: Int64Array) -> tuple[Int64Array, Int64Arra
     return which, np.arange(len(which)) - begin[which] + first[which]
 
 
-def _flow(wait: Float64Array, source: Int64Array, target: Int64Array, share: Float64Array
-          ) -> Float64Array:
+def _flow(
+    wait: Float64Array, source: Int64Array, target: Int64Array, share: Float64Array
+) -> Float64Array:
     """How much waiting goes through each kernel: its own, and what it is the reason of."""
     now = np.nan_to_num(wait)
     flow = now.copy()
@@ -235,9 +252,7 @@ def _largest(
     return cause[via], call[via], rank[via]
 
 
-def _with_causes(
-    k: _Timelines, found: tuple[Int64Array, Int64Array, Int64Array]
-) -> pd.DataFrame:
+def _with_causes(k: _Timelines, found: tuple[Int64Array, Int64Array, Int64Array]) -> pd.DataFrame:
     cause, call, rank = found
     names = np.append(_CAUSES, None)
     frame = k.frame.assign(cause=pd.array(names[cause], dtype="str"))
@@ -250,8 +265,11 @@ def _summed(k: _Timelines, rows: list[tuple[Int64Array, ...]]) -> pd.DataFrame:
     frames = []
     for cause, rank, group, iteration, amount in rows:
         none = np.full(len(cause), NONE)
-        frames.append(np.stack((cause, none if rank is None else rank,
-                                none if group is None else group, iteration)))
+        frames.append(
+            np.stack(
+                (cause, none if rank is None else rank, none if group is None else group, iteration)
+            )
+        )
     keys = np.concatenate(frames, axis=1)
     amounts = np.concatenate([row[-1] for row in rows])
     columns = ["cause", "rank", "process_group", "iteration"]

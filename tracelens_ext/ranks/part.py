@@ -86,13 +86,15 @@ def communication_about(
         listed.setdefault((name, text), [int(r) for r in re.findall(r"\d{1,9}", text)])
     positions = {
         keys.get(group) or _digest("|".join((*group, str(float(len(of)))))): (
-            of.index(ranks[0]), len(of), len(of) == world)
+            of.index(ranks[0]),
+            len(of),
+            len(of) == world,
+        )
         for group, of in listed.items()
         if ranks and ranks[0] in of
     }
     sets = sorted({_digest(str(sorted(of))) for of in configured.values()})
-    return {"ranks": ranks, "groups": sorted({*calls["key"]}), "sets": sets,
-            "positions": positions}
+    return {"ranks": ranks, "groups": sorted({*calls["key"]}), "sets": sets, "positions": positions}
 
 
 def _digest(text: str) -> str:
@@ -128,7 +130,9 @@ def _of_device(
             calls[f"{name}_{at}"] = spent
     calls["base"] = work.trace.base_ns
     if single and len(launched := _never_recorded(work)):
-        calls = pd.concat([calls, launched.reindex(columns=calls.columns, fill_value=0)], ignore_index=True)
+        calls = pd.concat(
+            [calls, launched.reindex(columns=calls.columns, fill_value=0)], ignore_index=True
+        )
     ranks_of = configured_groups(work.trace.metadata)
     cut = calls["Process Group Ranks"].str.contains(_CUT, regex=False)
     for name in set(calls.loc[cut, "Process Group Name"]) & set(ranks_of):
@@ -200,7 +204,11 @@ def _calls(work: GpuWork, on: BoolArray) -> pd.DataFrame:
     linked = work.tree.linked[chosen]
     launch = work.start[chosen].copy()
     launch[linked] = work.trace.ts[work.tree.launch_of_gpu[chosen[linked]]]
-    table["launch"], table["start"], table["dur"] = launch, work.start[chosen], work.duration[chosen]
+    table["launch"], table["start"], table["dur"] = (
+        launch,
+        work.start[chosen],
+        work.duration[chosen],
+    )
     table["recorded"] = True
     table = table[on[chosen]]
     return table.sort_values(["launch", "start"], kind="stable", ignore_index=True)

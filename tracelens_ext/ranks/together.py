@@ -61,7 +61,7 @@ def job_tables(
     clocks = common if len(named) == len(shared) else fit_clocks(named, ranks)
     last = np.full(len(calls), -1, dtype=np.int64)
     last[calls["call"]] = calls["last_rank"].fillna(-1).astype("int64")
-    wait = (kernels["dur"] - kernels["call"].map(calls.set_index("call")["in_sync"]))
+    wait = kernels["dur"] - kernels["call"].map(calls.set_index("call")["in_sync"])
     kernels["wait"] = wait.where(kernels["complete"])
     found = find_origins(kernels, last)
     kernels = found.kernels
@@ -119,7 +119,9 @@ def _span(calls: pd.DataFrame, kernels: pd.DataFrame, ranks_per_node: int | None
     spans = {}
     for text in texts:
         nodes = {int(r) // (ranks_per_node or 1) for r in re.findall(r"\d+", text)}
-        spans[text] = "" if not ranks_per_node or not nodes else "node" if len(nodes) == 1 else "across"
+        spans[text] = (
+            "" if not ranks_per_node or not nodes else "node" if len(nodes) == 1 else "across"
+        )
     return calls["ranks"].map(spans)
 
 
@@ -145,8 +147,9 @@ def _places(
 def _sync(calls: pd.DataFrame) -> pd.DataFrame:
     frame = calls.sort_values(["start", "call"], kind="stable", ignore_index=True)
     frame["in_sync_us"], frame["wait_us"] = frame["in_sync"] / NS_PER_US, frame["wait"] / NS_PER_US
-    frame = frame.rename(columns={"algorithm": "algorithm_bandwidth_gb_s",
-                                  "bus": "bus_bandwidth_gb_s"})
+    frame = frame.rename(
+        columns={"algorithm": "algorithm_bandwidth_gb_s", "bus": "bus_bandwidth_gb_s"}
+    )
     frame = frame[list(_SYNC)].copy()
     return frame.astype({"group_size": "Int64", "bytes": "Int64"})
 
@@ -155,9 +158,7 @@ def _waits(kernels: pd.DataFrame) -> pd.DataFrame:
     frame = kernels.sort_values(["call", "rank"], kind="stable", ignore_index=True)
     for name in ("start", "dur", "wait"):
         frame[name] = frame[name] / NS_PER_US
-    frame = frame.rename(
-        columns={"start": "start_us", "dur": "duration_us", "wait": "wait_us"}
-    )
+    frame = frame.rename(columns={"start": "start_us", "dur": "duration_us", "wait": "wait_us"})
     return frame[[*_WAITS, "caused_by_rank"]]
 
 

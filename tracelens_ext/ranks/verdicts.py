@@ -96,13 +96,24 @@ def _slow_ranks(job: Job) -> None:
     slow = every[every["caused_it"] & every["busy"] & (often.to_numpy() >= _OFTEN)]
     ranks = slow.index.get_level_values("rank")
     for (rank, _), row in slow.iterrows():
-        job.say("slow_rank", _slow_words(row, "the recording"), rank=rank, cause=row["cause"],
-                ms=row["excess"] / NS_PER_MS)
+        job.say(
+            "slow_rank",
+            _slow_words(row, "the recording"),
+            rank=rank,
+            cause=row["cause"],
+            ms=row["excess"] / NS_PER_MS,
+        )
     moving = each[each["caused_it"] & each["busy"]]
     moving = moving[~moving.index.get_level_values("rank").isin(ranks)]
     for (rank, iteration), row in moving.iterrows():
-        job.say("moving_straggler", _slow_words(row, f"iteration {iteration}"), rank=rank,
-                iteration=iteration, cause=row["cause"], ms=row["excess"] / NS_PER_MS)
+        job.say(
+            "moving_straggler",
+            _slow_words(row, f"iteration {iteration}"),
+            rank=rank,
+            iteration=iteration,
+            cause=row["cause"],
+            ms=row["excess"] / NS_PER_MS,
+        )
 
 
 def _judged(job: Job, found: pd.DataFrame) -> pd.DataFrame:
@@ -119,16 +130,22 @@ def _judged(job: Job, found: pd.DataFrame) -> pd.DataFrame:
     ).max(axis=1)
     result = pd.DataFrame({"excess": more["caused"], "time": time, "longer": kinds.max(axis=1)})
     result["cause"] = kinds.idxmax(axis=1)
-    result["caused_it"] = (more["caused"] >= _SHARE * time) & (
-        more["caused"] >= _OF_LARGEST * largest
-    ) & (more["caused"] > 0)
+    result["caused_it"] = (
+        (more["caused"] >= _SHARE * time)
+        & (more["caused"] >= _OF_LARGEST * largest)
+        & (more["caused"] > 0)
+    )
     result["busy"] = (longest >= _SHARE * found["total"]) & (longest > 0)
     return result
 
 
 def _slow_words(row: pd.Series, when: str) -> str:
-    spent = {"computation": "its kernels took", "data_loader": "its data loader took",
-             "host": "its host took", "idle": "it was idle"}[row["cause"]]
+    spent = {
+        "computation": "its kernels took",
+        "data_loader": "its data loader took",
+        "host": "its host took",
+        "idle": "it was idle",
+    }[row["cause"]]
     return (
         f"in {when} others waited {row['excess'] / NS_PER_MS:,.3f} ms more for it than for the"
         f" median rank of its place ({100 * row['excess'] / row['time']:.1f} % of the time of all"
@@ -158,7 +175,9 @@ def _slow_links(job: Job) -> None:
             f"{int(mine['slow'].sum())} of {len(mine)} calls of ranks {mine['ranks'].iloc[0]} took"
             f" at least {_SLOWER} times as long as those of other groups of the same kind and size"
             f" (the median {times:.2f} times), together {ms:,.3f} ms more",
-            process_group=mine["process_group"].iloc[0], cause="slow_transfer", ms=ms,
+            process_group=mine["process_group"].iloc[0],
+            cause="slow_transfer",
+            ms=ms,
         )
 
 
@@ -176,12 +195,19 @@ def _late_and_missing(job: Job) -> None:
     there = {*job.place, *job.failed}
     if job.world is not None and job.world <= 100_000:
         for rank in sorted({*range(job.world)} - there):
-            job.say("missing_rank", f"the job had {job.world} ranks; no trace is of rank {rank}",
-                    rank=rank)
+            job.say(
+                "missing_rank",
+                f"the job had {job.world} ranks; no trace is of rank {rank}",
+                rank=rank,
+            )
     first = _first_iterations(job)
     for rank, number in first[first > first.min()].items():
-        job.say("late_start", f"its first iteration is {number:.0f}, that of others"
-                f" {first.min():.0f}", rank=rank, iteration=f"{number:.0f}")
+        job.say(
+            "late_start",
+            f"its first iteration is {number:.0f}, that of others {first.min():.0f}",
+            rank=rank,
+            iteration=f"{number:.0f}",
+        )
 
 
 def _mismatches(job: Job) -> None:
@@ -189,8 +215,9 @@ def _mismatches(job: Job) -> None:
     if not len(wrong):
         return
     keys = ["set", "collective", "dtype", "sequence"]
-    kernels = job.kernels.merge(job.calls[["call", "state", *keys[1:]]], on="call",
-                                suffixes=("_", ""))
+    kernels = job.kernels.merge(
+        job.calls[["call", "state", *keys[1:]]], on="call", suffixes=("_", "")
+    )
     for call in wrong.itertuples():
         mine = kernels[kernels["call"] == call.call]
         counted = mine["sizes"].value_counts()
@@ -198,23 +225,35 @@ def _mismatches(job: Job) -> None:
         if len(counted) == 2 and counted.iloc[0] == counted.iloc[1]:
             same = (kernels[keys] == mine[keys].iloc[0]).all(axis=1)
             usual = kernels[same & (kernels["call"] != call.call)].groupby("rank")["sizes"].agg(set)
-            odd = mine[[r in usual.index and s not in usual[r]
-                        for r, s in zip(mine["rank"], mine["sizes"], strict=True)]]
+            odd = mine[
+                [
+                    r in usual.index and s not in usual[r]
+                    for r, s in zip(mine["rank"], mine["sizes"], strict=True)
+                ]
+            ]
         for row in odd.itertuples():
             sizes = f"{row._asdict()['elements']:,.0f}"
             others = mine.loc[mine["rank"] != row.rank, "elements"].iloc[0]
-            job.say("mismatch", f"rank {row.rank} has {sizes} elements in a {call.collective} in"
-                    f" which others have {others:,.0f}", rank=row.rank,
-                    process_group=call.process_group, iteration=call.iteration)
+            job.say(
+                "mismatch",
+                f"rank {row.rank} has {sizes} elements in a {call.collective} in"
+                f" which others have {others:,.0f}",
+                rank=row.rank,
+                process_group=call.process_group,
+                iteration=call.iteration,
+            )
 
 
 def _hangs(job: Job) -> set[int]:
     """Say which ranks never entered a call that others wait in; mark the calls. Answers the calls."""
     calls, kernels = job.calls, job.kernels
     last = kernels.groupby("rank")["start"].max()
-    longest = calls[calls["in_sync"].notna()].merge(
-        kernels.groupby("call")["dur"].max().rename("dur"), left_on="call", right_index=True
-    ).groupby("set")["dur"].max()
+    longest = (
+        calls[calls["in_sync"].notna()]
+        .merge(kernels.groupby("call")["dur"].max().rename("dur"), left_on="call", right_index=True)
+        .groupby("set")["dur"]
+        .max()
+    )
     final = calls.groupby("set")["end"].max()
     found: list[tuple[float, str, str, list[int], int, str]] = []
     halted: set[int] = set()
@@ -236,19 +275,33 @@ def _hangs(job: Job) -> set[int]:
         halted |= inside
         members = {int(r) for r in re.findall(r"\d+", part["members"].iloc[0])}
         number = pd.to_numeric(part["iteration"], errors="coerce").max()
-        absent = sorted(r for r in members - inside
-                        if r in job.place and not step.get(r, -np.inf) > number)
+        absent = sorted(
+            r for r in members - inside if r in job.place and not step.get(r, -np.inf) > number
+        )
         words = f"{len(inside)} ranks launched it, and no kernel of it was recorded"
-        found.append((part["launch"].min(), part["Process Group Name"].iloc[0],
-                      part["iteration"].iloc[0], absent, -1, words))
+        found.append(
+            (
+                part["launch"].min(),
+                part["Process Group Name"].iloc[0],
+                part["iteration"].iloc[0],
+                absent,
+                -1,
+                words,
+            )
+        )
     said: set[int] = set()
     for _, group, iteration, absent, call, words in sorted(found, key=lambda each: each[0]):
         if call >= 0:
             calls.loc[calls["call"] == call, ["state", "reason"]] = ["hang", "it never ended"]
         for rank in sorted({*absent} - halted - said):
             said.add(rank)
-            job.say("hang", f"rank {rank} never entered the last call of its group: {words}",
-                    rank=rank, process_group=group, iteration=iteration)
+            job.say(
+                "hang",
+                f"rank {rank} never entered the last call of its group: {words}",
+                rank=rank,
+                process_group=group,
+                iteration=iteration,
+            )
     return said
 
 
@@ -265,6 +318,11 @@ def _lost_calls(job: Job, hung: set[int]) -> None:
         if any(r in job.place and r not in first.index for r in unknown):
             continue
         what = "a pair's call" if row.collective == PAIR else f"a call of {row.collective}"
-        job.say("lost_call", f"{what} has {row.n} of {row.group_size:.0f} ranks; the calls after it"
-                f" have rank {lost[0]} again", rank=lost[0], process_group=row.process_group,
-                iteration=row.iteration)
+        job.say(
+            "lost_call",
+            f"{what} has {row.n} of {row.group_size:.0f} ranks; the calls after it"
+            f" have rank {lost[0]} again",
+            rank=lost[0],
+            process_group=row.process_group,
+            iteration=row.iteration,
+        )
