@@ -63,8 +63,7 @@ def job_tables(
     last[calls["call"]] = calls["last_rank"].fillna(-1).astype("int64")
     wait = kernels["dur"] - kernels["call"].map(calls.set_index("call")["in_sync"])
     kernels["wait"] = wait.where(kernels["complete"])
-    found = find_origins(kernels, last)
-    kernels = found.kernels
+    kernels, origins = find_origins(kernels, last)
     waits = _waits(kernels)
     kernels["start"] += kernels["base"]
     for name in ("start", "end"):
@@ -74,13 +73,13 @@ def job_tables(
     calls = calls.join(ends, on="call")
     calls["span"] = _span(calls, kernels, ranks_per_node)
     places = _places(calls, abouts, ranks)
-    job = Job(calls, kernels, stuck, found.origins, iterations, places, world, failed)
+    job = Job(calls, kernels, stuck, origins, iterations, places, world, failed)
     verdicts = find_verdicts(job)
     return {
         "verdicts": verdicts,
         "collective_sync": _sync(calls),
         "collective_waits": waits,
-        "wait_origins": found.origins,
+        "wait_origins": origins,
         "collective_groups": _groups(calls),
         "clocks": clocks,
     }
