@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.ranks.matching import PAIR
 from tracelens_ext.ranks.part import OWN
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-COLUMNS = ("verdict", "rank", "process_group", "iteration", "cause", "ms", "evidence")
+_TEXTS = ("verdict", "process_group", "iteration", "cause", "evidence")
+_COLUMNS = ["verdict", "rank", "process_group", "iteration", "cause", "ms", "evidence"]
 #: A slow rank costs this share of the time of all, and a third of what the slowest costs.
 _SHARE, _OF_LARGEST, _OFTEN = 0.02, 1 / 3, 0.75
 #: A slow link takes so many times as long as others, in this share of so many calls.
@@ -53,6 +53,16 @@ class Job:
         """Add a verdict."""
         self.rows.append({"verdict": verdict, "evidence": evidence} | more)
 
+    def __post_init__(self) -> None:
+        step = pd.to_numeric(self.iterations["iteration"], errors="coerce")
+        #: the first iteration of each rank, and the start of its last call
+        self.first = step.groupby(self.iterations["rank"]).min().dropna()
+        self.last = self.kernels.groupby("rank")["start"].max()
+
+    def goes_on(self, rank: int, after: float) -> bool:
+        """Whether a rank communicates after a moment."""
+        return bool(self.last.get(rank, -np.inf) > after)
+
 
 def find_verdicts(job: Job) -> pd.DataFrame:
     """All verdicts; sets the `state` of calls that hang."""
@@ -60,269 +70,160 @@ def find_verdicts(job: Job) -> pd.DataFrame:
     _slow_links(job)
     _late_and_missing(job)
     _mismatches(job)
-    hung = _hangs(job)
-    _lost_calls(job, hung)
-    frame = pd.DataFrame(job.rows, columns=list(COLUMNS))
-    texts = dict.fromkeys(("verdict", "process_group", "iteration", "cause", "evidence"), "str")
-    return frame.astype(texts | {"rank": "Int64", "ms": "float64"})
-
-
-def _excess(values: pd.DataFrame, place: pd.Series) -> pd.DataFrame:
-    """How much more each rank has than the median of its place; nothing for a rank that is alone.
-
-    Args:
-        values: a row a rank (and iteration), the place beside it in `place`.
-    """
-    keys = [place, values.index.get_level_values("iteration")]
-    groups = values.groupby(keys, sort=False)
-    there = groups[values.columns[0]].transform("size") > 1
-    return (values - groups.transform("median")).where(there, 0.0)
+    _lost_calls(job, _hangs(job))
+    frame = pd.DataFrame(job.rows, columns=_COLUMNS)
+    return frame.astype(dict.fromkeys(_TEXTS, "str") | {"rank": "Int64", "ms": "float64"})
 
 
 def _slow_ranks(job: Job) -> None:
-    steps = job.iterations.set_index(["rank", "iteration"])
     own = job.origins[job.origins["cause"].isin(OWN)]
-    if not len(steps) or not len(own):
-        return
-    caused = own.groupby(["rank", "iteration"])["wait_ms"].sum() * NS_PER_MS
-    found = steps[["total", *OWN]].astype("float64")
-    found["caused"] = caused.reindex(found.index).fillna(0.0)
-    outside = caused[~caused.index.isin(found.index)].groupby("rank").sum()
-    whole = found.groupby("rank").sum()
-    whole["caused"] += outside.reindex(whole.index).fillna(0.0)
-    whole = whole.assign(iteration="").set_index("iteration", append=True)
-    every, each = _judged(job, whole), _judged(job, found)
-    often = each["busy"].groupby("rank").mean().reindex(every.index.get_level_values("rank"))
-    slow = every[every["caused_it"] & every["busy"] & (often.to_numpy() >= _OFTEN)]
-    ranks = slow.index.get_level_values("rank")
-    for (rank, _), row in slow.iterrows():
-        job.say(
-            "slow_rank",
-            _slow_words(row, "the recording"),
-            rank=rank,
-            cause=row["cause"],
-            ms=row["excess"] / NS_PER_MS,
-        )
-    moving = each[each["caused_it"] & each["busy"]]
-    moving = moving[~moving.index.get_level_values("rank").isin(ranks)]
-    for (rank, iteration), row in moving.iterrows():
-        job.say(
-            "moving_straggler",
-            _slow_words(row, f"iteration {iteration}"),
-            rank=rank,
-            iteration=iteration,
-            cause=row["cause"],
-            ms=row["excess"] / NS_PER_MS,
-        )
+    keys = ["rank", "iteration"]
+    caused = own.groupby(keys)["wait_ms"].sum().rename("caused") * NS_PER_MS
+    steps = job.iterations.astype(dict.fromkeys(("total", *OWN), "float64"))
+    each = steps.merge(caused.reset_index(), "left", keys).fillna({"caused": 0.0})
+    whole = each.drop(columns="iteration").groupby("rank").sum()
+    whole["caused"] = caused.groupby("rank").sum().reindex(whole.index).fillna(0.0)
+    every = _judged(job, whole.reset_index().assign(iteration=""))
+    each = _judged(job, each)
+    often = every["rank"].map(each.groupby("rank")["shows"].mean()) >= _OFTEN
+    slow = every[every["slow"] & often]
+    moving = each[each["slow"] & ~each["rank"].isin(slow["rank"])]
+    for verdict, rows in (("slow_rank", slow), ("moving_straggler", moving)):
+        for row in rows.itertuples():
+            evidence = (
+                f"others waited {row.excess / NS_PER_MS:,.3f} ms more for it than for the median"
+                f" rank of its place ({100 * row.excess / row.time:.1f} % of the time of all"
+                f" ranks); it spent {row.longer / NS_PER_MS:,.3f} ms more in {row.cause} than they"
+            )
+            where = {"rank": row.rank, "iteration": row.iteration or None, "cause": row.cause}
+            job.say(verdict, evidence, **where, ms=row.excess / NS_PER_MS)
 
 
 def _judged(job: Job, found: pd.DataFrame) -> pd.DataFrame:
-    """Whether each rank made others wait, and whether its own work shows why."""
-    ranks = found.index.get_level_values("rank").to_series(index=found.index)
-    place = ranks.map(lambda rank: str(job.place.get(rank, "")))
-    more = _excess(found[[*OWN, "caused"]], place)
-    iteration = found.index.get_level_values("iteration")
-    time = found["total"].groupby(iteration).transform("sum")
-    largest = more["caused"].groupby(iteration).transform("max")
-    kinds = more[list(OWN)]
-    longest = pd.concat(
-        [kinds["computation"], kinds["data_loader"], kinds[list(OWN[1:])].sum(axis=1)], axis=1
-    ).max(axis=1)
-    result = pd.DataFrame({"excess": more["caused"], "time": time, "longer": kinds.max(axis=1)})
-    result["cause"] = kinds.idxmax(axis=1)
-    result["caused_it"] = (
-        (more["caused"] >= _SHARE * time)
-        & (more["caused"] >= _OF_LARGEST * largest)
-        & (more["caused"] > 0)
-    )
-    result["busy"] = (longest >= _SHARE * found["total"]) & (longest > 0)
+    """Whether each rank made others wait, and whether its own work shows why, by iteration."""
+    place = found["rank"].map(lambda rank: str(job.place.get(rank, "")))
+    of_place = found.groupby([place.rename("place"), "iteration"])
+    values = [*OWN, "caused"]
+    # A rank that is alone in its place is its own median.
+    more = found[values] - of_place[values].transform("median")
+    of_step = found["iteration"]
+    result = found[["rank", "iteration"]].copy()
+    result["time"] = found["total"].groupby(of_step).transform("sum")
+    result["excess"], largest = more["caused"], more["caused"].groupby(of_step).transform("max")
+    result["cause"] = more[list(OWN)].idxmax(axis=1) if len(more) else ""
+    result["longer"] = more[list(OWN)].max(axis=1)
+    without_kernel = more[list(OWN[1:])].sum(axis=1)
+    longest = np.maximum(without_kernel, more[list(OWN[:2])].max(axis=1))
+    result["shows"] = (longest >= _SHARE * found["total"]) & (longest > 0)
+    enough = np.maximum(_SHARE * result["time"], _OF_LARGEST * largest)
+    result["slow"] = result["shows"] & (result["excess"] >= enough) & (result["excess"] > 0)
     return result
-
-
-def _slow_words(row: pd.Series, when: str) -> str:
-    spent = {
-        "computation": "its kernels took",
-        "data_loader": "its data loader took",
-        "host": "its host took",
-        "idle": "it was idle",
-    }[row["cause"]]
-    return (
-        f"in {when} others waited {row['excess'] / NS_PER_MS:,.3f} ms more for it than for the"
-        f" median rank of its place ({100 * row['excess'] / row['time']:.1f} % of the time of all"
-        f" ranks); {spent} {row['longer'] / NS_PER_MS:,.3f} ms longer than theirs"
-    )
 
 
 def _slow_links(job: Job) -> None:
     calls = job.calls[job.calls["in_sync"].notna() & (job.calls["bytes"] > 0)]
-    keys = ["collective", "bytes", "group_size", "span"]
     usual = pd.Series(np.nan, index=calls.index)
-    for _, like in calls.groupby(keys, sort=False, dropna=False):
-        if like["set"].nunique() > 1:
-            time, of = like["in_sync"].to_numpy(), like["set"].to_numpy()
-            order = np.argsort(time, kind="stable")
-            for number in np.unique(of).tolist():
-                usual[like.index[of == number]] = _median(time[order][of[order] != number])
+    for _, like in calls.groupby(["collective", "bytes", "group_size", "span"], sort=False):
+        ordered = like.sort_values("in_sync")
+        time, of = ordered["in_sync"].to_numpy(), ordered["set"].to_numpy()
+        for number in np.unique(of).tolist() if len(np.unique(of)) > 1 else ():
+            others = time[of != number]
+            middle = others[(len(others) - 1) // 2] + others[len(others) // 2]
+            usual[ordered.index[of == number]] = middle / 2
     calls = calls.assign(usual=usual)[usual.notna()]
-    calls["slow"] = calls["in_sync"] >= _SLOWER * calls["usual"]
-    calls["more"] = calls["in_sync"] - calls["usual"]
     for _, mine in calls.groupby("set", sort=True):
-        if len(mine) < _CALLS or mine["slow"].mean() < _MOSTLY:
+        times = mine["in_sync"] / mine["usual"]
+        if len(mine) < _CALLS or (times >= _SLOWER).mean() < _MOSTLY:
             continue
-        ms, times = mine["more"].sum() / NS_PER_MS, (mine["in_sync"] / mine["usual"]).median()
-        job.say(
-            "slow_link",
-            f"{int(mine['slow'].sum())} of {len(mine)} calls of ranks {mine['ranks'].iloc[0]} took"
-            f" at least {_SLOWER} times as long as those of other groups of the same kind and size"
-            f" (the median {times:.2f} times), together {ms:,.3f} ms more",
-            process_group=mine["process_group"].iloc[0],
-            cause="slow_transfer",
-            ms=ms,
+        ms, first = (mine["in_sync"] - mine["usual"]).sum() / NS_PER_MS, mine.iloc[0]
+        evidence = (
+            f"{(times >= _SLOWER).sum()} of {len(mine)} calls of ranks {first['ranks']} took at"
+            f" least {_SLOWER} times as long as the median of other groups' of the same kind and"
+            f" size ({times.median():.2f} times in the middle), {ms:,.3f} ms more"
         )
-
-
-def _median(ordered: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """The median of numbers in their order."""
-    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-
-
-def _first_iterations(job: Job) -> pd.Series:
-    number = pd.to_numeric(job.iterations["iteration"], errors="coerce")
-    return number.groupby(job.iterations["rank"]).min().dropna()
+        group = first["process_group"]
+        job.say("slow_link", evidence, process_group=group, cause="slow_transfer", ms=ms)
 
 
 def _late_and_missing(job: Job) -> None:
     there = {*job.place, *job.failed}
-    if job.world is not None and job.world <= 100_000:
-        for rank in sorted({*range(job.world)} - there):
-            job.say(
-                "missing_rank",
-                f"the job had {job.world} ranks; no trace is of rank {rank}",
-                rank=rank,
-            )
-    first = _first_iterations(job)
-    for rank, number in first[first > first.min()].items():
-        job.say(
-            "late_start",
-            f"its first iteration is {number:.0f}, that of others {first.min():.0f}",
-            rank=rank,
-            iteration=f"{number:.0f}",
-        )
+    for rank in sorted({*range(job.world or 0)} - there):
+        evidence = f"the job had {job.world} ranks; no trace is of rank {rank}"
+        job.say("missing_rank", evidence, rank=rank)
+    for rank, step in job.first[job.first > job.first.min()].items():
+        evidence = f"its first iteration is {step:.0f}, that of others {job.first.min():.0f}"
+        job.say("late_start", evidence, rank=rank, iteration=f"{step:.0f}")
 
 
 def _mismatches(job: Job) -> None:
-    wrong = job.calls[job.calls["state"] == "mismatch"]
-    if not len(wrong):
-        return
-    keys = ["set", "collective", "dtype", "sequence"]
-    kernels = job.kernels.merge(
-        job.calls[["call", "state", *keys[1:]]], on="call", suffixes=("_", "")
-    )
-    for call in wrong.itertuples():
-        mine = kernels[kernels["call"] == call.call]
+    for call in job.calls[job.calls["state"] == "mismatch"].itertuples():
+        mine = job.kernels[job.kernels["call"] == call.call]
         counted = mine["sizes"].value_counts()
-        odd = mine[mine["sizes"] != counted.index[0]]
-        if len(counted) == 2 and counted.iloc[0] == counted.iloc[1]:
-            same = (kernels[keys] == mine[keys].iloc[0]).all(axis=1)
-            usual = kernels[same & (kernels["call"] != call.call)].groupby("rank")["sizes"].agg(set)
-            odd = mine[
-                [
-                    r in usual.index and s not in usual[r]
-                    for r, s in zip(mine["rank"], mine["sizes"], strict=True)
-                ]
-            ]
-        for row in odd.itertuples():
-            sizes = f"{row._asdict()['elements']:,.0f}"
-            others = mine.loc[mine["rank"] != row.rank, "elements"].iloc[0]
-            job.say(
-                "mismatch",
-                f"rank {row.rank} has {sizes} elements in a {call.collective} in"
-                f" which others have {others:,.0f}",
-                rank=row.rank,
-                process_group=call.process_group,
-                iteration=call.iteration,
+        odd = mine["sizes"] != counted.index[0]
+        if counted.iloc[0] == counted.iloc[-1]:  # which differs from its own other calls?
+            same = job.calls[["set", "collective", "dtype", "sequence"]] == (
+                *(call.set, call.collective, call.dtype, call.sequence),
             )
+            alike = job.calls.loc[same.all(axis=1) & (job.calls["call"] != call.call), "call"]
+            usual = job.kernels[job.kernels["call"].isin(alike)]
+            usual = set(zip(usual["rank"], usual["sizes"], strict=True))
+            odd = [each not in usual for each in zip(mine["rank"], mine["sizes"], strict=True)]
+        for row in mine[odd].itertuples():
+            others = mine.loc[mine["sizes"] != row.sizes, "elements"].iloc[0]
+            evidence = (
+                f"rank {row.rank} has {row.elements:,.0f} elements in a {call.collective} in which"
+                f" others have {others:,.0f}"
+            )
+            where = {"process_group": call.process_group, "iteration": call.iteration}
+            job.say("mismatch", evidence, rank=row.rank, **where)
 
 
 def _hangs(job: Job) -> set[int]:
-    """Say which ranks never entered a call that others wait in; mark the calls. Answers the calls."""
-    calls, kernels = job.calls, job.kernels
-    last = kernels.groupby("rank")["start"].max()
-    longest = (
-        calls[calls["in_sync"].notna()]
-        .merge(kernels.groupby("call")["dur"].max().rename("dur"), left_on="call", right_index=True)
-        .groupby("set")["dur"]
-        .max()
-    )
-    final = calls.groupby("set")["end"].max()
-    found: list[tuple[float, str, str, list[int], int, str]] = []
-    halted: set[int] = set()
-    open_ = calls[(calls["state"] == "incomplete") & (calls["missing_ranks"] != "")]
-    for row in open_[open_["end"] >= open_["set"].map(final)].itertuples():
-        missing = [int(r) for r in re.findall(r"\d+", row.missing_ranks)]
-        least = kernels.loc[kernels["call"] == row.call, "dur"].min()
-        usual = longest.get(row.set, np.nan)
-        absent = [r for r in missing if r in job.place and not last.get(r, -np.inf) > row.end]
-        if not least >= _HANGS * usual or not absent:
-            continue
-        words = f"the others' kernels ran {least / NS_PER_MS:,.3f} ms, {least / usual:,.0f} times"
-        words += " as long as the longest complete call"
-        halted |= {*kernels.loc[kernels["call"] == row.call, "rank"]}
-        found.append((row.start, row.process_group, row.iteration, absent, row.call, words))
+    """Say which ranks never entered a call in which others wait, and mark it."""
+    calls, kernels, found = job.calls, job.kernels, []
+    complete = kernels[kernels["complete"]]
+    longest = complete.groupby("set")["dur"].max()
+    halted = {*job.stuck["rank"]}
+    final = calls["end"] >= calls["set"].map(calls.groupby("set")["end"].max())
+    for row in calls[final & (calls["state"] == "incomplete")].itertuples():
+        mine = kernels[kernels["call"] == row.call]
+        least, usual = mine["dur"].min(), longest.get(row.set, np.nan)
+        absent = [r for r in _numbers(row.missing_ranks) if not job.goes_on(r, row.end)]
+        if least >= _HANGS * usual and {*absent} & {*job.place}:
+            halted |= {*mine["rank"]}
+            calls.loc[calls["call"] == row.call, ["state", "reason"]] = ["hang", "it never ended"]
+            words = f"the others' kernels ran {least / NS_PER_MS:,.3f} ms, that of a complete call"
+            words += f" at most {usual / NS_PER_MS:,.3f} ms"
+            found.append((row.start, row.process_group, row.iteration, absent, words))
     step = pd.to_numeric(kernels["iteration"], errors="coerce").groupby(kernels["rank"]).max()
     for _, part in job.stuck.groupby("set", sort=False):
-        inside = {*part["rank"]}
-        halted |= inside
-        members = {int(r) for r in re.findall(r"\d+", part["members"].iloc[0])}
-        number = pd.to_numeric(part["iteration"], errors="coerce").max()
-        absent = sorted(
-            r for r in members - inside if r in job.place and not step.get(r, -np.inf) > number
-        )
-        words = f"{len(inside)} ranks launched it, and no kernel of it was recorded"
-        found.append(
-            (
-                part["launch"].min(),
-                part["Process Group Name"].iloc[0],
-                part["iteration"].iloc[0],
-                absent,
-                -1,
-                words,
-            )
-        )
+        last, row = pd.to_numeric(part["iteration"], errors="coerce").max(), part.iloc[0]
+        absent = [r for r in _numbers(row["members"]) if not step.get(r, -np.inf) > last]
+        words = f"{len(part)} ranks launched it, and no kernel of it was recorded"
+        group, iteration = row["Process Group Name"], row["iteration"]
+        found.append((part["launch"].min(), group, iteration, absent, words))
     said: set[int] = set()
-    for _, group, iteration, absent, call, words in sorted(found, key=lambda each: each[0]):
-        if call >= 0:
-            calls.loc[calls["call"] == call, ["state", "reason"]] = ["hang", "it never ended"]
-        for rank in sorted({*absent} - halted - said):
+    for _, group, iteration, absent, words in sorted(found, key=lambda each: each[0]):
+        for rank in sorted(({*absent} & {*job.place}) - halted - said):
             said.add(rank)
-            job.say(
-                "hang",
-                f"rank {rank} never entered the last call of its group: {words}",
-                rank=rank,
-                process_group=group,
-                iteration=iteration,
-            )
+            evidence = f"it never entered the last call of its group: {words}"
+            job.say("hang", evidence, rank=rank, process_group=group, iteration=iteration)
     return said
 
 
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
 def _lost_calls(job: Job, hung: set[int]) -> None:
-    last = job.kernels.groupby("rank")["start"].max()
-    first = _first_iterations(job)
     for row in job.calls[job.calls["state"] == "incomplete"].itertuples():
-        missing = [int(r) for r in re.findall(r"\d+", row.missing_ranks)]
-        number = pd.to_numeric(row.iteration, errors="coerce")
-        lost = [r for r in missing if r in last.index and not first.get(r, -np.inf) > number]
-        unknown = [r for r in missing if r not in lost]
-        if len(lost) != 1 or lost[0] in hung or not last[lost[0]] > row.end:
-            continue
-        if any(r in job.place and r not in first.index for r in unknown):
-            continue
-        what = "a pair's call" if row.collective == PAIR else f"a call of {row.collective}"
-        job.say(
-            "lost_call",
-            f"{what} has {row.n} of {row.group_size:.0f} ranks; the calls after it"
-            f" have rank {lost[0]} again",
-            rank=lost[0],
-            process_group=row.process_group,
-            iteration=row.iteration,
-        )
+        step = pd.to_numeric(row.iteration, errors="coerce")
+        missing = [r for r in _numbers(row.missing_ranks) if r in job.last.index]
+        lost = [r for r in missing if not job.first.get(r, -np.inf) > step]
+        if len(lost) == 1 and lost[0] not in hung and job.goes_on(lost[0], row.end):
+            evidence = (
+                f"a {row.collective} has {row.n} of {row.group_size:.0f} ranks, and rank {lost[0]}"
+                " goes on communicating"
+            )
+            where = {"process_group": row.process_group, "iteration": row.iteration}
+            job.say("lost_call", evidence, rank=lost[0], **where)
