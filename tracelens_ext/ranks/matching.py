@@ -1,8 +1,8 @@
 """Which kernels of the ranks of a process group are one call.
 
 By `Seq` where that pairs like with like; else by order within an iteration; where a rank counts
-fewer or other calls there, by the alignment that pairs most calls of equal signature, and of
-several such the one whose ends differ by the usual offset of the two ranks' clocks.
+fewer or other calls there, calls of equal signature whose ends differ by the usual offset of the two
+ranks' clocks (a shifted pairing is off by hundreds of µs).
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from tracelens_ext.lazy import pd
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tracelens_ext.trace import Float64Array, Int64Array
-
-    Pairs = list[tuple[int, int]]
+    from tracelens_ext.trace import Int64Array
 
 P2P = ("send", "recv")
 PAIR = "send/recv"
 _SAME_CLOCK_NS = 100_000  #: ends of one call differ by less, shifted ones by more
-_MOST_CELLS = 4_000_000
+_USUAL, _TRIED = 21, 2000  #: sure pairs that tell an offset, and calls that are tried without
 _TRUSTED = 0.5  #: the share of its calls that a `Seq` must pair, and count one by one
 
 
@@ -138,99 +136,60 @@ def _aligned(odd: pd.DataFrame, sure: pd.DataFrame) -> list[list[int]]:
     """The calls of an iteration in which ranks differ, each as the places of its kernels."""
     ranks = {int(r): part for r, part in odd.groupby("rank", sort=True)}
     first = max(ranks, key=lambda r: (len(ranks[r]), -r))
-    base = ranks.pop(first)
-    like, sizes = base["like"].tolist(), base["sizes"].tolist()
-    ends, slots = base["end"].tolist(), [[p] for p in base["place"].tolist()]
-    added = [False] * len(slots)
-    mine = sure[sure["rank"] == first].set_index("no")["end"]
+    columns = ["like", "sizes", "end", "place"]
+    base = ranks.pop(first)[columns]
+    slots = {int(place): [int(place)] for place in base["place"]}
+    ends = {rank: part.set_index("no")["end"] for rank, part in sure.groupby("rank")}
     for rank, part in ranks.items():
-        theirs = sure[sure["rank"] == rank].set_index("no")["end"]
-        offset = (theirs - mine).median()
-        have = part["end"].to_numpy(np.int64)
-        if like == part["like"].tolist():
-            pairs = [(i, i) for i in range(len(slots))]
+        gaps = (ends[rank] - ends[first]).dropna() if rank in ends and first in ends else []
+        at = part["end"].iloc[len(part) // 2]
+        if len(gaps):  # clocks drift: those of about the same time
+            near = (ends[rank].reindex(gaps.index) - at).abs()
+            offset = float(gaps[near.nsmallest(_USUAL).index].median())
         else:
-            pairs, offset = _pairing(
-                np.array(sizes),
-                np.array(ends, dtype=np.int64),
-                part["sizes"].to_numpy(),
-                have,
-                offset,
-            )
-        places = part["place"].tolist()
-        for i, j in pairs:
-            slots[i].append(places[j])
-        at_of = {j: i for i, j in pairs}
-        for j in reversed([j for j in range(len(places)) if j not in at_of]):
-            before = max((i for k, i in at_of.items() if k < j), default=-1) + 1
-            like.insert(before, int(part["like"].iloc[j]))
-            sizes.insert(before, int(part["sizes"].iloc[j]))
-            ends.insert(before, int(have[j] - (offset if offset == offset else 0)))
-            slots.insert(before, [places[j]])
-            added.insert(before, True)
+            offset = _densest(base, part)
+        if base["like"].tolist() == part["like"].tolist():
+            pairs = np.stack([np.arange(len(part))] * 2)
+        else:
+            pairs = _by_ends(base, part, offset)
+        places, theirs = base["place"].to_numpy(), part["place"].to_numpy()
+        for one, other in zip(places[pairs[0]].tolist(), theirs[pairs[1]].tolist(), strict=True):
+            slots[one].append(other)
+        # What this rank has and none before it stands where it ended.
+        more = part[columns].drop(part.index[pairs[1]])
+        slots |= {int(place): [int(place)] for place in more["place"]}
+        more = more.assign(end=more["end"] - int(offset))
+        base = pd.concat([base, more]).sort_values("end", kind="stable") if len(more) else base
+    own = {*odd.loc[odd["rank"] == first, "place"]}
     # What a single rank has more than the others is no call of the group.
-    return [slot for slot, more in zip(slots, added, strict=True) if len(slot) > 1 or not more]
+    return [slot for place, slot in slots.items() if len(slot) > 1 or place in own]
 
 
-def _pairing(
-    want: Int64Array, want_end: Int64Array, have: Int64Array, have_end: Int64Array, offset: float
-) -> tuple[Pairs, float]:
-    """Indices of equal calls, as many as can be; of equally many those whose ends agree best."""
-    n, m = len(want), len(have)
-    if n * m > _MOST_CELLS and offset == offset:
-        return _by_ends(want, want_end, have, have_end, offset), offset
-    if n * m > _MOST_CELLS:
-        return [], offset
-    equal = want[:, None] == have[None, :]
-    gap = (have_end[None, :] - want_end[:, None]).astype(np.float64)
-    if offset != offset:
-        offset = _densest(gap[equal])
-    most = 10.0 * _SAME_CLOCK_NS
-    gain = np.where(equal, most * (min(n, m) + 1) - np.minimum(np.abs(gap - offset), most), -1.0)
-    table = np.zeros((n + 1, m + 1))
-    for i in range(n):
-        row = table[i].copy()
-        row[1:] = np.maximum(row[1:], np.where(equal[i], table[i, :-1] + gain[i], 0.0))
-        table[i + 1] = np.maximum.accumulate(row)
-    pairs: Pairs = []
-    i, j = n, m
-    while i and j:
-        if equal[i - 1, j - 1] and table[i, j] == table[i - 1, j - 1] + gain[i - 1, j - 1]:
-            i, j = i - 1, j - 1
-            pairs.append((i, j))
-        elif table[i, j] == table[i - 1, j]:
-            i -= 1
-        else:
-            j -= 1
-    return pairs[::-1], offset
+def _by_ends(base: pd.DataFrame, part: pd.DataFrame, offset: float) -> Int64Array:
+    """Equal calls whose ends differ by the offset of the two clocks: their indices."""
+    ends, sizes = part["end"].to_numpy(np.float64), part["sizes"].to_numpy()
+    wanted, like = base["end"].to_numpy(np.float64) + offset, base["sizes"].to_numpy()
+    found = []
+    for kind in np.unique(sizes).tolist():
+        there, mine = np.flatnonzero(sizes == kind), np.flatnonzero(like == kind)
+        order = there[np.argsort(ends[there], kind="stable")]
+        edges = np.searchsorted((ends[order][1:] + ends[order][:-1]) / 2, wanted[mine])
+        at = order[edges]  # the nearest
+        away = np.abs(ends[at] - wanted[mine])
+        best = np.lexsort((away, at))
+        best = best[np.diff(at[best], prepend=-1) != 0]
+        best = best[away[best] < _SAME_CLOCK_NS]
+        found.append(np.stack((mine[best], at[best])))
+    return np.concatenate(found, axis=1)
 
 
-def _by_ends(
-    want: Int64Array, want_end: Int64Array, have: Int64Array, have_end: Int64Array, offset: float
-) -> Pairs:
-    """Equal calls whose ends agree: for lists too long to try all alignments."""
-    order = np.argsort(have_end, kind="stable")
-    times = have_end[order]
-    at = np.searchsorted(times, want_end + offset)
-    pairs: dict[int, int] = {}
-    for shift in (-1, 0):
-        k = np.clip(at + shift, 0, len(times) - 1)
-        near = np.abs(times[k] - want_end - offset) < _SAME_CLOCK_NS
-        good = np.flatnonzero(near & (have[order[k]] == want))
-        pairs |= dict(zip(order[k[good]].tolist(), good.tolist(), strict=True))
-    last, result = -1, []
-    for j, i in sorted(pairs.items()):
-        if i > last:
-            result.append((i, j))
-            last = i
-    return result
-
-
-def _densest(gaps: Float64Array) -> float:
-    """The offset near which most gaps lie."""
+def _densest(base: pd.DataFrame, part: pd.DataFrame) -> float:
+    """The offset near which most gaps between the ends of equal calls lie."""
+    sizes, ends = part["sizes"].to_numpy()[:_TRIED], part["end"].to_numpy()[:_TRIED]
+    equal = base["sizes"].to_numpy()[:_TRIED, None] == sizes
+    gaps = np.sort((ends - base["end"].to_numpy()[:_TRIED, None])[equal]).astype(np.float64)
     if not len(gaps):
         return 0.0
-    gaps = np.sort(gaps)
     reach = np.searchsorted(gaps, gaps + _SAME_CLOCK_NS, side="right")
     best = int(np.argmax(reach - np.arange(len(gaps))))
     return float(np.median(gaps[best : reach[best]]))

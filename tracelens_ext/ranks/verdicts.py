@@ -21,6 +21,7 @@ _COLUMNS = ["verdict", "rank", "process_group", "iteration", "cause", "ms", "evi
 _SHARE, _OF_LARGEST, _OFTEN = 0.02, 1 / 3, 0.75
 #: A slow link takes so many times as long as others, in this share of so many calls.
 _SLOWER, _MOSTLY, _CALLS = 1.5, 0.8, 3
+_MOST_RANKS = 100_000  #: missing ones of more are not listed
 _HANGS = 10.0  #: times the longest complete call of its group
 
 
@@ -147,7 +148,8 @@ def _slow_links(job: Job) -> None:
 
 def _late_and_missing(job: Job) -> None:
     there = {*job.place, *job.failed}
-    for rank in sorted({*range(job.world or 0)} - there):
+    world = job.world or 0
+    for rank in sorted({*range(world if world <= _MOST_RANKS else 0)} - there):
         evidence = f"the job had {job.world} ranks; no trace is of rank {rank}"
         job.say("missing_rank", evidence, rank=rank)
     for rank, step in job.first[job.first > job.first.min()].items():
