@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracelens_ext.collectives.collectives import bus_factor, element_bytes
+from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
-from tracelens_ext.ranks.matching import PAIR, match_group, match_unnamed
+from tracelens_ext.ranks.matching import match_group, match_unnamed, prepared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Collectives that a rank may leave before the others come.
-EARLY = re.compile(r"broadcast|reduce|gather|scatter")
-_ALL_WAIT = re.compile(r"allreduce|reducescatter|allgather|alltoall|sendrecv")
+#: Collectives that a rank may leave before the others come, unless they are these.
+_EARLY, _ALL_WAIT = r"broadcast|reduce|gather|scatter", r"allreduce|reducescatter|allgather"
 
 
 class GroupCalls(NamedTuple):
@@ -27,38 +27,32 @@ class GroupCalls(NamedTuple):
     stuck: pd.DataFrame  #: a row a rank and its last call, launched and never recorded
 
 
-def members_of(text: str, size: float, present: Sequence[int]) -> list[int] | None:
-    """The ranks of a group; None where they are not known."""
-    if re.fullmatch(r"\[[\d, ]*\d[\d, ]*\]", text):
-        return sorted({int(r) for r in re.findall(r"\d{1,9}", text)})
-    return sorted(present) if size == len(present) else None
-
-
 def group_calls(rows: pd.DataFrame) -> GroupCalls:
     """The calls of a named process group, from the rows of `rank_calls` of all its ranks."""
     text, size = rows["Process Group Ranks"].iloc[0], rows["Group size"].iloc[0]
-    members = members_of(text, size, rows["rank"].unique().tolist())
-    matched = match_group(rows[rows["recorded"]].reset_index(drop=True), members)
-    stuck = _stuck(rows, matched, members)
+    members = _members(text, size, rows["rank"].unique().tolist())
+    rows = prepared(rows, members)
+    matched = rows[rows["recorded"]].reset_index(drop=True)
+    match_group(matched)
+    last = matched.groupby("rank")["launch"].max()
+    stuck = rows[~rows["recorded"] & (rows["launch"] > rows["rank"].map(last).fillna(-1))]
+    stuck = stuck.sort_values("launch").drop_duplicates("rank").assign(members=str(members))
     return GroupCalls(*_described(matched, members, size), stuck)
 
 
 def unnamed_calls(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> GroupCalls:
     """The calls of the kernels of which no group is known."""
-    rows = rows[rows["recorded"]].reset_index(drop=True)
-    matched = match_unnamed(rows, one_group=one_group, ranks=ranks)
-    members = sorted(rows["rank"].unique().tolist())
-    return GroupCalls(*_described(matched, members, len(members)), _stuck(rows[:0], rows[:0], None))
+    matched = prepared(rows[rows["recorded"]].reset_index(drop=True), None)
+    match_unnamed(matched, one_group=one_group, ranks=ranks)
+    members, none = sorted(rows["rank"].unique().tolist()), matched[:0].assign(members="")
+    return GroupCalls(*_described(matched, members, len(members)), none)
 
 
-def _stuck(rows: pd.DataFrame, matched: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
-    """The first call of each rank that it launched after all that were recorded of the group."""
-    last = matched.groupby("rank")["launch"].max()
-    open_ = rows[~rows["recorded"].astype(bool)]
-    open_ = open_[open_["launch"] > open_["rank"].map(last).fillna(-1)]
-    open_ = open_.sort_values("launch").drop_duplicates(["rank"]).copy()
-    open_["members"] = str(members) if members else ""
-    return open_
+def _members(text: str, size: float, present: Sequence[int]) -> list[int] | None:
+    """The ranks of a group; None where they are not known."""
+    if re.fullmatch(r"\[[\d, ]*\d[\d, ]*\]", text):
+        return sorted({int(r) for r in re.findall(r"\d{1,9}", text)})
+    return sorted(present) if size == len(present) else None
 
 
 def _described(
@@ -69,91 +63,71 @@ def _described(
     most = int(matched["no"].max()) + 1 if len(matched) else 0
     matched.loc[alone, "no"] = most + np.arange(alone.sum())
     matched = matched.sort_values(["no", "dur", "rank"], kind="stable", ignore_index=True)
+    first = {"process_group": "Process Group Name", "description": "Process Group Description"}
+    first |= {"shortest": "dur", "last_rank": "rank"}
+    first |= {n: n for n in ("iteration", "matched_by", "dtype", "kernel_name", "src", "dst")}
     calls = matched.groupby("no", sort=True).agg(
+        **{name: (column, "first") for name, column in first.items()},
         collective=("kind", "max"),
-        process_group=("Process Group Name", "first"),
-        description=("Process Group Description", "first"),
-        iteration=("iteration", "first"),
-        matched_by=("matched_by", "first"),
-        dtype=("dtype", "first"),
-        kernel_name=("collective", "first"),
-        src=("src", "first"),
-        dst=("dst", "first"),
         n=("rank", "size"),
         different=("sizes", "nunique"),
         most_in=("In msg nelems", "max"),
         most_out=("Out msg nelems", "max"),
-        shortest=("dur", "first"),
         sum=("dur", "sum"),
-        last_rank=("rank", "first"),
     )
     calls = calls.reset_index()
-    calls["alone"] = calls["no"] >= most
-    unnamed = calls["matched_by"] == "unnamed"
-    calls["collective"] = calls["collective"].where(calls["collective"] != "", calls["kernel_name"])
-    pair = (calls["collective"] == PAIR) & (calls["dst"] >= 0)
-    calls["group_size"] = np.where(pair, 2, size)
-    calls.loc[unnamed & calls["alone"], "group_size"] = np.nan
-    calls["ranks"] = str(members) if members else ""
-    calls.loc[unnamed & calls["alone"], "ranks"] = ""
-    ends = np.sort(calls[["src", "dst"]].to_numpy(), axis=1)
-    texts = [f"[{a}, {b}]" for a, b in ends.tolist()]
-    calls["ranks"] = calls["ranks"].where(~pair, texts)
-    _state(calls, matched, members, ends)
+    kernel = calls["kernel_name"].map({n: simple_name(n) for n in set(calls["kernel_name"])})
+    calls["collective"] = calls["collective"].where(calls["collective"] != "", kernel)
+    pair, alone = calls["dst"] >= 0, calls["no"] >= most
+    nobody = alone & (calls["matched_by"] == "unnamed")
+    ends = [f"[{min(p)}, {max(p)}]" for p in zip(calls["src"], calls["dst"], strict=True)]
+    calls["ranks"] = np.where(pair, ends, str(members) if members else "")
+    calls["ranks"] = calls["ranks"].mask(nobody, "").astype("str")
+    calls["group_size"] = pd.Series(np.where(pair, 2.0, size)).mask(nobody)
+    _state(calls, matched, alone)
     _figures(calls)
-    matched["complete"] = matched["no"].map(calls.set_index("no")["wait"].notna())
+    matched["complete"] = matched["no"].map(calls.set_index("no")["wait"].notna()).astype(bool)
     keys = ["collective", "process_group", "dtype", "iteration", "ranks"]
-    calls["sequence"] = calls.groupby(keys, sort=False).cumcount() + 1
-    return calls.drop(columns=["kernel_name", "most_in", "most_out", "sum", "alone"]), matched
+    calls["sequence"] = calls.groupby(keys, sort=False, dropna=False).cumcount() + 1
+    return calls, matched
 
 
-def _state(
-    calls: pd.DataFrame,
-    kernels: pd.DataFrame,
-    members: list[int] | None,
-    ends: np.ndarray[tuple[int, int], np.dtype[np.int64]],
-) -> None:
+def _state(calls: pd.DataFrame, kernels: pd.DataFrame, alone: pd.Series) -> None:
     """Fill `state`, `missing_ranks` and the `reason` of what is not complete."""
-    lacking = calls["n"] < calls["group_size"]
-    state = np.where(calls["different"] > 1, "mismatch", "complete").astype(object)
-    state[lacking] = "incomplete"
-    unknown = (calls["n"] > calls["group_size"]) | calls["group_size"].isna() | calls["alone"]
-    state[unknown] = "unmatched"
-    calls["state"], calls["missing_ranks"], calls["reason"] = state, "", ""
-    there = kernels.groupby("no")["rank"].agg(set)
-    pairs = (calls["collective"] == PAIR) & (calls["dst"] >= 0)
-    for at in np.flatnonzero(state == "incomplete").tolist():
-        expected = ends[at].tolist() if pairs.iloc[at] else members
-        if expected is not None:
-            missing = sorted({*expected} - there.iloc[at])
-            calls.loc[at, "missing_ranks"] = str(missing)
-            calls.loc[at, "reason"] = f"no kernel of rank {str(missing)[1:-1]} belongs to it"
-    incomplete = (calls["state"] == "incomplete") & (calls["reason"] == "")
-    calls.loc[incomplete, "reason"] = "fewer ranks show it than the group has"
-    calls.loc[state == "mismatch", "reason"] = "the sizes differ between ranks"
+    wrong = alone | ~(calls["n"] <= calls["group_size"])
     named = calls["matched_by"] != "unnamed"
-    calls.loc[unknown & named, "reason"] = "pairs with no call of the other ranks"
-    calls.loc[unknown & ~named, "reason"] = "the trace does not tell whose call it is"
+    cases = [
+        (wrong & named, "unmatched", "it pairs with no call of the other ranks"),
+        (wrong, "unmatched", "the trace does not tell whose call it is"),
+        (calls["n"] < calls["group_size"], "incomplete", "fewer ranks show it than the group has"),
+        (calls["different"] > 1, "mismatch", "the sizes differ between ranks"),
+    ]
+    holds, states, reasons = zip(*cases, strict=True)
+    calls["state"] = np.select(holds, states, "complete")
+    calls["reason"], calls["missing_ranks"] = np.select(holds, reasons, ""), ""
+    known = calls[(calls["state"] == "incomplete") & (calls["ranks"] != "")]
+    there = kernels[kernels["no"].isin(known["no"])].groupby("no")["rank"].agg(set)
+    for at, number, text in zip(known.index, known["no"], known["ranks"], strict=True):
+        missing = sorted({int(r) for r in re.findall(r"\d+", text)} - there[number])
+        calls.loc[at, "missing_ranks"] = str(missing)
+        calls.loc[at, "reason"] = f"no kernel of rank {str(missing)[1:-1]} belongs to it"
 
 
 def _figures(calls: pd.DataFrame) -> None:
     """Fill the transfer, waits (ns), bytes and bandwidths where they are known."""
-    squashed = calls["collective"].str.lower().str.replace(r"[_/]", "", regex=True)
-    early = ~squashed.str.contains(_ALL_WAIT) & squashed.str.contains(EARLY)
-    complete = calls["state"] == "complete"
-    calls.loc[complete & early, "reason"] = "its ranks may leave before others come"
-    known = complete & ~early
-    size = calls["dtype"].map(element_bytes).astype("float64")
-    calls["bytes"] = calls[["most_in", "most_out"]].max(axis=1) * size
+    plain = calls["collective"].str.lower().str.replace("_", "")
+    early = ~plain.str.contains(_ALL_WAIT) & plain.str.contains(_EARLY) & (calls["dst"] < 0)
+    known = (calls["state"] == "complete") & ~early
+    early &= calls["state"] == "complete"
+    calls["bytes"] = calls[["most_in", "most_out"]].max(axis=1)
+    calls["bytes"] *= calls["dtype"].map(element_bytes).astype("float64")
     calls["in_sync"] = calls["shortest"].where(known).astype("float64")
     calls["wait"] = (calls["sum"] - calls["n"] * calls["shortest"]).where(known).astype("float64")
     calls["last_rank"] = calls["last_rank"].where(known).astype("Int64")
-    named = calls[["collective", "group_size"]].drop_duplicates()
-    factor = {(c, n): bus_factor(c, n) for c, n in named.itertuples(index=False, name=None)}
-    keys = zip(calls["collective"], calls["group_size"], strict=True)
-    bus = np.array([factor.get(key, np.nan) for key in keys], dtype=np.float64)
-    unclear = known & ~(calls["bytes"] > 0)
-    calls.loc[unclear, "reason"] = "its bytes are not known"
+    keys = list(zip(calls["collective"], calls["group_size"], strict=True))
+    factor = {key: bus_factor(*key) for key in set(keys)}
     whole = (calls["bytes"] > 0) & (calls["in_sync"] > 0) & (calls["matched_by"] != "unnamed")
     calls["algorithm"] = (calls["bytes"] / calls["in_sync"]).where(whole)
-    calls["bus"] = calls["algorithm"] * bus
+    calls["bus"] = calls["algorithm"] * np.array([factor[key] for key in keys], dtype=np.float64)
+    calls.loc[early, "reason"] = "its ranks may leave before others come"
+    calls.loc[known & ~whole, "reason"] = "its bytes are not known"

@@ -1,8 +1,8 @@
 """Which kernels of the ranks of a process group are one call.
 
 By `Seq` where that pairs like with like; else by order within an iteration; where a rank counts
-fewer or other calls there, calls of equal signature whose ends differ by the usual offset of the two
-ranks' clocks (a shifted pairing is off by hundreds of µs).
+fewer or other calls there, calls of equal signature whose ends differ by the usual offset of the
+two ranks' clocks (a shifted pairing is off by hundreds of µs).
 """
 
 from __future__ import annotations
@@ -25,41 +25,35 @@ _USUAL, _TRIED = 21, 2000  #: sure pairs that tell an offset, and calls that are
 _TRUSTED = 0.5  #: the share of its calls that a `Seq` must pair, and count one by one
 
 
-def match_group(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
-    """Number the calls of a process group.
-
-    Args:
-        rows: its kernels as in `rank_calls`, of all ranks, each rank's in the order of launch.
-        members: the ranks of the group; None if that is not known.
+def prepared(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
+    """Rows of `rank_calls` of a group, each rank's in the order of launch, to be numbered.
 
     Returns:
-        The rows with `kind`, `sizes` (a number for each signature), `src`, `dst` (of a pair, else
-        -1), `no` (the call's number in the group, -1 where it is not known) and `matched_by`.
+        The rows with `kind`, `like` and `sizes` (a number for each kind and type, and with the
+        sizes), `src`, `dst` (of a pair, else -1), `no` (the call's number in the group, -1 where it
+        is not known) and `matched_by`.
     """
-    rows = rows.copy()
     name = rows["Collective name"]
-    p2p = name.isin(P2P)
-    rows["kind"] = name.where(~p2p, PAIR)
+    p2p, even = name.isin(P2P), ~name.str.lower().str.replace("_", "").str.contains("alltoall")
     own = rows["rank"].astype("float64")
-    src = rows["src"].where(name != "send", own).where(p2p)
-    dst = rows["dst"].where(name != "recv", own).where(p2p)
+    src = rows["Src Rank"].where(name != "send", own).where(p2p)
+    dst = rows["Dst Rank"].where(name != "recv", own).where(p2p)
     if members is not None and len(members) == 2:  # the other one
         src, dst = src.fillna(sum(members) - dst), dst.fillna(sum(members) - src)
-    rows["src"], rows["dst"] = src.fillna(-1).astype("int64"), dst.fillna(-1).astype("int64")
-    squashed = name.str.lower().str.replace("_", "")
-    uneven = squashed.str.contains("alltoall", regex=False)
-    sizes = [rows["In msg nelems"].mask(uneven), rows["Out msg nelems"].mask(uneven | p2p)]
-    like = rows.groupby(["kind", "dtype"], sort=False, dropna=False).ngroup()
-    rows["like"] = like
-    rows["sizes"] = (
-        pd.DataFrame({"like": like, "in": sizes[0], "out": sizes[1]})
-        .groupby(["like", "in", "out"], sort=False, dropna=False)
-        .ngroup()
-    )
+    known = src.notna() & dst.notna()
+    rows = rows.assign(kind=name.where(~p2p, PAIR), no=-1, matched_by="order")
+    rows["src"], rows["dst"] = (end.where(known, -1).astype("int64") for end in (src, dst))
+    rows["like"] = rows.groupby(["kind", "dtype"], sort=False, dropna=False).ngroup()
+    sizes = [rows["In msg nelems"].where(even), rows["Out msg nelems"].where(even & ~p2p)]
+    rows["sizes"] = rows.groupby(["like", *sizes], sort=False, dropna=False).ngroup()
     rows["end"] = rows["base"] + rows["start"] + rows["dur"]
-    rows["no"], rows["matched_by"] = -1, "order"
+    return rows
+
+
+def match_group(rows: pd.DataFrame) -> None:
+    """Number the calls of a process group, in place."""
     first = 0
-    pairable = ~p2p | ((rows["src"] >= 0) & (rows["dst"] >= 0))
+    pairable = (rows["kind"] != PAIR) | (rows["dst"] >= 0)
     for _, part in rows[pairable].groupby(["src", "dst"], sort=True):
         number, by = _by_seq(part)
         if number is None:
@@ -67,21 +61,16 @@ def match_group(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
         rows.loc[part.index, "no"] = np.where(number >= 0, number + first, -1)
         rows.loc[part.index, "matched_by"] = by
         first += int(number.max(initial=-1)) + 1
-    return rows
 
 
-def match_unnamed(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> pd.DataFrame:
+def match_unnamed(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> None:
     """Number the calls whose group is not known, by kernel name and order in the iteration."""
-    rows = rows.copy()
-    rows["kind"], rows["src"], rows["dst"], rows["sizes"] = rows["Collective name"], -1, -1, 0
-    rows["no"], rows["matched_by"] = -1, "unnamed"
-    rows["end"] = rows["base"] + rows["start"] + rows["dur"]
-    if not one_group or rows["rank"].nunique() != ranks or ranks < 2:
-        return rows
-    rows["like"] = rows.groupby("kernel_name", sort=False).ngroup()
-    number, alike = _ordinals(rows, ranks)
-    rows["no"] = np.where(alike, number, -1)
-    return rows
+    rows["matched_by"], rows["kind"] = "unnamed", rows["Collective name"]
+    rows["src"] = rows["dst"] = -1
+    rows["sizes"], rows["like"] = 0, rows.groupby("kernel_name", sort=False).ngroup()
+    if one_group and rows["rank"].nunique() == ranks > 1:
+        number, alike = _ordinals(rows, ranks)
+        rows["no"] = np.where(alike, number, -1)
 
 
 def _ordinals(rows: pd.DataFrame, ranks: int) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
@@ -99,10 +88,10 @@ def _ordinals(rows: pd.DataFrame, ranks: int) -> tuple[Int64Array, npt.NDArray[n
 def _by_seq(part: pd.DataFrame) -> tuple[Int64Array | None, str]:
     """Calls by `Seq`; None where it cannot be trusted."""
     # A count of all calls of the process, or twice a call, pairs by chance if at all.
-    steps = part.groupby("rank", sort=False)["seq"].diff()
-    if part["seq"].isna().any() or not (steps.dropna() == 1).mean() >= _TRUSTED:
+    steps = part.groupby("rank", sort=False)["Seq"].diff()
+    if part["Seq"].isna().any() or not (steps.dropna() == 1).mean() >= _TRUSTED:
         return None, ""
-    slots = part.groupby("seq", sort=True)
+    slots = part.groupby("Seq", sort=True)
     seen = slots.agg(
         kinds=("kind", "nunique"),
         steps=("iteration", "nunique"),

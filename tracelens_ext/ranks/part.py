@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens_ext.collectives.collectives import (
-    collective_calls,
+    communication_of,
     described_by,
     number_argument,
     text_argument,
 )
 from tracelens_ext.gaps.causes import blocking_calls
 from tracelens_ext.intervals import covered, union
-from tracelens_ext.iterations.iterations import find_iterations
+from tracelens_ext.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above
-from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, NS_PER_MS, EventKind
+from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 OWN = ("computation", "data_loader", "host", "idle")
 GROUP = ("Process Group Name", "Process Group Ranks", "Group size")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#")
+_TEXTS = (
+    *("Collective name", "Process Group Name", "Process Group Description", "dtype"),
+    "Process Group Ranks",
+)
+_NUMBERS = (*("Group size", "In msg nelems", "Out msg nelems", "Seq", "Src Rank", "Dst Rank"),)
 _LAUNCH = re.compile(r"(cuda|hip|cu)(Graph)?Launch")
 _CUT = "..."
 
@@ -124,28 +129,22 @@ def _of_device(
     on = np.ones(len(work), dtype=bool) if single else work.trace.device == device
     moments = _Moments(work, on)
     calls = _calls(work, on)
-    start, end = calls["start"].to_numpy(), calls["start"].to_numpy() + calls["dur"].to_numpy()
-    for at, times in (("start", start), ("end", end)):
-        for name, spent in moments.until(times).items():
+    for at, times in (("start", calls["start"]), ("end", calls["start"] + calls["dur"])):
+        for name, spent in moments.until(times.to_numpy(np.int64)).items():
             calls[f"{name}_{at}"] = spent
-    calls["base"] = work.trace.base_ns
-    if single and len(launched := _never_recorded(work)):
-        calls = pd.concat(
-            [calls, launched.reindex(columns=calls.columns, fill_value=0)], ignore_index=True
-        )
+    if single and len(never := _never_recorded(work)):
+        calls = pd.concat([calls, never.reindex(columns=calls.columns, fill_value=0)])
+    calls["base"], calls["device"] = work.trace.base_ns, device
     ranks_of = configured_groups(work.trace.metadata)
     cut = calls["Process Group Ranks"].str.contains(_CUT, regex=False)
-    for name in set(calls.loc[cut, "Process Group Name"]) & set(ranks_of):
-        calls.loc[cut & (calls["Process Group Name"] == name), "Process Group Ranks"] = str(
-            ranks_of[name]
-        )
+    whole = calls["Process Group Name"].map({name: str(of) for name, of in ranks_of.items()})
+    calls["Process Group Ranks"] = whole.where(cut & whole.notna(), calls["Process Group Ranks"])
     named = (calls["Collective name"] != "") & (calls[list(GROUP[:2])] != "").any(axis=1)
     calls["key"] = _group_keys(calls).where(named, "")
-    iterations, overlap = _iterations(work, on, moments), _overlap(work, on, moments)
-    for frame in (calls, iterations, overlap):
+    frames = calls, _iterations(work, on, moments), _overlap(calls, moments)
+    for frame in frames:
         frame.insert(0, "rank", rank)
-    calls.insert(1, "device", device)
-    return calls, iterations, overlap
+    return frames
 
 
 class _Moments:
@@ -153,7 +152,6 @@ class _Moments:
 
     def __init__(self, work: GpuWork, on: BoolArray) -> None:
         trace, tree = work.trace, work.tree
-        self.communication = self._union(work, on & work.is_communication)
         self.computation = self._union(work, on & ~work.is_communication)
         self.kernels = self._union(work, on & ~work.is_communication & ~work.is_copy)
         rows = trace.rows_of(*HOST_KINDS)
@@ -180,7 +178,7 @@ class _Moments:
         return union(work.start[which], work.end[which])
 
     def until(self, times: Int64Array) -> dict[str, Int64Array]:
-        """ns of each of `OWN` until some moments."""
+        """What was spent in each of `OWN` until some moments, ns."""
         zero = np.zeros_like(times)
         layers = [covered(*layer, zero, times) for layer in self._layers]
         layers += [layers[-1]] * (4 - len(layers))
@@ -195,23 +193,28 @@ class _Moments:
 
 def _calls(work: GpuWork, on: BoolArray) -> pd.DataFrame:
     """A row a communication kernel, in the order of their launches."""
-    chosen = np.flatnonzero(work.is_communication)
-    chosen = chosen[np.argsort(work.start[chosen], kind="stable")]
-    table = collective_calls(work).drop(columns=["device", "sequence", "start_us", "duration_us"])
-    described = described_by(work, chosen)
-    for column, name in (("Seq", "seq"), ("Src Rank", "src"), ("Dst Rank", "dst")):
-        table[name] = number_argument(work, column, described)
-    linked = work.tree.linked[chosen]
-    launch = work.start[chosen].copy()
+    chosen = np.flatnonzero(work.is_communication & on)
+    launch, linked = work.start[chosen], work.tree.linked[chosen]
     launch[linked] = work.trace.ts[work.tree.launch_of_gpu[chosen[linked]]]
+    table = _arguments(work, described_by(work, chosen))
+    told = communication_of(work).loc[chosen].reset_index(drop=True)
+    table["Collective name"], table["kernel_name"] = told["Collective name"], told["kernel_name"]
+    steps = find_iterations(work.tree)
+    numbers = np.array([*map(str, steps.number), ""], dtype=object)  # the last is that of NONE
+    table["iteration"] = pd.array(numbers[steps.of_gpu[chosen]], dtype="str")
     table["launch"], table["start"], table["dur"] = (
         launch,
         work.start[chosen],
         work.duration[chosen],
     )
     table["recorded"] = True
-    table = table[on[chosen]]
     return table.sort_values(["launch", "start"], kind="stable", ignore_index=True)
+
+
+def _arguments(work: GpuWork, rows: Int64Array) -> pd.DataFrame:
+    """What some events tell of a collective."""
+    texts = {name: pd.array(text_argument(work, name, rows), dtype="str") for name in _TEXTS}
+    return pd.DataFrame(texts | {name: number_argument(work, name, rows) for name in _NUMBERS})
 
 
 def _never_recorded(work: GpuWork) -> pd.DataFrame:
@@ -221,28 +224,18 @@ def _never_recorded(work: GpuWork) -> pd.DataFrame:
     calls = calls[trace.names_matching(_LAUNCH.match)[trace.name[calls]]]
     calls = calls[~np.isin(calls, tree.launch_of_gpu)]
     described = trace.arg("Collective name").rows
-    described = described[np.isin(trace.kind[described], HOST_KINDS)]
-    marked = np.zeros(len(tree.rows), dtype=bool)
-    marked[tree.position[described]] = True
-    above = nearest_above(tree.parent_position, tree.position[calls], marked)
+    marked = np.zeros(len(tree.rows) + 1, dtype=bool)
+    marked[tree.position[described]] = True  # the last is what kernels pick
+    above = nearest_above(tree.parent_position, tree.position[calls], marked[:-1])
     calls, above = calls[above != ROOT], above[above != ROOT]
-    rows = tree.rows[above]
-    frame = pd.DataFrame({"launch": trace.ts[calls]})
-    for name in ("Collective name", "Process Group Name", "Process Group Description", "dtype"):
-        frame[name] = text_argument(work, name, rows)
-    frame["Process Group Ranks"] = text_argument(work, "Process Group Ranks", rows)
-    for name in ("Group size", "In msg nelems", "Out msg nelems"):
-        frame[name] = number_argument(work, name, rows)
-    for column, name in (("Seq", "seq"), ("Src Rank", "src"), ("Dst Rank", "dst")):
-        frame[name] = number_argument(work, column, rows)
+    table = _arguments(work, tree.rows[above])
+    table["launch"], table["kernel_name"], table["recorded"] = trace.ts[calls], "", False
     steps = find_iterations(tree)
-    at = np.searchsorted(steps.start, trace.ts[calls], side="right") - 1
-    inside = (at >= 0) & (trace.ts[calls] < np.append(steps.end, 0)[at])
     numbers = np.array([*map(str, steps.number), ""], dtype=object)
-    frame["iteration"] = numbers[np.where(inside, at, NONE)]
-    frame["collective"] = frame["Collective name"]
-    frame["kernel_name"], frame["recorded"], frame["base"] = "", False, trace.base_ns
-    return frame
+    process = trace.process_of_thread[trace.thread[calls]].astype(np.int64)
+    at = iteration_at((steps.process, steps.start, steps.end), process, trace.ts[calls])
+    table["iteration"] = pd.array(numbers[at], dtype="str")
+    return table
 
 
 def _iterations(work: GpuWork, on: BoolArray, moments: _Moments) -> pd.DataFrame:
@@ -266,22 +259,18 @@ def _iterations(work: GpuWork, on: BoolArray, moments: _Moments) -> pd.DataFrame
     return frame
 
 
-def _overlap(work: GpuWork, on: BoolArray, moments: _Moments) -> pd.DataFrame:
+def _overlap(calls: pd.DataFrame, moments: _Moments) -> pd.DataFrame:
     """Communication by group and iteration, and how much of it computation hides."""
-    chosen = np.flatnonzero(work.is_communication)
-    chosen = chosen[np.argsort(work.start[chosen], kind="stable")]
-    table = collective_calls(work)[["Process Group Name", "iteration"]]
-    table = table.assign(at=chosen)[on[chosen]]
-    sets: list[tuple[str, str, Any]] = [("", "", table["at"].to_numpy())]
     keys = ["Process Group Name", "iteration"]
-    sets += [(*key, part["at"].to_numpy()) for key, part in table.groupby(keys) if key != ("", "")]
+    recorded = calls[calls["recorded"]]
+    sets = [(("", ""), recorded)]
+    sets += [each for each in recorded.groupby(keys) if each[0] != ("", "")]
     rows = []
-    for group, iteration, at in sets:
-        begin, end = union(work.start[at], work.end[at])
-        whole = int((end - begin).sum())
-        hidden = int(covered(*moments.kernels, begin, end).sum())
-        percent = 100.0 * hidden / whole if whole else None
-        rows.append((group, iteration, whole / NS_PER_MS, hidden / NS_PER_MS, percent))
+    for key, part in sets:
+        start = part["start"].to_numpy(np.int64)
+        begin, end = union(start, start + part["dur"].to_numpy(np.int64))
+        whole, hidden = (end - begin).sum(), covered(*moments.kernels, begin, end).sum()
+        percent = 100.0 * hidden / whole if whole else np.nan
+        rows.append((*key, whole / NS_PER_MS, hidden / NS_PER_MS, percent))
     columns = ["process_group", "iteration", "communication_ms", "hidden_ms", "hidden (%)"]
-    frame = pd.DataFrame(rows, columns=columns).astype({"process_group": "str", "iteration": "str"})
-    return frame.astype({"hidden (%)": "float64"})
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[:2], "str"))

@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
     from tracelens_ext.ranks.calls import GroupCalls
 
-_NEEDED = (
+_NEEDED = [
     *("rank", "device", "no", "start", "dur", "end", "base", "sizes", "complete", "matched_by"),
     *("Process Group Name", "iteration", "src", "dst", "In msg nelems", "Out msg nelems"),
     *(f"{name}_{at}" for at in ("start", "end") for name in OWN),
-)
-_SYNC = (
+]
+_SYNC = [
     *("call", "collective", "process_group", "description", "ranks", "group_size", "iteration"),
     *("sequence", "matched_by", "state", "missing_ranks", "dtype", "bytes", "in_sync_us"),
     *("wait_us", "last_rank", "algorithm_bandwidth_gb_s", "bus_bandwidth_gb_s", "span", "reason"),
-)
-_WAITS = ("call", "rank", "start_us", "duration_us", "wait_us", "cause", "caused_by_call")
+]
+_WAITS = ["call", "rank", "start_us", "duration_us", "wait_us", "cause", "caused_by_call"]
+_IN_US = {"in_sync": "in_sync_us", "wait": "wait_us", "start": "start_us", "dur": "duration_us"}
 
 
 def job_tables(
@@ -56,82 +57,77 @@ def job_tables(
     ranks = np.array(sorted({r for about in abouts for r in about["ranks"]}), dtype=np.int64)
     shared = kernels[kernels["complete"]]
     common = fit_clocks(shared, ranks)
+    named = shared["matched_by"] != "unnamed"
+    clocks = common if named.all() else fit_clocks(shared[named], ranks)
+    last = calls["last_rank"].fillna(-1).to_numpy(np.int64)
+    wait = kernels["dur"] - calls["in_sync"].to_numpy()[kernels["call"]]
+    kernels, origins = find_origins(kernels.assign(wait=wait.where(kernels["complete"])), last)
+    waits = _in_us(kernels.sort_values(["call", "rank"], kind="stable", ignore_index=True))
     offset = pd.Series((common["offset_us"] * NS_PER_US).round().to_numpy(), index=ranks)
-    named = shared[shared["matched_by"] != "unnamed"]
-    clocks = common if len(named) == len(shared) else fit_clocks(named, ranks)
-    last = np.full(len(calls), -1, dtype=np.int64)
-    last[calls["call"]] = calls["last_rank"].fillna(-1).astype("int64")
-    wait = kernels["dur"] - kernels["call"].map(calls.set_index("call")["in_sync"])
-    kernels["wait"] = wait.where(kernels["complete"])
-    kernels, origins = find_origins(kernels, last)
-    waits = _waits(kernels)
     kernels["start"] += kernels["base"]
-    for name in ("start", "end"):
-        kernels[name] = kernels[name] - kernels["rank"].map(offset)
-    stuck["launch"] = stuck["launch"] + stuck["base"] - stuck["rank"].map(offset)
+    kernels["start"] -= kernels["rank"].map(offset)
+    kernels["end"] -= kernels["rank"].map(offset)
+    stuck["launch"] += stuck["base"] - stuck["rank"].map(offset)
     ends = kernels.groupby("call").agg(start=("start", "max"), end=("end", "max"))
     calls = calls.join(ends, on="call")
     calls["span"] = _span(calls, kernels, ranks_per_node)
-    places = _places(calls, abouts, ranks)
+    places = _places(calls, abouts)
     job = Job(calls, kernels, stuck, origins, iterations, places, world, failed)
     verdicts = find_verdicts(job)
+    sync = _in_us(calls.sort_values(["start", "call"], kind="stable", ignore_index=True))
+    names = {"algorithm": "algorithm_bandwidth_gb_s", "bus": "bus_bandwidth_gb_s"}
+    sync = sync.rename(columns=names)[_SYNC].astype({"group_size": "Int64", "bytes": "Int64"})
     return {
         "verdicts": verdicts,
-        "collective_sync": _sync(calls),
-        "collective_waits": waits,
+        "collective_sync": sync,
+        "collective_waits": waits[[*_WAITS, "caused_by_rank"]],
         "wait_origins": origins,
         "collective_groups": _groups(calls),
         "clocks": clocks,
     }
 
 
+def _in_us(frame: pd.DataFrame) -> pd.DataFrame:
+    times = [name for name in _IN_US if name in frame]
+    return frame.assign(**{_IN_US[name]: frame[name] / NS_PER_US for name in times})
+
+
 def _numbered(groups: Sequence[GroupCalls]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """The calls, kernels and stuck launches of all groups, with numbers of calls and of sets."""
     calls, kernels, stuck, first = [], [], [], 0
     for number, group in enumerate(groups):
-        count = len(group.calls)
-        key = group.kernels["key"].iloc[0] if count else ""
-        calls.append(group.calls.assign(call=first + np.arange(count), group=number, key=key))
+        of = {"group": number, "key": group.kernels["key"].iloc[0] if len(group.kernels) else ""}
+        calls.append(group.calls.assign(call=first + np.arange(len(group.calls)), **of))
         place = np.searchsorted(group.calls["no"], group.kernels["no"])
-        kernels.append(group.kernels[list(_NEEDED)].assign(call=first + place, group=number))
-        stuck.append(group.stuck.assign(group=number))
-        first += count
+        kernels.append(group.kernels[_NEEDED].assign(call=first + place, **of))
+        stuck.append(group.stuck.assign(**of))
+        first += len(group.calls)
     frames = [pd.concat(each, ignore_index=True) for each in (calls, kernels, stuck)]
     for frame in frames:
-        same = ["group", *(c for c in ("src", "dst") if c in frame)]
-        pair = frame[same].fillna(-1).astype("int64")
-        code = pair["group"].to_numpy() << np.int64(42)
-        frame["set"] = code + (pair["src"].to_numpy() + 1 << np.int64(21)) + pair["dst"] + 1
+        pair = (frame["src"].astype("int64") + 1) * 2**21 + frame["dst"].astype("int64") + 1
+        frame["set"] = frame["group"].astype("int64") * 2**42 + pair
+    elements = frames[1][["In msg nelems", "Out msg nelems"]].max(axis=1)
     found = frames[1].rename(columns={"Process Group Name": "process_group"})
-    found["elements"] = found[["In msg nelems", "Out msg nelems"]].max(axis=1)
-    return frames[0], found, frames[2]
+    return frames[0], found.assign(elements=elements), frames[2]
 
 
 def _span(calls: pd.DataFrame, kernels: pd.DataFrame, ranks_per_node: int | None) -> pd.Series:
     """Whether a call stays in a node, as far as nodes are known."""
     device = kernels.groupby("rank")["device"].first()
-    if ranks_per_node is None and len(device):
-        count = int(device.max()) + 1
-        if count > 1 and (device.index.to_numpy() % count == device.to_numpy()).all():
-            ranks_per_node = count
-    texts = calls["ranks"].drop_duplicates()
+    count = ranks_per_node or int(device.max()) + 1
+    if not ranks_per_node and (count < 2 or (device.index % count != device).any()):
+        count = 0
     spans = {}
-    for text in texts:
-        nodes = {int(r) // (ranks_per_node or 1) for r in re.findall(r"\d+", text)}
-        spans[text] = (
-            "" if not ranks_per_node or not nodes else "node" if len(nodes) == 1 else "across"
-        )
+    for text in calls["ranks"].unique():
+        nodes = {int(rank) // max(count, 1) for rank in re.findall(r"\d+", text)}
+        spans[text] = ("across" if len(nodes) > 1 else "node") if count and nodes else ""
     return calls["ranks"].map(spans)
 
 
-def _places(
-    calls: pd.DataFrame, abouts: Sequence[Mapping[str, Any]], ranks: np.ndarray[Any, Any]
-) -> dict[int, object]:
+def _places(calls: pd.DataFrame, abouts: Sequence[Mapping[str, Any]]) -> dict[int, object]:
     """The index of each rank in the groups in which it sends and receives."""
-    pairs = calls[(calls["collective"] == PAIR)]
-    piped = {*pairs["key"]}
+    piped, named = {*calls.loc[calls["collective"] == PAIR, "key"]}, {*calls["key"]}
     unnamed = bool((calls["matched_by"] == "unnamed").any())
-    named = {*calls["key"]}
     places: dict[int, object] = {}
     for about in abouts:
         found = [
@@ -139,26 +135,8 @@ def _places(
             for key, (index, size, whole) in sorted(about["positions"].items())
             if key in piped or (unnamed and key not in named and not whole)
         ]
-        places |= dict.fromkeys(about["ranks"], tuple(found))
-    return {int(rank): places[int(rank)] for rank in ranks}
-
-
-def _sync(calls: pd.DataFrame) -> pd.DataFrame:
-    frame = calls.sort_values(["start", "call"], kind="stable", ignore_index=True)
-    frame["in_sync_us"], frame["wait_us"] = frame["in_sync"] / NS_PER_US, frame["wait"] / NS_PER_US
-    frame = frame.rename(
-        columns={"algorithm": "algorithm_bandwidth_gb_s", "bus": "bus_bandwidth_gb_s"}
-    )
-    frame = frame[list(_SYNC)].copy()
-    return frame.astype({"group_size": "Int64", "bytes": "Int64"})
-
-
-def _waits(kernels: pd.DataFrame) -> pd.DataFrame:
-    frame = kernels.sort_values(["call", "rank"], kind="stable", ignore_index=True)
-    for name in ("start", "dur", "wait"):
-        frame[name] = frame[name] / NS_PER_US
-    frame = frame.rename(columns={"start": "start_us", "dur": "duration_us", "wait": "wait_us"})
-    return frame[[*_WAITS, "caused_by_rank"]]
+        places |= dict.fromkeys(about["ranks"], sorted(found))
+    return places
 
 
 def _groups(calls: pd.DataFrame) -> pd.DataFrame:
