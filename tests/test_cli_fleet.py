@@ -40,8 +40,7 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     at = lines.index("Slowest 3 of 3 ranks, by computation time")
     slowest = next(line.split() for line in lines[at:] if re.match(r" +\d", line))
     assert slowest[:3] == ["2", "0.600", "76.5%"]
-    (straggler,) = [line.split() for line in lines if line.startswith("allreduce")]
-    assert straggler[-2:] == ["2", "100.0%"]
+    assert any(line.startswith("slow rank: rank 2 (computation):") for line in lines)
     assert "Missing: no trace is of rank 3." in lines
     assert fleet("run/*.json.gz", "-o", "out") == 0
     assert "0 traces analysed, 3 kept from before" in capsys.readouterr().out

@@ -20,7 +20,7 @@ from tracelens_ext.intervals import covered, union
 from tracelens_ext.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above
-from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NS_PER_MS
+from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,17 +53,15 @@ def rank_tables(work: GpuWork, rank: int, place: int) -> dict[str, pd.DataFrame]
         rank: its rank.
         place: its place among the traces of the job.
     """
-    devices = sorted({*work.trace.device.tolist()})
+    devices = sorted({*work.trace.device.tolist()}) or [NONE]
     single = len(devices) < 2 or "distributedInfo" in work.trace.metadata
     frames = [
         _of_device(work, rank if single else place * len(devices) + at, device, single=single)
         for at, device in enumerate(devices[: 1 if single else None])
     ]
     names = ("rank_calls", "rank_iterations", "overlap")
-    return {
-        name: pd.concat([f[i] for f in frames], ignore_index=True) if frames else pd.DataFrame()
-        for i, name in enumerate(names)
-    }
+    tables = zip(*frames, strict=True)
+    return {n: pd.concat(t, ignore_index=True) for n, t in zip(names, tables, strict=True)}
 
 
 def _group_keys(calls: pd.DataFrame) -> pd.Series[str]:
@@ -74,7 +72,7 @@ def _group_keys(calls: pd.DataFrame) -> pd.Series[str]:
 
 
 def communication_about(
-    metadata: Mapping[str, object], calls: pd.DataFrame, world: int | None
+    metadata: Mapping[str, object], tables: Mapping[str, pd.DataFrame], world: int | None
 ) -> dict[str, Any]:
     """What is noted of a trace's communication, as JSON.
 
@@ -82,7 +80,7 @@ def communication_about(
         `ranks` of the trace, the `groups` whose calls it has, `sets` of ranks that its process
         groups have, and `positions`: group → index of the rank, size, whether all ranks are in it.
     """
-    ranks = sorted({int(rank) for rank in calls["rank"]})
+    calls, ranks = tables["rank_calls"], sorted({int(rank) for rank in tables["overlap"]["rank"]})
     configured = configured_groups(metadata)
     listed = {(name, str(of)): of for name, of in configured.items()}
     texts = calls.loc[calls["key"] != "", [*GROUP, "key"]].drop_duplicates()
