@@ -57,7 +57,10 @@ class Simulation:
         self.ranks = f.tp * f.pp * f.dp
         self.groups: dict[str, list[int]] = {}
         self.of: dict[tuple[str, int], str] = {}
-        at = lambda d, p, t: (d * f.pp + p) * f.tp + t  # noqa: E731
+
+        def at(d: int, p: int, t: int) -> int:
+            return (d * f.pp + p) * f.tp + t
+
         sets = {
             "tp": [[at(d, p, t) for t in range(f.tp)] for d in range(f.dp) for p in range(f.pp)],
             "dp": [[at(d, p, t) for d in range(f.dp)] for p in range(f.pp) for t in range(f.tp)],
@@ -85,9 +88,10 @@ class Simulation:
         self.link = self.random.choice(dps) if dps else ""
         self.counts: dict[Any, int] = defaultdict(int)
 
-    def program(self, rank: int, step: int) -> list[tuple[Any, ...]]:
+    def program(self, rank: int) -> list[tuple[Any, ...]]:  # noqa: C901
         """What a rank does in a step."""
-        f, ops = self.f, [("load",)]
+        f = self.f
+        ops: list[tuple[Any, ...]] = [("load",)]
         stage = rank // f.tp % f.pp
         up, down = rank - f.tp, rank + f.tp
         micro = 2 if f.pp > 1 else 1
@@ -126,7 +130,7 @@ class Simulation:
     def run(self) -> None:
         """Simulate all steps."""
         for step in range(self.f.steps):
-            programs = [self.program(r, step) for r in range(self.ranks)]
+            programs = [self.program(r) for r in range(self.ranks)]
             begin, at = list(self.cpu), [0] * self.ranks
             waiting: dict[Any, dict[int, tuple[Any, ...]]] = defaultdict(dict)
             todo = list(range(self.ranks))
@@ -352,21 +356,16 @@ class Simulation:
 
     # Faults of the recording.
 
-    def break_(self) -> list[dict[str, Any]]:
+    def break_(self) -> list[dict[str, Any]]:  # noqa: C901  # a branch a fault
         """Apply the fault; answers the verdicts that must be given, and fills those that may."""
         f, rnd, bad = self.f, self.random, self.bad
         self.allowed: list[dict[str, Any]] = []
         self.lost: set[int] = set()
-        verdict = lambda v, **k: (
-            {
-                "verdict": v,
-                "rank": None,
-                "process_group": None,  # noqa: E731
-                "iteration": None,
-                "cause": None,
-            }
-            | k
-        )
+
+        def verdict(kind: str, **fields: object) -> dict[str, Any]:
+            names = ("rank", "process_group", "iteration", "cause")
+            return {"verdict": kind, **dict.fromkeys(names), **fields}
+
         if f.fault == "slow_rank":
             return [verdict("slow_rank", rank=bad, cause="computation")]
         if f.fault == "slow_loader":
@@ -374,17 +373,16 @@ class Simulation:
         if f.fault == "slow_link":
             return [verdict("slow_link", process_group=self.link, cause="slow_transfer")]
         if f.fault == "moving":
-            say = lambda s, i: verdict(
-                "moving_straggler",
-                rank=self.moving[s],  # noqa: E731
-                iteration=str(FIRST + i),
-                cause="computation",
-            )
+
+            def say(of: int, at: int) -> dict[str, Any]:
+                where = {"rank": self.moving[of], "iteration": str(FIRST + at)}
+                return verdict("moving_straggler", **where, cause="computation")
+
             self.allowed = [say(s, i) for s in range(f.steps) for i in (s, s + 1)]
             return [say(s, s) for s in range(1, f.steps)]
         if f.fault == "lost_rank":
             self.lost.add(bad)
-            self.drop(lambda number, r: r == bad)
+            self.drop(lambda _, r: r == bad)
             return [verdict("missing_rank", rank=bad)]
         if f.fault == "late_start":
             first = rnd.randrange(1, f.steps - 1)
@@ -522,7 +520,10 @@ class Simulation:
         (folder / "truth.json").write_text(json.dumps(self.truth(required, node_clocks)))
 
     def truth(self, required: Any, node_clocks: Any) -> dict[str, Any]:
-        factors = {"allreduce": lambda n: 2 * (n - 1) / n, "send/recv": lambda _: 1.0}
+        factors: dict[str, Any] = {
+            "allreduce": lambda n: 2 * (n - 1) / n,
+            "send/recv": lambda _: 1.0,
+        }
         for call in self.calls:
             times = {r: v["dur_ns"] for r, v in call["ranks"].items()}
             fast = call["in_sync_ns"] = min(times.values(), default=0) or None

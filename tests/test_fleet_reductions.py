@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,9 +14,6 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.collectives.collectives import collective_calls
 from tracelens_ext.fleet.rows import trace_tables
 from tracelens_ext.fleet.spread import spread
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 KERNEL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)"
 

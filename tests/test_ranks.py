@@ -1,4 +1,4 @@
-"""The ranks of a job together: simulated jobs of known truth give the calls and verdicts they have."""
+"""The ranks of a job together: simulated jobs give the calls and verdicts that are true."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gzip
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from fleet_helpers import needs_fleet
@@ -129,11 +130,11 @@ def test_a_lost_call_of_several_equal_ones_shifts_none() -> None:
                 end = 1_000_000 * number + offset + 500_000
                 rows.append((rank, number, end - 100_000 - 7 * number, 100_000 + 7 * number))
     frame = pd.DataFrame(rows, columns=["rank", "launch", "start", "dur"])
-    frame = frame.assign(
-        **{"Collective name": "allreduce", "dtype": "Float", "iteration": "", "base": 0},
-        **dict.fromkeys(("In msg nelems", "Out msg nelems"), 8.0),
-        **dict.fromkeys(("Seq", "Src Rank", "Dst Rank"), float("nan")),
-    )
+    texts = {"Collective name": "allreduce", "dtype": "Float", "iteration": ""}
+    for name, value in (texts | {"base": 0, "In msg nelems": 8.0, "Out msg nelems": 8.0}).items():
+        frame[name] = value
+    for name in ("Seq", "Src Rank", "Dst Rank"):
+        frame[name] = float("nan")
     rows_ = prepared(frame, [0, 1])
     match_group(rows_)
     together_ = rows_.groupby("no")["launch"].agg(["nunique", "size"])
@@ -149,7 +150,7 @@ def test_ranks_that_share_no_call_have_clocks_of_their_own() -> None:
         for rank in ((0, 1) if call % 2 else (2, 3))
     ]
     frame = pd.DataFrame(rows, columns=["call", "rank", "end", "set"])
-    found = fit_clocks(frame, pd.Series([0, 1, 2, 3, 4]).to_numpy())
+    found = fit_clocks(frame, np.arange(5))
     assert found["component"].tolist() == [0, 0, 2, 2, 4]
     assert found["offset_us"].tolist() == pytest.approx([0, 0.05, 0, 0.05, 0])
     assert (found["error_us"] <= 5).all()

@@ -1,4 +1,4 @@
-"""`tracelens-ext ranks`: what a fleet's results say of the ranks: verdicts first, then each call."""
+"""`tracelens-ext ranks`: what a fleet's results say of its ranks: verdicts, then each call."""
 
 from __future__ import annotations
 

@@ -229,6 +229,7 @@ def _as_number(raw: str) -> float:
 
 
 def element_bytes(dtype: str) -> float:
+    """Bytes of an element, by PyTorch's name of its type; NaN for one that is not known."""
     if dtype.startswith(_EIGHT_BIT_FLOAT):
         return 1
     return _ELEMENT_BYTES.get(dtype, np.nan)

@@ -78,13 +78,13 @@ def _described(
     calls = calls.reset_index()
     kernel = calls["kernel_name"].map({n: simple_name(n) for n in set(calls["kernel_name"])})
     calls["collective"] = calls["collective"].where(calls["collective"] != "", kernel)
-    pair, alone = calls["dst"] >= 0, calls["no"] >= most
-    nobody = alone & (calls["matched_by"] == "unnamed")
+    pair, single = calls["dst"] >= 0, calls["no"] >= most
+    nobody = single & (calls["matched_by"] == "unnamed")
     ends = [f"[{min(p)}, {max(p)}]" for p in zip(calls["src"], calls["dst"], strict=True)]
     calls["ranks"] = np.where(pair, ends, str(members) if members else "")
     calls["ranks"] = calls["ranks"].mask(nobody, "").astype("str")
     calls["group_size"] = pd.Series(np.where(pair, 2.0, size)).mask(nobody)
-    _state(calls, matched, alone)
+    _state(calls, matched, single)
     _figures(calls)
     matched["complete"] = matched["no"].map(calls.set_index("no")["wait"].notna()).astype(bool)
     keys = ["collective", "process_group", "dtype", "iteration", "ranks"]

@@ -7,7 +7,7 @@ two ranks' clocks (a shifted pairing is off by hundreds of µs).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -55,9 +55,7 @@ def match_group(rows: pd.DataFrame) -> None:
     first = 0
     pairable = (rows["kind"] != PAIR) | (rows["dst"] >= 0)
     for _, part in rows[pairable].groupby(["src", "dst"], sort=True):
-        number, by = _by_seq(part)
-        if number is None:
-            number, by = _by_order(part)
+        number, by = _by_seq(part) or _by_order(part)
         rows.loc[part.index, "no"] = np.where(number >= 0, number + first, -1)
         rows.loc[part.index, "matched_by"] = by
         first += int(number.max(initial=-1)) + 1
@@ -82,15 +80,15 @@ def _ordinals(rows: pd.DataFrame, ranks: int) -> tuple[Int64Array, npt.NDArray[n
     alike = alike.groupby(rows["iteration"]).transform("all")
     if ranks:
         alike &= there == ranks
-    return slots.ngroup().to_numpy(np.int64), alike.to_numpy(bool)
+    return slots.ngroup().to_numpy().astype(np.int64), alike.to_numpy().astype(bool)
 
 
-def _by_seq(part: pd.DataFrame) -> tuple[Int64Array | None, str]:
+def _by_seq(part: pd.DataFrame) -> tuple[Int64Array, Any] | None:
     """Calls by `Seq`; None where it cannot be trusted."""
     # A count of all calls of the process, or twice a call, pairs by chance if at all.
     steps = part.groupby("rank", sort=False)["Seq"].diff()
     if part["Seq"].isna().any() or not (steps.dropna() == 1).mean() >= _TRUSTED:
-        return None, ""
+        return None
     slots = part.groupby("Seq", sort=True)
     seen = slots.agg(
         kinds=("kind", "nunique"),
@@ -101,10 +99,10 @@ def _by_seq(part: pd.DataFrame) -> tuple[Int64Array | None, str]:
     like = (seen[["kinds", "steps"]] == 1).all(axis=None) and (seen["rows"] == seen["ranks"]).all()
     whole = (seen["ranks"] == part["rank"].nunique()).mean()
     good = like and whole >= _TRUSTED
-    return (slots.ngroup().to_numpy(np.int64), "seq") if good else (None, "")
+    return (slots.ngroup().to_numpy().astype(np.int64), "seq") if good else None
 
 
-def _by_order(part: pd.DataFrame) -> tuple[Int64Array, npt.NDArray[np.object_]]:
+def _by_order(part: pd.DataFrame) -> tuple[Int64Array, Any]:
     """Calls by order in each iteration, aligned where ranks differ."""
     number, alike = _ordinals(part, 0)
     number = np.where(alike, number, -1)
@@ -123,14 +121,15 @@ def _by_order(part: pd.DataFrame) -> tuple[Int64Array, npt.NDArray[np.object_]]:
 
 def _aligned(odd: pd.DataFrame, sure: pd.DataFrame) -> list[list[int]]:
     """The calls of an iteration in which ranks differ, each as the places of its kernels."""
-    ranks = {int(r): part for r, part in odd.groupby("rank", sort=True)}
+    ranks = {int(part["rank"].iloc[0]): part for _, part in odd.groupby("rank", sort=True)}
     first = max(ranks, key=lambda r: (len(ranks[r]), -r))
     columns = ["like", "sizes", "end", "place"]
     base = ranks.pop(first)[columns]
     slots = {int(place): [int(place)] for place in base["place"]}
     ends = {rank: part.set_index("no")["end"] for rank, part in sure.groupby("rank")}
     for rank, part in ranks.items():
-        gaps = (ends[rank] - ends[first]).dropna() if rank in ends and first in ends else []
+        both = rank in ends and first in ends
+        gaps = (ends[rank] - ends[first]).dropna() if both else pd.Series(dtype="float64")
         at = part["end"].iloc[len(part) // 2]
         if len(gaps):  # clocks drift: those of about the same time
             near = (ends[rank].reindex(gaps.index) - at).abs()

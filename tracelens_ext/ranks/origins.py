@@ -92,7 +92,8 @@ class _Timelines:
 
     def row_of(self, call: Int64Array, rank: Int64Array) -> Int64Array:
         """The kernel of a call on a rank, -1 for none."""
-        return self._ids.get_indexer(call * (2**32) + rank).astype(np.int64)
+        rows: Int64Array = self._ids.get_indexer(call * (2**32) + rank).astype(np.int64)
+        return rows
 
     def last_shared(self, waiting: Int64Array, late: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The last call before that the waiting and the last rank share: its kernel on each."""

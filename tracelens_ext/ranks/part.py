@@ -34,11 +34,8 @@ if TYPE_CHECKING:
 OWN = ("computation", "data_loader", "host", "idle")
 GROUP = ("Process Group Name", "Process Group Ranks", "Group size")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#")
-_TEXTS = (
-    *("Collective name", "Process Group Name", "Process Group Description", "dtype"),
-    "Process Group Ranks",
-)
-_NUMBERS = (*("Group size", "In msg nelems", "Out msg nelems", "Seq", "Src Rank", "Dst Rank"),)
+_TEXTS = ("Collective name", *GROUP[:2], "Process Group Description", "dtype")
+_NUMBERS = ("Group size", "In msg nelems", "Out msg nelems", "Seq", "Src Rank", "Dst Rank")
 _LAUNCH = re.compile(r"(cuda|hip|cu)(Graph)?Launch")
 _CUT = "..."
 
@@ -66,8 +63,8 @@ def rank_tables(work: GpuWork, rank: int, place: int) -> dict[str, pd.DataFrame]
 
 def _group_keys(calls: pd.DataFrame) -> pd.Series[str]:
     """A short text for each process group: name, ranks and size tell groups apart."""
-    name, ranks, size = (calls[column] for column in GROUP)
-    texts = name.str.cat([ranks, size.map(str).astype("str")], sep="|")
+    size = calls["Group size"].map(str).astype("str")
+    texts = calls["Process Group Name"] + "|" + calls["Process Group Ranks"] + "|" + size
     return texts.map({text: _digest(text) for text in set(texts)}).astype("str")
 
 
@@ -96,7 +93,7 @@ def communication_about(
         for group, of in listed.items()
         if ranks and ranks[0] in of
     }
-    sets = sorted({_digest(str(sorted(of))) for of in configured.values()})
+    sets = sorted({_digest(str(sorted(of))) for of in listed.values()})
     return {"ranks": ranks, "groups": sorted({*calls["key"]}), "sets": sets, "positions": positions}
 
 
@@ -261,7 +258,7 @@ def _overlap(calls: pd.DataFrame, moments: _Moments) -> pd.DataFrame:
     """Communication by group and iteration, and how much of it computation hides."""
     keys = ["Process Group Name", "iteration"]
     recorded = calls[calls["recorded"]]
-    sets = [(("", ""), recorded)]
+    sets: list[tuple[Any, pd.DataFrame]] = [(("", ""), recorded)]
     sets += [each for each in recorded.groupby(keys) if each[0] != ("", "")]
     rows = []
     for key, part in sets:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from tracelens_ext.ranks.part import OWN
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _TEXTS = ("verdict", "process_group", "iteration", "cause", "evidence")
 _COLUMNS = ["verdict", "rank", "process_group", "iteration", "cause", "ms", "evidence"]
@@ -90,7 +90,7 @@ def _slow_ranks(job: Job) -> None:
     slow = every[every["slow"] & often]
     moving = each[each["slow"] & ~each["rank"].isin(slow["rank"])]
     for verdict, rows in (("slow_rank", slow), ("moving_straggler", moving)):
-        for row in rows.itertuples():
+        for row in _each(rows):
             evidence = (
                 f"others waited {row.excess / NS_PER_MS:,.3f} ms more for it than for the median"
                 f" rank of its place ({100 * row.excess / row.time:.1f} % of the time of all"
@@ -158,19 +158,19 @@ def _late_and_missing(job: Job) -> None:
 
 
 def _mismatches(job: Job) -> None:
-    for call in job.calls[job.calls["state"] == "mismatch"].itertuples():
+    for call in _each(job.calls[job.calls["state"] == "mismatch"]):
         mine = job.kernels[job.kernels["call"] == call.call]
         counted = mine["sizes"].value_counts()
         odd = mine["sizes"] != counted.index[0]
         if counted.iloc[0] == counted.iloc[-1]:  # which differs from its own other calls?
-            same = job.calls[["set", "collective", "dtype", "sequence"]] == (
+            same = job.calls[["set", "collective", "dtype", "sequence"]] == [
                 *(call.set, call.collective, call.dtype, call.sequence),
-            )
+            ]
             alike = job.calls.loc[same.all(axis=1) & (job.calls["call"] != call.call), "call"]
-            usual = job.kernels[job.kernels["call"].isin(alike)]
-            usual = set(zip(usual["rank"], usual["sizes"], strict=True))
+            theirs = job.kernels[job.kernels["call"].isin(alike)]
+            usual = set(zip(theirs["rank"], theirs["sizes"], strict=True))
             odd = [each not in usual for each in zip(mine["rank"], mine["sizes"], strict=True)]
-        for row in mine[odd].itertuples():
+        for row in _each(mine[odd]):
             others = mine.loc[mine["sizes"] != row.sizes, "elements"].iloc[0]
             evidence = (
                 f"rank {row.rank} has {row.elements:,.0f} elements in a {call.collective} in which"
@@ -182,12 +182,13 @@ def _mismatches(job: Job) -> None:
 
 def _hangs(job: Job) -> set[int]:
     """Say which ranks never entered a call in which others wait, and mark it."""
-    calls, kernels, found = job.calls, job.kernels, []
+    calls, kernels = job.calls, job.kernels
+    found: list[tuple[Any, ...]] = []
     complete = kernels[kernels["complete"]]
     longest = complete.groupby("set")["dur"].max()
     halted = {*job.stuck["rank"]}
     final = calls["end"] >= calls["set"].map(calls.groupby("set")["end"].max())
-    for row in calls[final & (calls["state"] == "incomplete")].itertuples():
+    for row in _each(calls[final & (calls["state"] == "incomplete")]):
         mine = kernels[kernels["call"] == row.call]
         least, usual = mine["dur"].min(), longest.get(row.set, np.nan)
         absent = [r for r in _numbers(row.missing_ranks) if not job.goes_on(r, row.end)]
@@ -199,10 +200,10 @@ def _hangs(job: Job) -> set[int]:
             found.append((row.start, row.process_group, row.iteration, absent, words))
     step = pd.to_numeric(kernels["iteration"], errors="coerce").groupby(kernels["rank"]).max()
     for _, part in job.stuck.groupby("set", sort=False):
-        last, row = pd.to_numeric(part["iteration"], errors="coerce").max(), part.iloc[0]
-        absent = [r for r in _numbers(row["members"]) if not step.get(r, -np.inf) > last]
+        last, one = pd.to_numeric(part["iteration"], errors="coerce").max(), part.iloc[0]
+        absent = [r for r in _numbers(one["members"]) if not step.get(r, -np.inf) > last]
         words = f"{len(part)} ranks launched it, and no kernel of it was recorded"
-        group, iteration = row["Process Group Name"], row["iteration"]
+        group, iteration = one["Process Group Name"], one["iteration"]
         found.append((part["launch"].min(), group, iteration, absent, words))
     said: set[int] = set()
     for _, group, iteration, absent, words in sorted(found, key=lambda each: each[0]):
@@ -213,12 +214,16 @@ def _hangs(job: Job) -> set[int]:
     return said
 
 
+def _each(rows: pd.DataFrame) -> Iterable[Any]:
+    return rows.itertuples()
+
+
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
 def _lost_calls(job: Job, hung: set[int]) -> None:
-    for row in job.calls[job.calls["state"] == "incomplete"].itertuples():
+    for row in _each(job.calls[job.calls["state"] == "incomplete"]):
         step = pd.to_numeric(row.iteration, errors="coerce")
         missing = [r for r in _numbers(row.missing_ranks) if r in job.last.index]
         lost = [r for r in missing if not job.first.get(r, -np.inf) > step]
