@@ -26,6 +26,8 @@ pytestmark = needs_fleet
 class Store:
     """Parts of ranks in memory, and the tables made of them."""
 
+    is_local = False
+
     def __init__(self) -> None:
         self.frames: dict[str, pd.DataFrame] = {}
 

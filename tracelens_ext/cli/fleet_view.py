@@ -42,7 +42,8 @@ def show_verdicts(verdicts: pd.DataFrame, console: Console) -> None:
     from tracelens_ext.report.terminal import safe_text
 
     lines = [] if len(verdicts) else ["No rank and no link is slow, and no call lacks a rank."]
-    for row in verdicts.fillna("").to_dict("records"):
+    shown = verdicts.astype(object)
+    for row in shown.where(shown.notna(), "").to_dict("records"):
         of = [
             f"{name} {row[name]}"
             for name in ("rank", "process_group", "iteration")

@@ -23,8 +23,8 @@ from tracelens_ext.fleet.ranks import ORDER, missing_ranks, rank_in_name
 from tracelens_ext.fleet.reduce import REDUCTIONS, reductions
 from tracelens_ext.fleet.rows import TABLES
 from tracelens_ext.fleet.store import ResultStore
+from tracelens_ext.fleet.together import PAGE, ranks_together
 from tracelens_ext.fleet.together import TABLES as TOGETHER
-from tracelens_ext.fleet.together import ranks_together
 from tracelens_ext.lazy import pd
 from tracelens_ext.settings import read_settings
 
@@ -155,7 +155,7 @@ def run_fleet(
         pause_s=pause_s,
     )
     names = [f"{name}.parquet" for name in ("traces", "failures", *REDUCTIONS, *TOGETHER)]
-    store.claim([*names, *TABLES, ".done"], force=force)
+    store.claim([*names, *TABLES, PAGE, ".done"], force=force)
     jobs = [
         TraceJob(source, place, store, options, options.key) for place, source in enumerate(sources)
     ]

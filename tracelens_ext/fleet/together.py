@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.lazy import pd
@@ -19,9 +21,8 @@ TABLES = (
     *("collective_sync", "collective_waits"),
 )
 #: Those that grow with the calls stay in the folder.
+PAGE = "ranks.html"
 _LARGE = ("collective_sync", "collective_waits")
-
-Done = "Mapping[str, Mapping[str, Any]]"
 
 
 def ranks_together(
@@ -32,7 +33,7 @@ def ranks_together(
     failed: Sequence[int],
     ranks_per_node: int | None,
 ) -> dict[str, pd.DataFrame]:
-    """Match the calls of all ranks, and write what they say together.
+    """Match the calls of all ranks; write `TABLES` and the page, answer the smaller tables.
 
     Args:
         client: of Dask; None to do all in this process.
@@ -40,9 +41,6 @@ def ranks_together(
         done: stem → what is noted of the trace.
         failed: ranks whose traces could not be read.
         ranks_per_node: as the user says.
-
-    Returns:
-        The smaller ones of `TABLES`.
     """
     abouts = {stem: about["communication"] for stem, about in done.items()}
     stems: dict[str, list[str]] = {}
@@ -100,4 +98,8 @@ def _all(
         tables |= job_tables(groups, joined["rank_iterations"], list(abouts.values()), **options)
     for name, frame in tables.items():
         store.put_table(name, frame)
+    if "verdicts" in tables and store.is_local and all(map(find_spec, ("jinja2", "plotly"))):
+        from tracelens_ext.fleet.page import write_page
+
+        write_page(Path(store.path_of(PAGE)), tables, [])
     return {name: tables[name] for name in TABLES if name in tables and name not in _LARGE}
