@@ -30,8 +30,9 @@ def write_page(path: Path, tables: Mapping[str, pd.DataFrame], notes: Sequence[s
     waits["iteration"] = waits["call"].map(calls)
     waits = waits.groupby(["rank", "iteration"])["wait_ms"].sum().reset_index()
     known = sync[sync["bus_bandwidth_gb_s"].notna()]
-    sizes = 2 ** np.ceil(np.log2(known["bytes"].astype("float64")))
-    labels = known["collective"] + sizes.map(" up to {:,.0f} bytes".format).astype("str")
+    bits = np.ceil(np.log2(known["bytes"].to_numpy(np.float64)))
+    sizes = [f" up to {2**bit:,.0f} bytes" for bit in bits.tolist()]
+    labels = known["collective"] + pd.Series(sizes, index=known.index, dtype="str")
     rates = known["bus_bandwidth_gb_s"].groupby(labels.rename("size"))
     bandwidths = rates.agg(["size", "median", "max"]).reset_index(names="label")
     bandwidths.columns = pd.Index(["size", "calls", "median (GB/s)", "best (GB/s)"])
