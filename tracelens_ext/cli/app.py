@@ -30,6 +30,7 @@ _NAMES = (
     "counters",
     "chart",
     "fleet",
+    "ranks",
     "demo",
     "explain",
     "formats",
@@ -38,7 +39,7 @@ _NAMES = (
     "plugins",
     "cache",
 )
-_READ_NO_TRACES = frozenset({"demo", "explain", "formats"})
+_READ_NO_TRACES = frozenset({"demo", "explain", "formats", "ranks"})
 _CLASSES = {"chart": "ChartCommand"}  # of commands whose help says more than typer's
 _SETTINGS: dict[str, Any] = {
     "add_completion": False,

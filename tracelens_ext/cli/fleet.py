@@ -58,6 +58,12 @@ def fleet(
     attempts: Annotated[
         int, typer.Option(help="How often a trace that fails is tried.", min=1)
     ] = 3,
+    ranks_per_node: Annotated[
+        int | None,
+        typer.Option(
+            help="To tell the nodes.  [default: by the devices]", min=1, show_default=False
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
     top: Annotated[int, typer.Option(help="Ranks and collectives to print.", min=0)] = 5,
     force: shared.Force = False,
@@ -95,6 +101,7 @@ def fleet(
             maps=maps or (),
             without_packs=without_pack or (),
             include_unlinked_kernels=unlinked_kernels,
+            ranks_per_node=ranks_per_node,
             cache=cache is not None,
             verify_cache=cache is not None and cache.verify,
             force=force,

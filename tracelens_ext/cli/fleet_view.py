@@ -1,4 +1,4 @@
-"""A fleet on the terminal: how even its ranks are, the slowest, and whom the others wait for."""
+"""A fleet on the terminal: whose fault it is, how even its ranks are, and the slowest."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ _RANKS_LISTED = 10
 
 
 def show_fleet(result: FleetResult, console: Console, *, top: int) -> None:
-    """Print what was done, the spread over ranks, the slowest ranks, the stragglers, the notes."""
+    """Print what was done, the verdicts, the spread over ranks, the slowest ranks, the notes."""
     from tracelens_ext.cli.kernel_view import show_lines
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     show_lines([safe_text(line) for line in _headline(result)], console)
+    if "verdicts" in result.tables:
+        show_verdicts(result.tables["verdicts"], console)
     for title, frame in _tables(result, top):
         if len(frame):
             console.print()
@@ -32,6 +34,25 @@ def show_fleet(result: FleetResult, console: Console, *, top: int) -> None:
     if notes:
         console.print()
         show_lines(notes, console)
+
+
+def show_verdicts(verdicts: pd.DataFrame, console: Console) -> None:
+    """Print whose fault it is, in sentences."""
+    from tracelens_ext.cli.kernel_view import show_lines
+    from tracelens_ext.report.terminal import safe_text
+
+    lines = [] if len(verdicts) else ["No rank and no link is slow, and no call lacks a rank."]
+    shown = verdicts.astype(object)
+    for row in shown.where(shown.notna(), "").to_dict("records"):
+        of = [
+            f"{name} {row[name]}"
+            for name in ("rank", "process_group", "iteration")
+            if row[name] != ""
+        ]
+        cause = f" ({row['cause']})" if row["cause"] else ""
+        lines.append(f"{row['verdict']}: {', '.join(of)}{cause}: {row['evidence']}.")
+    console.print()
+    show_lines([safe_text(line.replace("_", " ", 1)) for line in lines], console)
 
 
 def _headline(result: FleetResult) -> list[str]:
@@ -67,47 +88,27 @@ def _tables(result: FleetResult, top: int) -> list[tuple[str, pd.DataFrame]]:
         ("What would save time, over the ranks that have it", tables["finding_spread"][findings]),
         ("GPU timeline over the ranks", timeline[["type", *shown]]),
         ("GPU time by category over the ranks", categories[["kernel_category", *shown]]),
-        *_slowest(tables["ranks"], top),
-        *_stragglers(tables["stragglers"], top),
+        *_slowest(tables["ranks"], tables.get("wait_origins"), top),
     ]
 
 
-def _slowest(ranks: pd.DataFrame, top: int) -> list[tuple[str, pd.DataFrame]]:
-    shown = [
-        "rank",
-        "computation_time_ms",
-        "computation over mean (%)",
-        "busy (%)",
-        "times_last",
-        "wait_for_it_ms",
-        "waited_ms",
-    ]
+def _slowest(
+    ranks: pd.DataFrame, origins: pd.DataFrame | None, top: int
+) -> list[tuple[str, pd.DataFrame]]:
+    """The ranks that compute longer than the mean, or for which each other one waits longest."""
+    computing = ranks["computation_time_ms"]
+    behind = computing - computing.mean()
+    if origins is not None:
+        caused = ranks["rank"].map(origins.groupby("rank")["wait_ms"].sum()).fillna(0.0)
+        behind = behind.clip(lower=caused / max(len(ranks) - 1, 1))
+    ranks = ranks.loc[behind.sort_values(ascending=False, kind="stable").index]
+    shown = ["rank", "computation_time_ms", "computation over mean (%)", "busy (%)"]
     if len(set(ranks["device"])) > 1:
         shown.insert(1, "device")
     of = f"{min(top, len(ranks))} of {_of(len(ranks), 'rank')}"
     title = f"Slowest {of}, by computation or others' waits"
     frame = ranks[shown].head(top).rename(columns={"computation over mean (%)": "over mean (%)"})
     return [(title, frame)] if top else []
-
-
-def _stragglers(stragglers: pd.DataFrame, top: int) -> list[tuple[str, pd.DataFrame]]:
-    """The collectives that cost most waiting; `last_rank` is who came last most often."""
-    frame = stragglers[stragglers["wait_time_ms"] > 0].head(top)
-    name = frame["Process Group Description"].fillna("")
-    group = name.where(name != "", frame["Process Group Name"].fillna(""))
-    shown = frame[
-        [
-            "collective",
-            "In msg nelems",
-            "calls",
-            "wait_time_ms",
-            "mean_spread_us",
-            "last_rank",
-            "% of calls last",
-        ]
-    ].copy()
-    shown.insert(1, "group", group)
-    return [("Collectives in which ranks wait longest, and the rank most often last", shown)]
 
 
 def _missing(failures: pd.DataFrame) -> Sequence[str]:

@@ -23,7 +23,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.arguments import argument_values
 from tracelens_ext.text import encodable
-from tracelens_ext.trace import NONE, NS_PER_US, EventKind
+from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_US, EventKind
 from tracelens_ext.work.grouping import percent, texts
 from tracelens_ext.work.memoize import once_for_each
 
@@ -104,7 +104,9 @@ def collective_calls(work: GpuWork) -> pd.DataFrame:
     chosen = chosen[np.argsort(work.start[chosen], kind="stable")]
     table = communication_of(work).drop(columns="time").loc[chosen].reset_index(drop=True)
     table.insert(0, "device", work.trace.device[chosen])
-    table["Process Group Ranks"] = _text(work, "Process Group Ranks", _described_by(work, chosen))
+    table["Process Group Ranks"] = text_argument(
+        work, "Process Group Ranks", described_by(work, chosen)
+    )
     steps = find_iterations(work.tree)
     numbers = np.array([*map(str, steps.number), ""], dtype=object)  # the last is that of NONE
     table["iteration"] = numbers[steps.of_gpu[chosen]]
@@ -122,9 +124,9 @@ def collective_calls(work: GpuWork) -> pd.DataFrame:
 def communication_of(work: GpuWork) -> pd.DataFrame:
     """The `KEYS` of each communication kernel, and its `time` in µs, by the GPU event's index."""
     chosen = np.flatnonzero(work.is_communication)
-    described = _described_by(work, chosen)
-    keys: dict[str, object] = {name: _text(work, name, described) for name in _TEXTS}
-    keys |= {name: _number(work, name, described) for name in _NUMBERS}
+    described = described_by(work, chosen)
+    keys: dict[str, object] = {name: text_argument(work, name, described) for name in _TEXTS}
+    keys |= {name: number_argument(work, name, described) for name in _NUMBERS}
     named = np.array(keys["Collective name"], dtype=object)
     keys["Collective name"] = np.where(named == "", _annotated(work, chosen), named)
     keys["kernel_name"] = texts(work.name[chosen], work.trace.names)
@@ -136,11 +138,11 @@ def communication_of(work: GpuWork) -> pd.DataFrame:
 def _with_bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
     """The table with sizes and bandwidths; its columns named and ordered as documented."""
     dtype = frame["dtype"].tolist()
-    element = np.array([_element_bytes(name) for name in dtype], dtype=np.float64)
+    element = np.array([element_bytes(name) for name in dtype], dtype=np.float64)
     sent, received = (frame[f"{side} msg nelems"].to_numpy() * element for side in ("In", "Out"))
     size = np.fmax(sent, received)  # the whole array, whichever side has all of it
     names, ranks = frame["Collective name"].tolist(), frame["Group size"].to_numpy()
-    factor = np.array([_bus_factor(*pair) for pair in zip(names, ranks.tolist(), strict=True)])
+    factor = np.array([bus_factor(*pair) for pair in zip(names, ranks.tolist(), strict=True)])
     mean, shortest = frame["mean"].to_numpy(), frame["min"].to_numpy()
     total = frame["sum"].to_numpy()
     result = frame[list(KEYS)].copy()
@@ -159,13 +161,22 @@ def _with_bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
     return result
 
 
-def _described_by(work: GpuWork, chosen: Int64Array) -> Int64Array:
+def described_by(work: GpuWork, chosen: Int64Array) -> Int64Array:
     """The event whose metadata describes each chosen GPU event, `NONE` without; (k,)."""
     trace, rows = work.trace, work.rows[chosen]
     described = trace.arg("Collective name").rows
     has = np.zeros(len(trace), dtype=bool)
     has[described] = True
-    return np.where(has[rows], rows, _event_above(work, chosen, described))
+    found = np.where(has[rows], rows, _event_above(work, chosen, described))
+    # Without a launch in the trace the id that operation and kernel share tells.
+    host = described[np.isin(trace.kind[described], HOST_KINDS)]
+    host = host[np.argsort(trace.external_id[host], kind="stable")]
+    ids, known = trace.external_id[rows], trace.external_id[host]
+    at = np.minimum(np.searchsorted(known, ids), max(len(host) - 1, 0))
+    if len(host):
+        same = (found == NONE) & (ids != NONE) & (known[at] == ids)
+        found[same] = host[at[same]]
+    return found
 
 
 def _annotated(work: GpuWork, chosen: Int64Array) -> npt.NDArray[np.object_]:
@@ -173,7 +184,7 @@ def _annotated(work: GpuWork, chosen: Int64Array) -> npt.NDArray[np.object_]:
     trace = work.trace
     named = [n.removeprefix(_ANNOTATION_PREFIX) for n in trace.names]
     names_one = np.array([n != k for n, k in zip(trace.names, named, strict=True)], dtype=bool)
-    annotations = trace.rows_of(EventKind.USER_ANNOTATION)
+    annotations = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)  # the latter: NVTX
     row = _event_above(work, chosen, annotations[names_one[trace.name[annotations]]])
     code = np.where(row == NONE, len(named), trace.name[row])
     return np.array([*named, ""], dtype=object)[code]
@@ -194,12 +205,12 @@ def _event_above(work: GpuWork, chosen: Int64Array, events: IntArray) -> Int64Ar
     return result
 
 
-def _text(work: GpuWork, name: str, rows: Int64Array) -> list[str]:
+def text_argument(work: GpuWork, name: str, rows: Int64Array) -> list[str]:
     """A text argument of some events, without its quotes; empty where an event has none."""
     return texts(*argument_values(work.trace, rows, name, _plain, ""))
 
 
-def _number(work: GpuWork, name: str, rows: Int64Array) -> Float64Array:
+def number_argument(work: GpuWork, name: str, rows: Int64Array) -> Float64Array:
     """A numeric argument of some events, NaN where an event has none."""
     code, numbers = argument_values(work.trace, rows, name, _as_number, np.nan)
     return np.array(numbers, dtype=np.float64)[code]
@@ -222,13 +233,14 @@ def _as_number(raw: str) -> float:
     return value if 0 <= value < _MOST else np.nan
 
 
-def _element_bytes(dtype: str) -> float:
+def element_bytes(dtype: str) -> float:
+    """Bytes of an element, by PyTorch's name of its type; NaN for one that is not known."""
     if dtype.startswith(_EIGHT_BIT_FLOAT):
         return 1
     return _ELEMENT_BYTES.get(dtype, np.nan)
 
 
-def _bus_factor(collective: str, ranks: float) -> float:
+def bus_factor(collective: str, ranks: float) -> float:
     """Bus bandwidth as a multiple of algorithm bandwidth; NaN where it is not defined."""
     if not ranks >= 1:
         return np.nan

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tracelens_ext.fleet.store import ResultStore
 
 #: Raised when the parts, or what they mean, change: what was done before is then done again.
-LAYOUT = 2
+LAYOUT = 3
 _COPY_BYTES = 1 << 22
 
 
@@ -78,7 +78,7 @@ class TraceJob:
             mark.get("key") == self.key
             and mark.get("identity") == self.source.identity
             and mark.get("trace") == self.source.name
-            and (mark.get("rank_from") != ORDER or mark.get("rank") == self.place)
+            and (mark.get("by_place") is False or mark.get("place") == self.place)
         )
 
 
@@ -156,10 +156,11 @@ def _analyzer(job: TraceJob, path: Path) -> TreePerfAnalyzer:
 def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is noted of a trace, and its tables."""
     from tracelens_ext.fleet.rows import trace_tables
+    from tracelens_ext.ranks.part import communication_about
 
     trace, work = analyzer.trace, analyzer.work
     rank, rank_from = rank_of(trace.metadata, job.source.url, job.place)
-    tables = trace_tables(analyzer, job.source.name, rank)
+    tables = trace_tables(analyzer, job.source.name, rank, job.place)
     about = {
         "key": job.key,
         "trace": job.source.name,
@@ -167,7 +168,10 @@ def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any],
         "identity": dict(job.source.identity) if job.source.identity else None,
         "rank": rank,
         "rank_from": rank_from,
-        "world_size": world_size_of(trace.metadata),
+        "place": job.place,
+        "by_place": rank_from == ORDER or tables["overlap"]["rank"].nunique() > 1,
+        "world_size": (world := world_size_of(trace.metadata)),
+        "communication": communication_about(trace.metadata, tables, world),
         "format": trace.provenance.format,
         "events": trace.recorded,
         "gpu_events": len(work),

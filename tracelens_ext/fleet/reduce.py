@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.fleet.spread import spread
-from tracelens_ext.fleet.stragglers import COLUMNS, find_stragglers
 from tracelens_ext.lazy import pd
 from tracelens_ext.text import ms_text
 
@@ -30,8 +29,6 @@ REDUCTIONS = (
     "category_spread",
     "op_spread",
     "kernel_spread",
-    "stragglers",
-    "straggler_ranks",
 )
 _ROWS_TOGETHER = 100_000
 #: Rows of the timeline that are columns of `ranks`.
@@ -68,23 +65,9 @@ def reductions(
         tables[name] = spread(
             _parts(store, done, folder, columns), keys, value, per_device=per_device
         )
-    found = find_stragglers(_parts(store, done, "collective_calls", COLUMNS))
-    tables["stragglers"] = found.collectives
-    tables["straggler_ranks"] = found.ranks_of_collectives
     columns = ["trace", "rank", "device", "type", "time ms"]
-    tables["ranks"] = _ranks(_parts(store, done, "timeline", columns), found.ranks)
+    tables["ranks"] = _ranks(_parts(store, done, "timeline", columns))
     notes = _alone(tables["finding_spread"], len(done))
-    if found.ungrouped:
-        notes.append(
-            "Some collectives do not say their process group; those of one name are taken to be"
-            " of one group of all ranks."
-        )
-    left_out = int(found.collectives["calls not judged"].sum())
-    if left_out:
-        notes.append(
-            f"{left_out:,} calls of collectives could not be matched between ranks and are not"
-            " judged."
-        )
     return {name: tables[name] for name in REDUCTIONS}, notes
 
 
@@ -121,13 +104,8 @@ def _parts(
         yield pa.concat_tables(together).to_pandas()
 
 
-def _ranks(timelines: Iterator[pd.DataFrame], stragglers: pd.DataFrame) -> pd.DataFrame:
-    """A row a rank and GPU: its timeline, and how often it came last; the slowest first.
-
-    In synchronous training all ranks take the same time, and a fast one is busy waiting in
-    collectives: the slow one is that which computes longer than the mean, or for which each of the
-    others waits longest.
-    """
+def _ranks(timelines: Iterator[pd.DataFrame]) -> pd.DataFrame:
+    """A row a rank and GPU: its timeline; the longest computation first."""
     frame = pd.concat(timelines, ignore_index=True)
     wide = frame.pivot_table(
         index=["trace", "rank", "device"], columns="type", values="time ms", aggfunc="first"
@@ -140,18 +118,5 @@ def _ranks(timelines: Iterator[pd.DataFrame], stragglers: pd.DataFrame) -> pd.Da
     result["busy (%)"] = 100.0 * result["busy_time_ms"] / total.where(total > 0)
     mean = computing.mean()
     result["computation over mean (%)"] = 100.0 * (computing - mean) / mean if mean else 0.0
-    # Of two traces of one rank it is not known which of them waited.
-    result = result.merge(
-        stragglers.rename(columns={"calls": "collective_calls"}),
-        on=["rank", "device"],
-        how="left",
-    )
-    for name in ("collective_calls", "times_last"):
-        result[name] = result[name].fillna(0).astype("int64")
-    for name in ("waited_ms", "wait_for_it_ms"):
-        result[name] = result[name].fillna(0.0)
-    waits = result["wait_for_it_ms"] / max(len(result) - 1, 1)
-    behind = (computing - mean).clip(lower=waits)
-    by = ["behind", "computation_time_ms", "rank", "device"]
-    order = result.assign(behind=behind).sort_values(by, ascending=[False, False, True, True])
-    return order.drop(columns="behind").reset_index(drop=True)
+    by = ["computation_time_ms", "rank", "device"]
+    return result.sort_values(by, ascending=[False, True, True], ignore_index=True)

@@ -8,6 +8,7 @@ import numpy as np
 
 from tracelens_ext.collectives.collectives import collective_calls
 from tracelens_ext.lazy import pd
+from tracelens_ext.ranks.part import rank_tables
 from tracelens_ext.timeline.timeline import gpu_timeline
 from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.work.grouping import group_durations, percent, texts
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 #: The folders of parts.
 TABLES = (
     *("timeline", "categories", "kernels", "ops", "collectives", "collective_calls"),
-    "findings",
+    *("findings", "rank_calls", "rank_iterations", "overlap"),
 )
 #: The first columns of each part.
 KEYS = ("trace", "rank", "device")
@@ -43,13 +44,16 @@ _TEXTS = (
 )
 
 
-def trace_tables(analyzer: TreePerfAnalyzer, name: str, rank: int) -> dict[str, pd.DataFrame]:
+def trace_tables(
+    analyzer: TreePerfAnalyzer, name: str, rank: int, place: int
+) -> dict[str, pd.DataFrame]:
     """The tables of a trace by their names in `TABLES`.
 
     Args:
         analyzer: of the trace, with categories.
         name: what the trace is called in the column `trace`.
         rank: its rank.
+        place: its place among all traces: those of several ranks count from there.
 
     Returns:
         Tables with the columns `trace`, `rank`, `device` first. The GPU of a row is missing in
@@ -65,7 +69,8 @@ def trace_tables(analyzer: TreePerfAnalyzer, name: str, rank: int) -> dict[str, 
         "collective_calls": collective_calls(work),
         "findings": analyzer.get_df_findings(),
     }
-    return {table: _keyed(frame, work, name, rank) for table, frame in tables.items()}
+    keyed = {table: _keyed(frame, work, name, rank) for table, frame in tables.items()}
+    return keyed | rank_tables(work, rank, place)
 
 
 def categories(work: GpuWork) -> pd.DataFrame:

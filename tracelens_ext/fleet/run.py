@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TraceNotFoundError, UsageError
@@ -21,6 +23,8 @@ from tracelens_ext.fleet.ranks import ORDER, missing_ranks, rank_in_name
 from tracelens_ext.fleet.reduce import REDUCTIONS, reductions
 from tracelens_ext.fleet.rows import TABLES
 from tracelens_ext.fleet.store import ResultStore
+from tracelens_ext.fleet.together import PAGE, ranks_together
+from tracelens_ext.fleet.together import TABLES as TOGETHER
 from tracelens_ext.lazy import pd
 from tracelens_ext.settings import read_settings
 
@@ -89,6 +93,7 @@ def run_fleet(
     maps: Sequence[str | os.PathLike[str]] = (),
     without_packs: Sequence[str] = (),
     include_unlinked_kernels: bool = True,
+    ranks_per_node: int | None = None,
     cache: bool = False,
     verify_cache: bool = False,
     force: bool = False,
@@ -116,6 +121,7 @@ def run_fleet(
         without_packs: names of rule packs that take no part.
         include_unlinked_kernels: whether GPU events whose launch is not in the trace count in the
             timelines.
+        ranks_per_node: to tell the nodes; None to see them in the devices, where that is possible.
         cache: whether files are looked for, and kept, in the user's cache of traces.
         verify_cache: whether the cache compares whole files.
         force: whether a folder is used, and files in it are replaced, that tracelens-ext did not
@@ -148,8 +154,8 @@ def run_fleet(
         verify_cache=verify_cache,
         pause_s=pause_s,
     )
-    names = [f"{name}.parquet" for name in ("traces", "failures", *REDUCTIONS)]
-    store.claim([*names, *TABLES, ".done"], force=force)
+    names = [f"{name}.parquet" for name in ("traces", "failures", *REDUCTIONS, *TOGETHER)]
+    store.claim([*names, *TABLES, PAGE, ".done"], force=force)
     jobs = [
         TraceJob(source, place, store, options, options.key) for place, source in enumerate(sources)
     ]
@@ -159,9 +165,11 @@ def run_fleet(
         if job.is_done(marks.get(job.source.stem)):
             tally.done[job.source.stem] = marks[job.source.stem]
     todo = [job for job in jobs if job.source.stem not in tally.done]
-    _do(todo, tally, scheduler, workers, attempts, len(jobs), progress)
     notes = _left_out(marks, jobs)
-    return _finish(store, jobs, tally, not_found, notes)
+    with workers_of(scheduler, min(workers, len(todo))) if todo else nullcontext() as client:
+        _do(client, todo, tally, attempts, len(jobs), progress, in_order=scheduler is None)
+        finish = partial(_finish, client, ranks_per_node=ranks_per_node)
+        return finish(store, jobs, tally, not_found, notes)
 
 
 def _check(
@@ -192,13 +200,14 @@ def _check(
 
 
 def _do(
+    client: Any,  # noqa: ANN401
     todo: Sequence[TraceJob],
     tally: _Tally,
-    scheduler: str | None,
-    workers: int,
     attempts: int,
     total: int,
     progress: Callable[[int, int, int], None] | None,
+    *,
+    in_order: bool,
 ) -> None:
     """Do what is not done, and tally it."""
 
@@ -209,26 +218,27 @@ def _do(
     tell()
     if not todo:
         return
-    with workers_of(scheduler, min(workers, len(todo))) as client:
-        local = scheduler is None
-        for job, outcome, tried in run_jobs(client, todo, attempts=attempts, in_order=local):
-            stem = job.source.stem
-            tally.attempts[stem] = tried
-            tally.problems |= dict.fromkeys(outcome.problems)
-            if outcome.about is None:
-                tally.failed.append((job, outcome, tried))
-            else:
-                tally.done[stem] = outcome.about
-                tally.fresh.add(stem)
-            tell()
+    for job, outcome, tried in run_jobs(client, todo, attempts=attempts, in_order=in_order):
+        stem = job.source.stem
+        tally.attempts[stem] = tried
+        tally.problems |= dict.fromkeys(outcome.problems)
+        if outcome.about is None:
+            tally.failed.append((job, outcome, tried))
+        else:
+            tally.done[stem] = outcome.about
+            tally.fresh.add(stem)
+        tell()
 
 
 def _finish(
+    client: Any,  # noqa: ANN401
     store: ResultStore,
     jobs: Sequence[TraceJob],
     tally: _Tally,
     not_found: Sequence[NotFound],
     notes: Sequence[str],
+    *,
+    ranks_per_node: int | None,
 ) -> FleetResult:
     """Write the list of traces, that of failures, and the reductions."""
     done = {
@@ -247,11 +257,16 @@ def _finish(
     found_notes: list[str] = []
     if done:
         tables, found_notes = reductions(store, done)
-    for name in REDUCTIONS:
+    for name in (*REDUCTIONS, *TOGETHER):
         if name in tables:
             store.put_table(name, tables[name])
         else:
             store.remove(f"{name}.parquet")
+    if done:
+        broken = [rank_in_name(job.source.url) for job, _, _ in tally.failed]
+        failed = [rank for rank in broken if rank is not None]
+        found = ranks_together(client, store, done, failed=failed, ranks_per_node=ranks_per_node)
+        tables = found | tables
     return FleetResult(
         out=store.url,
         tables=tables | {"traces": traces},

@@ -182,8 +182,8 @@ class ResultStore:
         parquet.write_table(arrow_table(frame), buffer, compression="zstd")
         self.put(f"{name}.parquet", buffer.getvalue())
 
-    def get_table(self, name: str, columns: Sequence[str]) -> Any:  # noqa: ANN401
-        """Some columns of a table written by `put_table`, as pyarrow has it.
+    def get_table(self, name: str, columns: Sequence[str] | None = None) -> Any:  # noqa: ANN401
+        """Some columns, or all, of a table written by `put_table`, as pyarrow has it.
 
         Raises:
             OutputError: it is not there, or is damaged.
@@ -196,7 +196,7 @@ class ResultStore:
         try:
             if content is None:
                 raise FileNotFoundError("no such file")
-            return parquet.ParquetFile(io.BytesIO(content)).read(columns=list(columns))
+            return parquet.ParquetFile(io.BytesIO(content)).read(columns=columns and list(columns))
         except (OSError, ArrowException) as error:
             raise OutputError(
                 f"{self.shown(name)}.parquet: cannot be read ({error});"

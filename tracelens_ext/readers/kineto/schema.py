@@ -53,6 +53,9 @@ class Args(Struct, frozen=True, gc=False):
     group_text: Raw = msgspec.field(default=NO_TEXT, name="Process Group Description")
     group_ranks: Raw = msgspec.field(default=NO_TEXT, name="Process Group Ranks")
     bandwidth: Raw = msgspec.field(default=NO_TEXT, name="memory bandwidth (GB/s)")
+    group_sequence: Raw = msgspec.field(default=NO_TEXT, name="Seq")
+    source_rank: Raw = msgspec.field(default=NO_TEXT, name="Src Rank")
+    target_rank: Raw = msgspec.field(default=NO_TEXT, name="Dst Rank")
     kernel: Raw = NO_TEXT  # of a launch on ROCm: the name of what it starts
     graph_id: Raw = msgspec.field(default=MISSING_TOKEN, name="graph id")
     graph_node: Raw = msgspec.field(default=MISSING_TOKEN, name="graph node id")
@@ -95,6 +98,9 @@ _COLLECTIVE = (
     "group_name",
     "group_text",
     "group_ranks",
+    "group_sequence",
+    "source_rank",
+    "target_rank",
 )
 #: Of an instant event `[memory]`.
 _MEMORY = (

@@ -1,0 +1,236 @@
+"""Whose fault it is: ranks and links that are slow, ranks and calls that are missing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens_ext.lazy import pd
+from tracelens_ext.ranks.part import OWN
+from tracelens_ext.trace import NS_PER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_TEXTS = ("verdict", "process_group", "iteration", "cause", "evidence")
+_COLUMNS = ["verdict", "rank", "process_group", "iteration", "cause", "ms", "evidence"]
+#: A slow rank costs this share of the time of all, and a third of what the slowest costs.
+_SHARE, _OF_LARGEST, _OFTEN = 0.02, 1 / 3, 0.75
+#: A slow link takes so many times as long as others, in this share of so many calls.
+_SLOWER, _MOSTLY, _CALLS = 1.5, 0.8, 3
+_MOST_RANKS = 100_000  #: missing ones of more are not listed
+_HANGS = 10.0  #: times the longest complete call of its group
+
+
+@dataclass
+class Job:
+    """What the verdicts are made of.
+
+    Attributes:
+        calls: as in `collective_sync`, and `set`, `start`, `end` (ns, on the common clock).
+        kernels: of them; `start`, `end` on the common clock.
+        stuck: a row a rank and group, the call that it launched and that was never recorded.
+        origins: as in `wait_origins`.
+        iterations: a row a rank and iteration: `total` and `OWN`, ns.
+        place: rank → what it shares with the ranks that it is compared with.
+        world: how many ranks the job had; None if no trace says.
+        failed: ranks whose traces could not be read.
+    """
+
+    calls: pd.DataFrame
+    kernels: pd.DataFrame
+    stuck: pd.DataFrame
+    origins: pd.DataFrame
+    iterations: pd.DataFrame
+    place: Mapping[int, object]
+    world: int | None
+    failed: Sequence[int] = ()
+    rows: list[dict[str, object]] = field(default_factory=list)
+
+    def say(self, verdict: str, evidence: str, **more: object) -> None:
+        """Add a verdict."""
+        self.rows.append({"verdict": verdict, "evidence": evidence} | more)
+
+    def __post_init__(self) -> None:
+        step = pd.to_numeric(self.iterations["iteration"], errors="coerce")
+        #: the first iteration of each rank, and the start of its last call
+        self.first = step.groupby(self.iterations["rank"]).min().dropna()
+        self.last = self.kernels.groupby("rank")["start"].max()
+
+    def goes_on(self, rank: int, after: float) -> bool:
+        """Whether a rank communicates after a moment."""
+        return bool(self.last.get(rank, -np.inf) > after)
+
+
+def find_verdicts(job: Job) -> pd.DataFrame:
+    """All verdicts; sets the `state` of calls that hang."""
+    _slow_ranks(job)
+    _slow_links(job)
+    _late_and_missing(job)
+    _mismatches(job)
+    _lost_calls(job, _hangs(job))
+    frame = pd.DataFrame(job.rows, columns=_COLUMNS)
+    return frame.astype(dict.fromkeys(_TEXTS, "str") | {"rank": "Int64", "ms": "float64"})
+
+
+def _slow_ranks(job: Job) -> None:
+    own = job.origins[job.origins["cause"].isin(OWN)]
+    keys = ["rank", "iteration"]
+    caused = own.groupby(keys)["wait_ms"].sum().rename("caused") * NS_PER_MS
+    steps = job.iterations.astype(dict.fromkeys(("total", *OWN), "float64"))
+    each = steps.merge(caused.reset_index(), "left", keys).fillna({"caused": 0.0})
+    whole = each.drop(columns="iteration").groupby("rank").sum()
+    whole["caused"] = caused.groupby("rank").sum().reindex(whole.index).fillna(0.0)
+    every = _judged(job, whole.reset_index().assign(iteration=""))
+    each = _judged(job, each)
+    often = every["rank"].map(each.groupby("rank")["shows"].mean()) >= _OFTEN
+    slow = every[every["slow"] & often]
+    moving = each[each["slow"] & ~each["rank"].isin(slow["rank"])]
+    for verdict, rows in (("slow_rank", slow), ("moving_straggler", moving)):
+        for row in _each(rows):
+            evidence = (
+                f"others waited {row.excess / NS_PER_MS:,.3f} ms more for it than for the median"
+                f" rank of its place ({100 * row.excess / row.time:.1f} % of the time of all"
+                f" ranks); it spent {row.longer / NS_PER_MS:,.3f} ms more in {row.cause} than they"
+            )
+            where = {"rank": row.rank, "iteration": row.iteration or None, "cause": row.cause}
+            job.say(verdict, evidence, **where, ms=row.excess / NS_PER_MS)
+
+
+def _judged(job: Job, found: pd.DataFrame) -> pd.DataFrame:
+    """Whether each rank made others wait, and whether its own work shows why, by iteration."""
+    place = found["rank"].map(lambda rank: str(job.place.get(rank, "")))
+    of_place = found.groupby([place.rename("place"), "iteration"])
+    values = [*OWN, "caused"]
+    # A rank that is alone in its place is its own median.
+    more = found[values] - of_place[values].transform("median")
+    of_step = found["iteration"]
+    result = found[["rank", "iteration"]].copy()
+    result["time"] = found["total"].groupby(of_step).transform("sum")
+    result["excess"], largest = more["caused"], more["caused"].groupby(of_step).transform("max")
+    result["cause"] = more[list(OWN)].idxmax(axis=1) if len(more) else ""
+    result["longer"] = more[list(OWN)].max(axis=1)
+    without_kernel = more[list(OWN[1:])].sum(axis=1)
+    longest = np.maximum(without_kernel, more[list(OWN[:2])].max(axis=1))
+    result["shows"] = (longest >= _SHARE * found["total"]) & (longest > 0)
+    enough = np.maximum(_SHARE * result["time"], _OF_LARGEST * largest)
+    result["slow"] = result["shows"] & (result["excess"] >= enough) & (result["excess"] > 0)
+    return result
+
+
+def _slow_links(job: Job) -> None:
+    calls = job.calls[job.calls["in_sync"].notna() & (job.calls["bytes"] > 0)]
+    usual = pd.Series(np.nan, index=calls.index)
+    for _, like in calls.groupby(["collective", "bytes", "group_size", "span"], sort=False):
+        ordered = like.sort_values("in_sync")
+        time, of = ordered["in_sync"].to_numpy(), ordered["set"].to_numpy()
+        for number in np.unique(of).tolist() if len(np.unique(of)) > 1 else ():
+            others = time[of != number]
+            middle = others[(len(others) - 1) // 2] + others[len(others) // 2]
+            usual[ordered.index[of == number]] = middle / 2
+    calls = calls.assign(usual=usual)[usual.notna()]
+    for _, mine in calls.groupby("set", sort=True):
+        times = mine["in_sync"] / mine["usual"]
+        if len(mine) < _CALLS or (times >= _SLOWER).mean() < _MOSTLY:
+            continue
+        ms, first = (mine["in_sync"] - mine["usual"]).sum() / NS_PER_MS, mine.iloc[0]
+        evidence = (
+            f"{(times >= _SLOWER).sum()} of {len(mine)} calls of ranks {first['ranks']} took at"
+            f" least {_SLOWER} times as long as the median of other groups' of the same kind and"
+            f" size ({times.median():.2f} times in the middle), {ms:,.3f} ms more"
+        )
+        group = first["process_group"]
+        job.say("slow_link", evidence, process_group=group, cause="slow_transfer", ms=ms)
+
+
+def _late_and_missing(job: Job) -> None:
+    there = {*job.place, *job.failed}
+    world = job.world or 0
+    for rank in sorted({*range(world if world <= _MOST_RANKS else 0)} - there):
+        evidence = f"the job had {job.world} ranks; no trace is of rank {rank}"
+        job.say("missing_rank", evidence, rank=rank)
+    for rank, step in job.first[job.first > job.first.min()].items():
+        evidence = f"its first iteration is {step:.0f}, that of others {job.first.min():.0f}"
+        job.say("late_start", evidence, rank=rank, iteration=f"{step:.0f}")
+
+
+def _mismatches(job: Job) -> None:
+    for call in _each(job.calls[job.calls["state"] == "mismatch"]):
+        mine = job.kernels[job.kernels["call"] == call.call]
+        counted = mine["sizes"].value_counts()
+        odd = mine["sizes"] != counted.index[0]
+        if counted.iloc[0] == counted.iloc[-1]:  # which differs from its own other calls?
+            same = job.calls[["set", "collective", "dtype", "sequence"]] == [
+                *(call.set, call.collective, call.dtype, call.sequence),
+            ]
+            alike = job.calls.loc[same.all(axis=1) & (job.calls["call"] != call.call), "call"]
+            theirs = job.kernels[job.kernels["call"].isin(alike)]
+            usual = set(zip(theirs["rank"], theirs["sizes"], strict=True))
+            odd = [each not in usual for each in zip(mine["rank"], mine["sizes"], strict=True)]
+        for row in _each(mine[odd]):
+            others = mine.loc[mine["sizes"] != row.sizes, "elements"].iloc[0]
+            evidence = (
+                f"rank {row.rank} has {row.elements:,.0f} elements in a {call.collective} in which"
+                f" others have {others:,.0f}"
+            )
+            where = {"process_group": call.process_group, "iteration": call.iteration}
+            job.say("mismatch", evidence, rank=row.rank, **where)
+
+
+def _hangs(job: Job) -> set[int]:
+    """Say which ranks never entered a call in which others wait, and mark it."""
+    calls, kernels = job.calls, job.kernels
+    found: list[tuple[Any, ...]] = []
+    complete = kernels[kernels["complete"]]
+    longest = complete.groupby("set")["dur"].max()
+    halted = {*job.stuck["rank"]}
+    final = calls["end"] >= calls["set"].map(calls.groupby("set")["end"].max())
+    for row in _each(calls[final & (calls["state"] == "incomplete")]):
+        mine = kernels[kernels["call"] == row.call]
+        least, usual = mine["dur"].min(), longest.get(row.set, np.nan)
+        absent = [r for r in _numbers(row.missing_ranks) if not job.goes_on(r, row.end)]
+        if least >= _HANGS * usual and {*absent} & {*job.place}:
+            halted |= {*mine["rank"]}
+            calls.loc[calls["call"] == row.call, ["state", "reason"]] = ["hang", "it never ended"]
+            words = f"the others' kernels ran {least / NS_PER_MS:,.3f} ms, that of a complete call"
+            words += f" at most {usual / NS_PER_MS:,.3f} ms"
+            found.append((row.start, row.process_group, row.iteration, absent, words))
+    step = pd.to_numeric(kernels["iteration"], errors="coerce").groupby(kernels["rank"]).max()
+    for _, part in job.stuck.groupby("set", sort=False):
+        last, one = pd.to_numeric(part["iteration"], errors="coerce").max(), part.iloc[0]
+        absent = [r for r in _numbers(one["members"]) if not step.get(r, -np.inf) > last]
+        words = f"{len(part)} ranks launched it, and no kernel of it was recorded"
+        group, iteration = one["Process Group Name"], one["iteration"]
+        found.append((part["launch"].min(), group, iteration, absent, words))
+    said: set[int] = set()
+    for _, group, iteration, absent, words in sorted(found, key=lambda each: each[0]):
+        for rank in sorted(({*absent} & {*job.place}) - halted - said):
+            said.add(rank)
+            evidence = f"it never entered the last call of its group: {words}"
+            job.say("hang", evidence, rank=rank, process_group=group, iteration=iteration)
+    return said
+
+
+def _each(rows: pd.DataFrame) -> Iterable[Any]:
+    return rows.itertuples()
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def _lost_calls(job: Job, hung: set[int]) -> None:
+    for row in _each(job.calls[job.calls["state"] == "incomplete"]):
+        step = pd.to_numeric(row.iteration, errors="coerce")
+        missing = [r for r in _numbers(row.missing_ranks) if r in job.last.index]
+        lost = [r for r in missing if not job.first.get(r, -np.inf) > step]
+        if len(lost) == 1 and lost[0] not in hung and job.goes_on(lost[0], row.end):
+            evidence = (
+                f"a {row.collective} has {row.n} of {row.group_size:.0f} ranks, and rank {lost[0]}"
+                " goes on communicating"
+            )
+            where = {"process_group": row.process_group, "iteration": row.iteration}
+            job.say("lost_call", evidence, rank=lost[0], **where)
