@@ -1,7 +1,7 @@
 """Slices of text to columns by compiled code (`_native.c`), where it was built.
 
-It refuses slices that are not quite right or unusual; those are `SliceReader`'s, whose answer to any
-other slice is the same.
+It refuses slices that are not quite right, or unusual, and `SliceReader` takes those. Of any other
+slice both say the same.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -29,7 +29,6 @@ from tracelens_ext.readers.kineto.decimals import (
 )
 from tracelens_ext.readers.kineto.schema import (
     CATEGORIES,
-    METADATA,
     NAME_IN_FILE,
     PHASES,
     PLAN,
@@ -38,6 +37,7 @@ from tracelens_ext.readers.kineto.schema import (
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from numpy.typing import DTypeLike
@@ -94,15 +94,19 @@ def library() -> ModuleType | None:
 
 
 class NativeReader:
-    """Makes columns of text.
+    """Makes columns of text; a `QuickReader`.
 
     Args:
+        native: the compiled code.
         slices: whose codes the columns have.
+        take: where the columns go.
     """
 
-    def __init__(self, slices: SliceReader, native: ModuleType) -> None:
-        self._slices = slices
+    def __init__(
+        self, native: ModuleType, slices: SliceReader, take: Callable[[SliceColumns], None]
+    ) -> None:
         self._parse = functools.partial(native.parse, _schema(native))
+        self._slices, self._take = slices, take
 
     def parse(self, text: bytes) -> Parsed | None:
         """What a slice holds, None if it is refused; any thread may ask."""
@@ -112,8 +116,13 @@ class NativeReader:
             return None
         return None if answer is None else Parsed(*answer)
 
+    def take(self, parsed: Parsed) -> int:
+        """Take over a slice; slices come in the order of the file."""
+        self._take(self.columns(parsed))
+        return parsed.count
+
     def columns(self, found: Parsed) -> SliceColumns:
-        """The columns of a slice; slices come in the order of the file."""
+        """The columns of a slice."""
         slices = self._slices
         kind = np.frombuffer(found.kind, np.uint8)
         times = [np.frombuffer(found.ts, np.int64), np.frombuffer(found.dur, np.int64)]
@@ -127,7 +136,9 @@ class NativeReader:
         lanes = slices.lanes.codes(found.lanes, len(found.lanes))
         names = slices.names.codes(found.names, len(found.names))
         texts = slices.texts.codes(found.texts, len(found.texts))
-        columns = [(rows, texts[codes]) for rows, codes in (_piece(*c, np.int32) for c in found.columns)]
+        columns = [
+            (rows, texts[codes]) for rows, codes in (_piece(*c, np.int32) for c in found.columns)
+        ]
         return SliceColumns(
             found.count,
             special,
@@ -157,7 +168,9 @@ def _piece(rows: bytes, values: bytes, kind: DTypeLike) -> tuple[IntArray, IntAr
 
 
 def _mend_odd(
-    odd: list[tuple[int, int, bytes]], times: list[IntArray], numbers: list[tuple[IntArray, IntArray]]
+    odd: list[tuple[int, int, bytes]],
+    times: list[IntArray],
+    numbers: list[tuple[IntArray, IntArray]],
 ) -> None:
     """Put the numbers that are no plain ones into their columns."""
     places: dict[int, list[int]] = {}
@@ -196,6 +209,8 @@ def _of_texts(columns: list[tuple[IntArray, IntArray]], count: int) -> ArgPieces
         if len(column[0]):
             found.setdefault(NAME_IN_FILE[field], []).append(column)
     return {
-        name: in_row_order([rows for rows, _ in pieces], np.concatenate([c for _, c in pieces]), count)
+        name: in_row_order(
+            [rows for rows, _ in pieces], np.concatenate([c for _, c in pieces]), count
+        )
         for name, pieces in found.items()
     }
