@@ -7,8 +7,6 @@ slice both say the same.
 from __future__ import annotations
 
 import functools
-import os
-from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
 
     from tracelens_ext.readers.kineto.columns import ArgPieces, IntArray, Lane, SliceReader
 
-#: Set it to have Python read.
-PURE_PYTHON = "TRACELENS_EXT_PURE_PYTHON"
 _decode_text = msgspec.json.Decoder(str).decode
 
 
@@ -81,16 +77,6 @@ _FIELDS = list(Event.__struct_fields__)
 _ARGUMENTS = list(NAME_IN_FILE.values())
 _FLOW_ID = len(_ARGUMENTS)
 _PLACE = {field: place for place, field in enumerate(NAME_IN_FILE)}
-
-
-def library() -> ModuleType | None:
-    """The compiled code; None where it was not built or is not wanted."""
-    if os.environ.get(PURE_PYTHON, "0") not in ("", "0"):
-        return None
-    try:
-        return import_module("tracelens_ext.readers.kineto._native")
-    except ImportError:
-        return None
 
 
 class NativeReader:

@@ -22,8 +22,9 @@ from msgspec import Raw
 from tracelens_ext.readers.ahead import threads, threads_for
 from tracelens_ext.readers.builder import Labels, TraceBuilder
 from tracelens_ext.readers.json_events import SLICE_BYTES, EventStream
+from tracelens_ext.readers.kineto import compiled_reader
 from tracelens_ext.readers.kineto.columns import SliceReader
-from tracelens_ext.readers.kineto.native import NativeReader, library
+from tracelens_ext.readers.kineto.native import NativeReader
 from tracelens_ext.readers.kineto.schema import NAME_IN_FILE, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
 from tracelens_ext.readers.salvage import salvage_note
@@ -181,8 +182,8 @@ def read(source: ByteSource) -> tuple[Trace | None, Mapping[str, object]]:
             salvaged too, where nothing comes before the damage.
     """
     columns = KinetoColumns()
-    native = library()
-    quick = None if native is None else NativeReader(native, columns.slices, columns.take)
+    library = compiled_reader()
+    quick = None if library is None else NativeReader(library, columns.slices, columns.take)
     count = threads_for(source.size, compressed=source.compressed) if quick else 0
     with threads(count) as pool:
         stream = EventStream(source, columns, SLICE_BYTES, quick, pool)
