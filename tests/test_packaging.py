@@ -72,4 +72,4 @@ def test_python_m_is_the_command() -> None:
         capture_output=True,
         text=True,
     )
-    assert done.stdout.strip() == f"tracelens-ext {tracelens_ext.__version__}"
+    assert done.stdout.startswith(f"tracelens-ext {tracelens_ext.__version__}, ")

@@ -110,8 +110,8 @@ TAKEN = (
     '[{"ph":"X","cat":"cpu_op","args":{"Input Dims":[[1, 2]],"Input type":null,"dtype":"a"}}]',
     '[{"ph":"X","cat":"cpu_op","args":{"Input type":["a"],"Concrete Inputs":[""]}}]',
     '[{"ph":"X","cat":"cpu_op","args":{"Input Dims":null,"Input type":"\\u00e9","kernel":1}}]',
-    '[{"ph":"X","cat":"kernel","args":{"Collective name":"a","dtype":"b","Sequence number":1}},\n'
-    + '{"ph":"X","cat":"cpu_op","args":{"Collective name":"c","Group size":2,"dtype":"b"}}]',
+    """[{"ph":"X","cat":"kernel","args":{"Collective name":"a","dtype":"b","Sequence number":1}},
+    {"ph":"X","cat":"cpu_op","args":{"Collective name":"c","Group size":2,"dtype":"b"}}]""",
     '[{"ph":"X","cat":"cuda_runtime","args":{"kernel":"k","x":{"a":[{}, 1.5e-7]}}}]',
     '[{"ph":"X","cat":"python_function","args":{"Python id":1,"Python parent id":null}}]',
     '[{"ph":"X","args":{"deep":' + "[" * 40 + "]" * 40 + "}}]",
