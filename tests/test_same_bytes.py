@@ -86,9 +86,7 @@ def _reports_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, b
 
 
 @pytest.mark.process
-def test_gzipped_and_not(
-    text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gzipped_and_not(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = _reports(tmp_path / "plain", text, monkeypatch, "--no-cache")
     packed = gzip.compress(text)
     found = _reports(tmp_path / "packed", packed, monkeypatch, "--no-cache", "--jobs", "2")
@@ -106,9 +104,7 @@ def test_layouts_and_readers(text: bytes, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.process
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", ["nvidia/torch_compile_triton"])
-def test_real_traces(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_traces(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = (SHARED / f"{name}.json.gz").read_bytes()
     text = gzip.decompress(packed)
     expected = _reports(tmp_path / "serial", packed, monkeypatch, "--jobs", "1", "--no-cache")

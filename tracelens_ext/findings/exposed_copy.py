@@ -31,10 +31,10 @@ _COPIES = re.compile(r"(?:cuda|hip|cu)Memcpy")
 
 def _detect(inspection: Inspection) -> Finding | None:
     work, trace = inspection.work, inspection.work.trace
-    crosses = ~trace.names_matching(_WITHIN_DEVICE.match)[work.name]
+    crosses = ~trace.named(work.name, _WITHIN_DEVICE.match)
     claim = inspection.wall.claim_events(work.is_copy & crosses)
     wait = _claim_waits(inspection)
-    pageable = trace.names_matching(_PAGEABLE.match)[work.name[claim.events]]
+    pageable = trace.named(work.name[claim.events], _PAGEABLE.match)
     launch = work.tree.launch_of_gpu[claim.events]
     waited = float(trace.dur[np.unique(launch[pageable & (launch != NONE)])].sum())
     of_pageable = float(claim.event_ns[pageable].sum())
@@ -72,9 +72,9 @@ def _claim_waits(inspection: Inspection) -> Claim:
     work, wall, trace = inspection.work, inspection.wall, inspection.work.trace
     launch = work.tree.launch_of_gpu
     copies = work.is_copy & (launch != NONE)
-    copies &= trace.names_matching(_TO_DEVICE.match)[work.name]
-    copies &= trace.names_matching(_COPIES.match)[trace.name[launch]]
-    pageable = trace.names_matching(_PAGEABLE.match)[work.name]
+    copies &= trace.named(work.name, _TO_DEVICE.match)
+    copies &= trace.named(trace.name[launch], _COPIES.match)
+    pageable = trace.named(work.name, _PAGEABLE.match)
     waited_for = copies & (pageable | (trace.end_of(launch) >= work.end))
     idle = wall.claim_idle_during(np.unique(launch[waited_for]))
     classified, call = wall.classified, wall.classified.synchronising

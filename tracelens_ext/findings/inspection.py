@@ -101,9 +101,8 @@ class Inspection:
     def host_rows(self, pattern: re.Pattern[str], *kinds: EventKind) -> Int64Array:
         """The host events of some kinds whose name a pattern matches from its beginning."""
         trace = self.work.trace
-        matching = trace.names_matching(pattern.match)
-        rows: Int64Array = trace.rows_of(*kinds) if matching.any() else np.empty(0, np.int64)
-        return rows[matching[trace.name[rows]]]
+        rows = trace.rows_of(*kinds)
+        return rows[trace.named(trace.name[rows], pattern.match)]
 
     def is_worth(self, claim: Claim) -> bool:
         """Whether a claim is large enough for anybody's attention; `finding` drops all others."""

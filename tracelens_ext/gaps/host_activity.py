@@ -48,14 +48,14 @@ def innermost_during(
         rows, parent = tree.rows, tree.parent_position
         threads, starts = _places(tree)
     tells = np.isin(np.arange(len(EventKind)), kinds)
-    named = trace.names_matching(lambda name: not name.startswith(ignored))
     result = np.full(len(thread), NONE, dtype=np.int64)
     middle = start + (end - start) // 2  # what covers more than half covers this
     at = last_before(threads, starts, thread, middle + 1)
     climbing = np.flatnonzero(at != NONE)
     while len(climbing):
         here = rows[at[climbing]]
-        fits = tells[trace.kind[here]] & named[trace.name[here]]
+        fits = tells[trace.kind[here]]
+        fits &= ~trace.named(trace.name[here], lambda name: name.startswith(ignored))
         inside = np.minimum(trace.end_of(here), end[climbing])
         inside -= np.maximum(trace.ts[here], start[climbing])
         fits &= inside * 2 >= (end - start)[climbing]
