@@ -242,7 +242,7 @@ def test_the_same_to_the_byte(
     data = LAYOUTS[layout](DEMO).encode()
     path.write_bytes(gzip.compress(data, 1) if zipped else data)
     trace = by_all(path, monkeypatch)
-    taken = sum(answer.count for answer in parsed if answer is not None)
+    taken = sum(answer.events for answer in parsed if answer is not None)
     assert taken > 3 * 0.99 * trace.provenance.present
 
 

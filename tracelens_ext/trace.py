@@ -268,7 +268,7 @@ class Trace:
         return np.fromiter(map(bool, map(test, self.names)), bool, len(self.names))
 
     def named(self, codes: IntArray, test: Callable[[str], object]) -> BoolArray:
-        """Which of some codes of `names` pass a test; it is asked once about each name of theirs."""
+        """Which of some codes of `names` pass a test; each of those names is tested once."""
         asked = np.flatnonzero(np.bincount(codes, minlength=1))
         passes = np.zeros(len(self.names), dtype=bool)
         passes[asked] = [bool(test(self.names[code])) for code in asked.tolist()]

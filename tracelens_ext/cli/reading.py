@@ -36,7 +36,7 @@ Jobs = Annotated[
     typer.Option(
         "--jobs",
         metavar="N",
-        help="Threads or processes to work in.  [default: one a core]",
+        help="Threads or processes.  [default: one a core]",
         min=1,
         max=1024,
     ),

@@ -283,9 +283,10 @@ class EventStream(Generic[E]):
         base = self._source.bytes_read - len(piece) - len(self._rest)
         text = b"".join((b"[", self._rest, memoryview(piece)[:cut], b"]"))
         after = piece[cut:] if cut is not None else b""
+        events: list[E] = []
         if self._quick is not None and (parsed := self._quick.parse(text)) is not None:
             self._count += self._quick.take(parsed)
-            events, used, ended = [], len(text) - 2, False
+            used, ended = len(text) - 2, False
         else:
             events, used, ended = self._slice(text, base)
         self._rest = (text[used + 1 : -1] + after).lstrip(_GAP_BYTES)

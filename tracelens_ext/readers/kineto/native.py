@@ -49,7 +49,7 @@ class Parsed(NamedTuple):
     """A slice in codes of its own; columns as bytes.
 
     Attributes:
-        count: how many events it holds.
+        events: how many it holds.
         special: (kind, lane, name, its arguments `name` and `labels` as JSON).
         lanes, names, texts: the values behind the codes.
         numbers: by argument, the flow's id last: rows, values.
@@ -58,7 +58,7 @@ class Parsed(NamedTuple):
             place; JSON).
     """
 
-    count: int
+    events: int
     special: list[tuple[int, int, str, bytes, bytes]]
     lanes: list[Lane]
     names: list[str]
@@ -105,13 +105,13 @@ class NativeReader:
     def take(self, parsed: Parsed) -> int:
         """Take over a slice; slices come in the order of the file."""
         self._take(self.columns(parsed))
-        return parsed.count
+        return parsed.events
 
     def columns(self, found: Parsed) -> SliceColumns:
         """The columns of a slice."""
         slices = self._slices
         kind = np.frombuffer(found.kind, np.uint8)
-        times = [np.frombuffer(found.ts, np.int64), np.frombuffer(found.dur, np.int64)]
+        times: list[IntArray] = [np.frombuffer(each, np.int64) for each in (found.ts, found.dur)]
         numbers = [_piece(*each, np.int64) for each in found.numbers]
         _mend_odd(found.odd, times, numbers)
         ts, dur = times
@@ -122,11 +122,9 @@ class NativeReader:
         lanes = slices.lanes.codes(found.lanes, len(found.lanes))
         names = slices.names.codes(found.names, len(found.names))
         texts = slices.texts.codes(found.texts, len(found.texts))
-        columns = [
-            (rows, texts[codes]) for rows, codes in (_piece(*c, np.int32) for c in found.columns)
-        ]
+        columns = [_piece(*each, np.int32) for each in found.columns]
         return SliceColumns(
-            found.count,
+            found.events,
             special,
             lanes[np.frombuffer(found.lane, np.int32)],
             names[np.frombuffer(found.name, np.int32)],
@@ -134,7 +132,7 @@ class NativeReader:
             ts,
             np.where((kind >= MOMENTARY) & (dur < 0), 0, dur),
             _of_numbers(numbers, kind),
-            _of_texts(columns, len(kind)),
+            _of_texts(columns, texts, len(kind)),
         )
 
 
@@ -178,8 +176,9 @@ def _mend_odd(
 def _of_numbers(numbers: list[tuple[IntArray, IntArray]], kind: IntArray) -> ArgPieces:
     """Those arguments that events have, in the order of the plans of the kinds there are."""
     found: dict[str, tuple[IntArray, IntArray]] = {}
+    kinds = np.flatnonzero(np.bincount(kind))
     for plan in PLAN:
-        if not plan.wanted[kind].any():
+        if not plan.wanted[kinds].any():
             continue
         wanted = [("flow id", _FLOW_ID)] if plan.flow_id else []
         wanted += [(NAME_IN_FILE[field], _PLACE[field]) for field in plan.numbers]
@@ -187,7 +186,7 @@ def _of_numbers(numbers: list[tuple[IntArray, IntArray]], kind: IntArray) -> Arg
     return found
 
 
-def _of_texts(columns: list[tuple[IntArray, IntArray]], count: int) -> ArgPieces:
+def _of_texts(columns: list[tuple[IntArray, IntArray]], texts: IntArray, count: int) -> ArgPieces:
     """As `_of_numbers`; each plan has columns of its own."""
     found: dict[str, list[tuple[IntArray, IntArray]]] = {}
     fields = (field for plan in PLAN for group in plan.texts for field in group)
@@ -196,7 +195,7 @@ def _of_texts(columns: list[tuple[IntArray, IntArray]], count: int) -> ArgPieces
             found.setdefault(NAME_IN_FILE[field], []).append(column)
     return {
         name: in_row_order(
-            [rows for rows, _ in pieces], np.concatenate([c for _, c in pieces]), count
+            [rows for rows, _ in pieces], texts[np.concatenate([c for _, c in pieces])], count
         )
         for name, pieces in found.items()
     }
