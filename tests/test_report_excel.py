@@ -338,7 +338,7 @@ def test_the_limits_are_those_of_excel() -> None:
 
 @either_way
 @without_leftovers
-@pytest.mark.parametrize("refused", ["write_string", "write_number", "set_column", "autofilter"])
+@pytest.mark.parametrize("refused", ["_write_string", "_write_number", "set_column", "autofilter"])
 def test_a_workbook_that_lacks_a_part_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
