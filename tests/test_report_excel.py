@@ -499,7 +499,7 @@ def interrupted(*_: object) -> None:
 @without_leftovers
 @pytest.mark.parametrize(
     ("owner", "place"),
-    [(Path, "open"), (Workbook, "_store_workbook"), (Worksheet, "write_number")],
+    [(Path, "open"), (Workbook, "_store_workbook"), (Worksheet, "_write_number")],
 )
 @pytest.mark.parametrize(
     ("failure", "error"), [(full, OutputError), (interrupted, KeyboardInterrupt)]
