@@ -55,7 +55,8 @@ typedef struct {
 } Words;
 
 static uint32_t word_slot(Ptr at, size_t length) {
-    return length ? (at[0] * 5u + at[length - 1] * 3u + at[length / 2] + (uint32_t)length * 29u) : 0;
+    if (!length) return 0;
+    return at[0] * 5u + at[length - 1] * 3u + at[length / 2] + (uint32_t)length * 29u;
 }
 
 /* The slot that holds a word or could. */
@@ -106,7 +107,7 @@ typedef struct {
     uint32_t width, mask, count;
 } Table;
 
-static uint64_t seed; /* another one in each process: nobody can choose texts that collide */
+static uint64_t seed; /* another one in each process: few texts can be chosen to collide */
 
 static inline uint64_t mixed(uint64_t hash, uint64_t word) {
     hash = (hash ^ word) * UINT64_C(0x9E3779B97F4A7C15);
@@ -132,7 +133,7 @@ static uint64_t hash_of(uint64_t hash, const Span *span) {
 
 static bool same(const Span *one, const Span *other, uint32_t width) {
     for (uint32_t i = 0; i < width; i++) {
-        if (one[i].length != other[i].length || !one[i].at != !other[i].at) return false;
+        if (one[i].length != other[i].length) return false;
         if (one[i].length && memcmp(one[i].at, other[i].at, one[i].length)) return false;
     }
     return true;
@@ -193,7 +194,8 @@ static inline Ptr special(Ptr p, Ptr end) {
         memcpy(&word, p, 8);
         uint64_t quote = word ^ ones * '"', back = word ^ ones * '\\';
         /* The lowest bit that is set is right, those above it may not be. */
-        found = ((word - ones * 0x20) & ~word) | ((quote - ones) & ~quote) | ((back - ones) & ~back);
+        found = (word - ones * 0x20) & ~word;
+        found |= ((quote - ones) & ~quote) | ((back - ones) & ~back);
         if (found &= tops) return p + __builtin_ctzll(found) / 8;
     }
 #endif
@@ -364,7 +366,8 @@ static bool nanoseconds(const Span *token, int64_t *found) {
 /* ---- The schema: what is read of which kinds of events ---- */
 
 typedef struct {
-    uint8_t count, first_column, arguments[MOST]; /* the first one leads: without it there is none */
+    uint8_t count, first_column;
+    uint8_t arguments[MOST]; /* without the first one an event has none of them */
 } Group;
 
 typedef struct {
@@ -536,11 +539,10 @@ static bool push_event(Slice *s, const Event *event, int32_t lane, uint8_t kind)
     if (plan) {
         for (int i = 0; i < plan->numbers_count; i++) {
             int argument = plan->numbers[i];
-            if (argument == schema->id) {
-                if (event->fields[ID].at && !push_number(s, argument, &event->fields[ID])) return false;
-            } else if (event->seen >> argument & 1) {
-                if (!push_number(s, argument, &event->arguments[argument])) return false;
-            }
+            const Span *token = &event->fields[ID];
+            if (argument != schema->id) token = &event->arguments[argument];
+            bool given = argument == schema->id ? token->at != NULL : event->seen >> argument & 1;
+            if (given && !push_number(s, argument, token)) return false;
         }
         for (int i = 0; i < plan->groups_count; i++) {
             const Group *group = &plan->groups[i];
@@ -720,8 +722,10 @@ static PyObject *column_item(const Slice *s, size_t i, PyObject *decode) {
 
 static PyObject *answer_of(const Slice *s, PyObject *decode) {
     return Py_BuildValue(
-        "(INNNNNNNNNNNN)", s->count, list_of(s, s->specials.used / sizeof(Special), decode, special_item),
-        list_of(s, s->lanes.count, decode, lane_item), list_of(s, s->names.count, decode, name_item),
+        "(INNNNNNNNNNNN)", s->count,
+        list_of(s, s->specials.used / sizeof(Special), decode, special_item),
+        list_of(s, s->lanes.count, decode, lane_item),
+        list_of(s, s->names.count, decode, name_item),
         list_of(s, s->texts.count, decode, text_item), bytes_of(&s->lane), bytes_of(&s->name),
         bytes_of(&s->kind), bytes_of(&s->ts), bytes_of(&s->dur),
         list_of(s, (size_t)s->schema->id + 1, decode, number_item),
@@ -801,8 +805,8 @@ static bool add_plan(Schema *schema, Plan *plan, PyObject *item) {
     for (Py_ssize_t i = 0; i < PyList_Size(groups); i++) {
         Group *group = &plan->groups[plan->groups_count++];
         group->first_column = (uint8_t)schema->columns_count;
-        if (!PyArg_Parse(PyList_GetItem(groups, i), "y#", &fields, &fields_count) || !fields_count ||
-            schema->columns_count + fields_count > MOST ||
+        if (!PyArg_Parse(PyList_GetItem(groups, i), "y#", &fields, &fields_count) ||
+            !fields_count || schema->columns_count + fields_count > MOST ||
             !copy(group->arguments, &group->count, fields, fields_count, schema->id))
             return false;
         schema->columns_count += (int)fields_count;
@@ -821,9 +825,9 @@ static PyObject *make_schema(PyObject *module, PyObject *args) {
     (void)module;
     if (!schema) return PyErr_NoMemory();
     bool good =
-        PyArg_ParseTuple(args, "O!O!(O!y#)(O!y#)O!i", &PyList_Type, &fields, &PyList_Type, &arguments,
-                         &PyList_Type, &categories, &of_categories, &categories_count, &PyList_Type,
-                         &phases, &of_phases, &phases_count, &PyList_Type, &plans,
+        PyArg_ParseTuple(args, "O!O!(O!y#)(O!y#)O!i", &PyList_Type, &fields, &PyList_Type,
+                         &arguments, &PyList_Type, &categories, &of_categories, &categories_count,
+                         &PyList_Type, &phases, &of_phases, &phases_count, &PyList_Type, &plans,
                          &schema->other) &&
         PyList_Size(fields) == FIELDS && PyList_Size(arguments) < MOST &&
         PyList_Size(plans) <= MOST_PLANS && add_words(&schema->fields, fields, NULL, 0) &&
@@ -840,7 +844,7 @@ static PyObject *make_schema(PyObject *module, PyObject *args) {
         good = add_plan(schema, &schema->plans[i], PyList_GetItem(plans, i));
     PyObject *capsule = good ? PyCapsule_New(schema, SCHEMA, free_schema) : NULL;
     if (!capsule) free(schema);
-    if (!capsule && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a schema beyond the limits");
+    if (!capsule && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "beyond the limits");
     return capsule;
 }
 
