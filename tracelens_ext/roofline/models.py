@@ -71,5 +71,5 @@ def model_of(name: str, models: Mapping[str, Offered[Model]]) -> Offered[Model] 
     """The model of an operation: by its name, else by the longest beginning, as in `triton_*`."""
     if (model := models.get(name)) is not None:
         return model
-    fitting = (models.get(f"{name[:length]}*") for length in range(len(name), -1, -1))
-    return next(filter(None, fitting), None)
+    fitting = (n for n in models if n.endswith("*") and name.startswith(n[:-1]))
+    return models.get(max(fitting, key=len, default=""))
