@@ -34,13 +34,15 @@ check: lint test
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py
 
-## fuzz: damaged traces, rules and databases for FUZZ_SECONDS; what is found stays in fuzz/findings
+## fuzz: damaged traces, rules and databases for FUZZ_SECONDS, and traces through both readers of
+## PyTorch's JSON for as long again; what is found stays in fuzz/findings
 FUZZ_SECONDS ?= 300
 fuzz: $(READY)
 	$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	$(BIN)/python fuzz/native.py --seconds $(FUZZ_SECONDS) || [ $$? = 2 ]
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml tracelens_ext/readers/kineto/_native.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip setuptools
@@ -48,4 +50,4 @@ $(READY): pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info demo report.xlsx
+	rm -rf $(VENV) build dist *.egg-info demo report.xlsx tracelens_ext/readers/kineto/*.so

@@ -3,10 +3,9 @@
 Reads from standard input a JSON list of cases, and writes a list of what became of each. A case is
 
 * `arguments` of the command, `folder` to run in;
-* `at`: `open` (of the file that is being written, or of the trace), `rename`, or `start` (of the
-  second worker), the moment when something happens: `signal` (its number) is sent to the process
-  and its workers, or `errno` is raised there; `reading`: whether the trace's file is meant;
-* `workers`: whether even a small trace is decoded by workers;
+* `at`: `open` (of the file that is being written, or of the trace) or `rename`, the moment when
+  something happens: `signal` (its number) is sent to the process, or `errno` is raised there;
+  `reading`: whether the trace's file is meant;
 * `limit`: how large a file may grow, bytes: then every write beyond it fails, for real.
 
 All modules are imported once, and every case is a fork: a process a case at little cost. Audit
@@ -25,22 +24,18 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-_MOMENTS = {"open": "open", "rename": "os.rename", "start": "subprocess.Popen"}
+_MOMENTS = {"open": "open", "rename": "os.rename"}
 _GRACE_S = 10.0
 
 
 def _watch(case: dict[str, Any]) -> None:
     """Make the case's trouble happen at its moment, once."""
     moment = _MOMENTS[case["at"]]
-    passed = 1 if case["at"] == "start" else 0
     done = False
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal done, passed
+        nonlocal done
         if done or event != moment or not _is_meant(case, arguments[0]):
-            return
-        if passed:
-            passed -= 1
             return
         done = True
         if "errno" in case:
@@ -54,14 +49,11 @@ def _watch(case: dict[str, Any]) -> None:
 
 
 def _is_meant(case: dict[str, Any], what: Any) -> bool:  # of any event
-    if case["at"] == "start":
-        return True
     return os.fsdecode(what).endswith(".json.gz" if case.get("reading") else ".tmp")
 
 
 def _run(case: dict[str, Any]) -> NoReturn:
     from tracelens_ext.cli import main
-    from tracelens_ext.readers.kineto import workers
 
     code = 70
     try:
@@ -71,8 +63,6 @@ def _run(case: dict[str, Any]) -> NoReturn:
             os.dup2(os.open(case["streams"] + name, os.O_WRONLY | os.O_CREAT, 0o600), number)
         if "limit" in case:
             resource.setrlimit(resource.RLIMIT_FSIZE, (case["limit"], case["limit"]))
-        if case.get("workers"):
-            workers.WORTHWHILE_BYTES = 0
         if "at" in case:
             _watch(case)
         main(case["arguments"])

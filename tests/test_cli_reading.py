@@ -19,8 +19,7 @@ from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.cli import parallel, run
 from tracelens_ext.cli.app import app
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceTooLargeError
-from tracelens_ext.readers import read_trace, source
-from tracelens_ext.readers.kineto import workers
+from tracelens_ext.readers import ahead, read_trace, source
 from tracelens_ext.settings import read_settings, reading_with, size_text
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "reading.md"
@@ -385,5 +384,5 @@ def test_the_page_names_every_limit() -> None:
     assert source._MOST_BYTES == 64 * 10**9
     assert source._ALWAYS_BYTES == 2 * 10**8
     assert f"{source._MOST_TIMES} times" in text
-    assert f"{workers.WORTHWHILE_BYTES // 10**6} MB of text or more" in text
+    assert f"{ahead.WORTHWHILE_BYTES // 10**6} MB of text or more" in text
     assert f"({parallel.WORTHWHILE_BYTES // 10**6} MB of text together" in text

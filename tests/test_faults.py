@@ -215,28 +215,6 @@ def test_interrupted_while_reading(trace: Path, tmp_path: Path) -> None:
     assert codes == [130, 143, 129] * 4
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc")
-def test_no_worker_is_left_behind(trace: Path, tmp_path: Path) -> None:
-    """Ctrl-C, `kill` and `kill -9` when one worker runs and another one starts."""
-    numbers = (int(signal.SIGINT), int(signal.SIGTERM), int(signal.SIGKILL))
-    cases = [
-        {
-            "arguments": ["report", "trace.json.gz", "-o", "out/r.xlsx", "--jobs", "3", "--force"],
-            "older": ["out/r.xlsx"],
-            "at": "start",
-            "workers": True,
-            "signal": number,
-        }
-        for number in numbers
-    ]
-    ended = _run_all(cases, tmp_path, trace)
-    assert [each.code for each in ended] == [130, 143, -9]
-    for each in ended:
-        assert not each.left
-        assert each.after == each.before
-        assert each.err in ("tracelens-ext: interrupted\n", "tracelens-ext: terminated\n", "")
-
-
 def test_an_interrupt_in_the_same_process(
     trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

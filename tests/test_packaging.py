@@ -26,12 +26,14 @@ def test_every_package_folder_is_listed() -> None:
 def test_every_data_file_is_listed() -> None:
     data = PROJECT["tool"]["setuptools"]["package-data"]
     folders = {"tracelens_ext_categorizers": "categorizers", "tracelens_ext_plugins": "plugins"}
+    compiled = PROJECT["tool"]["setuptools"]["ext-modules"]
     for package in PROJECT["tool"]["setuptools"]["packages"]:
         folder = ROOT / folders.get(package, package.replace(".", "/"))
         patterns = data.get(package, [])
         listed = {path for pattern in patterns for path in folder.glob(pattern)}
         files = {path for path in folder.iterdir() if path.is_file()}
-        stray = {p.name for p in files - listed if p.suffix not in {".py", ".pyc"}}
+        listed |= {ROOT / source for module in compiled for source in module["sources"]}
+        stray = {p.name for p in files - listed if p.suffix not in {".py", ".pyc", ".so"}}
         assert not stray, f"{package}: not in package-data: {stray}"
 
 
@@ -72,4 +74,4 @@ def test_python_m_is_the_command() -> None:
         capture_output=True,
         text=True,
     )
-    assert done.stdout.strip() == f"tracelens-ext {tracelens_ext.__version__}"
+    assert done.stdout.startswith(f"tracelens-ext {tracelens_ext.__version__}, ")

@@ -21,8 +21,7 @@ from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.categorize.loading import parse_pack
 from tracelens_ext.categorize.rules import RulePack
 from tracelens_ext.errors import TracelensError
-from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.kineto import workers
+from tracelens_ext.readers import ahead, read_trace
 from tracelens_ext.settings import reading_with
 
 if TYPE_CHECKING:
@@ -123,11 +122,10 @@ def _large_document() -> Document:
     return maker.document()
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("damage", "zipped"), [("none", False), ("odd", True), ("cut", False), ("cut", True)]
 )
-def test_processes_make_no_difference(zipped: bool, damage: str, tmp_path: Path) -> None:
+def test_threads_make_no_difference(zipped: bool, damage: str, tmp_path: Path) -> None:
     text = LAYOUTS["kineto"](_large_document()).encode()
     if damage == "odd":
         text = text.replace(b'"kernel 7"', b'"kernel \xff \\k"', 30)
@@ -140,7 +138,7 @@ def test_processes_make_no_difference(zipped: bool, damage: str, tmp_path: Path)
         with reading_with(jobs=jobs, salvage=True):
             return properties.what_was_read(read_trace(path))
 
-    with mock.patch.object(workers, "WORTHWHILE_BYTES", 0):
+    with mock.patch.object(ahead, "WORTHWHILE_BYTES", 0):
         assert read(2) == read(1)
 
 

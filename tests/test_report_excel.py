@@ -351,7 +351,7 @@ def test_the_limits_are_those_of_excel() -> None:
 
 @either_way
 @without_leftovers
-@pytest.mark.parametrize("refused", ["write_string", "write_number", "set_column", "autofilter"])
+@pytest.mark.parametrize("refused", ["_write_string", "_write_number", "set_column", "autofilter"])
 def test_a_workbook_that_lacks_a_part_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
@@ -512,7 +512,7 @@ def interrupted(*_: object) -> None:
 @without_leftovers
 @pytest.mark.parametrize(
     ("owner", "place"),
-    [(Path, "open"), (Workbook, "_store_workbook"), (Worksheet, "write_number")],
+    [(Path, "open"), (Workbook, "_store_workbook"), (Worksheet, "_write_number")],
 )
 @pytest.mark.parametrize(
     ("failure", "error"), [(full, OutputError), (interrupted, KeyboardInterrupt)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import gzip
 import io
 import json
+import os
 import sqlite3
 from contextlib import ExitStack, closing
 from decimal import Decimal
@@ -17,6 +19,7 @@ from make_trace import rows_read
 
 from tracelens_ext.errors import TraceError, TracelensError
 from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.kineto import PURE_PYTHON
 from tracelens_ext.readers.kineto import reader as kineto
 from tracelens_ext.readers.rocprof import json_records
 from tracelens_ext.settings import reading_with
@@ -144,6 +147,45 @@ def result_of(data: bytes, *, salvage: bool = False, slice_bytes: int | None = N
     accounted_for(trace)
     gpu_time_is_that_of(data, ".json", trace)
     return what_was_read(trace)
+
+
+def readers_agree(data: bytes, slice_bytes: int, *, salvage: bool) -> None:
+    """The compiled reader and Python's give the same trace, or the same error."""
+    found = []
+    for pure in ("", "1"):
+        with (
+            mock.patch.dict(os.environ, {PURE_PYTHON: pure}),
+            mock.patch.object(kineto, "SLICE_BYTES", slice_bytes),
+            reading_with(salvage=salvage),
+        ):
+            found.append(_trace_or_error(data))
+    assert_same(*found)
+
+
+def _trace_or_error(data: bytes) -> Trace | tuple[str, str]:
+    try:
+        return read_trace(io.BytesIO(data))
+    except TraceError as error:
+        return type(error).__name__, str(error)
+
+
+def assert_same(one: object, other: object) -> None:
+    """All fields are equal, orders and types of arrays included."""
+    assert type(one) is type(other), (one, other)
+    if isinstance(one, np.ndarray):
+        assert isinstance(other, np.ndarray)
+        assert one.dtype == other.dtype
+        assert np.array_equal(one, other)
+    elif isinstance(one, dict):
+        assert isinstance(other, dict)
+        assert list(map(repr, one)) == list(map(repr, other))
+        for a, b in zip(one.values(), other.values(), strict=True):
+            assert_same(a, b)
+    elif dataclasses.is_dataclass(one):
+        for field in dataclasses.fields(one):
+            assert_same(getattr(one, field.name), getattr(other, field.name))
+    else:
+        assert repr(one) == repr(other)
 
 
 def reading_is_safe_and_steady(data: bytes) -> None:

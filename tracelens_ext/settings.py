@@ -19,7 +19,7 @@ class ReadSettings:
     salvage: bool = False
     #: most bytes of decompressed text that a trace may have; None for the default
     max_bytes: int | None = None
-    #: processes that decode one large file; None for as many as there are cores
+    #: threads that read one large file; None for as many as there are cores
     jobs: int | None = None
     #: the `nsys` program that converts Nsight Systems reports; None: found on the PATH
     nsys: str | None = None

@@ -98,8 +98,10 @@ app = typer.Typer(
 def _show_version(wanted: bool) -> None:
     if wanted:
         from tracelens_ext import __version__
+        from tracelens_ext.readers.kineto import compiled_reader
 
-        typer.echo(f"tracelens-ext {__version__}")
+        reader = "Python" if compiled_reader() is None else "native"
+        typer.echo(f"tracelens-ext {__version__}, {reader} reader")
         raise typer.Exit
 
 

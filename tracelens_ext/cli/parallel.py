@@ -73,7 +73,7 @@ def each_trace(
 
 def _worker_count(traces: Sequence[Path]) -> tuple[int, int]:
     """How many processes work on traces, and how many processes each of them may use."""
-    from tracelens_ext.readers.kineto.workers import cores, text_bytes, traces_at_once
+    from tracelens_ext.readers.ahead import cores, text_bytes, traces_at_once
 
     sizes = []
     for trace in traces:

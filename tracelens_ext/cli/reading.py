@@ -34,7 +34,11 @@ MaxBytes = Annotated[
 Jobs = Annotated[
     int | None,
     typer.Option(
-        "--jobs", metavar="N", help="Processes to work in.  [default: one a core]", min=1, max=1024
+        "--jobs",
+        metavar="N",
+        help="Threads or processes.  [default: one a core]",
+        min=1,
+        max=1024,
     ),
 ]
 Nsys = Annotated[

@@ -34,7 +34,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     code = inspection.by_operation([labels.index(text) if text else -1 for text in types], -1)
     by_types = code >= 0
     same = inspection.by_operation([text == "" for text in types]) > 0  # a copy, and no cast
-    by_name = work.trace.names_matching(_BY_NAME.search)[work.name]
+    by_name = work.trace.named(work.name, _BY_NAME.search)
     claim = inspection.wall.claim_events((by_types | (by_name & ~same)) & work.is_kernel)
     moved = [row.cost.bytes if row.cost is not None else 0 for row in rows]
     gigabytes = float(inspection.by_operation(moved)[claim.events].sum()) / 1e9

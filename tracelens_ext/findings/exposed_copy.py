@@ -30,12 +30,12 @@ _COPIES = re.compile(r"(?:cuda|hip|cu)Memcpy")
 
 def _detect(inspection: Inspection) -> Finding | None:
     work, trace = inspection.work, inspection.work.trace
-    crosses = ~trace.names_matching(_WITHIN_DEVICE.match)[work.name]
+    crosses = ~trace.named(work.name, _WITHIN_DEVICE.match)
     claim = inspection.wall.claim_events(work.is_copy & crosses)
     wait = _claim_waits(inspection)
     all_pageable, known = pageable_copies(work)
     pageable = all_pageable[claim.events]
-    to_device = trace.names_matching(_TO_DEVICE.match)[work.name[claim.events]]
+    to_device = trace.named(work.name[claim.events], _TO_DEVICE.match)
     rates = [
         Evidence(f"they move, {way}", rate, "GB/s", "kernels")
         for way, mine in (("to the device", to_device), ("from it", ~to_device))
@@ -75,8 +75,8 @@ def _claim_waits(inspection: Inspection) -> Claim:
     work, wall, trace = inspection.work, inspection.wall, inspection.work.trace
     launch = work.tree.launch_of_gpu
     copies = work.is_copy & (launch != NONE)
-    copies &= trace.names_matching(_TO_DEVICE.match)[work.name]
-    copies &= trace.names_matching(_COPIES.match)[trace.name[launch]]
+    copies &= trace.named(work.name, _TO_DEVICE.match)
+    copies &= trace.named(trace.name[launch], _COPIES.match)
     pageable, _ = pageable_copies(work)
     waited_for = copies & (pageable | (trace.end_of(launch) >= work.end))
     idle = wall.claim_idle_during(np.unique(launch[waited_for]))

@@ -116,9 +116,8 @@ class Inspection:
     def host_rows(self, pattern: re.Pattern[str], *kinds: EventKind) -> Int64Array:
         """The host events of some kinds whose name a pattern matches from its beginning."""
         trace = self.work.trace
-        matching = trace.names_matching(pattern.match)
-        rows: Int64Array = trace.rows_of(*kinds) if matching.any() else np.empty(0, np.int64)
-        return rows[matching[trace.name[rows]]]
+        rows = trace.rows_of(*kinds)
+        return rows[trace.named(trace.name[rows], pattern.match)]
 
     def rows_in(self, claim: Claim, rows: Int64Array) -> Int64Array:
         """Those of some host events that run in the idle time of a claim."""

@@ -33,8 +33,8 @@ _ACROSS_LINK: Final = re.compile(r"Memcpy (?!DtoD|DeviceToDevice)", re.IGNORECAS
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    work, names = inspection.work, inspection.work.trace.names_matching
-    transposes = names(_TRANSPOSES.search)[work.name] & work.is_kernel
+    work = inspection.work
+    transposes = work.trace.named(work.name, _TRANSPOSES.search) & work.is_kernel
     claim = inspection.wall.claim_events(transposes | copies_in_another_order(inspection))
     of_libraries = float(claim.event_ns[transposes[claim.events]].sum())
     mostly_libraries = 2 * of_libraries > claim.saving_ns
@@ -81,8 +81,8 @@ def copies_in_another_order(inspection: Inspection) -> BoolArray:
     work = inspection.work
     trace, tree = work.trace, work.tree
     op = tree.cpu_op_of_gpu
-    copies = (op >= 0) & trace.names_matching(_COPIES.match)[trace.name[op]]
-    copies &= ~trace.names_matching(_ACROSS_LINK.match)[work.name] & ~tree.by_opaque_graph
+    copies = (op >= 0) & trace.named(trace.name[op], _COPIES.match)
+    copies &= ~trace.named(work.name, _ACROSS_LINK.match) & ~tree.by_opaque_graph
     asked = trace.names_matching(_ASK_FOR_ORDER.match)
     result = inspection.by_operation([_reorders(r.operation) for r in inspection.roofline.rows]) > 0
     result &= copies

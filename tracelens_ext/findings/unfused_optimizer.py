@@ -39,7 +39,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     if not len(steps):
         return None
     step = _step_of_gpu(inspection, steps)
-    together = trace.names_matching(_MANY_AT_ONCE.match)[work.name]
+    together = trace.named(work.name, _MANY_AT_ONCE.match)
     single = (step != NONE) & work.is_kernel & ~together & ~work.is_communication
     count = np.bincount(step[single], minlength=len(steps))
     of_all = np.bincount(step[(step != NONE) & work.is_kernel], minlength=len(steps))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.fleet.job import Outcome, run_job
 from tracelens_ext.processes import processes_starting
-from tracelens_ext.readers.kineto.workers import cores, text_bytes, traces_at_once
+from tracelens_ext.readers.ahead import cores, text_bytes, traces_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

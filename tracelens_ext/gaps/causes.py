@@ -296,7 +296,7 @@ def blocking_calls(work: GpuWork) -> Int64Array:
 
 def _named(trace: Trace, rows: Int64Array, pattern: re.Pattern[str]) -> Int64Array:
     """Those of some events whose name begins as a pattern says."""
-    found: Int64Array = rows[trace.names_matching(pattern.match)[trace.name[rows]]]
+    found: Int64Array = rows[trace.named(trace.name[rows], pattern.match)]
     return found
 
 

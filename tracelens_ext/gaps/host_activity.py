@@ -48,7 +48,6 @@ def innermost_during(
         rows, parent = tree.rows, tree.parent_position
         threads, starts = _places(tree)
     tells = np.isin(np.arange(len(EventKind)), kinds)
-    named = trace.names_matching(lambda name: not name.startswith(ignored))
     result = np.full(len(thread), NONE, dtype=np.int64)
     middle = start + (end - start) // 2  # what covers more than half covers this
     at = last_before(threads, starts, thread, middle + 1)
@@ -59,7 +58,8 @@ def innermost_during(
         if steps == MOST_STEPS:  # from here on, past all that tells nothing
             parent = nearest_marked(parent, tells[trace.kind[rows]] & named[trace.name[rows]])
         here = rows[at[climbing]]
-        fits = tells[trace.kind[here]] & named[trace.name[here]]
+        fits = tells[trace.kind[here]]
+        fits &= ~trace.named(trace.name[here], lambda name: name.startswith(ignored))
         inside = np.minimum(trace.end_of(here), end[climbing])
         inside -= np.maximum(trace.ts[here], start[climbing])
         fits &= inside * 2 >= (end - start)[climbing]

@@ -164,7 +164,7 @@ def _find_segments(tree: CallTree) -> _Segments:
     first, last = calls[:-1][pair], calls[1:][pair]
     is_annotation = np.zeros(len(tree.rows), dtype=bool)
     annotations = trace.rows_of(EventKind.USER_ANNOTATION)
-    annotations = annotations[trace.names_matching(_ANNOTATION.fullmatch)[trace.name[annotations]]]
+    annotations = annotations[trace.named(trace.name[annotations], _ANNOTATION.fullmatch)]
     is_annotation[tree.position[annotations]] = True
     above = nearest_above(tree.parent_position, tree.position[first], is_annotation)
     around = np.where(above == ROOT, NONE, tree.rows[above]) if len(tree.rows) else above

@@ -43,7 +43,7 @@ def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.D
     positions, number = np.unique(tree.launch_position_of_gpu[mask], return_inverse=True)
     name = trace.name[tree.rows]
     frames = trace.kind[tree.rows] == EventKind.PYTHON_FUNCTION
-    is_source = frames & ~trace.names_matching(_PASSES_ON.match)[name]
+    is_source = frames & ~trace.named(name, _PASSES_ON.match)
     linked = positions != NONE
     source = np.full(len(positions), len(trace.names), dtype=np.int64)
     above = nearest_above(tree.parent_position, positions[linked], is_source)

@@ -135,7 +135,7 @@ def _around(trace: Trace, rows: Int64Array, thread: IntArray, time: Int64Array) 
 
 def _named(trace: Trace, rows: Int64Array, test: Callable[[str], object]) -> BoolArray:
     """Which events have a name that passes a test."""
-    return trace.names_matching(test)[trace.name[rows]]
+    return trace.named(trace.name[rows], test)
 
 
 def _names_of(trace: Trace, rows: Int64Array) -> Int64Array:

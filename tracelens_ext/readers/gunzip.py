@@ -20,6 +20,8 @@ MAGIC = b"\x1f\x8b"
 #: What the standard library raises if a stream is damaged.
 ERRORS: tuple[type[Exception], ...] = (gzip.BadGzipFile, zlib.error)
 _INPUT_BYTES = 1 << 17
+#: Unpacked at a time, so that what comes before damage does not depend on how much is asked for.
+_PIECE_BYTES = 1 << 18
 _GZIP_BITS = 16 + zlib.MAX_WBITS
 
 
@@ -43,7 +45,7 @@ class Gunzip:
                 self._zlib = importlib.import_module("isal.isal_zlib")
         self.errors = tuple({*ERRORS, self._zlib.error})
         self._member: Any = None
-        self._input = b""
+        self._input = self._rest = b""
         self._error: Exception | None = None
 
     def read(self, size: int, /) -> bytes:
@@ -53,26 +55,28 @@ class Gunzip:
             EOFError: the stream is cut off here.
             Exception: one of `errors`: it is damaged here.
         """
-        pieces: list[bytes] = []
-        while size > 0 and self._error is None:
+        pieces, held = [self._rest], len(self._rest)
+        while held < size and self._error is None:
             try:
-                piece = self._piece(size)
+                piece = self._piece()
             except (EOFError, *self.errors) as error:
                 self._error = error
                 break
             if not piece:
                 break
             pieces.append(piece)
-            size -= len(piece)
-        if not pieces and self._error is not None:
+            held += len(piece)
+        if not held and self._error is not None:
             raise self._error
-        return b"".join(pieces)
+        data = b"".join(pieces)
+        self._rest = data[size:]
+        return data[:size]
 
-    def _piece(self, size: int) -> bytes:
-        """Between 1 and `size` bytes; none at the end."""
+    def _piece(self) -> bytes:
+        """The next bytes; none at the end."""
         while self._member is not None or self._begin_member():
             at_end = not self._input and not self._fill()
-            piece = self._unpack(size)
+            piece = self._unpack()
             if self._member.eof:
                 self._input, self._member = self._member.unused_data, None
             if piece:
@@ -81,10 +85,10 @@ class Gunzip:
                 raise EOFError
         return b""
 
-    def _unpack(self, size: int) -> bytes:
+    def _unpack(self) -> bytes:
         before = self._member.copy() if self._thorough else None
         try:
-            piece: bytes = self._member.decompress(self._input, size)
+            piece: bytes = self._member.decompress(self._input, _PIECE_BYTES)
         except self._zlib.error as error:
             if before is None or not (piece := _before_damage(before, self._input)):
                 raise

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 import msgspec
 
@@ -32,8 +32,8 @@ from tracelens_ext.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Future, ThreadPoolExecutor
 
-    from tracelens_ext.readers.kineto.workers import SliceWorkers
     from tracelens_ext.readers.source import ByteSource
 
 E = TypeVar("E")
@@ -47,6 +47,16 @@ class EventDecoder(Protocol[E]):
 
     def repair(self, event: object) -> E | None:
         """Make the best of one unusual event; None if it had to be dropped (and was counted)."""
+
+
+class QuickReader(Protocol):
+    """Takes whole slices, where it can, without making events of them."""
+
+    def parse(self, text: bytes) -> Any | None:  # noqa: ANN401  # its own business
+        """What an array holds, None if it has to be decoded; any thread may ask."""
+
+    def take(self, parsed: Any) -> int:  # noqa: ANN401
+        """Take over what `parse` found, in the order of the file; how many events that are."""
 
 
 SLICE_BYTES = 1 << 20
@@ -65,22 +75,22 @@ _FIRST_KEY = re.compile(rb'\s*\{\s*"([A-Za-z_]+)"')
 ANY_CUT = re.compile(rb'\}\s*,\s*\{\s*"[A-Za-z_]')
 #: With more refused slices than this the file is odd, and going ahead no longer pays.
 _MOST_REFUSALS = 16
-_MOST_OWN = 4  # slices that are decoded here before their turn
+_MOST_AHEAD = 6  # slices that are cut before their turn
 _REMEDY_DAMAGED = "record the trace again or repair the file"
 
 
-class _Ahead(NamedTuple, Generic[E]):
+class _Ahead(NamedTuple):
     """A slice that was read before its turn.
 
     Attributes:
         rest: what was left before it.
         piece: what was read.
-        events: what it holds; None if a worker decodes it.
+        parsed: what a thread makes of it.
     """
 
     rest: bytes
     piece: bytes
-    events: list[E] | None
+    parsed: Future[Any | None]
 
 
 class EventStream(Generic[E]):
@@ -90,7 +100,8 @@ class EventStream(Generic[E]):
         source: the bytes.
         decoder: what makes events of them.
         slice_bytes: how much text to decode at a time.
-        ahead: worker processes; the events that they decode are not yielded here.
+        quick: takes most slices; their events are not yielded here.
+        threads: where it parses several slices at once.
 
     Attributes:
         members: the document's other top-level members, complete once the events are read.
@@ -108,12 +119,13 @@ class EventStream(Generic[E]):
         source: ByteSource,
         decoder: EventDecoder[E],
         slice_bytes: int = SLICE_BYTES,
-        ahead: SliceWorkers | None = None,
+        quick: QuickReader | None = None,
+        threads: ThreadPoolExecutor | None = None,
     ) -> None:
         self._source = source
         self._decoder = decoder
         self._slice_bytes = self._size = slice_bytes
-        self._ahead, self._refusals = ahead, 0
+        self._quick, self._threads, self._refusals = quick, threads, 0
         self._salvage = read_settings().salvage
         self._broken: TraceFormatError | None = None
         self.damage: TraceFormatError | None = None
@@ -245,8 +257,8 @@ class EventStream(Generic[E]):
             self._cut = re.compile(rb'\}\s*,\s*\{\s*"(?:ph|' + key[1] + rb')"\s*:')
         ended = False
         while not ended:
-            if self._ahead is not None and self._size == self._slice_bytes:
-                yield from self._go_ahead(self._ahead)
+            if self._quick and self._threads and self._size == self._slice_bytes:
+                self._go_ahead(self._quick, self._threads)
             events, ended = self._next_events()
             self._count += len(events)
             if events:
@@ -271,7 +283,12 @@ class EventStream(Generic[E]):
         base = self._source.bytes_read - len(piece) - len(self._rest)
         text = b"".join((b"[", self._rest, memoryview(piece)[:cut], b"]"))
         after = piece[cut:] if cut is not None else b""
-        events, used, ended = self._slice(text, base)
+        events: list[E] = []
+        if self._quick is not None and (parsed := self._quick.parse(text)) is not None:
+            self._count += self._quick.take(parsed)
+            used, ended = len(text) - 2, False
+        else:
+            events, used, ended = self._slice(text, base)
         self._rest = (text[used + 1 : -1] + after).lstrip(_GAP_BYTES)
         if not used and not ended and after:  # the cut was inside an event
             events, used, ended = self._walk(self._rest, self.place)
@@ -281,72 +298,46 @@ class EventStream(Generic[E]):
         self._size = self._slice_bytes if used else self._size * 2
         return events, ended
 
-    def _go_ahead(self, ahead: SliceWorkers) -> Iterator[list[E]]:
-        """Have workers decode slices, and decode some here while all of them are busy.
+    def _go_ahead(self, quick: QuickReader, threads: ThreadPoolExecutor) -> None:
+        """Have threads parse slices while this one cuts others.
 
-        When a slice is refused or lost, what was read since then is taken back, and this returns:
-        `_next_events` reads it again as if there were no workers.
+        When a slice is refused, what was read since then is taken back, and this returns:
+        `_next_events` reads it again as if there were no threads.
         """
-        begun: deque[_Ahead[E]] = deque()
-        own, more = 0, True
+        begun: deque[_Ahead] = deque()
+        more = True
         while True:
-            while more and ahead.has_room():
-                more = self._begin(begun, ahead)
+            while more and len(begun) < _MOST_AHEAD:
+                more = self._begin(begun, quick, threads)
             if not begun:
                 return
-            events = begun[0].events
-            if events is not None:
-                own -= 1
-                self._count += len(events)
-                yield events
-            elif more and own < _MOST_OWN and not ahead.is_ready():
-                more = self._begin(begun, None)
-                own += more
-                continue
-            elif (count := ahead.take()) is not None:
-                self._count += count
-            else:
+            if (parsed := begun[0].parsed.result()) is None:
                 break
             begun.popleft()
-        ahead.forget()
+            self._count += quick.take(parsed)
         self._rest = begun[0].rest
-        self._source.unread(b"".join(slice_.piece for slice_ in begun))
-        self._at_end = False
-        self._refused()
-
-    def _refused(self) -> None:
+        self._take_back(b"".join(slice_.piece for slice_ in begun))
         self._refusals += 1
         if self._refusals > _MOST_REFUSALS:
-            self._ahead = None
+            self._threads = None
 
-    def _begin(self, begun: deque[_Ahead[E]], ahead: SliceWorkers | None) -> bool:
-        """Decode the next slice here, or give it to a worker; False, and no change, on failure."""
+    def _take_back(self, piece: bytes) -> None:
+        self._source.unread(piece)
+        self._at_end = False
+
+    def _begin(self, begun: deque[_Ahead], quick: QuickReader, threads: ThreadPoolExecutor) -> bool:
+        """Give the next slice to a thread; False, and no change, if that cannot be."""
         try:
             piece = self._read(self._slice_bytes)
         except TraceError:  # it is raised again when this slice's turn comes
             return False
-        done, events = False, None
-        if (cut := self._last_cut(piece, len(piece))) is not None:
-            text = b"".join((b"[", self._rest, memoryview(piece)[:cut], b"]"))
-            if ahead is not None:
-                done = ahead.put(text)
-            else:
-                events = self._decoded(text)
-                done = events is not None
-        if not done:
-            self._source.unread(piece)
-            self._at_end = False
+        if (cut := self._last_cut(piece, len(piece))) is None:
+            self._take_back(piece)
             return False
-        begun.append(_Ahead(self._rest, piece, events))
+        text = b"".join((b"[", self._rest, memoryview(piece)[:cut], b"]"))
+        begun.append(_Ahead(self._rest, piece, threads.submit(quick.parse, text)))
         self._rest = piece[cut:].lstrip(_GAP_BYTES)
         return True
-
-    def _decoded(self, text: bytes) -> list[E] | None:
-        try:
-            return self._decoder.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._refused()
-            return None
 
     def _last_cut(self, text: bytes, end: int) -> int | None:
         """Just after the last event before `end` that is followed by another one's start."""

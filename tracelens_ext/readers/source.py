@@ -18,6 +18,7 @@ from tracelens_ext.errors import (
     TraceTooLargeError,
 )
 from tracelens_ext.readers import gunzip
+from tracelens_ext.readers.ahead import ReadAhead, threads_for
 from tracelens_ext.settings import read_settings, reading_with, size_text
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class ByteSource:
         self.damage: TraceCutOffError | None = None
         self.cut_off = False
         self.bytes_read = self._unpacked = 0
-        self._bytes: io.BufferedReader | gunzip.Gunzip = file
+        self._bytes: io.BufferedReader | gunzip.Gunzip | ReadAhead = file
         self._gunzip_errors = gunzip.ERRORS  # of a file too that its owner unpacks
         try:
             with self._explained():
@@ -103,6 +104,8 @@ class ByteSource:
             if self.compressed:
                 unpacked = gunzip.Gunzip(file, thorough=self._salvage)
                 self._bytes, self._gunzip_errors = unpacked, unpacked.errors
+                if self.file is not None and threads_for(self.size, compressed=True):
+                    self._bytes = ReadAhead(unpacked)
             elif self.size is not None:
                 self._check_size(self.size)
         except TraceError:
@@ -252,6 +255,8 @@ class ByteSource:
 
     def close(self) -> None:
         """Close the file if this object opened it."""
+        if isinstance(self._bytes, ReadAhead):
+            self._bytes.close()
         if self.file is not None:
             self._opened.close()
 

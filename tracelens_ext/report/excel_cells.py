@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from xlsxwriter import Workbook
+from xlsxwriter.utility import _preserve_whitespace, xl_rowcol_to_cell_fast
 from xlsxwriter.worksheet import Worksheet
 
 from tracelens_ext.errors import OutputError
@@ -27,13 +28,29 @@ _PARTS = re.compile("(?<=^<)(?=r>)|(?<=_)(?=x[0-9A-Fa-f]{4}_)")
 
 
 class _Sheet(Worksheet):  # type: ignore[misc]  # XlsxWriter declares no types
-    """A sheet that is written a fifth faster; the file is the same, but for an optional hint."""
+    """A sheet that is written faster; the file is the same, but for an optional hint."""
 
-    def _escape_attributes(self, attribute: object) -> object:
-        """Look for markup only in what may have any."""
-        if isinstance(attribute, int) or (isinstance(attribute, str) and attribute.isalnum()):
-            return attribute
-        return super()._escape_attributes(attribute)
+    def _write_cell(self, row: int, col: int, cell: Any) -> None:  # noqa: ANN401  # of several types
+        """Write what tables are full of in one go: empty cells, numbers and texts in a format."""
+        kind = type(cell).__name__
+        if kind == "Number":
+            content = f"><v>{cell.number:.16G}</v></c>"
+        elif kind == "Blank":
+            content = "/>"
+        elif kind == "String" and not self.constant_memory:
+            content = f' t="s"><v>{cell.string}</v></c>'
+        elif kind == "String" and not cell.string.startswith("<r>"):
+            text = self._escape_control_characters(cell.string)
+            space = ' xml:space="preserve"' if _preserve_whitespace(text) else ""
+            text = self._escape_data(text)
+            content = f' t="inlineStr"><is><t{space}>{text}</t></is></c>'
+        else:
+            kind = ""
+        if not kind or cell.format is None:
+            super()._write_cell(row, col, cell)
+        else:
+            style = cell.format._get_xf_index()
+            self.fh.write(f'<c r="{xl_rowcol_to_cell_fast(row, col)}" s="{style}"{content}')
 
     def _calculate_spans(self) -> None:
         """Leave out which columns each row uses."""
@@ -95,20 +112,21 @@ def put(sheet: Worksheet, row: int, column: int, value: CellValue, style: Format
             NaN and an empty text are an empty cell.
         style: its format.
     """
+    # XlsxWriter's own names of these functions first ask whether a row is a place such as `A1`.
     if value in (None, "") or value != value:  # as NaN does
-        code = sheet.write_blank(row, column, None, style)
+        code = sheet._write_blank(row, column, None, style)
     elif isinstance(value, str):
         text = value.replace("\r\n", "\n").replace("\r", "\n") if "\r" in value else value
         parts = _PARTS.split(text) if "_x" in text or text.startswith("<r>") else [text]
         if len(parts) == 1:
-            code = sheet.write_string(row, column, text, style)
+            code = sheet._write_string(row, column, text, style)
         else:
             runs = [token for part in parts for token in (style, part)]
             code = sheet.write_rich_string(row, column, *runs, style)
     elif isinstance(value, bool):
         code = sheet.write_boolean(row, column, value, style)
     else:
-        code = sheet.write_number(row, column, value, style)
+        code = sheet._write_number(row, column, value, style)
     if code:
         checked(code)
 

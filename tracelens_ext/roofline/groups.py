@@ -120,7 +120,7 @@ def _batches(
     steps = find_steps(work.tree)
     distinct: dict[Batch, int] = {}
     if len(steps):
-        needs = work.trace.names_matching(takes_lengths)[name]
+        needs = work.trace.named(name, takes_lengths)
         of_step = [distinct.setdefault(batch, len(distinct)) for batch in steps.batch]
         codes[needs] = np.array([*of_step, NONE])[steps.of_gpu[first_gpu[needs]]]
     return codes, list(distinct)
@@ -135,5 +135,5 @@ def _kernels(work: GpuWork, of_gpu: Int64Array, size: int) -> tuple[list[list[st
     kernels: list[list[str]] = [[] for _ in range(size)]
     for owner, code in zip(group[first].tolist(), name[first].tolist(), strict=True):
         kernels[owner].append(names[code])
-    copies = work.trace.names_matching(_HOST_COPY.search)[name]
+    copies = work.trace.named(name, _HOST_COPY.search)
     return kernels, sums(group[copies], work.duration[launched[copies]], size)

@@ -81,8 +81,8 @@ def infer_steps(tree: CallTree) -> Steps:
     trace = tree.trace
     empty = np.empty(0, dtype=np.int64)
     rows = trace.rows_of(EventKind.CPU_OP)
-    attention = rows[trace.names_matching(_ATTENTION.search)[trace.name[rows]]]
-    training = trace.names_matching(_BACKWARD.match)[trace.name[rows]].any()
+    attention = rows[trace.named(trace.name[rows], _ATTENTION.search)]
+    training = trace.named(trace.name[rows], _BACKWARD.match).any()
     if training or not len(attention):
         return steps_at(tree, [], [], (empty, empty, empty), HOW)
     attention = attention[np.argsort(trace.ts[attention], kind="stable")]

@@ -70,7 +70,7 @@ class PhaseLayers:
 @once_for_each
 def find_layers(work: GpuWork, steps: Steps) -> list[PhaseLayers]:
     """The layers of each phase in which there are some."""
-    attention = work.trace.names_matching(_ATTENTION.search)[work.name]
+    attention = work.trace.named(work.name, _ATTENTION.search)
     found = []
     for number, phase in enumerate(steps.phases):
         events = _common_steps(work, steps, np.flatnonzero(steps.phase_of_gpu == number))

@@ -149,7 +149,7 @@ def _host_shares(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
     length = sums(steps.phase, steps.end - begin, count)
     shares = {}
     for part, pattern in _HOST_PARTS.items():
-        mine = rows[trace.names_matching(pattern.match)[trace.name[rows]]]
+        mine = rows[trace.named(trace.name[rows], pattern.match)]
         if len(mine):
             inside = covered(trace.ts[mine], trace.end_of(mine), begin, steps.end)
             shares[part] = percent(sums(steps.phase, inside, count), length)

@@ -131,7 +131,7 @@ class GpuWork:
     @cached_property
     def is_copy(self) -> BoolArray:
         """Whether an event copies memory between places, (g,)."""
-        as_kernel = self.trace.names_matching(_COPY_RECORDED_AS_KERNEL.match)[self.name]
+        as_kernel = self.trace.named(self.name, _COPY_RECORDED_AS_KERNEL.match)
         result: BoolArray = (self.kind == EventKind.MEMCPY) | (self.is_kernel & as_kernel)
         return result
 

@@ -1,7 +1,6 @@
 """Decoded Kineto events to columns, a slice at a time, in codes of interners.
 
-The slices of a large trace are turned into columns in several processes (`slice_worker.py`), each
-with interners of their own; each answer brings the values behind its codes.
+This is the reference for `native.py`, whose answers are the same.
 """
 
 from __future__ import annotations
@@ -45,6 +44,8 @@ IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.integer[Any]]]
 ArgPieces: TypeAlias = Mapping[str, tuple[IntArray, IntArray]]
 #: (phase, category, process, thread), as the trace spells them.
 Lane = tuple[str, str, int | str, int | str]
+#: The first of the kinds whose events may lack a duration.
+MOMENTARY = EventKind.FLOW_START
 #: An event that is not on a timeline: its kind, name, process and thread, and its arguments `name`
 #: and `labels`.
 Special = tuple[int, str, int | str, int | str, str, str]
@@ -116,13 +117,16 @@ class SliceReader:
         special: list[Special] = []
         rows = np.flatnonzero(kind >= METADATA)
         if len(rows):
-            special = [_special(events[row], int(kind[row])) for row in rows.tolist()]
+            for row in rows.tolist():
+                e = events[row]
+                args = e.args.name, e.args.labels
+                special.append(special_of(int(kind[row]), e.name, e.pid, e.tid, *args))
             keep = np.flatnonzero(kind < METADATA)
             events = [events[row] for row in keep.tolist()]
             lane, kind = lane[keep], kind[keep]
         ts = _parse([e.ts for e in events], parse_nanoseconds)
         dur = _parse([e.dur for e in events], parse_nanoseconds)
-        dur[(kind >= EventKind.FLOW_START) & (dur < 0)] = 0  # momentary
+        dur[(kind >= MOMENTARY) & (dur < 0)] = 0
         name = self.names.codes([e.name for e in events], len(events))
         return SliceColumns(
             count, special, lane, name, kind, ts, dur, *self._arguments(events, kind)
@@ -150,7 +154,7 @@ class SliceReader:
                     of_texts.append(codes)
         count = len(events)
         return _parsed(numbers, count), {
-            name: _in_row_order(of_plans, np.concatenate(codes), count)
+            name: in_row_order(of_plans, np.concatenate(codes), count)
             for name, (of_plans, codes) in texts.items()
         }
 
@@ -172,11 +176,11 @@ class SliceReader:
         return result
 
 
-def _special(event: Event, kind: int) -> Special:
-    args = event.args
-    name = "" if args.name is NO_TEXT else _decoded(args.name)
-    labels = "" if args.labels is NO_TEXT else _decoded(args.labels)
-    return kind, event.name, event.pid, event.tid, name, labels
+def special_of(
+    kind: int, event: str, process: int | str, thread: int | str, name: bytes, labels: bytes
+) -> Special:
+    """An event that is not on a timeline; of its arguments the JSON, empty if it has none."""
+    return kind, event, process, thread, _decoded(name), _decoded(labels)
 
 
 def _parsed(
@@ -185,7 +189,7 @@ def _parsed(
     """The integers that several kinds of `count` events have; rows ascending."""
     result: dict[str, tuple[IntArray, IntArray]] = {}
     for name, (of_plans, tokens) in tokens_of.items():
-        rows, values = _in_row_order(of_plans, _parse(tokens, parse_integers), count)
+        rows, values = in_row_order(of_plans, _parse(tokens, parse_integers), count)
         present = values != MISSING
         if not present.all():
             rows, values = rows[present], values[present]
@@ -194,7 +198,7 @@ def _parsed(
     return result
 
 
-def _in_row_order(
+def in_row_order(
     of_plans: list[IntArray], values: IntArray, count: int
 ) -> tuple[IntArray, IntArray]:
     """Join the rows, among `count`, that several plans found; rows ascending, values likewise."""
@@ -214,8 +218,10 @@ def _parse(tokens: list[Raw], parse: Callable[[list[Raw]], IntArray]) -> IntArra
         return parse(mend(tokens, integer=parse is parse_integers))
 
 
-def _decoded(text: Raw) -> str:
+def _decoded(text: bytes) -> str:
     """The text that a JSON string stands for, as `repair` would have it; empty when it is none."""
+    if not bytes(text):
+        return ""
     try:
         return msgspec.json.decode(text, type=str)
     except (msgspec.DecodeError, UnicodeDecodeError):

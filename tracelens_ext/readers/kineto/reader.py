@@ -19,12 +19,14 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
+from tracelens_ext.readers.ahead import threads, threads_for
 from tracelens_ext.readers.builder import Labels, TraceBuilder
 from tracelens_ext.readers.json_events import SLICE_BYTES, EventStream
+from tracelens_ext.readers.kineto import compiled_reader
 from tracelens_ext.readers.kineto.columns import SliceReader
 from tracelens_ext.readers.kineto.exported import restored
+from tracelens_ext.readers.kineto.native import NativeReader
 from tracelens_ext.readers.kineto.schema import NAME_IN_FILE, NO_PHASE, Event
-from tracelens_ext.readers.kineto.workers import slices_ahead
 from tracelens_ext.readers.lenient_json import Number
 from tracelens_ext.readers.salvage import salvage_note
 from tracelens_ext.text import encodable
@@ -181,8 +183,11 @@ def read(source: ByteSource) -> tuple[Trace | None, Mapping[str, object]]:
             salvaged too, where nothing comes before the damage.
     """
     columns = KinetoColumns()
-    with slices_ahead(source, columns) as ahead:
-        stream = EventStream(source, columns, SLICE_BYTES, ahead)
+    library = compiled_reader()
+    quick = None if library is None else NativeReader(library, columns.slices, columns.take)
+    count = threads_for(source.size, compressed=source.compressed) if quick else 0
+    with threads(count) as pool:
+        stream = EventStream(source, columns, SLICE_BYTES, quick, pool)
         for events in stream:
             columns.add(events)
     if not stream.found_events:

@@ -170,7 +170,8 @@ PLAN = (
     Plan(EventKind.OTHER, numbers=("correlation",), texts=(("counter",),)),
 )
 
-_KINDS: Mapping[str, EventKind] = {
+#: The kinds of complete events, by category in lower case.
+CATEGORIES: Mapping[str, int] = {
     "cpu_op": EventKind.CPU_OP,
     "operator": EventKind.CPU_OP,
     "user_annotation": EventKind.USER_ANNOTATION,
@@ -189,21 +190,21 @@ _KINDS: Mapping[str, EventKind] = {
     "memset": EventKind.MEMSET,
     "gpu_user_annotation": EventKind.GPU_ANNOTATION,
 }
-_PHASES: Mapping[str, EventKind] = {
+#: Beyond the kinds of events: metadata, and what cannot be an event.
+METADATA, NO_PHASE = 254, 255
+#: The kinds of other events, by phase.
+PHASES: Mapping[str, int] = {
+    "M": METADATA,
     "s": EventKind.FLOW_START,
     "t": EventKind.FLOW_END,
     "f": EventKind.FLOW_END,
     "i": EventKind.INSTANT,
     "I": EventKind.INSTANT,
 }
-#: Beyond the kinds of events: metadata, and what cannot be an event.
-METADATA, NO_PHASE = 254, 255
 
 
 def kind_of(phase: str, category: str) -> int:
     """The `EventKind` of an event, or `METADATA`, or `NO_PHASE`."""
     if phase == "X":
-        return _KINDS.get(category.lower(), EventKind.OTHER)
-    if phase == "M":
-        return METADATA
-    return _PHASES.get(phase, EventKind.OTHER) if phase else NO_PHASE
+        return CATEGORIES.get(category.lower(), EventKind.OTHER)
+    return PHASES.get(phase, EventKind.OTHER) if phase else NO_PHASE

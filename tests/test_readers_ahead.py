@@ -1,0 +1,48 @@
+"""Threads that read ahead give what the stream gives; memory bounds how much is read at once."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tracelens_ext.readers import ahead
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Broken(io.BytesIO):
+    """A stream that fails where it should end."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if not (piece := super().read(size)):
+            raise EOFError("cut off")
+        return piece
+
+
+def test_the_bytes_and_then_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "_PIECE_BYTES", 7)
+    stream = ahead.ReadAhead(Broken(bytes(range(100))))
+    found = b""
+    while len(found) < 100:
+        found += stream.read(5)
+    assert found == bytes(range(100))
+    for _ in range(2):
+        with pytest.raises(EOFError, match="cut off"):
+            stream.read(5)
+    stream.close()
+
+
+def test_no_more_traces_at_once_than_memory_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(ahead, "_CONTAINER_MEMORY", limit)
+    found = []
+    for text in ("2000000000\n", "1\n", "max\n"):
+        limit.write_text(text)
+        found.append([ahead.traces_at_once(size) for size in (0, 300 * 10**6, 10**15)])
+    assert found[:2] == [[5, 2, 1], [1, 1, 1]]
+    assert found[2][0] > found[2][1] >= 1
