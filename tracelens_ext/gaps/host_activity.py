@@ -56,7 +56,8 @@ def innermost_during(
     while len(climbing):
         steps += 1
         if steps == MOST_STEPS:  # from here on, past all that tells nothing
-            parent = nearest_marked(parent, tells[trace.kind[rows]] & named[trace.name[rows]])
+            told = ~trace.named(trace.name[rows], lambda name: name.startswith(ignored))
+            parent = nearest_marked(parent, tells[trace.kind[rows]] & told)
         here = rows[at[climbing]]
         fits = tells[trace.kind[here]]
         fits &= ~trace.named(trace.name[here], lambda name: name.startswith(ignored))
