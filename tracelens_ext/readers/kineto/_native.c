@@ -21,7 +21,7 @@ typedef const uint8_t *Ptr;
 enum {
     MOST = 64,           /* arguments that are read; columns of texts; arguments of a plan */
     MOST_PLANS = 16,
-    MOST_GROUPS = 4,     /* of a plan */
+    MOST_GROUPS = 8,     /* of a plan */
     LONGEST_WORD = 40,   /* of the schema */
     WORD_SLOTS = 256,    /* a power of two; at most half of them are taken */
     DEEPEST = 64,        /* brackets within an event; a bit of a `uint64_t` each */
