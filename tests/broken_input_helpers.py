@@ -40,6 +40,8 @@ _ALWAYS = (
     "An op category says what an operation is for",
     "Findings explain",
     "Nothing that was looked for",
+    "No shapes were recorded",
+    "The GPU is idle for",
     "Operations have no shapes",
 )
 

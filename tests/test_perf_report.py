@@ -179,7 +179,7 @@ def test_the_default_report_is_for_reading(trace: Path) -> None:
     analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
     report = build_perf_report(analyzer)
     assert [answer.sheet for answer in report.answers] == [
-        *("findings", "gpu_timeline", "gpu_time_by_category", "kernels_by_category"),
+        *("recording", "findings", "gpu_timeline", "gpu_time_by_category", "kernels_by_category"),
     ]
     kernels = report.sheets["kernels_by_category"]
     assert "kernel_summary" not in report.sheets
