@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
     from tracelens_ext.trace import Int64Array, Trace
 
+#: Calls that the program waits in, or that the GPU waits for; others are time of the host.
+_TELLING = re.compile(
+    r"(?:cuda|hip|cu)(?:\w*Launch|Mem(?:cpy|set)|\w*Synchronize|StreamWaitEvent|EventRecord)"
+)
+
 #: Intervals of host time, and what their length is multiplied by.
 Scaled = tuple["Int64Array", "Int64Array", float]
 
@@ -25,10 +31,16 @@ class Clocks:
     """Which clock each thread goes by, k clocks of t threads."""
 
     of_thread: Int64Array  #: `NONE` for a thread without calls, (t,)
-    end: Int64Array  #: the last end of anything recorded on the threads of each, (k,)
+    end: Int64Array  #: the last end of the calls of each, (k,)
 
     def __len__(self) -> int:
         return len(self.end)
+
+
+def telling_calls(trace: Trace) -> Int64Array:
+    """The calls that launch, wait or are waited for, in file order."""
+    rows = trace.rows_of(*LAUNCH_KINDS)
+    return rows[trace.names_matching(_TELLING.match)[trace.name[rows]]]
 
 
 def find_clocks(trace: Trace, window: tuple[int, int]) -> Clocks:
@@ -41,7 +53,7 @@ def find_clocks(trace: Trace, window: tuple[int, int]) -> Clocks:
     rows = trace.rows_of(*HOST_KINDS)
     rows = rows[(trace.ts[rows] < end) & (trace.end_of(rows) > start)]
     kind, thread = trace.kind[rows], trace.thread[rows]
-    is_call = np.isin(kind, LAUNCH_KINDS)
+    is_call = np.isin(rows, telling_calls(trace))
     told = is_call | (kind == EventKind.CPU_OP)
     calls = np.bincount(thread[is_call], minlength=len(trace.threads))
     of_thread = np.full(len(trace.threads), NONE, dtype=np.int64)
@@ -62,10 +74,7 @@ def find_clocks(trace: Trace, window: tuple[int, int]) -> Clocks:
             points = np.sort(np.concatenate((busy[joined][1][0], points)))
             busy[joined] = [union(both[0], both[1]), (points, points)]
     last = np.zeros(len(busy), dtype=np.int64)
-    clock = of_thread[thread]
-    clock[clock == NONE] = 0  # who calls nothing goes along with the thread that calls most
-    if len(busy):
-        np.maximum.at(last, clock, np.minimum(trace.end_of(rows), end))
+    np.maximum.at(last, of_thread[thread[is_call]], np.minimum(trace.end_of(rows[is_call]), end))
     return Clocks(of_thread, last)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.gaps.find import find_lanes
+from tracelens_ext.intervals import covered
 from tracelens_ext.replay.host import Clocks, HostTime, find_clocks
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
 from tracelens_ext.work.group_search import by_group_and_time, items_before, running_maximum
@@ -381,8 +382,8 @@ def _awaited(
         asked = np.flatnonzero((kind != 3) & ((told_lane == lane) | (told_lane == NONE)))
         node = nodes.last(np.full(len(asked), lane), when[asked])
         asked, node = asked[node != NONE], node[node != NONE]
-        done = nodes.reach[node] <= end[asked] + _EARLY_NS
         sure = (kind[asked] == 0) | (told_lane[asked] == lane)
+        done = nodes.reach[node] <= end[asked] + np.where(sure, _EARLY_NS, 0)
         against += int((sure & ~done).sum())
         pairs.append(np.column_stack((asked, node))[sure & done])
         guess, at = node[~sure & done], asked[~sure & done]
@@ -444,10 +445,19 @@ def _quantile(sample: Int64Array, share: float, otherwise: int) -> int:
 
 
 def _earliest(program: Program, nodes: Nodes) -> Int64Array:
-    """The recorded start of what waited for work that is not in the file; else 0, (n,)."""
+    """The recorded start of what waited for work that is not in the file; else 0, (n,).
+
+    That is what was called before the window and did not follow at once, and the first of a stream
+    that came late though the device had nothing else to do.
+    """
     before = np.append(-1, nodes.reach[:-1])[: len(nodes.reach)]
     first = np.append(True, np.diff(program.lane) != 0)[: len(before)]
-    latency = program.constant("latency", program.lane)
-    alone = (program.call == NONE) & (program.event != NONE)
-    alone &= first | (program.start - before > 2 * latency)
-    return np.where(alone, program.start, 0)
+    late = 2 * program.constant("latency", program.lane)
+    alone = (program.call == NONE) & (first | (program.start - before > late))
+    for at in np.flatnonzero(first & (program.call != NONE)).tolist():
+        begin, end = program.call[at : at + 1], program.start[at : at + 1]
+        beside = program.lane_device[program.lane] == program.lane_device[program.lane[at]]
+        busy = int(covered(nodes.start[beside], nodes.end[beside], begin, end)[0])
+        delay = int(end[0] - begin[0])
+        alone[at] = delay > late[at] and 2 * busy < delay
+    return np.where(alone & (program.event != NONE), program.start, 0)

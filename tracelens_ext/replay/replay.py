@@ -93,7 +93,7 @@ class Replay:
                 change.host.between(clock, np.minimum(recorded[base], to), to)
                 for clock, base, to in parts
             )
-        return np.where(called, nodes + self.latency, program.earliest), blocks, last
+        return nodes + self.latency, blocks, last
 
     def run(self, changes: Sequence[Change]) -> tuple[Int64Array, Replayed]:
         """The wall time of each change, ns, and the unchanged replay."""
@@ -129,6 +129,7 @@ class _Pass:
         self.gap = {g: np.rint(g * factor).astype(np.int64) for g in np.unique(replay.gap).tolist()}
         self.gap_of_node = replay.gap
         self.start = np.zeros(len(program.lane), dtype=np.int64)
+        self.earliest = program.earliest[:, None]
         self.returned = np.zeros((len(replay.recorded), count), dtype=np.int64)
         awaited = np.concatenate((program.awaited[:, 1], program.waits[:, 1]))
         self.kept = np.unique(awaited).tolist()
@@ -179,6 +180,7 @@ class _Pass:
             stop = min(until + 1, first + _ROWS_AT_ONCE)
             rows = slice(first, stop)
             ready = self.returned[self.replay.base_of_node[rows]] + self.offset[rows]
+            np.maximum(ready, self.earliest[rows], out=ready)
             before, duration = self.reached[lane], self.duration[rows]
             gaps = self.gap_of_node[rows]
             if waited is not None:
