@@ -16,7 +16,7 @@ from tracelens_ext.gaps.classified import classify_gaps
 from tracelens_ext.iterations.selection import Selection
 
 if TYPE_CHECKING:
-    from tracelens_ext.gaps.find import Scope
+    from tracelens_ext.work.lanes import Scope
 
 
 def said(maker: TraceMaker, scope: Scope = "device", **chosen: int | str) -> str:

@@ -94,3 +94,28 @@ def non_overlapped_time(start: Int64Array, end: Int64Array) -> Int64Array:
     covered = np.concatenate((sorted_start[:1], reach[:-1]))
     share[order] = np.maximum(sorted_end - np.maximum(sorted_start, covered), 0)
     return share
+
+
+def outside(
+    start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """What of some windows lies outside of others.
+
+    Args:
+        start: of the windows, shape (w,).
+        end: no less than `start`, shape (w,).
+        first: starts of the others, which are ascending and apart, shape (u,).
+        last: their ends, shape (u,).
+
+    Returns:
+        Starts and ends of the parts that are left, and the window of each, by window and time.
+    """
+    begin = np.searchsorted(last, start, side="right")
+    count = np.maximum(np.searchsorted(first, end, side="left") - begin, 0) + 1
+    window = np.repeat(np.arange(len(start)), count)
+    before = np.arange(len(window)) - np.repeat(np.cumsum(count) - count, count) + begin[window]
+    opens = np.concatenate(([np.iinfo(np.int64).min], last))[before]
+    closes = np.concatenate((first, [np.iinfo(np.int64).max]))[before]
+    opens, closes = np.maximum(opens, start[window]), np.minimum(closes, end[window])
+    left = closes > opens
+    return opens[left], closes[left], window[left]

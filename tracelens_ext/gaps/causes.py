@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.gaps.find import find_gaps, find_lanes
+from tracelens_ext.gaps.find import find_gaps
 from tracelens_ext.trace import LAUNCH_KINDS, NONE
 from tracelens_ext.work.group_search import (
     by_group_and_time,
@@ -32,12 +32,14 @@ from tracelens_ext.work.group_search import (
     last_before,
     running_maximum,
 )
+from tracelens_ext.work.lanes import find_lanes
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
-    from tracelens_ext.gaps.find import Gaps, Scope
+    from tracelens_ext.gaps.find import Gaps
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray, Trace
     from tracelens_ext.work.gpu_work import GpuWork
+    from tracelens_ext.work.lanes import Scope
 
 SYNCHRONISATION, HOST, DEPENDENCY, LAUNCH_OVERHEAD, UNKNOWN = range(5)
 CAUSES = ("synchronisation", "host", "dependency", "launch overhead", "unknown")

@@ -9,9 +9,10 @@ import numpy as np
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.gaps.causes import CAUSES, find_causes
-from tracelens_ext.gaps.find import Gaps, Scope, find_gaps
+from tracelens_ext.gaps.find import Gaps, find_gaps
 from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.work.grouping import sums
+from tracelens_ext.work.lanes import Scope
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array

@@ -8,39 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.intervals import covered
-from tracelens_ext.trace import NONE
 from tracelens_ext.work.group_search import by_group_and_time, running_maximum
-from tracelens_ext.work.grouping import number_groups
+from tracelens_ext.work.lanes import find_lanes
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
+    from tracelens_ext.work.lanes import Lanes, Scope
 
 #: Sums of gaps, ns, fit in 64 bits below this, 146 years; streams count one by one.
 _MOST_IN_ALL = 2**62
-
-Scope = Literal["stream", "device"]
-
-
-@dataclass(frozen=True, eq=False)
-class Lanes:
-    """What is idle or busy as a whole: the streams of a trace, or its devices, p of them."""
-
-    scope: Scope  #: which of the two
-    process: list[int | str]  #: the process of each as the trace spells it, p of them
-    device: Int64Array  #: its number, `NONE` where the trace does not say, (p,)
-    stream: Int64Array  #: likewise; `NONE` for a whole device, (p,)
-    of_gpu: Int64Array  #: the lane of each GPU event, (g,)
-
-    def __len__(self) -> int:
-        return len(self.process)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,31 +51,6 @@ class Gaps:
         """Some of the gaps."""
         columns = [field.name for field in fields(self) if field.name != "lanes"]
         return replace(self, **{name: getattr(self, name)[which] for name in columns})
-
-
-@once_for_each
-def find_lanes(work: GpuWork, scope: Scope) -> Lanes:
-    """The streams, or the devices, on which GPU events ran.
-
-    Args:
-        work: the GPU events.
-        scope: `stream`, or `device` for all streams of a device taken together.
-    """
-    trace = work.trace
-    process = trace.process_of_thread[trace.thread[work.rows]]
-    keys: list[IntArray] = [process, trace.device]
-    if scope == "stream":
-        keys.append(trace.stream)
-    elif trace.conventions.gpu_by_process:
-        keys = [trace.device]  # two processes may share one
-    first, number = number_groups(keys)
-    return Lanes(
-        scope=scope,
-        process=[trace.threads[i][0] for i in trace.thread[work.rows[first]].tolist()],
-        device=trace.device[first],
-        stream=trace.stream[first] if scope == "stream" else np.full(len(first), NONE),
-        of_gpu=number,
-    )
 
 
 @once_for_each

@@ -11,9 +11,9 @@ from tracelens_ext.tables.analyzed import Analyzed
 if TYPE_CHECKING:
     import re
 
-    from tracelens_ext.gaps.find import Scope
     from tracelens_ext.gaps.tables import GapSort
     from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.work.lanes import Scope
 
 
 class TimeTables(Analyzed):
