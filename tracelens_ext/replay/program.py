@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.gaps.find import find_lanes
-from tracelens_ext.intervals import covered
+from tracelens_ext.intervals import covered, union
+from tracelens_ext.recording.recording import BEFORE, HOLE, recording_of
 from tracelens_ext.replay.host import Clocks, HostTime, find_clocks
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
+from tracelens_ext.work.lanes import find_lanes
 from tracelens_ext.work.group_search import by_group_and_time, items_before, running_maximum
 
 if TYPE_CHECKING:
@@ -145,15 +146,20 @@ class Nodes:
         self.end = np.minimum(work.end[event], window[1]) - window[0]
         self.key, _ = running_maximum(self.lane, self.call)
 
-    def insert(self, lane: Int64Array, key: Int64Array) -> Int64Array:
-        """Add nodes of no length, which come by their key; returns where they are."""
+    def insert(self, lane: Int64Array, key: Int64Array, **more: Int64Array) -> Int64Array:
+        """Add nodes that are no GPU events; they come by their key. Returns where they are.
+
+        Args:
+            lane: the stream of each.
+            key: when it was called.
+            more: `start`, `end` and `call`, unless it has no length and was not called.
+        """
         order = np.lexsort((key, lane))
         at = items_before(self.lane, self.key, lane[order], key[order] + 1)
-        for name, values in (
-            ("event", NONE), ("launch", NONE), ("call", NONE), ("start", 0), ("end", 0),
-            ("lane", lane[order]), ("key", key[order]),
-        ):  # fmt: skip
-            setattr(self, name, np.insert(getattr(self, name), at, values))
+        values = {"start": key * 0, "end": key * 0, "call": key * 0 + NONE} | more
+        values |= {"lane": lane, "key": key, "event": key * 0 + NONE, "launch": key * 0 + NONE}
+        for name, column in values.items():
+            setattr(self, name, np.insert(getattr(self, name), at, column[order]))
         place = np.empty_like(order)
         place[order] = at + np.arange(len(order))
         self.reach = running_maximum(self.lane, self.end)[0]
@@ -233,7 +239,6 @@ def read_program(
     work: GpuWork,
     window: tuple[int, int],
     device: int | None = None,
-    frozen: tuple[Int64Array, Int64Array] = _NOTHING,
 ) -> Program:
     """Find the nodes, the edges and the constants of a window.
 
@@ -241,9 +246,9 @@ def read_program(
         work: the GPU events.
         window: its start and end, ns since the trace's first event.
         device: the only device that is asked about.
-        frozen: times that stay as recorded, since the window's start, ascending and apart.
     """
     nodes = Nodes(work, window, device)
+    frozen = _add_holes(work, window, nodes)
     calls = Calls(work.trace, window, nodes)
     clocks = find_clocks(work.trace, window)
     waits, wait_known, against = _find_waits(calls, nodes)
@@ -259,7 +264,7 @@ def read_program(
         start=nodes.start,
         duration=nodes.end - nodes.start,
         call=nodes.call,
-        clock=np.where(nodes.call == NONE, 0, clocks.of_thread[thread]),
+        clock=np.where(nodes.launch == NONE, 0, clocks.of_thread[thread]),
         earliest=np.zeros(len(nodes.event), dtype=np.int64),
         waits=waits,
         wait_known=wait_known,
@@ -276,6 +281,33 @@ def read_program(
     )
     program.earliest[:] = _earliest(program, nodes)
     return program
+
+
+def _add_holes(
+    work: GpuWork, window: tuple[int, int], nodes: Nodes
+) -> tuple[Int64Array, Int64Array]:
+    """Make holes work that no change shortens; returns when the host's time stays as recorded.
+
+    A hole comes before what starts at its end, after what ended at its beginning, or else was
+    called then.
+    """
+    parts = recording_of(work).parts
+    parts = parts[(parts["end"] > window[0]) & (parts["start"] < window[1])]
+    start, end = (
+        parts[n].to_numpy().clip(*window) - window[0] for n in ("start", "end")
+    )
+    hole = (parts["kind"] == HOLE).to_numpy()
+    nodes.earliest_starts = end[(parts["kind"] == BEFORE).to_numpy()]
+    by_start = np.argsort(nodes.start, kind="stable")
+    after = np.append(by_start, NONE)[np.searchsorted(nodes.start[by_start], end[hole])]
+    start, end, after = start[hole][after != NONE], end[hole][after != NONE], after[after != NONE]
+    lane, reach = nodes.lane[after], running_maximum(nodes.lane, nodes.end)[0]
+    before = np.maximum(after - 1, 0)
+    follows = (nodes.lane[before] == lane) & (reach[before] == start)
+    called = np.where(follows, NONE, start)
+    nodes.insert(lane, nodes.key[after] - 1, start=start, end=end, call=called)
+    kept = parts["kind"] != BEFORE
+    return union(*(parts.loc[kept, n].to_numpy().clip(*window) - window[0] for n in ("start", "end")))
 
 
 def _find_waits(calls: Calls, nodes: Nodes) -> tuple[Int64Array, BoolArray, int]:
@@ -454,6 +486,7 @@ def _earliest(program: Program, nodes: Nodes) -> Int64Array:
     first = np.append(True, np.diff(program.lane) != 0)[: len(before)]
     late = 2 * program.constant("latency", program.lane)
     alone = (program.call == NONE) & (first | (program.start - before > late))
+    alone |= np.isin(program.start, nodes.earliest_starts)
     for at in np.flatnonzero(first & (program.call != NONE)).tolist():
         begin, end = program.call[at : at + 1], program.start[at : at + 1]
         beside = program.lane_device[program.lane] == program.lane_device[program.lane[at]]
