@@ -134,10 +134,11 @@ class Changes:
                 for clock, intervals in enumerate(idle):
                     host[clock] += intervals
             elif name in {"host", "launch"} or name.startswith("host:"):
-                for clock, (start, end) in enumerate(self._host_intervals(name)):
+                for clock, (start, end) in enumerate(self.host_intervals(name)):
                     host[clock].append((start, end, factor))
             else:
-                changed = np.rint(duration * factor).astype(np.int64)
+                waiting = program.waiting
+                changed = waiting + np.rint((duration - waiting) * factor).astype(np.int64)
                 duration = np.where(self._nodes(name), changed, duration)
         some = any(host)
         return Change(
@@ -150,7 +151,7 @@ class Changes:
         if name.startswith(_FINDING):
             self._known_finding(name)
         elif name.startswith("host:"):
-            self._host_intervals(name)
+            self.host_intervals(name)
         elif name not in {"gaps", "host", "launch"}:
             self._nodes(name)
 
@@ -203,7 +204,7 @@ class Changes:
         launch = tree.launch_position_of_gpu
         return self._of_events((launch != NONE) & inside[np.maximum(launch, 0)])
 
-    def _host_intervals(self, name: str) -> list[tuple[Int64Array, Int64Array]]:
+    def host_intervals(self, name: str) -> list[tuple[Int64Array, Int64Array]]:
         """Times of the host that a name stands for, by clock, since the window's start."""
         program, trace = self.program, self.work.trace
         origin, length = program.window[0], program.window[1] - program.window[0]

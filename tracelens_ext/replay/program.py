@@ -65,6 +65,7 @@ class Program:
         duration: ns, (n,).
         call: when it was called on its clock; `NONE` if before the window, (n,).
         clock: that clock, (n,).
+        waiting: how much of it waits for other ranks, which no change shortens, (n,).
         earliest: before when it does not start, whatever was called, (n,).
         waits: the node and what it waits for, (w, 2).
         block_start, block_end, block_clock: of each block, by start, (b,).
@@ -72,7 +73,7 @@ class Program:
         wait_known: whether the recording says what each wait is for, (w,).
         awaited_known: likewise, (a,).
         clocks: of the host.
-        lane_device: the device of each stream.
+        lane_device, lane_stream: the device and the number of each stream.
         constants: of each device.
         contradicted: waits that the recorded times contradict.
         frozen: times of the host that stay as recorded, ascending and apart.
@@ -86,6 +87,7 @@ class Program:
     duration: Int64Array
     call: Int64Array
     clock: Int64Array
+    waiting: Int64Array
     earliest: Int64Array
     waits: Int64Array
     wait_known: BoolArray
@@ -96,6 +98,7 @@ class Program:
     awaited_known: BoolArray
     clocks: Clocks
     lane_device: Int64Array
+    lane_stream: Int64Array
     constants: dict[int, Constants]
     contradicted: int
     frozen: tuple[Int64Array, Int64Array]
@@ -239,6 +242,7 @@ def read_program(
     work: GpuWork,
     window: tuple[int, int],
     device: int | None = None,
+    closes: bool = False,
 ) -> Program:
     """Find the nodes, the edges and the constants of a window.
 
@@ -246,11 +250,14 @@ def read_program(
         work: the GPU events.
         window: its start and end, ns since the trace's first event.
         device: the only device that is asked about.
+        closes: whether the host's time goes on to the end of the window, after the last call.
     """
     nodes = Nodes(work, window, device)
     frozen = _add_holes(work, window, nodes)
     calls = Calls(work.trace, window, nodes)
     clocks = find_clocks(work.trace, window)
+    if closes:
+        clocks.end[:1] = window[1]
     waits, wait_known, against = _find_waits(calls, nodes)
     blocks, awaited, known, beside = _find_blocks(work, calls, nodes, clocks, frozen)
     lane_device = nodes.lanes.device
@@ -265,6 +272,7 @@ def read_program(
         duration=nodes.end - nodes.start,
         call=nodes.call,
         clock=np.where(nodes.launch == NONE, 0, clocks.of_thread[thread]),
+        waiting=np.zeros(len(nodes.event), dtype=np.int64),
         earliest=np.zeros(len(nodes.event), dtype=np.int64),
         waits=waits,
         wait_known=wait_known,
@@ -275,6 +283,7 @@ def read_program(
         awaited_known=known,
         clocks=clocks,
         lane_device=lane_device,
+        lane_stream=nodes.lanes.stream,
         constants=constants,
         contradicted=against + beside,
         frozen=frozen,

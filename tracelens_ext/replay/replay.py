@@ -64,6 +64,8 @@ class Replay:
 
         called = program.call != NONE
         self.base_of_node = np.where(called, base(program.clock, program.call), clocks + blocks)
+        #: of each clock's beginning, and of each block
+        self.clock = np.concatenate((np.arange(clocks), program.block_clock))
         self.base_of_block = base(program.block_clock, program.block_start)
         self.base_of_clock = base(np.arange(clocks), np.asarray(program.clocks.end) - program.window[0])
         #: when each clock began, and when each block returned, as recorded
