@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
 
 
-class TreePerfAnalyzer(ReplayTables, TimeTables, KernelTables, ServingTables, PotentialTables, MemoryTables):
+class TreePerfAnalyzer(
+    ReplayTables, TimeTables, KernelTables, ServingTables, PotentialTables, MemoryTables
+):
     """Answers where the GPU time of one trace went.
 
     Args:

@@ -94,5 +94,7 @@ def what_if(
         screen.print(frame_table(frame.head(top), title="WHAT IF"))
     if top:
         screen.print()
-        screen.print(frame_table(simulation.critical_path_summary().head(top), title="CRITICAL PATH"))
+        screen.print(
+            frame_table(simulation.critical_path_summary().head(top), title="CRITICAL PATH")
+        )
     tell_written([csv])

@@ -83,7 +83,9 @@ class Changes:
 
     work: GpuWork
     program: Program
-    claims: Mapping[str, tuple[Int64Array, Sequence[Sequence[Scaled]]]] = field(default_factory=dict)
+    claims: Mapping[str, tuple[Int64Array, Sequence[Sequence[Scaled]]]] = field(
+        default_factory=dict
+    )
 
     @cached_property
     def _event(self) -> Int64Array:

@@ -99,7 +99,11 @@ def _cut(
     count = np.array([len(cuts) for cuts in inner], dtype=np.int64) + 1
     segment = np.repeat(np.arange(len(count)), count)
     first = np.cumsum(count) - count
-    start = np.insert(np.concatenate([*inner, [0]])[:-1].astype(np.int64), first - np.arange(len(count)), path.start)
+    start = np.insert(
+        np.concatenate([*inner, [0]])[:-1].astype(np.int64),
+        first - np.arange(len(count)),
+        path.start,
+    )
     end = np.append(start[1:], path.end[-1:])
     within = np.arange(len(segment)) - np.repeat(first, count)
     some = end > start
@@ -123,5 +127,7 @@ def _host(
         if len(asked):
             threads = np.full(len(asked), thread)
             begin, stop = start[asked] - later[asked], end[asked] - later[asked]
-            result[asked] = innermost_during(work.tree, kinds, threads, begin, stop, "ProfilerStep#")
+            result[asked] = innermost_during(
+                work.tree, kinds, threads, begin, stop, "ProfilerStep#"
+            )
     return _labels(np.where(result == NONE, NONE, trace.name[result]), trace.names)

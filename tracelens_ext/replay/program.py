@@ -302,9 +302,7 @@ def _add_holes(
     """
     parts = recording_of(work).parts
     parts = parts[(parts["end"] > window[0]) & (parts["start"] < window[1])]
-    start, end = (
-        parts[n].to_numpy().clip(*window) - window[0] for n in ("start", "end")
-    )
+    start, end = (parts[n].to_numpy().clip(*window) - window[0] for n in ("start", "end"))
     hole = (parts["kind"] == HOLE).to_numpy()
     nodes.earliest_starts = end[(parts["kind"] == BEFORE).to_numpy()]
     by_start = np.argsort(nodes.start, kind="stable")
@@ -316,7 +314,9 @@ def _add_holes(
     called = np.where(follows, NONE, start)
     nodes.insert(lane, nodes.key[after] - 1, start=start, end=end, call=called)
     kept = parts["kind"] != BEFORE
-    return union(*(parts.loc[kept, n].to_numpy().clip(*window) - window[0] for n in ("start", "end")))
+    return union(
+        *(parts.loc[kept, n].to_numpy().clip(*window) - window[0] for n in ("start", "end"))
+    )
 
 
 def _find_waits(calls: Calls, nodes: Nodes) -> tuple[Int64Array, BoolArray, int]:
@@ -332,7 +332,9 @@ def _find_waits(calls: Calls, nodes: Nodes) -> tuple[Int64Array, BoolArray, int]
     recorded, when = recorded[asked], when[asked]
     source = nodes.last(other, recorded)
     after = items_before(nodes.lane, nodes.key, lane, when + 1)
-    follows = (after < len(nodes.lane)) & (nodes.lane[np.minimum(after, len(nodes.lane) - 1)] == lane)
+    follows = (after < len(nodes.lane)) & (
+        nodes.lane[np.minimum(after, len(nodes.lane) - 1)] == lane
+    )
     next_start = np.where(follows, nodes.start[np.minimum(after, len(nodes.lane) - 1)], 2**62)
     against = (source != NONE) & (nodes.end[np.maximum(source, 0)] > next_start)
     keep = ~against & (source != NONE)
@@ -398,7 +400,9 @@ def _find_blocks(
     order = order[np.argsort(begin[order], kind="stable")]
     rows, kind, own, begin, end, clock = (x[order] for x in (rows, kind, own, begin, end, clock))
     awaited, known, against = _awaited(calls, nodes, rows, kind, own, begin, end)
-    in_frozen = np.searchsorted(frozen[0], end, "right") > np.searchsorted(frozen[1], begin, "right")
+    in_frozen = np.searchsorted(frozen[0], end, "right") > np.searchsorted(
+        frozen[1], begin, "right"
+    )
     keep = np.isin(np.arange(len(rows)), awaited[:, 0]) & ~in_frozen
     number = np.cumsum(keep) - 1
     stays = keep[awaited[:, 0]]

@@ -67,7 +67,9 @@ class Replay:
         #: of each clock's beginning, and of each block
         self.clock = np.concatenate((np.arange(clocks), program.block_clock))
         self.base_of_block = base(program.block_clock, program.block_start)
-        self.base_of_clock = base(np.arange(clocks), np.asarray(program.clocks.end) - program.window[0])
+        self.base_of_clock = base(
+            np.arange(clocks), np.asarray(program.clocks.end) - program.window[0]
+        )
         #: when each clock began, and when each block returned, as recorded
         self.recorded = np.concatenate((np.zeros(clocks, np.int64), program.block_end, [0]))
         real = program.event != NONE
@@ -105,7 +107,9 @@ class Replay:
         for first in range(0, len(todo), most):
             one = _Pass(self, todo[first : first + most])
             walls.append(one.run())
-            unchanged = unchanged or Replayed(one.start, one.returned[:, 0].copy(), int(walls[0][0]))
+            unchanged = unchanged or Replayed(
+                one.start, one.returned[:, 0].copy(), int(walls[0][0])
+            )
         assert unchanged is not None
         return np.concatenate(walls)[1:], unchanged
 
@@ -122,7 +126,9 @@ class _Pass:
             replay.host_time(next(c for c, k in zip(changes, columns, strict=True) if k == kind))
             for kind in range(len(shared))
         ]
-        node, block, last = (np.column_stack(parts)[:, columns] for parts in zip(*times, strict=True))
+        node, block, last = (
+            np.column_stack(parts)[:, columns] for parts in zip(*times, strict=True)
+        )
         self.offset, self.block_offset, self.last_offset = node, block, last
         self.duration = np.column_stack(
             [program.duration if each.duration is None else each.duration for each in changes]
@@ -137,7 +143,9 @@ class _Pass:
         self.kept = np.unique(awaited).tolist()
         self.ends: dict[int, Int64Array] = {}
         lanes = np.unique(program.lane)
-        self.next = dict(zip(lanes.tolist(), np.searchsorted(program.lane, lanes).tolist(), strict=True))
+        self.next = dict(
+            zip(lanes.tolist(), np.searchsorted(program.lane, lanes).tolist(), strict=True)
+        )
         self.reached = {lane: None for lane in self.next}
 
     def run(self) -> Int64Array:

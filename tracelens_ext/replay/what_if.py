@@ -93,7 +93,9 @@ class Simulation:
         if self.state == "good":
             return ""
         if not (self.program.call != NONE).any():
-            return "no call that launched the GPU work is in the window: what it waited for is unknown"
+            return (
+                "no call that launched the GPU work is in the window: what it waited for is unknown"
+            )
         off = self.error_percent
         why = (
             "something waits for what the recording does not tell"
@@ -101,8 +103,12 @@ class Simulation:
             else "work overlaps, or begins early, in ways that the recording does not tell"
         )
         if self.program.contradicted:
-            why += f"; {self.program.contradicted:,} waits were left out, as the times contradict them"
-        return f"the unchanged replay is {abs(off):.1f} % too {'short' if off < 0 else 'long'}: {why}"
+            why += (
+                f"; {self.program.contradicted:,} waits were left out, as the times contradict them"
+            )
+        return (
+            f"the unchanged replay is {abs(off):.1f} % too {'short' if off < 0 else 'long'}: {why}"
+        )
 
     def model(self) -> dict[str, object]:
         """What is known of the replay, for JSON; constants are of the device with the most work."""
