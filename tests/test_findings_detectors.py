@@ -29,10 +29,10 @@ def savings(maker: TraceMaker) -> dict[str, float]:
 
 
 def idle_for(start: int, end: int) -> TraceMaker:
-    """A kernel that ends at `start`, and one that starts at `end`, launched 100 µs before (µs)."""
+    """A kernel that ends at `start`, and one that starts at `end`, launched 10 µs before (µs)."""
     maker = TraceMaker()
     maker.launched("first", start - 10 * MS, 10 * MS, correlation=1, at=start - 11 * MS)
-    maker.launched("second", end, 10 * MS, correlation=2, at=end - 100)
+    maker.launched("second", end, 10 * MS, correlation=2, at=end - 10)
     return maker
 
 

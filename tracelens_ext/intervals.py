@@ -119,3 +119,20 @@ def outside(
     opens, closes = np.maximum(opens, start[window]), np.minimum(closes, end[window])
     left = closes > opens
     return opens[left], closes[left], window[left]
+
+
+def inside(
+    start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """What of some windows lies inside of others; arguments as for `outside`.
+
+    Returns:
+        Starts and ends of the parts, the window and the other of each, by window and time.
+    """
+    begin = np.searchsorted(last, start, side="right")
+    count = np.maximum(np.searchsorted(first, end, side="left") - begin, 0)
+    window = np.repeat(np.arange(len(start)), count)
+    other = np.arange(len(window)) - np.repeat(np.cumsum(count) - count, count) + begin[window]
+    opens, closes = np.maximum(start[window], first[other]), np.minimum(end[window], last[other])
+    real = closes > opens
+    return opens[real], closes[real], window[real], other[real]

@@ -31,6 +31,10 @@ def findings(
             "--json", help="Print JSON instead; of several traces a list, each with its `trace`."
         ),
     ] = False,
+    intervals: Annotated[
+        bool,
+        typer.Option("--intervals", help="With --json: the stretches of time of each finding."),
+    ] = False,
 ) -> None:
     """Show what would save the most time, how much, why, where, and what to do about it."""
     from tracelens_ext.cli.findings_view import show_findings
@@ -38,9 +42,11 @@ def findings(
     from tracelens_ext.cli.kernel_view import console
     from tracelens_ext.cli.load import AnalysisOptions, show_problems
     from tracelens_ext.cli.parallel import each_trace
-    from tracelens_ext.errors import TraceError
+    from tracelens_ext.errors import TraceError, UsageError
     from tracelens_ext.roofline.peaks import read_peaks
 
+    if intervals and not json:
+        raise UsageError("--intervals needs --json")
     if device_peaks is not None:
         read_peaks(device_peaks)  # before a trace is read that takes long
     options = AnalysisOptions(
@@ -74,7 +80,7 @@ def findings(
                     typer.echo()
                 show_findings(path, of_trace, console())
     if json:
-        _print_json(found, several=len(paths) + len(problems) > 1)
+        _print_json(found, intervals=intervals, several=len(paths) + len(problems) > 1)
     for problem in problems:
         print_line(f"tracelens-ext: {problem}", error=True)
     if problems:
@@ -92,10 +98,12 @@ def _found(
     return found, list(analyzer.problems)
 
 
-def _print_json(found: list[tuple[Path, Findings]], *, several: bool) -> None:
+def _print_json(found: list[tuple[Path, Findings]], *, intervals: bool, several: bool) -> None:
     from tracelens_ext.report.json_text import nested_json_text
 
-    documents = [{"trace": str(path), **of_trace.as_dict()} for path, of_trace in found]
+    documents = [
+        {"trace": str(path), **of_trace.as_dict(intervals=intervals)} for path, of_trace in found
+    ]
     if not several:
         del documents[0]["trace"]
     typer.echo(nested_json_text(documents if several else documents[0]))

@@ -188,6 +188,7 @@ def print_json(
     sheets: Mapping[str, pd.DataFrame],
     selected: str,
     notes: Sequence[str] = (),
+    members: Mapping[str, object] | None = None,
 ) -> None:
     """Print tables as one JSON document."""
     from tracelens_ext.report.report import Report
@@ -195,4 +196,4 @@ def print_json(
     facts: list[tuple[str, object]] = [("Trace", str(trace))]
     if selected:
         facts.append(("Selected", selected))
-    print_report(Report(title, sheets, facts, notes))
+    print_report(Report(title, sheets, facts, notes, members=members or {}))

@@ -44,6 +44,7 @@ class GapReport:
     selected: str  #: which events are asked about, in words; empty for all
     options: GapOptions  #: what was asked for
     of_one_stream: bool  #: whether a stream is selected
+    members: dict[str, object]  #: what JSON has beside the tables
 
     @classmethod
     def of(cls, work: GpuWork, selection: Selection, options: GapOptions) -> GapReport:
@@ -73,7 +74,8 @@ class GapReport:
         }
         idle = int(classified.gaps.duration.sum())
         why, selected = answer(classified, selection), selected_text(selection, work)
-        return cls(streams, why, idle, sheets, selected, options, one_stream)
+        members: dict[str, object] = {"idle_by_cause_ms": devices.idle_by_cause_ms()}
+        return cls(streams, why, idle, sheets, selected, options, one_stream, members)
 
     @property
     def sorted_by(self) -> str:

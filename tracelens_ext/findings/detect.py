@@ -55,7 +55,9 @@ def find_findings(
         ):
             found.append(finding)
     found.sort(key=lambda finding: -finding.saving_ms)
-    return Findings(inspection.wall.total_ns / NS_PER_MS, found, inspection.notes)
+    wall = inspection.wall
+    idle = wall.classified.idle_by_cause_ms()
+    return Findings(wall.total_ns / NS_PER_MS, found, inspection.notes, idle)
 
 
 def offered_detectors(registry: PluginRegistry | None = None) -> list[Offered[Detector]]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.gaps.causes import SYNCHRONISATION
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
@@ -77,10 +76,8 @@ def _claim_waits(inspection: Inspection) -> Claim:
     pageable = trace.names_matching(_PAGEABLE.match)[work.name]
     waited_for = copies & (pageable | (trace.end_of(launch) >= work.end))
     idle = wall.claim_idle_during(np.unique(launch[waited_for]))
-    classified, call = wall.classified, wall.classified.synchronising
-    after = waited_for[classified.gaps.before] & (classified.cause == SYNCHRONISATION)
-    after &= call != NONE
-    return idle + wall.claim_idle_up_to(np.where(after, trace.dur[call], 0))
+    after = waited_for[wall.classified.gaps.before]
+    return idle + wall.claim_idle_after(np.where(after, wall.classified.synchronising, NONE))
 
 
 DETECTOR = Detector("exposed-copy", _detect)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Literal, get_args
 
+from tracelens_ext.trace import NS_PER_MS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tracelens_ext.findings.wall_time import Claim
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -51,6 +55,7 @@ class Finding:
         documentation: the page about it.
         saving_low_ms: the least that the fix saves, None where that is `saving_ms`.
         saving_high_ms: the most, likewise.
+        claim: the stretches of time that `saving_ms` is the sum of, as the mean over the devices.
     """
 
     id: str
@@ -66,6 +71,7 @@ class Finding:
     snippet: str = ""
     saving_low_ms: float | None = None
     saving_high_ms: float | None = None
+    claim: Claim | None = field(default=None, compare=False, repr=False)
 
     @property
     def informs_only(self) -> bool:
@@ -81,11 +87,13 @@ class Findings:
         total_ms: wall time from the first start of GPU work to its last end.
         findings: the largest saving first, those that inform only at the end.
         notes: what could not be looked for, and why, a sentence each.
+        idle_by_cause_ms: the idle time of each device in the wall time, as `gaps` divides it.
     """
 
     total_ms: float
     findings: Sequence[Finding] = ()
     notes: Sequence[str] = field(default=())
+    idle_by_cause_ms: Mapping[int | str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def explained_ms(self) -> float:
@@ -97,15 +105,30 @@ class Findings:
         """Wall time that no finding claims."""
         return max(0.0, self.total_ms - self.explained_ms)
 
-    def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+    def as_dict(self, *, intervals: bool = False) -> dict[str, object]:
+        """For JSON; with the stretches of time that each finding claims, or without."""
         return {
             "total_ms": self.total_ms,
             "explained_ms": self.explained_ms,
             "left_ms": self.left_ms,
-            "findings": [asdict(finding) for finding in self.findings],
+            "idle_by_cause_ms": self.idle_by_cause_ms,
+            "findings": [_as_dict(finding, intervals) for finding in self.findings],
             "notes": list(self.notes),
         }
+
+
+def _as_dict(finding: Finding, intervals: bool) -> dict[str, object]:
+    record = asdict(replace(finding, claim=None))
+    del record["claim"]
+    record["devices"] = []
+    if intervals:
+        record["intervals"] = []
+    if claim := finding.claim:
+        times = zip(claim.devices, (claim.ns_of_devices / NS_PER_MS).tolist(), strict=True)
+        record["devices"] = [{"device": device, "claimed_ms": ms} for device, ms in times]
+        if intervals:
+            record["intervals"] = claim.as_records()
+    return record
 
 
 def wrong_field(finding: Finding) -> str:

@@ -8,13 +8,7 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.gaps.causes import (
-    DEPENDENCY,
-    HOST,
-    LAUNCH_OVERHEAD,
-    SYNCHRONISATION,
-    UNKNOWN,
-)
+from tracelens_ext.gaps.causes import HOST, LAUNCH_OVERHEAD, SYNCHRONISATION
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -24,14 +18,17 @@ if TYPE_CHECKING:
 
 def _detect(inspection: Inspection) -> Finding | None:
     wall = inspection.wall
-    duration, cause = wall.classified.gaps.duration, wall.classified.cause
-    late = np.isin(cause, (HOST, LAUNCH_OVERHEAD, SYNCHRONISATION))
+    idle, length = wall.idle, wall.idle.end - wall.idle.start
+    late = np.isin(idle.cause, (HOST, LAUNCH_OVERHEAD, SYNCHRONISATION))
     # Why something starts late that was launched long before is not known, unless the host, too,
     # stood still.
-    unknown = np.isin(cause, (UNKNOWN, DEPENDENCY)) & wall.waits_for_host
-    late |= unknown & wall.nothing_launched
-    claim = wall.claim_idle_up_to(np.where(late, wall.left_of_gaps(), 0))
-    holes = float(claim.gap_ns[cause[claim.gaps] == LAUNCH_OVERHEAD].sum())
+    late |= wall.may_wait(idle) & wall.nothing_launched[idle.gap]
+    holes = wall.mean_ms(length[late & (idle.cause == LAUNCH_OVERHEAD)]) * NS_PER_MS
+    claim = wall.claim_idle(late)
+    if not inspection.is_worth(claim):
+        return None
+    _, number = np.unique(claim.intervals.gap, return_inverse=True)
+    median = float(np.median(np.bincount(number, length[late]))) / 1e3
     mostly_holes = holes > claim.saving_ns / 2
     return inspection.finding(
         DETECTOR.id,
@@ -56,9 +53,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         ),
         evidence=[
             Evidence("gaps", len(claim.gaps), "gaps", "gap_summary"),
-            Evidence("median gap", float(np.median(duration[claim.gaps])) / 1e3, "µs", "gaps")
-            if len(claim.gaps)
-            else Evidence("median gap", 0.0, "µs", "gaps"),
+            Evidence("median of it in a gap", median, "µs", "gaps"),
             Evidence("of it no longer than a launch takes", holes / NS_PER_MS, "ms", "gap_summary"),
         ],
     )

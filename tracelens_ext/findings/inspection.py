@@ -107,7 +107,11 @@ class Inspection:
 
     def is_worth(self, claim: Claim) -> bool:
         """Whether a claim is large enough for anybody's attention; `finding` drops all others."""
-        return 100.0 * claim.saving_ns >= LEAST_SHARE_PERCENT * max(self.wall.total_ns, 1)
+        return self.share_percent(claim) >= LEAST_SHARE_PERCENT
+
+    def share_percent(self, claim: Claim) -> float:
+        """What a claim is of the wall time that can be judged."""
+        return 100.0 * claim.saving_ns / max(self.wall.judged_ns, 1)
 
     def finding(
         self,
@@ -140,11 +144,11 @@ class Inspection:
             where: what is known better than from the gaps and GPU events that are claimed.
         """
         saving = claim.saving_ns / NS_PER_MS
-        share = 100.0 * claim.saving_ns / max(self.wall.total_ns, 1)
+        share = self.share_percent(claim)
         if not self.is_worth(claim):
             return None
         limited = self.wall.gpu_limited[claim.events]
-        sure = float(claim.gap_ns.sum() + claim.event_ns[limited].sum()) / NS_PER_MS
+        sure = (claim.idle_ns + float(claim.event_ns[limited].sum())) / NS_PER_MS
         host_bound = saving - sure
         if host_bound > saving / 2:
             confidence = "low"
@@ -154,7 +158,7 @@ class Inspection:
             )
         return Finding(
             id=detector,
-            title=title.replace("{saving}", f"{saving:,.1f} ms ({share:.1f} %)"),
+            title=title.replace("{saving}", f"{saving:,.1f} ms ({share:.1f} %)") + _worst(claim),
             saving_ms=saving,
             share_percent=share,
             confidence=confidence,
@@ -168,6 +172,7 @@ class Inspection:
             if low_ms is not None or host_bound > 0.01 * saving
             else None,
             saving_high_ms=high_ms,
+            claim=claim,
         )
 
     def information(
@@ -195,6 +200,15 @@ class Inspection:
             documentation=f"docs/findings.md#{detector}",
             snippet=snippet if self.is_of_pytorch else "",
         )
+
+
+def _worst(claim: Claim) -> str:
+    """Which of several devices loses most, as a title goes on."""
+    if len(claim.devices) < 2:
+        return ""
+    of_devices = claim.ns_of_devices
+    worst = int(of_devices.argmax())
+    return f"; most on device {claim.devices[worst]}: {of_devices[worst] / NS_PER_MS:,.1f} ms"
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Place
-from tracelens_ext.gaps.host_activity import innermost_during
-from tracelens_ext.gaps.hosts import host_rows, labels_of
+from tracelens_ext.gaps.host_activity import innermost_at, innermost_during
+from tracelens_ext.gaps.hosts import HOST_KINDS, labels_of
+from tracelens_ext.intervals import inside
 from tracelens_ext.iterations.table import named_iterations
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.modules.modules import has_modules, module_of_gpu
@@ -19,14 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracelens_ext.findings.wall_time import Claim, WallTime
-    from tracelens_ext.gaps.hosts import HostColumn
     from tracelens_ext.trace import Float64Array, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: How many places of a kind a finding names: more than anybody acts on at once.
 MOST_PLACES: Final = 5
-#: Python frames are looked up for so many gaps and GPU events, the largest; a trace has a million.
+#: Python frames are looked up for so many GPU events, the largest; a trace has a million.
 _MOST_LOOKED_UP: Final = 500
+#: What tells where a launch is that no operation encloses.
+_ENCLOSING: Final = (EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)
 #: How the names of frames begin that nobody can change; they count where there are no others.
 _NO_LINES: Final = (
     *("<built-in", "nn.Module: ", "torch/"),
@@ -44,7 +46,7 @@ def places_of(
         claim: a part of it.
         known: what the claimant knows better, by kind.
     """
-    of_gaps, of_events = _of_gaps(wall, claim), _of_events(wall.work, claim)
+    of_gaps, of_events = _of_gaps(wall.work, claim), _of_events(wall.work, claim)
     kinds = ["operations", "modules", "python_frames", "iterations", "streams", "kernels", "calls"]
     joined = {kind: of_gaps.get(kind, []) + of_events.get(kind, []) for kind in kinds}
     places: dict[str, Sequence[Place]] = {
@@ -77,24 +79,50 @@ def ranked(code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array) -
     return _merged([Place(*place) for place in found if place[0]])[: 4 * MOST_PLACES]
 
 
-def _of_gaps(wall: WallTime, claim: Claim) -> dict[str, list[Place]]:
-    if not len(claim.gaps):
-        return {}
-    classified = wall.classified
-    largest = np.argsort(-claim.gap_ns, kind="stable")[:_MOST_LOOKED_UP]
-    gaps, ns = claim.gaps[largest], claim.gap_ns[largest]
-    trace = wall.work.trace
-    columns: list[tuple[str, HostColumn]] = [("operations", "host_op"), ("calls", "host_call")]
-    found = {
-        kind: ranked(*labels_of(trace, host_rows(classified, column, gaps)), ns)
-        for kind, column in columns
+def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
+    """What the host was in, moment by moment, of all that is claimed of gaps."""
+    trace, idle = work.trace, claim.intervals.gap != NONE
+    start, end, _, gap, _, thread = (column[idle] for column in claim.intervals)
+    devices = len(claim.devices)
+
+    def ranks(stretch: Int64Array, row: Int64Array, ns: Int64Array) -> list[Place]:
+        code, labels = labels_of(trace, row)
+        first, number = number_groups([code, gap[stretch]])  # a place counts once in a gap
+        return ranked(code[first], labels, np.bincount(number, ns) / devices) if len(row) else []
+
+    def found(
+        kinds: tuple[EventKind, ...], ignored: tuple[str, ...] = ()
+    ) -> tuple[Int64Array, Int64Array, Int64Array]:
+        return innermost_at(trace, kinds, thread, start, end, ignored)
+
+    frames = found(HOST_KINDS["python_frame"], _NO_LINES)
+    other = np.setdiff1d(np.arange(len(start)), frames[0])
+    if len(other) and trace.count_of(EventKind.PYTHON_FUNCTION):
+        kinds = HOST_KINDS["python_frame"]
+        stretch, row, ns = innermost_at(trace, kinds, thread[other], start[other], end[other])
+        both = zip(frames, (other[stretch], row, ns), strict=True)
+        frames = tuple(np.concatenate(columns) for columns in both)
+    return {
+        "operations": ranks(*found(HOST_KINDS["host_op"], ("ProfilerStep#",))),
+        "calls": ranks(*found(HOST_KINDS["host_call"])),
+        "python_frames": ranks(*frames),
+        "iterations": _iterations_during(work, start, end, thread, devices),
     }
-    frames = host_rows(classified, "python_frame", gaps, _NO_LINES)
-    if (other := frames == NONE).any():
-        frames[other] = host_rows(classified, "python_frame", gaps[other])
-    found["python_frames"] = ranked(*labels_of(trace, frames), ns)
-    after = classified.gaps.after[claim.gaps]
-    return found | {"iterations": _iterations(wall.work, after, claim.gap_ns)}
+
+
+def _iterations_during(
+    work: GpuWork, start: Int64Array, end: Int64Array, thread: Int64Array, devices: int
+) -> list[Place]:
+    """The iterations of the threads' processes during which some stretches of time are."""
+    iterations, labels, _ = named_iterations(work.tree, None)
+    process = np.where(thread != NONE, work.trace.process_of_thread[thread], NONE)
+    found: list[Place] = []
+    for number in np.unique(iterations.process).tolist():
+        mine, its = np.flatnonzero(process == number), iterations.process == number
+        windows = iterations.start[its], iterations.end[its]
+        begin, until, _, at = inside(start[mine], end[mine], *windows)
+        found += ranked(np.flatnonzero(its)[at], labels, (until - begin) / devices)
+    return found
 
 
 def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
@@ -104,11 +132,16 @@ def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     op, ops = work.parent_op
     launch = work.tree.launch_of_gpu[events]
     linked = launch != NONE
+    with_op = work.tree.cpu_op_of_gpu[events] != NONE
+    without = linked & ~with_op
     stream, names = work.trace.stream[events], work.trace.names
     streams = {number: f"stream {number}" for number in np.unique(stream).tolist()}
     numbers = sorted(streams)
     return {
-        "operations": ranked(op[events], ops, ns),
+        "operations": [
+            *ranked(np.where(with_op, op[events], NONE), ops, ns),
+            *_around(work, _ENCLOSING, launch[without], ns[without], ("ProfilerStep#",)),
+        ],
         "modules": _modules(work, events, ns),
         "python_frames": frames_around(work, launch[linked], ns[linked]),
         "iterations": _iterations(work, events, ns),
@@ -149,17 +182,17 @@ def frames_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array)
     """
     if not work.trace.count_of(EventKind.PYTHON_FUNCTION):
         return []
-    return _around(work, EventKind.PYTHON_FUNCTION, calls, ns, _NO_LINES)
+    return _around(work, (EventKind.PYTHON_FUNCTION,), calls, ns, _NO_LINES)
 
 
 def operations_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
     """The innermost operations around host calls; as `frames_around`."""
-    return _around(work, EventKind.CPU_OP, calls, ns)
+    return _around(work, (EventKind.CPU_OP,), calls, ns)
 
 
 def _around(
     work: GpuWork,
-    kind: EventKind,
+    kinds: tuple[EventKind, ...],
     calls: Int64Array,
     ns: IntArray | Float64Array,
     ignored: tuple[str, ...] = (),
@@ -170,7 +203,7 @@ def _around(
     start = trace.ts[calls]
     end = np.maximum(trace.end_of(calls), start + 1)
     thread = trace.thread[calls].astype(np.int64)
-    rows = innermost_during(tree, (kind,), thread, start, end, ignored)
+    rows = innermost_during(tree, kinds, thread, start, end, ignored)
     if ignored and (other := rows == NONE).any():
-        rows[other] = innermost_during(tree, (kind,), thread[other], start[other], end[other])
+        rows[other] = innermost_during(tree, kinds, thread[other], start[other], end[other])
     return ranked(*labels_of(trace, rows), ns)

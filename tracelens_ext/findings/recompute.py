@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector
-from tracelens_ext.findings.wall_time import Claim
 from tracelens_ext.operations.recompute import recomputed
 from tracelens_ext.trace import NS_PER_MS
 
@@ -18,17 +15,14 @@ if TYPE_CHECKING:
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    again = recomputed(inspection.work)
-    events = np.flatnonzero(again)
-    nothing = np.empty(0, dtype=np.int64)
-    time = inspection.wall.alone(again)[events].astype(np.float64)
-    share = 100.0 * time.sum() / max(inspection.wall.total_ns, 1)
+    again = inspection.wall.about(recomputed(inspection.work))
+    share = inspection.share_percent(again)
     if share < LEAST_SHARE_PERCENT:
         return None
-    cost = time.sum() / NS_PER_MS
+    cost = again.saving_ns / NS_PER_MS
     return inspection.information(
         DETECTOR.id,
-        Claim(nothing, nothing, events, time),
+        again,
         title=f"Activation checkpointing runs parts of the forward again: {cost:,.1f} ms"
         f" ({share:.1f} %)",
         advice=(

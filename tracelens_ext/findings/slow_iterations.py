@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Place
 from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.findings.wall_time import Claim
+from tracelens_ext.intervals import covered
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.iterations.table import (
     ODD_AT_LEAST,
@@ -23,9 +23,10 @@ from tracelens_ext.trace import NONE, NS_PER_MS
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
+    from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.gaps.find import Gaps
     from tracelens_ext.iterations.iterations import Iterations
-    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
 
 _WALL = "wall_time_ms"
 _NOT_PARTS = ("iteration", "process", "device", "start_ms", _WALL, "kernels", "whole", "odd")
@@ -47,9 +48,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     of_gpu = iterations.started_in  # as what an iteration took is the time between two moments
     of_gap = _iteration_of_gap(iterations, wall.classified.gaps)
     size = len(iterations)
-    claimed = _sums(of_gpu, wall.claimed_of_event, size)
-    claimed += wall.claimed_idle_within(iterations.start, iterations.end)
-    unexplained = (iterations.end - iterations.start) - claimed
+    unexplained = (iterations.end - iterations.start) - _claimed(wall, iterations)
     named = np.isin(np.array(labels, dtype=object), slow["iteration"].to_numpy(dtype=object))
     excess = np.where(named, _odd_excess(unexplained, iterations.whole), 0.0)
     numbers = np.flatnonzero(excess).tolist()
@@ -57,14 +56,10 @@ def _detect(inspection: Inspection) -> Finding | None:
     alone = wall.alone(wall.free).astype(np.float64)
     idle = wall.left_of_gaps().astype(np.float64)
     there = _sums(of_gpu, alone, size) + _sums(of_gap, idle, size)
+    there /= _devices(wall, iterations).sum(axis=0).clip(1)
     share = np.append(np.minimum(excess / np.maximum(there, 1.0), 1.0), 0.0)
-    events, gaps = np.flatnonzero(alone * share[of_gpu]), np.flatnonzero(idle * share[of_gap])
-    claim = Claim(
-        gaps,
-        (idle * share[of_gap])[gaps].astype(np.int64),
-        events,
-        (alone * share[of_gpu])[events],
-    )
+    claim = wall.claim_idle_up_to((idle * share[of_gap]).astype(np.int64))
+    claim = claim + wall.claim_events(wall.free & (share[of_gpu] > 0), share[of_gpu])
     part, more = _part(whole, slow)
     return inspection.finding(
         DETECTOR.id,
@@ -103,6 +98,29 @@ def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
     return np.where(excess > max(ODD_BEYOND * spread, ODD_AT_LEAST * usual), excess, 0.0)
 
 
+def _devices(wall: WallTime, iterations: Iterations) -> BoolArray:
+    """Whether each device works for each iteration, (devices, k)."""
+    result = np.zeros((len(wall.lanes), len(iterations) + 1), dtype=bool)
+    result[wall.lanes.of_gpu, iterations.started_in] = True
+    return result[:, :-1]
+
+
+def _claimed(wall: WallTime, iterations: Iterations) -> Float64Array:
+    """What findings claim of each iteration, the mean over its devices, ns, (k,)."""
+    mine = _devices(wall, iterations)
+    size, claimed = len(iterations), np.zeros(len(iterations))
+    for claim in wall.claims:
+        found, length = claim.intervals, claim.intervals.end - claim.intervals.start
+        busy = found.event != NONE
+        claimed += _sums(iterations.started_in[found.event[busy]], length[busy], size)
+        for lane in range(len(wall.lanes)):
+            its = ~busy & (found.lane == lane)
+            idle = covered(found.start[its], found.end[its], iterations.start, iterations.end)
+            claimed += idle * mine[lane]
+    result: Float64Array = claimed / mine.sum(axis=0).clip(1)
+    return result
+
+
 def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
     """The iteration in which the larger part of each gap lies, as far as events tell, (k,)."""
     before, after = (iterations.started_in[events] for events in (gaps.before, gaps.after))
@@ -112,7 +130,7 @@ def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
     return result
 
 
-def _sums(of: Int64Array, values: Float64Array, size: int) -> Float64Array:
+def _sums(of: Int64Array, values: IntArray | Float64Array, size: int) -> Float64Array:
     known = of != NONE
     return np.bincount(of[known], values[known], size).astype(np.float64)
 

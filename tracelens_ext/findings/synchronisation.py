@@ -14,8 +14,8 @@ import numpy as np
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.places import frames_around, operations_around
-from tracelens_ext.gaps.causes import SYNCHRONISATION, blocking_calls
-from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.gaps.causes import blocking_calls
+from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
@@ -25,12 +25,9 @@ if TYPE_CHECKING:
 def _detect(inspection: Inspection) -> Finding | None:
     wall, work = inspection.wall, inspection.work
     classified, trace = wall.classified, inspection.work.trace
-    call = classified.synchronising
-    waits = (classified.cause == SYNCHRONISATION) & (call != NONE)
-    waited = np.where(waits, trace.dur[np.maximum(call, 0)] if len(call) else 0, 0)
-    after = wall.claim_idle_up_to(waited)
+    after = wall.claim_idle_after(classified.synchronising)
     claim = after + wall.claim_idle_during(blocking_calls(work))
-    asking = call[after.gaps]
+    asking = classified.synchronising[after.intervals.gap]
     calls = np.unique(asking)
     return inspection.finding(
         DETECTOR.id,
@@ -50,16 +47,11 @@ def _detect(inspection: Inspection) -> Finding | None:
         evidence=[
             Evidence("calls that waited before the GPU idled", len(calls), "calls", "gap_summary"),
             Evidence("host time in them", float(trace.dur[calls].sum()) / NS_PER_MS, "ms", "tree"),
-            Evidence(
-                "idle time after them",
-                float(classified.gaps.duration[waits].sum()) / NS_PER_MS,
-                "ms",
-                "gap_summary",
-            ),
+            Evidence("idle time after them", after.saving_ns / NS_PER_MS, "ms", "gap_summary"),
         ],
         where={
-            "operations": operations_around(work, asking, after.gap_ns),
-            "python_frames": frames_around(work, asking, after.gap_ns),
+            "operations": operations_around(work, asking, after.ns),
+            "python_frames": frames_around(work, asking, after.ns),
         },
     )
 

@@ -49,7 +49,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     gaps = wall.classified.gaps
     within = chosen[gaps.before] & chosen[gaps.after] & (step[gaps.before] == step[gaps.after])
     idle = wall.claim_idle_during(steps[unfused])
-    idle = idle + wall.claim_idle_up_to(np.where(within, wall.left_of_gaps(), 0))
+    idle = idle + wall.claim_idle(within[wall.idle.gap])
     claim = idle + wall.claim_events(chosen, share)
     name = _names(inspection, steps[unfused])
     window = float(trace.dur[steps[unfused]].sum()) / NS_PER_MS

@@ -1,9 +1,10 @@
-"""The wall time of a trace, of which each nanosecond is claimed by one finding at most.
+"""The wall time of a trace, of which each nanosecond of a device is claimed by one finding at most.
 
-It runs from the first start of GPU work to its last end. While no GPU event runs it is idle, and
-belongs to the gap of the device whose next event ends it. While GPU events run it is busy, and a
-finding claims it only if all events that run there are its own: work beside other work, on another
-stream or another device, is hidden, and removing it saves nothing.
+It is one for all devices (`recording`), and each device divides it by itself. While no GPU event of
+a device runs it is idle, as `gaps` divides that time. While GPU events run it is busy, and a finding
+claims it only if all events that run there are its own: work beside other work of the device, on
+another stream, is hidden, and removing it saves nothing. What all devices lose together is the mean
+over them.
 """
 
 from __future__ import annotations
@@ -11,110 +12,115 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from tracelens_ext.gaps.causes import (
     DEPENDENCY,
+    EDGE,
     HOST,
     LAUNCH_OVERHEAD,
+    NOT_RECORDED,
+    START_UP,
+    UNKNOWN,
+    Pieces,
     usual_launch_latency,
 )
 from tracelens_ext.gaps.classified import classify_gaps
-from tracelens_ext.intervals import covered, union
-from tracelens_ext.trace import NONE
+from tracelens_ext.intervals import outside, union
+from tracelens_ext.recording.recording import recording_of
+from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.work.group_search import by_group_and_time
+from tracelens_ext.work.grouping import number_groups
+from tracelens_ext.work.lanes import find_lanes
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
+
+
+class Intervals(NamedTuple):
+    """Claimed stretches of time, apart on each device, i of them."""
+
+    start: Int64Array  #: ns since the trace's first event
+    end: Int64Array
+    lane: Int64Array  #: the device, an index into `Claim.devices`
+    gap: Int64Array  #: the gap that it is a part of, `NONE` where a GPU event runs
+    event: Int64Array  #: the GPU event that runs, `NONE` in a gap
+    thread: Int64Array  #: the host thread that a gap waits for, `NONE` for an event, or if unknown
 
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """Wall time that a finding claims: of some gaps and of some GPU events."""
+    """Wall time that a finding claims. Sums are means over all devices that work."""
 
-    gaps: Int64Array  #: indices into the gaps of the devices, (i,)
-    gap_ns: Int64Array  #: idle time claimed of each, (i,)
-    events: Int64Array  #: indices of GPU events, (j,)
-    event_ns: Float64Array  #: busy time claimed of each, (j,)
+    intervals: Intervals
+    devices: list[int | str]  #: what those devices are called
+    wall_start: int  #: ns since the trace's first event
+
+    @property
+    def ns(self) -> Float64Array:
+        """What each interval is of the mean over the devices, (i,)."""
+        return (self.intervals.end - self.intervals.start) / len(self.devices)
 
     @property
     def saving_ns(self) -> float:
         """All of it."""
-        return float(self.gap_ns.sum() + self.event_ns.sum())
+        return float((self.intervals.end - self.intervals.start).sum()) / len(self.devices)
+
+    @property
+    def ns_of_devices(self) -> Int64Array:
+        """What is claimed of each device."""
+        result = np.zeros(len(self.devices), dtype=np.int64)
+        np.add.at(result, self.intervals.lane, self.intervals.end - self.intervals.start)
+        return result
+
+    @property
+    def gaps(self) -> Int64Array:
+        """The gaps of the devices of which it has something, (j,)."""
+        found: Int64Array = np.unique(self.intervals.gap[self.intervals.gap != NONE])
+        return found
+
+    @cached_property
+    def _by_event(self) -> tuple[Int64Array, Float64Array]:
+        busy = self.intervals.event != NONE
+        events, number = np.unique(self.intervals.event[busy], return_inverse=True)
+        return events, np.bincount(number, self.ns[busy], len(events)).astype(np.float64)
+
+    @property
+    def events(self) -> Int64Array:
+        """The GPU events of which it has something, (j,)."""
+        return self._by_event[0]
+
+    @property
+    def event_ns(self) -> Float64Array:
+        """What it has of each of them, (j,)."""
+        return self._by_event[1]
+
+    @property
+    def idle_ns(self) -> float:
+        """What of it is idle time."""
+        return float(self.ns[self.intervals.gap != NONE].sum())
+
+    def as_records(self) -> list[dict[str, object]]:
+        """Its stretches of time by device, those that touch in one; ns from the wall's start."""
+        records: list[dict[str, object]] = []
+        for lane, device in enumerate(self.devices):
+            mine = self.intervals.lane == lane
+            start, end = union(self.intervals.start[mine], self.intervals.end[mine])
+            times = zip((start - self.wall_start).tolist(), end.tolist(), strict=True)
+            records += [
+                {"device": device, "start_ns": first, "end_ns": last - self.wall_start}
+                for first, last in times
+            ]
+        return records
 
     def __add__(self, other: Claim) -> Claim:
         """Both claims, which have nothing in common."""
-        return Claim(
-            np.concatenate((self.gaps, other.gaps)),
-            np.concatenate((self.gap_ns, other.gap_ns)),
-            np.concatenate((self.events, other.events)),
-            np.concatenate((self.event_ns, other.event_ns)),
-        )
-
-
-_NO_INDEX = np.empty(0, dtype=np.int64)
-_NO_TIME = np.empty(0, dtype=np.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class _Pieces:
-    """Stretches of idle time, ascending and apart, p of them."""
-
-    start: Int64Array
-    end: Int64Array
-    gap: Int64Array  #: the gap that each is a part of
-
-    def __len__(self) -> int:
-        return len(self.start)
-
-    def chosen(self, which: BoolArray) -> _Pieces:
-        return _Pieces(self.start[which], self.end[which], self.gap[which])
-
-    def joined(self, other: _Pieces) -> _Pieces:
-        start = np.concatenate((self.start, other.start))
-        order = np.argsort(start, kind="stable")
-        end, gap = (np.concatenate((a, b))[order] for a, b in _pairs(self, other))
-        return _Pieces(start[order], end, gap)
-
-    def cut(self, first: Int64Array, last: Int64Array) -> tuple[_Pieces, _Pieces]:
-        """What lies inside some windows, which are ascending and apart, and what outside."""
-        if not len(first):
-            return self.chosen(np.zeros(len(self), dtype=bool)), self
-        begin = np.searchsorted(last, self.start, side="right")
-        count = np.maximum(np.searchsorted(first, self.end, side="left") - begin, 0)
-        inside = self._repeated(count)
-        window = _numbered(begin, count)
-        inside = _Pieces(
-            np.maximum(inside.start, first[window]),
-            np.minimum(inside.end, last[window]),
-            inside.gap,
-        )
-        outside = self._repeated(count + 1)
-        after = _numbered(begin, count + 1)  # the window that follows each part
-        leads = np.zeros(len(outside), dtype=bool)
-        ends = np.cumsum(count + 1)
-        leads[ends - count - 1] = True
-        trails = np.zeros(len(outside), dtype=bool)
-        trails[ends - 1] = True
-        start = np.where(leads, outside.start, last[np.maximum(after - 1, 0)])
-        end = np.where(trails, outside.end, first[np.minimum(after, len(first) - 1)])
-        outside = _Pieces(start, end, outside.gap)
-        return inside.chosen(inside.end > inside.start), outside.chosen(end > start)
-
-    def _repeated(self, count: Int64Array) -> _Pieces:
-        return _Pieces(*(np.repeat(column, count) for column in (self.start, self.end, self.gap)))
-
-
-def _pairs(one: _Pieces, other: _Pieces) -> list[tuple[Int64Array, Int64Array]]:
-    return [(one.end, other.end), (one.gap, other.gap)]
-
-
-def _numbered(begin: Int64Array, count: Int64Array) -> Int64Array:
-    """`begin[i]`, `begin[i] + 1` … of each i, `count[i]` numbers."""
-    within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    return np.repeat(begin, count) + within
+        both = zip(self.intervals, other.intervals, strict=True)
+        intervals = Intervals(*(np.concatenate(columns) for columns in both))
+        return Claim(intervals, self.devices, self.wall_start)
 
 
 class WallTime:
@@ -124,22 +130,26 @@ class WallTime:
         work: the GPU events, g of them, at least one.
 
     Attributes:
-        start: the first start of GPU work, ns since the trace's first event.
-        end: its last end.
+        start: where it begins, ns since the trace's first event.
+        end: where it ends.
         classified: the gaps of the devices with their causes, k of them.
+        idle: the idle time that can be judged and that no finding has claimed.
         free: which GPU events no finding has claimed, (g,).
-        claimed_of_gap: ns claimed so far of each gap, (k,).
-        claimed_of_event: ns claimed so far of each GPU event, (g,).
+        claims: what is claimed so far.
     """
 
     def __init__(self, work: GpuWork) -> None:
         self.work = work
-        self.start, self.end = int(work.start.min()), int(work.end.max())
+        recording = recording_of(work)
+        self.start, self.end = recording.wall_start, recording.wall_end
+        self.judged_ns = recording.judged_ns
         self.classified = classify_gaps(work, "device")
+        self.lanes = find_lanes(work, "device")
+        self.idle = self._judged_idle()
         self.free = np.ones(len(work), dtype=bool)
-        self.claimed_of_gap = np.zeros(len(self.classified), dtype=np.int64)
-        self.claimed_of_event = np.zeros(len(work), dtype=np.float64)
-        self._idle = self._idle_pieces()
+        self.claims: list[Claim] = []
+        self._unclaimed_from = work.start.copy()
+        self._devices = self.lanes.device_labels
 
     @property
     def total_ns(self) -> int:
@@ -149,45 +159,55 @@ class WallTime:
     @property
     def claimed_ns(self) -> float:
         """All that is claimed so far."""
-        return float(self.claimed_of_gap.sum() + self.claimed_of_event.sum())
+        return sum(claim.saving_ns for claim in self.claims)
 
     def copy(self) -> WallTime:
         """The same claims; further ones on either do not concern the other."""
         result = copy(self)
-        result.free, result.claimed_of_gap = self.free.copy(), self.claimed_of_gap.copy()
-        result.claimed_of_event = self.claimed_of_event.copy()
+        result.free, result.claims = self.free.copy(), list(self.claims)
+        result._unclaimed_from = self._unclaimed_from.copy()  # noqa: SLF001
         return result
 
-    def _idle_pieces(self) -> _Pieces:
-        """When nothing runs on any device."""
-        gaps = self.classified.gaps
-        first, last = self._busy
-        at = np.searchsorted(first, gaps.end, side="left") - 1  # the stretch of work before
-        start = np.maximum(gaps.start, last[at])
-        ends_it = first[np.minimum(at + 1, len(first) - 1)] == gaps.end
-        number = np.flatnonzero(ends_it & (start < gaps.end))
-        order = number[np.argsort(gaps.end[number], kind="stable")]
-        # Events of two devices that start together end one stretch of idle time.
-        order = order[np.diff(gaps.end[order], prepend=-1) > 0]
-        return _Pieces(start[order], gaps.end[order], order)
+    def mean_ms(self, ns: IntArray | Float64Array) -> float:
+        """Times on all devices as the mean over them, ms."""
+        return float(ns.sum()) / len(self._devices) / NS_PER_MS
 
-    @cached_property
-    def _busy(self) -> tuple[Int64Array, Int64Array]:
-        """The stretches of time in which anything runs."""
-        return union(self.work.start, self.work.end)
+    def _judged_idle(self) -> Pieces:
+        pieces = self.classified.pieces
+        return pieces.chosen(~np.isin(pieces.cause, (NOT_RECORDED, START_UP, EDGE)))
 
     @cached_property
     def waits_for_host(self) -> BoolArray:
-        """Whether the GPU may wait for the host in each gap, (k,).
+        """Whether the GPU may wait for the host in what of each gap is left after its launch, (k,).
 
-        Not for other work, nor because of what starting queued work takes, whatever the host does.
-        While a whole device is idle, a stream that was told to wait does so for no work of it, but
-        for as long as it takes to see that it is done.
+        Not for what was launched in the gap; nor for other work, nor because of what starting
+        queued work takes, whatever the host does. While a whole device is idle, a stream that was
+        told to wait does so for no work of it, but for as long as it takes to see that it is done.
         """
-        cause = self.classified.cause
-        short = self.classified.gaps.duration <= usual_launch_latency(self.work)
-        waits: BoolArray = (cause != LAUNCH_OVERHEAD) & ((cause != DEPENDENCY) | ~short)
+        classified, gaps = self.classified, self.classified.gaps
+        left = gaps.end - classified.returned
+        pieces = classified.pieces.chosen(classified.pieces.cause == DEPENDENCY)
+        depends = np.zeros(len(gaps), dtype=bool)
+        depends[pieces.gap[pieces.gap != NONE]] = True
+        queued = classified.returned == gaps.start
+        waits: BoolArray = queued & (~depends | (left > usual_launch_latency(self.work)))
         return waits
+
+    def may_wait(self, idle: Pieces) -> BoolArray:
+        """Whether the GPU may wait for the host in some pieces of idle time."""
+        left = np.isin(idle.cause, (DEPENDENCY, UNKNOWN))
+        waits: BoolArray = (idle.cause != LAUNCH_OVERHEAD) & (~left | self.waits_for_host[idle.gap])
+        return waits
+
+    @cached_property
+    def _launches(self) -> list[Int64Array]:
+        """Rows of the calls that started GPU work of each device, by time."""
+        tree, ts = self.work.tree, self.work.trace.ts
+        of_lane = [
+            tree.launch_of_gpu[tree.linked & (self.lanes.of_gpu == lane)]
+            for lane in range(len(self.lanes))
+        ]
+        return [rows[np.argsort(ts[rows], kind="stable")] for rows in of_lane]
 
     @cached_property
     def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:
@@ -196,29 +216,28 @@ class WallTime:
         The one that launched what ended the gap; and where that was before the gap, or nobody
         knows, the one that launched next, or last. `NONE` where unknown.
         """
-        trace, launch = self.work.trace, self.classified.launch
-        launched = np.where(launch != NONE, trace.thread[np.maximum(launch, 0)], NONE)
-        rows = self._launches
-        if not len(rows):
-            return launched, launched
-        begun = self.classified.gaps.start
-        at = np.minimum(np.searchsorted(trace.ts[rows], begun), len(rows) - 1)
-        later = (launch != NONE) & (trace.ts[np.maximum(launch, 0)] >= begun)
-        return launched, np.where(later, launched, trace.thread[rows[at]])
+        trace, launch, gaps = self.work.trace, self.classified.launch, self.classified.gaps
+        safe = np.maximum(launch, 0)
+        launched = np.where(launch != NONE, trace.thread[safe], NONE).astype(np.int64)
+        following = launched.copy()
+        for lane, rows in enumerate(self._launches):
+            earlier = (gaps.lane == lane) & ((launch == NONE) | (trace.ts[safe] < gaps.start))
+            if len(rows):
+                at = np.searchsorted(trace.ts[rows], gaps.start[earlier])
+                following[earlier] = trace.thread[rows[np.minimum(at, len(rows) - 1)]]
+        return launched, following
 
     @cached_property
     def nothing_launched(self) -> BoolArray:
         """Whether the host launched nothing in the first half of each gap, or longer, (k,)."""
-        gaps, begun = self.classified.gaps, self.work.trace.ts[self._launches]
+        gaps = self.classified.gaps
         middle = gaps.start + gaps.duration // 2
-        result: BoolArray = np.searchsorted(begun, gaps.start) == np.searchsorted(begun, middle)
-        return result & bool(len(begun))
-
-    @cached_property
-    def _launches(self) -> Int64Array:
-        """Rows of the calls that started GPU work, by time."""
-        rows = self.work.tree.launch_of_gpu[self.work.tree.linked]
-        return rows[np.argsort(self.work.trace.ts[rows], kind="stable")]
+        result = np.zeros(len(gaps), dtype=bool)
+        for lane, rows in enumerate(self._launches):
+            here, begun = gaps.lane == lane, self.work.trace.ts[rows]
+            first, last = (np.searchsorted(begun, time[here]) for time in (gaps.start, middle))
+            result[here] = (first == last) & bool(len(rows))
+        return result
 
     @cached_property
     def gpu_limited(self) -> BoolArray:
@@ -227,19 +246,24 @@ class WallTime:
         It is not where the stretch of work around it is followed by a gap because of the host,
         which would come as late as it did: there the gap would grow.
         """
-        classified = self.classified
-        late = np.sort(classified.gaps.start[classified.cause == HOST])
-        other = np.sort(classified.gaps.start[classified.cause != HOST])
-        end = self.work.end
+        gaps, late = self.classified.gaps, self.classified.cause == HOST
         never = np.iinfo(np.int64).max
-        next_late, next_other = (
-            np.append(begins, never)[np.searchsorted(begins, end, side="left")]
-            for begins in (late, other)
-        )
-        result: BoolArray = (next_other < next_late) | (next_late == never)
+        result = np.zeros(len(self.work), dtype=bool)
+        for lane in range(len(self.lanes)):
+            here = self.lanes.of_gpu == lane
+            next_late, next_other = (
+                np.append(begins, never)[np.searchsorted(begins, self.work.end[here])]
+                for begins in (gaps.start[(gaps.lane == lane) & which] for which in (late, ~late))
+            )
+            result[here] = (next_other < next_late) | (next_late == never)
         return result
 
     # Idle time.
+
+    def claim_idle(self, which: BoolArray) -> Claim:
+        """Claim some of the pieces of `idle`."""
+        claimed, self.idle = self.idle.chosen(which), self.idle.chosen(~which)
+        return self._idle_claim(claimed, self.threads_of_gap[1][claimed.gap])
 
     def claim_idle_during(self, rows: Int64Array) -> Claim:
         """Claim the idle time during which the launching thread was in one of some host events."""
@@ -247,16 +271,15 @@ class WallTime:
         thread = trace.thread[rows]
         start, end = trace.ts[rows], trace.end_of(rows)
         launched, following = self.threads_of_gap
-        claimed = self._idle.chosen(np.zeros(len(self._idle), dtype=bool))
-        left = self._idle
+        claim = self._idle_claim(self.idle.chosen(slice(0)), np.empty(0, dtype=np.int64))
         for number in np.unique(thread).tolist():
-            mine = thread == number
-            asked = self.waits_for_host[left.gap]
-            asked &= (launched[left.gap] == number) | (following[left.gap] == number)
-            inside, outside = left.chosen(asked).cut(*union(start[mine], end[mine]))
-            claimed, left = claimed.joined(inside), left.chosen(~asked).joined(outside)
-        self._idle = left
-        return self._idle_claim(claimed)
+            mine, idle = thread == number, self.idle
+            asked = (launched[idle.gap] == number) | (following[idle.gap] == number)
+            asked &= self.may_wait(idle)
+            inside, rest = idle.chosen(asked).cut(*union(start[mine], end[mine]))
+            self.idle = idle.chosen(~asked).joined(rest)
+            claim = claim + self._idle_claim(inside, np.full(len(inside.gap), number))
+        return claim
 
     def claim_idle_up_to(self, limit: Int64Array) -> Claim:
         """Claim idle time of each gap from its beginning, up to a limit.
@@ -264,50 +287,56 @@ class WallTime:
         Args:
             limit: ns, at least 0, (k,).
         """
-        idle = self._idle
+        idle = self.idle
         length = idle.end - idle.start
-        order = np.lexsort((idle.start, idle.gap))
-        gap, ordered = idle.gap[order], length[order]
-        before = np.cumsum(ordered) - ordered
-        if len(gap):  # of the same gap only
-            first = np.searchsorted(gap, gap, side="left")
-            before -= before[first]
-        take = np.empty(len(idle), dtype=np.int64)
-        take[order] = np.clip(limit[gap] - before, 0, ordered)
-        middle = idle.start + take
-        claimed = _Pieces(idle.start, middle, idle.gap).chosen(take > 0)
-        self._idle = _Pieces(middle, idle.end, idle.gap).chosen(take < length)
-        return self._idle_claim(claimed)
+        before = np.cumsum(length) - length
+        if len(length):  # of the same gap only
+            before -= before[np.searchsorted(idle.gap, idle.gap)]
+        take = np.clip(limit[idle.gap] - before, 0, length)
+        rest = idle._replace(start=idle.start + take).chosen(take < length)
+        claimed = idle._replace(end=idle.start + take).chosen(take > 0)
+        self.idle = rest
+        return self._idle_claim(claimed, self.threads_of_gap[1][claimed.gap])
+
+    def claim_idle_after(self, call: Int64Array) -> Claim:
+        """Claim idle time of gaps from their beginning, as long as calls before them lasted.
+
+        Args:
+            call: the row of the call of each gap, `NONE` without; several gaps of a device may have
+                one, which counts once, (k,).
+        """
+        asked = np.flatnonzero(call != NONE)
+        limit = np.zeros(len(call), dtype=np.int64)
+        if len(asked):
+            _, number = number_groups([self.classified.gaps.lane[asked], call[asked]])
+            order = by_group_and_time(number, asked)
+            left = self.left_of_gaps()[asked[order]]
+            before = np.cumsum(left) - left
+            before -= before[np.searchsorted(number[order], number[order])]
+            lasts = self.work.trace.dur[call[asked[order]]]
+            limit[asked[order]] = np.maximum(lasts - before, 0)
+        return self.claim_idle_up_to(limit)
 
     def left_of_gaps(self) -> Int64Array:
         """The idle time of each gap that nobody has claimed, ns, (k,)."""
-        length = self._idle.end - self._idle.start
         result = np.zeros(len(self.classified), dtype=np.int64)
-        np.add.at(result, self._idle.gap, length)
+        np.add.at(result, self.idle.gap, self.idle.end - self.idle.start)
         return result
 
-    def claimed_idle_within(self, start: Int64Array, end: Int64Array) -> Float64Array:
-        """The claimed idle time within some windows, ns; that of a gap counts as spread over it."""
-        pieces = self._idle_pieces()
-        if not len(pieces):
-            return np.zeros(len(start))
-        claimed = np.cumsum(self.claimed_of_gap[pieces.gap])
-        edges = np.column_stack((pieces.start, pieces.end)).ravel()
-        grown = np.column_stack((np.append(0, claimed[:-1]), claimed)).ravel()
-        within: Float64Array = np.interp(end, edges, grown) - np.interp(start, edges, grown)
-        return within
+    def _idle_claim(self, idle: Pieces, thread: Int64Array) -> Claim:
+        nothing = np.full(len(idle.gap), NONE)
+        return self._claimed(Intervals(idle.start, idle.end, idle.lane, idle.gap, nothing, thread))
 
-    def _idle_claim(self, pieces: _Pieces) -> Claim:
-        ns = np.zeros(len(self.classified), dtype=np.int64)
-        np.add.at(ns, pieces.gap, pieces.end - pieces.start)
-        self.claimed_of_gap += ns
-        gaps = np.flatnonzero(ns)
-        return Claim(gaps, ns[gaps], _NO_INDEX, _NO_TIME)
+    def _claimed(self, intervals: Intervals) -> Claim:
+        claim = Claim(intervals, self._devices, self.start)
+        if len(intervals.start):
+            self.claims.append(claim)
+        return claim
 
     # Busy time.
 
     def alone(self, which: BoolArray, hiding: BoolArray | None = None) -> Int64Array:
-        """How long each of some GPU events runs without any other beside it, ns, (g,).
+        """How long each of some GPU events runs without any other beside it on its device, ns, (g,).
 
         Time during which several of them run belongs to the one that starts first.
 
@@ -315,20 +344,32 @@ class WallTime:
             which: the events, (g,).
             hiding: the events that hide them, all others by default, (g,).
         """
-        start, end = self.work.start, self.work.end
+        intervals = self._alone(which, hiding)
         result = np.zeros(len(self.work), dtype=np.int64)
-        chosen = np.flatnonzero(which)
-        if not len(chosen):
-            return result
-        others = ~which if hiding is None else hiding
-        order = chosen[np.argsort(start[chosen], kind="stable")]
-        reach = np.maximum.accumulate(end[order])
-        begins = start[order].copy()
-        begins[1:] = np.maximum(begins[1:], reach[:-1])
-        begins = np.minimum(begins, end[order])
-        hidden = covered(start[others], end[others], begins, end[order])
-        result[order] = end[order] - begins - hidden
+        np.add.at(result, intervals.event, intervals.end - intervals.start)
         return result
+
+    def _alone(self, which: BoolArray, hiding: BoolArray | None) -> Intervals:
+        start, end = self._unclaimed_from, self.work.end
+        others = ~which if hiding is None else hiding
+        found = []
+        for lane in range(len(self.lanes)):
+            here = self.lanes.of_gpu == lane
+            chosen, hide = np.flatnonzero(which & here), others & here
+            order = chosen[np.argsort(start[chosen], kind="stable")]
+            reach = np.maximum.accumulate(np.append(self.start, end[order]))[:-1]
+            begins = np.minimum(np.maximum(start[order], reach), end[order])
+            first, last, event = outside(
+                begins, end[order], *union(self.work.start[hide], end[hide])
+            )
+            nothing = np.full(len(first), NONE)
+            lanes = np.full(len(first), lane)
+            found.append(Intervals(first, last, lanes, nothing, order[event], nothing))
+        return Intervals(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+
+    def about(self, which: BoolArray) -> Claim:
+        """The time that some GPU events run alone, without claiming it."""
+        return Claim(self._alone(which, None), self._devices, self.start)
 
     def claim_events(
         self,
@@ -336,6 +377,7 @@ class WallTime:
         share: Float64Array | float = 1.0,
         *,
         hiding: BoolArray | None = None,
+        until: Int64Array | None = None,
     ) -> Claim:
         """Claim the time of GPU events that nobody has claimed, as far as it is not hidden.
 
@@ -343,10 +385,18 @@ class WallTime:
             which: the events, (g,). No other finding claims them after that.
             share: the share of its time that each would save, 0 to 1, (g,) or one for all.
             hiding: see `alone`.
+            until: claim each event up to this moment only, and leave the rest to others, (g,).
         """
         which = which & self.free
-        time = self.alone(which, hiding) * np.clip(share, 0.0, 1.0)
-        self.free &= ~which
-        self.claimed_of_event += time
-        events = np.flatnonzero(time)
-        return Claim(_NO_INDEX, np.empty(0, dtype=np.int64), events, time[events])
+        found = self._alone(which, hiding)
+        if until is not None:
+            found = found._replace(end=np.minimum(found.end, until[found.event]))
+            self._unclaimed_from = np.where(
+                which, np.clip(until, self._unclaimed_from, self.work.end), self._unclaimed_from
+            )
+        else:
+            self.free &= ~which
+        shares = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.work))[found.event]
+        length = np.rint((found.end - found.start) * shares).astype(np.int64)
+        found = found._replace(end=found.start + length)
+        return self._claimed(Intervals(*(column[length > 0] for column in found)))

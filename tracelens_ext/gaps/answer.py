@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens_ext.gaps.causes import CAUSES
 from tracelens_ext.iterations.selection import Selection
-from tracelens_ext.trace import NS_PER_MS, NS_PER_US
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.work.grouping import maxima, minima, sums
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def answer(classified: ClassifiedGaps, selection: Selection | None = None) -> st
     who, several = _who(classified, chosen)
     subject = f"In ProfilerStep#{chosen.pstep} {who}" if chosen.pstep is not None else who
     subject = subject[0].upper() + subject[1:]
-    idle = sums(classified.cause, classified.gaps.duration, len(CAUSES))
+    pieces = classified.pieces.chosen(classified.pieces.gap != NONE)
+    idle = sums(pieces.cause, pieces.end - pieces.start, len(CAUSES))
     total = int(idle.sum())
     before = f" before work of the category {chosen.category}" if chosen.category else ""
     if not total:
@@ -45,7 +46,9 @@ def answer(classified: ClassifiedGaps, selection: Selection | None = None) -> st
     was = "were together" if several else "was"
     order = [int(i) for i in np.argsort(-idle, kind="stable") if idle[i]]
     shown = [i for i in order if idle[i] >= total * _WORTH_SAYING]
-    shares = ", ".join(f"{CAUSES[i]} {100.0 * idle[i] / total:.1f} %" for i in shown)
+    shares = ", ".join(
+        f"{CAUSES[i].replace('_', ' ')} {100.0 * idle[i] / total:.1f} %" for i in shown
+    )
     span = watched_time(classified)
     return (
         f"{subject} {was} idle{before} for {in_words(total)} of {in_words(span)}"

@@ -1,17 +1,23 @@
-"""Why the GPU was idle: the cause of each gap, by what the launching thread and the device did.
+"""Why the GPU was idle: each gap divided into pieces, by what the launching thread and others did.
 
 Let a gap last from E, when the event before ended, to S, when the event after started, and let the
-event after have been launched by a call that began at L. The first cause that holds is the cause:
+event after have been launched by a call that began at L and returned at R. Until R the GPU waits
+for the host; that time is
 
-* `synchronisation`: a synchronising call on the launching thread began before L and was running at
-  E, or for half of the gap; the host could launch nothing until it returned, and the queue was
-  empty by then.
-* `host`: L is not before E; the host had issued no work in time. Also when the launching call had
-  begun before E but had not returned long after (it was compiling, loading, or allocating).
+* `synchronisation` while the launching thread is, before L, in a call that waits for the GPU;
+* `host` otherwise: it had issued no work in time.
+
+What is left of the gap, all of it if R is before E, is
+
 * `dependency`: the thread made the stream wait for an event just before L; or work on another
-  stream of the device ended within the gap, at most `DEPENDENCY_LATENCY_NS` before S.
-* `launch overhead`: the gap is no longer than the usual launch latency of the trace.
+  stream of the device ended meanwhile, at most `DEPENDENCY_LATENCY_NS` before S;
+* `launch overhead`: it was launched after E, when there was nothing to wait for, or this is no
+  longer than the usual launch latency of the trace;
 * `unknown`: none of these.
+
+What a recording does not hold, and what happens once (`recording`), is `not_recorded` and
+`start_up` instead. `edge` is what of the wall time lies before the first and after the last event
+of a device, and in no gap.
 
 An event without a launch in a trace that has launches was launched before the recording began, so
 before E. In a trace without any launches nothing is known of the host.
@@ -20,11 +26,14 @@ before E. In a trace without any launches nothing is known of the host.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from tracelens_ext.gaps.find import find_gaps
+from tracelens_ext.intervals import inside, outside, union
+from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.trace import LAUNCH_KINDS, NONE
 from tracelens_ext.work.group_search import (
     by_group_and_time,
@@ -32,6 +41,7 @@ from tracelens_ext.work.group_search import (
     last_before,
     running_maximum,
 )
+from tracelens_ext.work.grouping import maxima, minima
 from tracelens_ext.work.lanes import find_lanes
 from tracelens_ext.work.memoize import once_for_each
 
@@ -42,7 +52,11 @@ if TYPE_CHECKING:
     from tracelens_ext.work.lanes import Scope
 
 SYNCHRONISATION, HOST, DEPENDENCY, LAUNCH_OVERHEAD, UNKNOWN = range(5)
-CAUSES = ("synchronisation", "host", "dependency", "launch overhead", "unknown")
+NOT_RECORDED, START_UP, EDGE = range(5, 8)
+CAUSES = (
+    *("synchronisation", "host", "dependency", "launch overhead", "unknown"),
+    *("not_recorded", "start_up", "edge"),
+)
 
 #: How soon after work on another stream an event starts that waited for it.
 DEPENDENCY_LATENCY_NS = 5_000
@@ -58,41 +72,128 @@ _LATENCY_UNKNOWN_NS = 20_000
 _LATENCY_BOUNDS_NS = (10_000, 100_000)
 
 
-class Causes(NamedTuple):
-    """The causes of some gaps, k of them; see `ClassifiedGaps` for the columns."""
+class Pieces(NamedTuple):
+    """Stretches of idle time, apart on each lane, by lane and time, p of them."""
 
-    cause: Int64Array
-    launch: Int64Array
-    synchronising: Int64Array
+    start: Int64Array  #: ns since the trace's first event
+    end: Int64Array
+    lane: Int64Array
+    gap: Int64Array  #: the gap that each is a part of, `NONE` for an edge
+    cause: Int64Array  #: an index into `CAUSES`
 
-    def chosen(self, which: BoolArray) -> Causes:
-        """Those of some of the gaps."""
-        return Causes(*(column[which] for column in self))
+    def chosen(self, which: BoolArray | IntArray) -> Pieces:
+        """Some of them."""
+        return Pieces(*(column[which] for column in self))
+
+    def joined(self, *others: Pieces) -> Pieces:
+        """These and others."""
+        pieces = Pieces(*(np.concatenate(columns) for columns in zip(self, *others, strict=True)))
+        return pieces.chosen(np.lexsort((pieces.start, pieces.lane)))
+
+    def cut(self, first: Int64Array, last: Int64Array) -> tuple[Pieces, Pieces]:
+        """What lies inside some windows, which are ascending and apart, and what outside."""
+        start, end, within, _ = inside(self.start, self.end, first, last)
+        begin, until, without = outside(self.start, self.end, first, last)
+        within_them = self.chosen(within)._replace(start=start, end=end)
+        return within_them, self.chosen(without)._replace(start=begin, end=until)
+
+
+class Division(NamedTuple):
+    """The gaps of a scope, k of them, divided."""
+
+    pieces: Pieces
+    launch: Int64Array  #: row of the launch of the event after, `NONE` without, (k,)
+    returned: Int64Array  #: until when the gap may be the host's: R, within the gap, (k,)
+    synchronising: Int64Array  #: row of the synchronising call that ran, `NONE` without, (k,)
+
+    def chosen(self, which: BoolArray) -> Division:
+        """That of some of the gaps, without edges."""
+        number = np.append(np.where(which, np.cumsum(which) - 1, NONE), NONE)
+        pieces = self.pieces._replace(gap=number[self.pieces.gap])
+        columns = (column[which] for column in self[1:])
+        return Division(pieces.chosen(pieces.gap != NONE), *columns)
 
 
 @once_for_each
-def find_causes(work: GpuWork, scope: Scope) -> Causes:
-    """Give each gap of the streams, or of the devices, its cause; see the module."""
+def divide_gaps(work: GpuWork, scope: Scope) -> Division:
+    """Divide each gap of the streams, or of the devices, by its causes; see the module."""
     trace, gaps, calls = work.trace, find_gaps(work, scope), _host_calls(work)
     launch = work.tree.launch_of_gpu[gaps.after]
     linked = launch != NONE
     safe = np.where(linked, launch, 0)
     thread = np.where(linked, trace.thread[safe], NONE)
     begun = np.where(linked, trace.ts[safe], np.iinfo(np.int64).min)
-    short = gaps.duration <= usual_launch_latency(work)
+    ended = np.where(linked, trace.end_of(safe), gaps.start)
+    returned = np.clip(np.maximum(ended, begun), gaps.start, gaps.end)
 
-    synchronising = calls.synchronising(thread, begun, gaps)
-    late = linked & (begun >= gaps.start)
-    late |= linked & ~short & (trace.end_of(safe) - gaps.start > gaps.duration // 2)
+    number = np.arange(len(gaps))
+    late = Pieces(gaps.start, returned, gaps.lane, number, np.full(len(gaps), HOST))
+    launching = late._replace(start=np.clip(begun, gaps.start, returned))
+    parts = [launching, _left(work, gaps, calls, (thread, begun, returned))]
+    late = late._replace(end=launching.start)
+    for asked in np.unique(trace.thread[calls.blocking]).tolist():
+        mine = thread[late.gap] == asked
+        rows = calls.blocking[trace.thread[calls.blocking] == asked]
+        waits, rest = late.chosen(mine).cut(*union(trace.ts[rows], trace.end_of(rows)))
+        parts.append(waits._replace(cause=np.full(len(waits.gap), SYNCHRONISATION)))
+        late = late.chosen(~mine).joined(rest)
+    if scope == "device":
+        parts.append(_edges(work))
+    pieces = late.joined(*parts)
+    pieces = _without_parts(work, scope, pieces.chosen(pieces.end > pieces.start))
+    return Division(pieces, launch, returned, calls.synchronising(thread, begun, gaps))
+
+
+def _left(
+    work: GpuWork,
+    gaps: Gaps,
+    calls: _HostCalls,
+    launched: tuple[IntArray, Int64Array, Int64Array],
+) -> Pieces:
+    """What is left of each gap when the host has launched; by which thread, from when to when."""
+    thread, begun, returned = launched
     cause = np.full(len(gaps), UNKNOWN, dtype=np.int64)
+    short = gaps.end - returned <= usual_launch_latency(work)
+    late = begun >= gaps.start
     if work.tree.linked.any() or calls.count:
-        cause[short] = LAUNCH_OVERHEAD
-    rest = np.flatnonzero(~late & (synchronising == NONE))
-    follows = gaps.end[rest] - _last_end_beside(work, gaps.chosen(rest)) <= DEPENDENCY_LATENCY_NS
-    cause[rest[follows | calls.waits_before(thread[rest], begun[rest])]] = DEPENDENCY
-    cause[late] = HOST
-    cause[synchronising != NONE] = SYNCHRONISATION
-    return Causes(cause, launch, synchronising)
+        cause[short | late] = LAUNCH_OVERHEAD
+    left = replace(gaps, start=returned)
+    depends = calls.waits_before(thread, begun) & ~(short & late)
+    depends |= gaps.end - _last_end_beside(work, left) <= DEPENDENCY_LATENCY_NS
+    cause[depends] = DEPENDENCY
+    return Pieces(returned, gaps.end, gaps.lane, np.arange(len(gaps)), cause)
+
+
+def _edges(work: GpuWork) -> Pieces:
+    """The time from the beginning of the wall to a device's first event, and after its last."""
+    lanes, recording = find_lanes(work, "device"), recording_of(work)
+    first = minima(lanes.of_gpu, work.start, len(lanes))
+    last = maxima(lanes.of_gpu, work.end, len(lanes))
+    count = 2 * len(lanes)
+    return Pieces(
+        np.concatenate((np.full(len(lanes), recording.wall_start), last)),
+        np.concatenate((first, np.full(len(lanes), recording.wall_end))),
+        np.tile(np.arange(len(lanes)), 2),
+        np.full(count, NONE),
+        np.full(count, EDGE),
+    )
+
+
+def _without_parts(work: GpuWork, scope: Scope, pieces: Pieces) -> Pieces:
+    """The pieces with what lies in parts of the recording that cannot be judged told apart."""
+    parts, lanes = recording_of(work).parts, find_lanes(work, scope)
+    device_of = np.zeros(len(lanes), dtype=np.int64)
+    device_of[lanes.of_gpu] = find_lanes(work, "device").of_gpu
+    for device in np.unique(parts["device"]).tolist():
+        here = parts[parts["device"] == device]
+        for cause in (NOT_RECORDED, START_UP):
+            those = here[(here["kind"] == "start_up") == (cause == START_UP)]
+            mine = device_of[pieces.lane] == device
+            windows = union(those["start"].to_numpy(), those["end"].to_numpy())
+            within, rest = pieces.chosen(mine).cut(*windows)
+            within = within._replace(cause=np.full(len(within.gap), cause))
+            pieces = pieces.chosen(~mine).joined(within, rest)
+    return pieces
 
 
 @once_for_each

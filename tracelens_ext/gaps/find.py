@@ -75,13 +75,20 @@ def find_gaps(work: GpuWork, scope: Scope) -> Gaps:
         raise TraceFormatError(
             path, "its GPU is idle for more than a century", "check the times of its GPU events"
         )
-    overlapped = np.zeros(len(at), dtype=np.int64)
-    if scope == "stream":
-        devices = find_lanes(work, "device")
-        for device in range(len(devices)):
-            mine, here = devices.of_gpu == device, devices.of_gpu[after] == device
-            overlapped[here] = covered(work.start[mine], work.end[mine], begins[here], ends[here])
+    overlapped = overlapped_time(work, after, begins, ends)
     return Gaps(lanes, lane[at], begins, ends, order[last[at]], after, overlapped)
+
+
+def overlapped_time(
+    work: GpuWork, event: Int64Array, start: Int64Array, end: Int64Array
+) -> Int64Array:
+    """How long the device of each GPU event is busy in a stretch of time, ns; all (k,)."""
+    devices = find_lanes(work, "device")
+    result = np.zeros(len(event), dtype=np.int64)
+    for device in range(len(devices)):
+        mine, here = devices.of_gpu == device, devices.of_gpu[event] == device
+        result[here] = covered(work.start[mine], work.end[mine], start[here], end[here])
+    return result
 
 
 def _in_order(lane: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:

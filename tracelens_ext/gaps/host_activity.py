@@ -1,4 +1,4 @@
-"""What a host thread was in for most of a stretch of time: the innermost event that covers half."""
+"""What a host thread was in: for most of a stretch of time, or moment by moment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.intervals import union
+from tracelens_ext.intervals import inside, union
 from tracelens_ext.nesting import ROOT, nest
 from tracelens_ext.trace import NONE, EventKind
 from tracelens_ext.work.group_search import last_before
@@ -66,6 +66,49 @@ def innermost_during(
     return result
 
 
+def innermost_at(
+    trace: Trace,
+    kinds: Sequence[EventKind],
+    thread: IntArray,
+    start: Int64Array,
+    end: Int64Array,
+    ignored: str | tuple[str, ...] = (),
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """The innermost events of host threads in some stretches of time, moment by moment.
+
+    Args:
+        trace: the trace; other arguments as for `innermost_during`.
+
+    Returns:
+        The stretch, the row, and how long the thread was in no event within that one, ns, (j,).
+    """
+    shown = trace.names_matching(lambda name: not name.startswith(ignored))
+    rows = _running(trace, kinds, thread, start, end, shortest=1)
+    rows = rows[shown[trace.name[rows]]]
+    childless = np.zeros(len(rows), dtype=bool)
+    begins, ends = trace.ts[rows], trace.end_of(rows)
+    nesting = nest(trace.thread[rows], begins, ends, trace.external_id[rows], childless)
+    order, position = nesting.order, np.arange(len(rows))
+    # At each moment of a thread what ends has ended, the inner first, before anything begins.
+    moment = np.concatenate((ends[order], begins[order]))
+    lane = np.tile(trace.thread[rows[order]], 2)
+    here = np.concatenate((nesting.parent, position))
+    sequence = np.concatenate((-position, position + len(rows)))
+    at = np.lexsort((sequence, moment, lane))
+    moment, lane, here = moment[at], lane[at], here[at]
+    real = (lane[1:] == lane[:-1]) & (moment[1:] > moment[:-1]) & (here[:-1] != ROOT)
+    first, last, lane, here = moment[:-1][real], moment[1:][real], lane[:-1][real], here[:-1][real]
+    found = []
+    for number in np.unique(lane).tolist():
+        asked, mine = np.flatnonzero(thread == number), lane == number
+        begin, until, stretch, segment = inside(start[asked], end[asked], first[mine], last[mine])
+        found.append((asked[stretch], rows[order[here[mine][segment]]], until - begin))
+    nothing = np.empty(0, dtype=np.int64)
+    columns = zip((nothing,) * 3, *found, strict=True)
+    stretch, row, ns = (np.concatenate(column) for column in columns)
+    return stretch, row, ns
+
+
 @once_for_each
 def _places(tree: CallTree) -> tuple[Int32Array, Int64Array]:
     """Thread and start of the host events in tree order, both (m,)."""
@@ -84,10 +127,27 @@ def _nested(
     Returns:
         Rows in tree order, and the place of each one's parent among them.
     """
+    shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
+    rows = _running(trace, kinds, thread, start, end, shortest / 2)
+    begun, childless = trace.ts[rows], np.zeros(len(rows), dtype=bool)
+    nesting = nest(
+        trace.thread[rows], begun, trace.end_of(rows), trace.external_id[rows], childless
+    )
+    return rows[nesting.order], nesting.parent
+
+
+def _running(
+    trace: Trace,
+    kinds: Sequence[EventKind],
+    thread: IntArray,
+    start: Int64Array,
+    end: Int64Array,
+    shortest: float,
+) -> Int64Array:
+    """Rows of what is as long, on one of the threads, and runs in one of the stretches."""
     known = thread != NONE
     rows = trace.rows_of(*kinds)
-    shortest = int((end - start)[known].min(initial=np.iinfo(np.int64).max >> 1))
-    rows = rows[trace.dur[rows] >= shortest / 2]
+    rows = rows[trace.dur[rows] >= shortest]
     asked = np.zeros(len(trace.threads), dtype=bool)
     asked[thread[known]] = True
     rows = rows[asked[trace.thread[rows]]]
@@ -95,9 +155,4 @@ def _nested(
     at = np.searchsorted(last, trace.ts[rows], side="right")  # the first stretch that ends later
     runs: BoolArray = at < len(first)
     runs[runs] = first[at[runs]] < trace.end_of(rows[runs])
-    rows = rows[runs]
-    begun, childless = trace.ts[rows], np.zeros(len(rows), dtype=bool)
-    nesting = nest(
-        trace.thread[rows], begun, trace.end_of(rows), trace.external_id[rows], childless
-    )
-    return rows[nesting.order], nesting.parent
+    return rows[runs]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tracelens_ext.gaps.causes import CAUSES, SYNCHRONISATION
+from tracelens_ext.gaps.causes import CAUSES
 from tracelens_ext.gaps.host_activity import innermost_during
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
@@ -105,6 +105,6 @@ def host_rows(
     tree, kinds = classified.work.tree, HOST_KINDS[column]
     rows = innermost_during(tree, kinds, thread, start, until, ignored)
     if column == "host_call":
-        is_cause = classified.cause[chosen] == SYNCHRONISATION
+        is_cause = classified.synchronising[chosen] != NONE
         rows = np.where(is_cause, classified.synchronising[chosen], rows)
     return rows

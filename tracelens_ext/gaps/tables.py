@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.gaps.causes import CAUSES
+from tracelens_ext.gaps.causes import CAUSES, EDGE
+from tracelens_ext.gaps.find import overlapped_time
 from tracelens_ext.gaps.hosts import HOST_KINDS, host_rows
 from tracelens_ext.kernels.statistics import simple_codes
 from tracelens_ext.lazy import pd
@@ -53,32 +54,27 @@ def gap_summary(classified: Sequence[ClassifiedGaps]) -> pd.DataFrame:
     """
     parts = []
     for each in classified:
-        count, idle, overlapped, longest = _sums_by(each, each.cause, len(CAUSES))
+        pieces = each.pieces.chosen(each.pieces.cause != EDGE)
+        idle_of, gap = pieces.end - pieces.start, pieces.gap
+        of_gap = np.unique(np.column_stack((pieces.cause, gap, pieces.lane)), axis=0)
+        count = np.bincount(of_gap[:, 0], minlength=EDGE)
+        idle = sums(pieces.cause, idle_of, EDGE)
+        overlapped = np.zeros(len(gap), dtype=np.int64)
+        if each.gaps.lanes.scope == "stream":
+            after = each.gaps.after[gap]
+            overlapped = overlapped_time(each.work, after, pieces.start, pieces.end)
         columns = {
-            "scope": pd.array([each.gaps.lanes.scope] * len(CAUSES), dtype="str"),
-            "cause": pd.array(list(CAUSES), dtype="str"),
+            "scope": pd.array([each.gaps.lanes.scope] * EDGE, dtype="str"),
+            "cause": pd.array(list(CAUSES[:EDGE]), dtype="str"),
             "count": count,
             "idle_time_ms": idle / NS_PER_MS,
             "% of idle time": percent(idle, int(idle.sum())),
             "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
-            "max_gap_us": longest / NS_PER_US,
-            "overlapped_time_ms": overlapped / NS_PER_MS,
+            "max_gap_us": np.maximum(maxima(pieces.cause, idle_of, EDGE), 0) / NS_PER_US,
+            "overlapped_time_ms": sums(pieces.cause, overlapped, EDGE) / NS_PER_MS,
         }
         parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True)
-
-
-def _sums_by(
-    classified: ClassifiedGaps, number: Int64Array, groups: int
-) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """Of each group of gaps how many, their time, how much of it overlapped, the longest; ns."""
-    gaps = classified.gaps
-    return (
-        np.bincount(number, minlength=groups),
-        sums(number, gaps.duration, groups),
-        sums(number, gaps.overlapped, groups),
-        np.maximum(maxima(number, gaps.duration, groups), 0),
-    )
 
 
 def gap_streams(classified: ClassifiedGaps) -> pd.DataFrame:
@@ -87,8 +83,12 @@ def gap_streams(classified: ClassifiedGaps) -> pd.DataFrame:
     Returns:
         Columns as the sheet `gap_streams`. The stream with most gaps first.
     """
-    lanes, events = classified.gaps.lanes, classified.events
-    count, idle, overlapped, longest = _sums_by(classified, classified.gaps.lane, len(lanes))
+    gaps, lanes, events = classified.gaps, classified.gaps.lanes, classified.events
+    count = np.bincount(gaps.lane, minlength=len(lanes))
+    idle, overlapped = (
+        sums(gaps.lane, times, len(lanes)) for times in (gaps.duration, gaps.overlapped)
+    )
+    longest = np.maximum(maxima(gaps.lane, gaps.duration, len(lanes)), 0)
     frame = pd.DataFrame(
         {
             "process": pd.array([str(process) for process in lanes.process], dtype="str"),

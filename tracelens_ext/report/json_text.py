@@ -77,6 +77,7 @@ def _pieces(report: Report) -> Iterator[str]:
         "title": encodable(report.title),
         "facts": facts,
         "notes": [encodable(note) for note in report.notes],
+        **{name: _plain(value) for name, value in report.members.items()},
     }
     yield json.dumps(head, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
     yield ',\n "tables": {'

@@ -56,6 +56,8 @@ class Report:
     #: the units of a table's columns, by their names, by its name
     units: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     answers: Sequence[Answer] = ()  #: what a workbook and the terminal show first
+    #: what JSON has beside all that, by its name
+    members: Mapping[str, object] = field(default_factory=dict)
 
 
 def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> list[str]:

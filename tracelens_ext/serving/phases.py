@@ -129,8 +129,9 @@ def _counts(steps: Steps) -> dict[str, list[int]]:
 def _idle(work: GpuWork, steps: Steps) -> Int64Array:
     """The idle time of devices by cause and phase, ns, (causes, phases + 1)."""
     classified, count = classify_gaps(work, "device"), len(steps.labels)
-    cell = classified.cause * count + steps.phase_of_gpu[classified.gaps.after]
-    ns = sums(cell, classified.gaps.duration, len(CAUSES) * count)
+    pieces = classified.pieces.chosen(classified.pieces.gap != NONE)
+    cell = pieces.cause * count + steps.phase_of_gpu[classified.gaps.after[pieces.gap]]
+    ns = sums(cell, pieces.end - pieces.start, len(CAUSES) * count)
     return ns.reshape(len(CAUSES), count)
 
 

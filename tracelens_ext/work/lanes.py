@@ -31,6 +31,15 @@ class Lanes:
     def __len__(self) -> int:
         return len(self.process)
 
+    @property
+    def device_labels(self) -> list[int | str]:
+        """What the devices are called: by their number, with the process where two have one."""
+        numbers: list[int] = self.device.tolist()
+        return [
+            number if numbers.count(number) == 1 else f"{number} of process {process}"
+            for number, process in zip(numbers, self.process, strict=True)
+        ]
+
 
 @once_for_each
 def find_lanes(work: GpuWork, scope: Scope) -> Lanes:
