@@ -70,7 +70,9 @@ def gaps(
         write_text(output, report.text())
     if json:
         sheets, notes = report.document()
-        gap_options.print_json("GPU idle time", trace, sheets, report.selected, notes, report.members)
+        gap_options.print_json(
+            "GPU idle time", trace, sheets, report.selected, notes, report.members
+        )
     elif output != STANDARD_OUTPUT:
         show_gaps(report, console())
         tell_written([output])

@@ -55,6 +55,7 @@ def what_if(
     from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
     from tracelens_ext.cli.roofline_view import folded
     from tracelens_ext.cli.text_output import check_texts, tell_written, write_text
+    from tracelens_ext.findings.detect import tell_claims
     from tracelens_ext.replay.changes import parse_change
     from tracelens_ext.replay.waits import read_waits
     from tracelens_ext.report.json_text import nested_json_text
@@ -71,6 +72,8 @@ def what_if(
     )
     analyzer = analyze(trace, options)
     simulation = analyzer.simulation(iteration, device, table)
+    if asked is None or any("finding:" in each for each in change or ()):
+        tell_claims(simulation, analyzer.findings(device_peaks).findings)
     frame = simulation.what_if(asked)
     show_problems(analyzer.problems, set())
     if csv is not None:

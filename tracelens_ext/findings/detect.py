@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.findings.finding import Finding, Findings, wrong_field
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection
+from tracelens_ext.findings.savings import remove_claims, with_savings
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.guard import call_within, time_limit
+from tracelens_ext.replay.what_if import Simulation
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.table import Roofline
@@ -30,6 +32,7 @@ def find_findings(
     find_launchers: Callable[[], Launchers],
     find_roofline: Callable[[], Roofline],
     registry: PluginRegistry | None = None,
+    simulate: Callable[[], Simulation] | None = None,
 ) -> Findings:
     """What would save the most wall time of a trace.
 
@@ -38,9 +41,10 @@ def find_findings(
         find_launchers: finds the operations that launched them; called if a detector asks.
         find_roofline: finds how good those operations are; likewise.
         registry: the plugins to ask instead of the installed ones.
+        simulate: replays the trace; it learns what goes with each finding.
 
     Returns:
-        Findings that save at least `LEAST_SHARE_PERCENT` of the wall time, and those that only
+        Findings that claim at least `LEAST_SHARE_PERCENT` of the wall time, and those that only
         inform. None without GPU events.
     """
     if not len(work):
@@ -55,9 +59,20 @@ def find_findings(
         ):
             found.append(finding)
     found.sort(key=lambda finding: -finding.saving_ms)
+    simulation = Simulation(work) if simulate is None else simulate()
+    tell_claims(simulation, found, registry)
+    found = with_savings(simulation, found)
     wall = inspection.wall
     idle = wall.classified.idle_by_cause_ms()
-    return Findings(wall.total_ns / NS_PER_MS, found, inspection.notes, idle)
+    return Findings(wall.total_ns / NS_PER_MS, found, inspection.notes, idle, simulation.model())
+
+
+def tell_claims(
+    simulation: Simulation, found: Sequence[Finding], registry: PluginRegistry | None = None
+) -> None:
+    """Tell a simulation what goes with each finding, for `finding:ID`."""
+    offered = offered_detectors(registry)
+    remove_claims(simulation, found, {each.item.id for each in offered if each.item.overlaps})
 
 
 def offered_detectors(registry: PluginRegistry | None = None) -> list[Offered[Detector]]:

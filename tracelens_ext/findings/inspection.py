@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place
+from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place, saving_text
 from tracelens_ext.findings.places import places_of
 from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.work.grouping import number_groups
@@ -158,7 +158,7 @@ class Inspection:
             )
         return Finding(
             id=detector,
-            title=title.replace("{saving}", f"{saving:,.1f} ms ({share:.1f} %)") + _worst(claim),
+            title=title.replace("{saving}", saving_text(saving, share)) + _worst(claim),
             saving_ms=saving,
             share_percent=share,
             confidence=confidence,
@@ -219,7 +219,9 @@ class Detector:
         id: of the findings, lower case with hyphens.
         detect: claims wall time of the inspected trace, and tells what it found; None for nothing.
             Detectors are asked one after another, and what one claims no later one can.
+        overlaps: whether the GPU work that it claims is to run beside the rest, not to go.
     """
 
     id: str
     detect: Callable[[Inspection], Finding | None]
+    overlaps: bool = False

@@ -70,6 +70,15 @@ def parse_change(text: str) -> Named:
     return Named(terms[0][0] if len(terms) == 1 else text, tuple(terms))
 
 
+@dataclass(frozen=True, eq=False)
+class Removed:
+    """What a finding claims, as it goes."""
+
+    shorter: Int64Array  #: by how much each node becomes shorter, ns, (n,)
+    on_link: Int64Array  #: work of each stream that runs beside the rest instead, ns
+    host: Sequence[tuple[Int64Array, Int64Array]]  #: times of each clock that go
+
+
 @dataclass(eq=False)
 class Changes:
     """What the names of changes stand for in a program.
@@ -77,15 +86,12 @@ class Changes:
     Attributes:
         work: the GPU events.
         program: their nodes.
-        claims: by id of a finding, how much shorter each node becomes, and times of the host that
-            go, by clock.
+        claims: what goes with each finding, by its id.
     """
 
     work: GpuWork
     program: Program
-    claims: Mapping[str, tuple[Int64Array, Sequence[Sequence[Scaled]]]] = field(
-        default_factory=dict
-    )
+    claims: Mapping[str, Removed] = field(default_factory=dict)
 
     @cached_property
     def _event(self) -> Int64Array:
@@ -122,7 +128,7 @@ class Changes:
         Raises:
             UsageError: a name is of nothing that the trace has.
         """
-        program, gap = self.program, 1.0
+        program, gap, on_link = self.program, 1.0, np.zeros(1, dtype=np.int64)
         duration = program.duration
         host: list[list[Scaled]] = [[] for _ in program.clocks.end]
         for name, factor in named.terms:
@@ -131,10 +137,11 @@ class Changes:
             elif name == "gaps":
                 gap *= factor
             elif name.startswith(_FINDING):
-                shorter, idle = self.claims[self._known_finding(name)]
-                duration = np.maximum(duration - shorter, 0)
-                for clock, intervals in enumerate(idle):
-                    host[clock] += intervals
+                gone = self.claims[self._known_finding(name)]
+                duration = np.maximum(duration - gone.shorter, 0)
+                on_link = on_link + gone.on_link
+                for clock, (start, end) in enumerate(gone.host):
+                    host[clock] += [(start, end, 0.0)] if len(start) else []
             elif name in {"host", "launch"} or name.startswith("host:"):
                 for clock, (start, end) in enumerate(self.host_intervals(name)):
                     host[clock].append((start, end, factor))
@@ -147,6 +154,7 @@ class Changes:
             None if duration is program.duration else duration,
             HostTime(host, program.frozen) if some else None,
             gap,
+            int(on_link.max()),
         )
 
     def _check(self, name: str) -> None:

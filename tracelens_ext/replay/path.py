@@ -20,6 +20,7 @@ RUNS, GAP, LAUNCH, HOST, SYNC = range(5)
 #: What bound a start, for each edge.
 EDGES: Final = ("", "stream", "wait", "launch", "sync", "not in the file")
 _NO, _STREAM, _WAIT, _CALL, _SYNC, _UNKNOWN = range(6)
+WAITS: Final = (_WAIT, _SYNC, _UNKNOWN)
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,6 +30,7 @@ class Change:
     duration: Int64Array | None = None  #: of each node, ns
     host: HostTime | None = None
     gap: float = 1.0  #: what gaps are multiplied by
+    at_least: int = 0  #: how long it lasts anyhow, ns
 
 
 @dataclass(eq=False)
@@ -134,6 +135,7 @@ class _Pass:
             [program.duration if each.duration is None else each.duration for each in changes]
         )
         factor = np.array([each.gap for each in changes])
+        self.at_least = np.array([each.at_least for each in changes])
         self.gap = {g: np.rint(g * factor).astype(np.int64) for g in np.unique(replay.gap).tolist()}
         self.gap_of_node = replay.gap
         self.start = np.zeros(len(program.lane), dtype=np.int64)
@@ -171,9 +173,10 @@ class _Pass:
                 self._advance(lane[node], node)
                 time = np.maximum(time, self.ends[node])
             self.returned[replay.clocks + at] = time + replay.tail[at]
-        wall = np.zeros(self.returned.shape[1], dtype=np.int64)
+        wall = self.at_least
         if replay.clocks:
-            wall = (self.returned[replay.base_of_clock] + self.last_offset).max(axis=0)
+            ends = self.returned[replay.base_of_clock] + self.last_offset
+            wall = np.maximum(wall, ends.max(axis=0))
         stops = np.searchsorted(program.lane, list(self.next), "right").tolist()
         for number, stop in zip(list(self.next), stops, strict=True):
             self._advance(number, stop - 1)

@@ -12,7 +12,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.iterations.selection import Selection, span_of_step
 from tracelens_ext.lazy import pd
 from tracelens_ext.replay.changes import Changes, Named
-from tracelens_ext.replay.path import critical_path
+from tracelens_ext.replay.path import GAP, SYNC, WAITS, critical_path
 from tracelens_ext.replay.path_table import described, path_table
 from tracelens_ext.replay.host import telling_calls
 from tracelens_ext.replay.program import read_program
@@ -23,6 +23,8 @@ from tracelens_ext.work.grouping import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tracelens_ext.replay.path import Path
 
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -189,9 +191,19 @@ class Simulation:
         return [*lines, f"Edges: {edges}"]
 
     @cached_property
+    def _path(self) -> Path:
+        return critical_path(self.replay, self.replayed)
+
+    @property
+    def known_edges(self) -> float:
+        """Which share of the waits that bind on the critical path the recording tells."""
+        waits = np.isin(self._path.what, (GAP, SYNC)) & np.isin(self._path.edge, WAITS)
+        return float(self._path.known[waits].mean()) if waits.any() else 1.0
+
+    @cached_property
     def critical_path(self) -> pd.DataFrame:
         """The segments of the critical path in order of time; see the sheet `critical_path`."""
-        return path_table(self, critical_path(self.replay, self.replayed))
+        return path_table(self, self._path)
 
     def critical_path_summary(self) -> pd.DataFrame:
         """How much of the critical path each kind and category holds, the most first."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tracelens_ext.tables.analyzed import Analyzed
@@ -11,34 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.lazy import pd
-    from tracelens_ext.replay.what_if import Simulation
 
 
 class ReplayTables(Analyzed):
     """The trace run again by its dependencies, unchanged or with changed durations."""
-
-    def simulation(
-        self,
-        iteration: int | None = None,
-        device: int | None = None,
-        waits: pd.DataFrame | None = None,
-    ) -> Simulation:
-        """The replay of the whole recording, or of an iteration; see `Simulation`.
-
-        Raises:
-            UsageError: the trace has no GPU events, or no such iteration or device.
-        """
-        from tracelens_ext.replay.what_if import Simulation
-
-        if iteration is None and device is None and waits is None:
-            return self._simulation
-        return Simulation(self.work, iteration, device, waits)
-
-    @cached_property
-    def _simulation(self) -> Simulation:
-        from tracelens_ext.replay.what_if import Simulation
-
-        return Simulation(self.work)
 
     def get_df_what_if(
         self,

@@ -1,0 +1,116 @@
+"""What findings save: the wall time of the replay without what they claim."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, get_args
+
+import numpy as np
+
+from tracelens_ext.findings.finding import Confidence, saving_text
+from tracelens_ext.replay.changes import Named, Removed
+from tracelens_ext.trace import NONE, NS_PER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from tracelens_ext.findings.finding import Finding
+    from tracelens_ext.findings.wall_time import Claim
+    from tracelens_ext.replay.what_if import Simulation
+
+#: An error of the replay below which the edges alone tell how sure a saving is, percent.
+_SMALL_ERROR: Final = 1.0
+
+
+def remove_claims(
+    simulation: Simulation, findings: Sequence[Finding], overlapping: Collection[str]
+) -> None:
+    """Tell a simulation what goes with each finding.
+
+    Args:
+        simulation: learns the changes `finding:ID`.
+        findings: those that claim nothing are left out.
+        overlapping: the ids of those whose GPU work runs beside the rest, and does not go.
+    """
+    simulation.changes.claims = {
+        each.id: _removed(simulation, each.claim, each.id in overlapping)
+        for each in findings
+        if each.claim is not None and not each.informs_only
+    }
+
+
+def _removed(simulation: Simulation, claim: Claim, overlapping: bool) -> Removed:
+    """Kernels become shorter by what is claimed of them; what overlaps leaves its streams."""
+    program, claimed = simulation.program, claim.intervals
+    node = np.full(len(simulation.work), NONE)
+    real = np.flatnonzero(program.event != NONE)
+    node[program.event[real]] = real
+    busy = claimed.event != NONE
+    of_node, ns = node[claimed.event[busy]], (claimed.end - claimed.start)[busy]
+    shorter = np.zeros(len(program.event), dtype=np.int64)
+    np.add.at(shorter, of_node[of_node != NONE], ns[of_node != NONE])
+    on_link = np.zeros(len(program.lane_device), dtype=np.int64)
+    if overlapping:
+        shorter = np.where(shorter > 0, program.duration - program.waiting, 0)
+        np.add.at(on_link, program.lane, shorter)
+    clock = np.where(claimed.thread == NONE, 0, program.clocks.of_thread[claimed.thread])
+    start, end = claimed.start - program.window[0], claimed.end - program.window[0]
+    mine = [~busy & (clock == number) & (end > 0) for number in range(len(program.clocks.end))]
+    return Removed(shorter, on_link, [(np.maximum(start[m], 0), end[m]) for m in mine])
+
+
+def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings with what each saves alone, and after those before it, the most first."""
+    claims = simulation.changes.claims
+    asked = [each for each in findings if each.id in claims]
+    if simulation.state != "good" or not asked:
+        return list(findings)
+    alone = _saved(simulation, [[each.id] for each in asked])
+    order = sorted(range(len(asked)), key=lambda i: -alone[i])
+    ranked = [asked[i].id for i in order]
+    together = _saved(simulation, [ranked[: i + 1] for i in range(len(ranked))])
+    more = dict(zip(ranked, np.diff(together, prepend=0), strict=True))
+    sure, why = _confidence(simulation)
+    result = []
+    for i in order:
+        finding, saving = asked[i], alone[i] / NS_PER_MS
+        share = saving / finding.claimed_ms
+        low, high = finding.saving_low_ms, finding.saving_high_ms
+        levels = get_args(Confidence)  # the surest first
+        result.append(
+            replace(
+                finding,
+                title=finding.title.replace(
+                    saving_text(finding.claimed_ms, finding.share_percent),
+                    saving_text(saving, share * finding.share_percent),
+                ),
+                saving_ms=saving,
+                saving_together_ms=float(more[finding.id]) / NS_PER_MS,
+                simulated=True,
+                share_percent=share * finding.share_percent,
+                saving_low_ms=None if low is None else low * share,
+                saving_high_ms=None if high is None else max(high * share, saving),
+                confidence=max(finding.confidence, sure, key=levels.index),
+                confidence_reason=f"{finding.confidence_reason}; {why}",
+            )
+        )
+    return result + [each for each in findings if each.id not in claims]
+
+
+def _saved(simulation: Simulation, together: Sequence[Sequence[str]]) -> list[int]:
+    """What is saved without the claims of some findings, ns."""
+    changes = [
+        simulation.changes.change(Named("", tuple((f"finding:{each}", 0.0) for each in ids)))
+        for ids in together
+    ]
+    return (simulation.replayed.wall - simulation.replay.run(changes)[0]).tolist()
+
+
+def _confidence(simulation: Simulation) -> tuple[Confidence, str]:
+    """How sure a replay is by the edges that its critical path hangs on."""
+    known = simulation.known_edges
+    error = f"the replay of the trace is {simulation.error_percent:+.1f} % off"
+    if known == 1.0:
+        level: Confidence = "high" if abs(simulation.error_percent) <= _SMALL_ERROR else "medium"
+        return level, f"{error}, by edges that the recording tells"
+    return "medium", f"{error}; {100 * (1 - known):.0f} % of the waits it hangs on are assumed"
