@@ -25,6 +25,7 @@ _SUBJECTS = (
     "memory",
     "unlinked",
     "gaps",
+    "replay",
     "iterations",
     "cpu_ops",
 )

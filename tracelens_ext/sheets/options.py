@@ -71,6 +71,9 @@ class ReportOptions:
         shown_default="the device of the trace",
     )
     gaps: bool = _option(False, "Write the sheets about idle time and its causes.")
+    what_if: bool = _option(
+        False, "Write the sheets about a replay: what if, and the critical path."
+    )
     iterations: bool = _option(False, "Write the sheets about iterations, if there are any.")
     annotation: str | None = _option(
         None,
