@@ -49,7 +49,7 @@ def _removed(simulation: Simulation, claim: Claim, overlapping: bool) -> Removed
     of_node, ns = node[claimed.event[busy]], (claimed.end - claimed.start)[busy]
     shorter = np.zeros(len(program.event), dtype=np.int64)
     np.add.at(shorter, of_node[of_node != NONE], ns[of_node != NONE])
-    on_link = np.zeros(len(program.lane_device), dtype=np.int64)
+    on_link = np.zeros(len(program.lanes.stream), dtype=np.int64)
     if overlapping:
         shorter = np.where(shorter > 0, program.duration - program.waiting, 0)
         np.add.at(on_link, program.lane, shorter)

@@ -39,7 +39,7 @@ def described(simulation: Simulation, nodes: Int64Array) -> pd.DataFrame:
         "category": _labels(np.where(real, code[node], NONE), labels),
         "name": _labels(np.where(real, work.name[event], NONE), work.trace.names),
         "operation": _labels(np.where(real, operation[event], NONE), operations),
-        "stream": np.where(nodes == NONE, NONE, program.lane_stream[program.lane[node]]),
+        "stream": np.where(nodes == NONE, NONE, program.lanes.stream[program.lane[node]]),
     }
     return pd.DataFrame(columns)
 

@@ -69,14 +69,14 @@ class Replay:
         self.clock = np.concatenate((np.arange(clocks), program.block_clock))
         self.base_of_block = base(program.block_clock, program.block_start)
         self.base_of_clock = base(
-            np.arange(clocks), np.asarray(program.clocks.end) - program.window[0]
+            np.arange(clocks), program.clocks.end
         )
         #: when each clock began, and when each block returned, as recorded
         self.recorded = np.concatenate((np.zeros(clocks, np.int64), program.block_end, [0]))
         real = program.event != NONE
-        self.latency = np.where(called, program.constant("latency", program.lane), 0)
-        self.gap = np.where(real, program.constant("gap", program.lane), 0)
-        tail = program.constant("tail", program.lane)
+        self.latency = np.where(called, program.constant("latency", slice(None)), 0)
+        self.gap = np.where(real, program.constant("gap", slice(None)), 0)
+        tail = program.constant("tail", slice(None))
         self.tail = np.zeros(blocks, dtype=np.int64)
         self.tail[program.awaited[:, 0]] = tail[program.awaited[:, 1]]
 
@@ -85,7 +85,7 @@ class Replay:
         program, recorded = self.program, self.recorded
         called = program.call != NONE
         call = np.where(called, program.call, 0)
-        ends = program.clocks.end - program.window[0]
+        ends = program.clocks.end
         parts = (
             (program.clock, self.base_of_node, call),
             (program.block_clock, self.base_of_block, program.block_start),

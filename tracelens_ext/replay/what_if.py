@@ -15,7 +15,7 @@ from tracelens_ext.replay.changes import Changes, Named
 from tracelens_ext.replay.path import GAP, SYNC, WAITS, critical_path
 from tracelens_ext.replay.path_table import described, path_table
 from tracelens_ext.replay.host import telling_calls
-from tracelens_ext.replay.program import read_program
+from tracelens_ext.replay.program import Program
 from tracelens_ext.replay.replay import Replay
 from tracelens_ext.replay.waits import waiting
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
@@ -64,7 +64,7 @@ class Simulation:
         else:
             window = span_of_step(work, iteration)
         self.work = work
-        self.program = read_program(work, window, device, closes=iteration is not None)
+        self.program = Program(work, window, device, closes=iteration is not None)
         self.waits_known = waits is not None
         if waits is not None:
             self.program.waiting[:] = waiting(work, self.program.event, waits)
@@ -116,7 +116,7 @@ class Simulation:
         """What is known of the replay, for JSON; constants are of the device with the most work."""
         program = self.program
         real = program.event != NONE
-        device = program.lane_device[program.lane[real]]
+        device = program.lanes.device[program.lane[real]]
         most = int(device[0]) if len(device) else NONE
         if len(set(device.tolist())) > 1:
             numbers, at = np.unique(device, return_inverse=True)
