@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.replay.replay import Change
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def _bound_by(replay: Replay, replayed: Replayed) -> tuple[Int64Array, Int64Arra
     source = np.full(len(lane), NONE, dtype=np.int64)
     source[program.waits[:, 0]] = program.waits[:, 1]
     waits = (source != NONE) & (end[source] == start)
-    ready = replayed.returned[replay.base_of_node] + replay.host_time(Change())[0]
+    ready = replayed.returned[replay.base_of_node] + replay.offsets[0]
     calls = (program.call != NONE) & (ready == start)
     follows = (before != NONE) & (end[before] + replay.gap == start)
     edge = np.select([waits, calls, follows], [_WAIT, _CALL, _STREAM], _UNKNOWN)
@@ -114,5 +113,5 @@ def _last(replay: Replay, replayed: Replayed, end: list[int]) -> tuple[bool, int
     """Whether the host ends last, and the node, or the row of `returned` since which it runs."""
     if replayed.wall in end:
         return False, end.index(replayed.wall)
-    last = replayed.returned[replay.base_of_clock] + replay.host_time(Change())[2]
+    last = replayed.returned[replay.base_of_clock] + replay.offsets[2]
     return True, int(replay.base_of_clock[int(np.argmax(last))])

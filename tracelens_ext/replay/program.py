@@ -112,11 +112,11 @@ class Program:
         self.constants = self._measure()
         self.earliest = self._find_earliest()
 
-    def constant(self, name: str, node: Int64Array | slice) -> Int64Array:
+    def constant(self, name: str) -> Int64Array:
         """A constant of the device of each node."""
         devices = self.lanes.device.tolist()
         of_lane = np.array([getattr(self.constants[d], name) for d in devices], dtype=np.int64)
-        return of_lane[self.lane[node]]
+        return of_lane[self.lane]
 
     @property
     def edges(self) -> dict[str, int]:
@@ -351,7 +351,7 @@ class Program:
         """
         before = np.append(-1, self.reach[:-1])[: len(self.reach)]
         first = np.append(True, self.lane[1:] != self.lane[:-1])[: len(before)]
-        late = 2 * self.constant("latency", np.arange(len(before)))
+        late = 2 * self.constant("latency")
         alone = (self.call == NONE) & (first | (self.start - before > late))
         alone |= np.isin(self.start, self._waited_until)
         device = self.lanes.device[self.lane]

@@ -69,7 +69,7 @@ class Simulation:
         if waits is not None:
             self.program.waiting[:] = waiting(work, self.program.event, waits)
         self.replay = Replay(self.program)
-        self.changes = Changes(work, self.program)
+        self.changes = Changes(self.program)
         _, self.replayed = self.replay.run([])
 
     @property
