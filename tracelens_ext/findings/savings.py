@@ -42,7 +42,7 @@ def remove_claims(
 def _removed(simulation: Simulation, claim: Claim, overlapping: bool) -> Removed:
     """Kernels become shorter by what is claimed of them; what overlaps leaves its streams."""
     program, claimed = simulation.program, claim.intervals
-    node = np.full(len(simulation.work), NONE)
+    node = np.full(len(program.work), NONE)
     real = np.flatnonzero(program.event != NONE)
     node[program.event[real]] = real
     busy = claimed.event != NONE

@@ -26,7 +26,8 @@ _OTHER_RANK: Final = "other rank"
 
 def described(simulation: Simulation, nodes: Int64Array) -> pd.DataFrame:
     """Kind, category, name, operation and stream of nodes; empty, and -1, where they have none."""
-    work, program, changes = simulation.work, simulation.program, simulation.changes
+    program, changes = simulation.program, simulation.changes
+    work = program.work
     node = np.maximum(nodes, 0)
     event = np.where(nodes == NONE, NONE, program.event[node])
     real = event != NONE
@@ -51,7 +52,7 @@ def _labels(code: IntArray, labels: Sequence[str]) -> npt.NDArray[np.object_]:
 
 def path_table(simulation: Simulation, path: Path) -> pd.DataFrame:
     """The segments of a critical path, host time cut where launching calls begin and end."""
-    work, program = simulation.work, simulation.program
+    program, work = simulation.program, simulation.program.work
     segment, start, end, marked = _cut(simulation, path)
     what, of = path.what[segment], path.of[segment]
     on_stream = np.isin(what, (RUNS, GAP, LAUNCH))
@@ -118,7 +119,7 @@ def _host(
     kinds: Sequence[EventKind],
 ) -> npt.NDArray[np.object_]:
     """The innermost event of some kinds that covers at least half of each piece of host time."""
-    replay, work, trace = simulation.replay, simulation.work, simulation.work.trace
+    replay, work = simulation.replay, simulation.program.work
     later = simulation.replayed.returned[of] - replay.recorded[of] - simulation.program.window[0]
     clock = np.append(replay.clock, NONE)[np.minimum(of, len(replay.clock))]
     result = np.full(len(of), NONE, dtype=np.int64)
@@ -130,4 +131,4 @@ def _host(
             result[asked] = innermost_during(
                 work.tree, kinds, threads, begin, stop, "ProfilerStep#"
             )
-    return _labels(np.where(result == NONE, NONE, trace.name[result]), trace.names)
+    return _labels(np.where(result == NONE, NONE, work.trace.name[result]), work.trace.names)

@@ -105,7 +105,9 @@ class Program:
         self.reach = running_maximum(self.lane, self.end)[0]
         self.duration, self.waiting = self.end - self.start, self.start * 0
         self.clocks = find_clocks(trace, window)
-        self.clock = np.where(self.launch == NONE, 0, self.clocks.of_thread[trace.thread[self.launch]])
+        self.clock = np.where(
+            self.launch == NONE, 0, self.clocks.of_thread[trace.thread[self.launch]]
+        )
         if closes:
             self.clocks.end[:1] = window[1] - window[0]
         self._find_blocks()
@@ -203,7 +205,9 @@ class Program:
         of_call = trace.thread[rows]
         after = items_before(thread[:-1], begun, of_call, self._at(rows))
         before = items_before(thread[:-1], begun, of_call, recorded) - 1
-        waiting, source = (np.where(thread[at] == of_call, lane[at], NONE) for at in (after, before))
+        waiting, source = (
+            np.where(thread[at] == of_call, lane[at], NONE) for at in (after, before)
+        )
         by_time = self.lane[linked]
         changes = np.append(True, by_time[1:] != by_time[:-1])[: len(by_time)]
         run = np.maximum.accumulate(np.where(changes, np.arange(len(by_time)), 0))
@@ -237,7 +241,11 @@ class Program:
         names = ("device", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
         columns = [trace.correlation[rows], *(trace.arg(name).at(rows) for name in names)]
         return {
-            call: (lane.get((device, own), NONE), lane.get((device, other), NONE), when.get(record, NONE))
+            call: (
+                lane.get((device, own), NONE),
+                lane.get((device, other), NONE),
+                when.get(record, NONE),
+            )
             for call, device, own, other, record in np.column_stack(columns).tolist()
         }
 
@@ -264,7 +272,9 @@ class Program:
         copy = copy[self.work.is_copy[self.event[copy]]]
         back = trace.end_of(self.launch[copy]) - self.window[0]
         waits = (self.call[copy] <= self.start[copy]) & (self.start[copy] <= back)
-        copy = copy[waits & (back >= self.end[copy] - _EARLY_NS) & (self.key[copy] == self.call[copy])]
+        copy = copy[
+            waits & (back >= self.end[copy] - _EARLY_NS) & (self.key[copy] == self.call[copy])
+        ]
         named = [self._named(pattern) for pattern in _BLOCKING]
         rows = np.concatenate((*named, self.launch[copy]))
         kind = np.repeat(np.arange(4), [*map(len, named), len(copy)])
@@ -276,7 +286,9 @@ class Program:
         apart = (begin[order][1:] >= reach[:-1]) | (clock[order][1:] != clock[order][:-1])
         order = order[np.append(True, apart)[: len(order)]]
         order = order[np.argsort(begin[order], kind="stable")]
-        rows, kind, own, begin, end, clock = (x[order] for x in (rows, kind, own, begin, end, clock))
+        rows, kind, own, begin, end, clock = (
+            x[order] for x in (rows, kind, own, begin, end, clock)
+        )
         awaited, known = self._find_awaited(rows, kind, own, begin, end)
         starts, ends = self.frozen
         frozen = np.searchsorted(starts, end, "right") > np.searchsorted(ends, begin, "right")
@@ -287,7 +299,12 @@ class Program:
         self.block_start, self.block_end, self.block_clock = begin[keep], end[keep], clock[keep]
 
     def _find_awaited(
-        self, rows: Int64Array, kind: Int64Array, own: Int64Array, begin: Int64Array, end: Int64Array
+        self,
+        rows: Int64Array,
+        kind: Int64Array,
+        own: Int64Array,
+        begin: Int64Array,
+        end: Int64Array,
     ) -> tuple[Int64Array, BoolArray]:
         """Pairs of a block and a node that it waits for, and whether that is known."""
         told, event = self._what_told(rows), kind == _EVENT

@@ -13,10 +13,10 @@ from tracelens_ext.trace import NONE, NS_PER_US
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tracelens_ext.replay.program import Program
     from tracelens_ext.trace import Int64Array
-    from tracelens_ext.work.gpu_work import GpuWork
 
-_NUMBERS: Final = ("rank", "start_us", "wait_us")
+_NUMBERS: Final = ["rank", "start_us", "wait_us"]
 
 
 def read_waits(path: Path) -> pd.DataFrame:
@@ -26,40 +26,40 @@ def read_waits(path: Path) -> pd.DataFrame:
         UsageError: it is none, or pyarrow is not installed.
     """
     try:
-        table = pd.read_parquet(path, columns=["call", *_NUMBERS])
-        numbers = table[[*_NUMBERS]].astype(np.float64)
+        table = pd.read_parquet(path, columns=["call", *_NUMBERS])[_NUMBERS].astype(np.float64)
     except ImportError:
         raise UsageError("--waits needs pyarrow; install tracelens-ext[parquet]") from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = str(error).partition("\n")[0]
         raise UsageError(f"--waits {path}: no table of collective_waits ({reason})") from None
-    return numbers[np.isfinite(numbers).all(axis=1)]
+    return table[np.isfinite(table).all(axis=1)].sort_values("start_us")
 
 
-def waiting(work: GpuWork, event: Int64Array, waits: pd.DataFrame) -> Int64Array:
-    """How long each node waits for other ranks by a table of all ranks' calls, ns."""
-    rank = _rank_of(work, waits)
-    mine = waits[waits["rank"] == rank].sort_values("start_us")
-    start = np.rint(mine["start_us"].to_numpy(np.float64) * NS_PER_US)
-    result = np.zeros(len(event), dtype=np.int64)
-    asked = np.flatnonzero((event != NONE) & work.is_communication[event])
-    begun = work.start[event[asked]]
-    at = np.searchsorted(start, begun - NS_PER_US) if len(start) else asked
-    found = at < len(start)
-    found[found] = np.abs(start[at[found]] - begun[found]) <= NS_PER_US
-    if not found.any():
-        raise UsageError(f"--waits: no collective of rank {rank} starts when one of the trace does")
-    ns = np.rint(mine["wait_us"].to_numpy(np.float64)[at[found]] * NS_PER_US).astype(np.int64)
-    result[asked[found]] = np.clip(ns, 0, work.duration[event[asked[found]]])
-    return result
+def waiting_of(program: Program, waits: pd.DataFrame) -> Int64Array:
+    """How long each node waits for other ranks by a table of the calls of all, ns, (n,).
 
+    The rank is the one that the trace says, else the one whose calls start when the trace's do.
 
-def _rank_of(work: GpuWork, waits: pd.DataFrame) -> int:
-    """The rank of a trace: as it says, else the one whose calls start when the trace's do."""
+    Raises:
+        UsageError: no call starts when a collective of the trace does.
+    """
+    work = program.work
+    mine = np.flatnonzero((program.event != NONE) & work.is_communication[program.event])
+    begun = work.start[program.event[mine]]
     told = work.trace.metadata.get("distributedInfo")
-    if isinstance(told, dict) and isinstance(told.get("rank"), int):
-        return int(told["rank"])
-    begun = np.rint(work.start[work.is_communication] / NS_PER_US)
-    fits = np.isin(np.rint(waits["start_us"].to_numpy(np.float64)), begun)
-    of_rank = waits.loc[fits, "rank"]
-    return int(of_rank.mode().iloc[0]) if len(of_rank) else 0
+    rank = told.get("rank") if isinstance(told, dict) else None
+    if not isinstance(rank, int):
+        fits = np.isin(np.rint(waits["start_us"]), np.rint(begun / NS_PER_US))
+        rank = int(waits.loc[fits, "rank"].mode().head(1).sum())
+    waits = waits[waits["rank"] == rank]
+    start = np.append(waits["start_us"].to_numpy() * NS_PER_US, np.inf)
+    at = np.searchsorted(start, begun - NS_PER_US)
+    found = np.abs(start[at] - begun) <= NS_PER_US
+    if not found.any():
+        raise UsageError(
+            f"--waits: no call of rank {rank} starts when a collective of the trace does"
+        )
+    result = np.zeros_like(program.duration)
+    ns = np.rint(waits["wait_us"].to_numpy()[at[found]] * NS_PER_US).astype(np.int64)
+    result[mine[found]] = np.clip(ns, 0, program.duration[mine[found]])
+    return result
