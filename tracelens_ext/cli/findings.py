@@ -93,7 +93,7 @@ def _found(
     """The findings of a trace, and the problems of plugins."""
     from tracelens_ext.cli.load import analyze
 
-    analyzer = analyze(path, options)
+    analyzer = analyze(path, options, without_tpu=True)
     found = analyzer.findings(device_peaks)
     return found, list(analyzer.problems)
 

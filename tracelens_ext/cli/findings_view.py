@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from tracelens_ext.cli.kernel_view import show_lines
 from tracelens_ext.cli.roofline_view import folded
 from tracelens_ext.findings.table import (
-    NOTHING,
     evidence_text,
     place_texts,
     summary_sentence,
@@ -39,7 +38,11 @@ def show_findings(trace: Path, found: Findings, console: Console) -> None:
     """Print all findings of a trace."""
     width = min(console.width, _WIDEST)
     lines = folded(f"Trace: {trace}", width, "  ")
-    lines += folded(summary_sentence(found), width)
+    for line in [*found.recording_lines, summary_sentence(found)]:
+        lines += folded(line, width)
+    if found.program:
+        told = f"Program: {found.program['kind']} ({found.program['because']})"
+        lines += folded(safe_text(told), width)
     for rank, finding in enumerate(found.findings, 1):
         show_lines([*lines, ""], console)
         head = textwrap.indent("\n".join(folded(finding.title, width - 4)), "    ")
@@ -83,14 +86,21 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
     ]
 
 
-def show_first(table: pd.DataFrame, trace: str, console: Console) -> None:
-    """Print the first findings of a report's table, two lines each, and who tells more."""
+def show_first(table: pd.DataFrame, title: str, trace: str, console: Console) -> None:
+    """Print the first findings of a report's table, two lines each, and who tells more.
+
+    Args:
+        table: the findings.
+        title: what is said above them, or instead of them.
+        trace: the file.
+        console: the terminal.
+    """
     width = min(console.width, _WIDEST)
     show_lines([""], console)
     if not len(table):
-        show_lines(folded(NOTHING, width), console)
+        show_lines(folded(f"{title}.", width), console)
         return
-    show_lines(["What would save the most time"], console, style="bold")
+    show_lines([title], console, style="bold")
     for rank, row in enumerate(table.head(_FIRST).to_dict("records"), 1):
         show_lines(folded(f"{rank}. {row['title']}", width, "   "), console)
         second = f"   {row['confidence']} confidence"

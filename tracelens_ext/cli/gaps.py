@@ -52,7 +52,7 @@ def gaps(
 ) -> None:
     """Show why the GPU was idle: gaps by cause, stream, length and kernels around them."""
     from tracelens_ext.cli.gap_view import GapReport, show_gaps
-    from tracelens_ext.cli.kernel_view import console
+    from tracelens_ext.cli.kernel_view import console, show_recording
     from tracelens_ext.cli.load import AnalysisOptions, analyze
     from tracelens_ext.cli.text_output import (
         STANDARD_OUTPUT,
@@ -64,7 +64,7 @@ def gaps(
     selection = gap_options.selection_of(pstep, pstep_by, stream, device)
     options = gap_options.GapOptions(sort, top, hist_min, hist_max, log, every)
     check_texts([output], trace, force=force, json=json, every=every)
-    analyzer = analyze(trace, AnalysisOptions(kernel_categories=False))
+    analyzer = analyze(trace, AnalysisOptions(kernel_categories=False), without_tpu=True)
     report = GapReport.of(analyzer.work, selection, options)
     if output is not None:
         write_text(output, report.text())
@@ -74,5 +74,7 @@ def gaps(
             "GPU idle time", trace, sheets, report.selected, notes, report.members
         )
     elif output != STANDARD_OUTPUT:
-        show_gaps(report, console())
+        screen = console()
+        show_recording(analyzer.work, screen)
+        show_gaps(report, screen)
         tell_written([output])

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.iterations.table import IterationTable
     from tracelens_ext.tree import CallTree
+    from tracelens_ext.work.gpu_work import GpuWork
 
 _SUGGESTED = 5
 _MOST_TO_PASTE = 200  # characters of an expression
@@ -58,7 +59,7 @@ def iterations(
     if as_json:
         _print_json(trace, table)
     else:
-        _print(trace, table, top)
+        _print(trace, analyzer.work, table, top)
 
 
 def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
@@ -87,9 +88,10 @@ def _print_json(trace: Path, table: IterationTable) -> None:
     print_report(report)
 
 
-def _print(trace: Path, table: IterationTable, top: int) -> None:
+def _print(trace: Path, work: GpuWork, table: IterationTable, top: int) -> None:
     from rich.console import Console
 
+    from tracelens_ext.cli.kernel_view import show_recording
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     console = Console()
@@ -98,6 +100,7 @@ def _print(trace: Path, table: IterationTable, top: int) -> None:
     def print_line(line: str) -> None:
         console.print(safe_text(line), markup=False, highlight=False)
 
+    show_recording(work, console)
     print_line(f"Trace: {trace}")
     console.print()
     if top:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from tracelens_ext.work.gpu_work import GpuWork
+
 #: Columns of a terminal: below it names need the room of numbers that say less.
 NARROW = 120
 
@@ -42,6 +44,14 @@ def show_lines(lines: Sequence[str], console: Console, *, style: str = "") -> No
         lines = [line.encode("ascii", "backslashreplace").decode() for line in ascii_lines(lines)]
     for line in lines:
         console.print(Text(line, style), soft_wrap=True)
+
+
+def show_recording(work: GpuWork, console: Console) -> None:
+    """Print what the recording holds, above all else."""
+    from tracelens_ext.recording.table import recording_lines
+
+    if len(work):
+        show_lines([*recording_lines(work), ""], console)
 
 
 def show_kernels(

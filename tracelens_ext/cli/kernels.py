@@ -111,7 +111,7 @@ def kernels(
         capture=capture,
         python_frames=sources,
     )
-    analyzer = analyze(trace, chosen)
+    analyzer = analyze(trace, chosen, without_tpu=True)
     found = _Found.of(analyzer, sort, selection, sources=sources)
     report = GapReport.of(analyzer.work, selection, options) if options is not None else None
     show_problems(analyzer.problems, set())
@@ -123,10 +123,12 @@ def kernels(
     if json:
         sheets, notes = report.document() if report is not None else ({}, [])
         notes = list(dict.fromkeys([*found.notes, *notes]))
-        gap_options.print_json("GPU kernels", trace, found.sheets() | sheets, found.selected, notes)
+        tables, members = found.sheets() | sheets, report.members if report is not None else {}
+        gap_options.print_json("GPU kernels", trace, tables, found.selected, notes, members)
         return
     if STANDARD_OUTPUT not in (output, gap_output):
         screen = kernel_view.console()
+        kernel_view.show_recording(analyzer.work, screen)
         kernel_view.show_kernels(found.statistics, screen, top=top, **listed)
         if report is None:
             kernel_view.show_lines([line for note in found.notes for line in ("", note)], screen)
@@ -197,6 +199,6 @@ def _why_none(analyzer: TreePerfAnalyzer, selection: Selection) -> str:
     """Why no kernel is listed."""
     if len(analyzer.work):
         return f"No GPU event is of {selection.text}, so all counts are 0."
-    from tracelens_ext.gaps.answer import NO_GPU_WORK
+    from tracelens_ext.recording.table import no_gpu_work
 
-    return NO_GPU_WORK
+    return no_gpu_work(analyzer.work)

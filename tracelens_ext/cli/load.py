@@ -41,13 +41,18 @@ class AnalysisOptions:
 
 
 def analyze(
-    trace: Path, options: AnalysisOptions, *, tells_dropped: bool = True
+    trace: Path,
+    options: AnalysisOptions,
+    *,
+    tells_dropped: bool = True,
+    without_tpu: bool = False,
 ) -> TreePerfAnalyzer:
     """Read and analyse a trace.
 
     Args:
         trace: its file, or the folder that holds only this trace.
         options: how.
+        without_tpu: whether a profile of TPUs, of which the host's part is read, is refused.
         tells_dropped: whether standard error has events that could not be used; a report has them.
 
     Raises:
@@ -57,6 +62,7 @@ def analyze(
     """
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cli.reading import chosen_cache
+    from tracelens_ext.recording.table import is_of_tpu
     from tracelens_ext.settings import read_settings
     from tracelens_ext.trace_files import only_trace
 
@@ -77,6 +83,12 @@ def analyze(
         )
     if tells_dropped:
         tell_dropped(trace, analyzer.trace)
+    if is_of_tpu(analyzer.trace):
+        problem = "is a profile of TPUs, whose work is not analysed"
+        remedy = "see its CPU operations with: tracelens-ext report"
+        if without_tpu:
+            raise TraceError(trace, problem, remedy)
+        print_line(f"tracelens-ext: {trace}: {problem}", error=True)
     if read_settings().salvage:
         for note in analyzer.trace.provenance.notes:
             print_line(f"tracelens-ext: {trace}: {note}", error=True)

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from tracelens_ext.report.report import Report
 
 #: Facts that are worth a line above the tables.
-_HEADLINES = ("Trace", "Duration (ms)", "Devices", "Rank", "Events dropped")
+_HEADLINES = (
+    *("Trace", "Recording", "Launches without GPU work", "Duration (ms)", "Devices", "Rank"),
+    "Events dropped",
+)
 #: Column of the table of several traces → row of the timeline.
 _SHARES = {
     "busy (%)": "busy_time",
@@ -41,7 +44,7 @@ def show_report(report: Report, console: Console, *, top: int) -> None:
         console.print(safe_text(f"{label}: {shown}"), markup=False, highlight=False)
     for answer in report.answers:
         if answer.sheet == "findings":
-            show_first(report.sheets["findings"], str(facts["Trace"]), console)
+            show_first(report.sheets["findings"], answer.title, str(facts["Trace"]), console)
             continue
         frame = report.sheets[answer.sheet][list(answer.columns)]
         title, rows = answer.title, len(frame)
@@ -69,7 +72,7 @@ def summary_row(trace: Path, report: Report) -> dict[str, object]:
     findings = report.sheets.get("findings")
     if findings is not None and len(findings):
         largest = findings.iloc[0]
-        row["top finding"] = f"{largest['finding']} {largest['% of wall time']:.0f} %"
+        row["top finding"] = f"{largest['finding']} {largest['% of judged time']:.0f} %"
     categories = report.sheets.get("gpu_time_by_category")
     if categories is not None and len(categories):
         longest = categories.iloc[0]

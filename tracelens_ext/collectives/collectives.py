@@ -57,6 +57,11 @@ _ELEMENT_BYTES = {
 }
 _EIGHT_BIT_FLOAT = "Float8_"
 
+#: Collectives that no rank leaves before all have come.
+SYNCHRONOUS = re.compile(
+    r"all_?reduce|reduce_?scatter|all_?gather|all_?to_?all|barrier", re.IGNORECASE
+)
+
 #: No number of ranks, elements or bytes is as large; a trace may say anything.
 _MOST = 2.0**62
 

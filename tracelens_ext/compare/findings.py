@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def with_findings(measured: Measurement, found: Findings) -> Measurement:
     """The measurement of a trace, with its findings."""
-    percent = 100.0 / max(found.total_ms, 1e-6)
+    percent = 100.0 / max(found.judged_ms, 1e-6)
     savings = {each.id: (each.claimed_ms, percent * each.claimed_ms) for each in found.findings}
     return replace(measured, findings=savings)
 
@@ -27,9 +27,9 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
 
     Returns:
         Columns `finding`, `change` (`new`, `gone`, `worse`, `better` or `as before`, by the share
-        of the wall time, which does not depend on how many iterations were recorded),
-        `A_saving_ms`, `B_saving_ms`, `difference_ms` (B - A), `A_% of wall time`,
-        `B_% of wall time`. Of more than two traces `B_change`, `B_difference_ms` …
+        of the judged time, which does not depend on how many iterations were recorded),
+        `A_saving_ms`, `B_saving_ms`, `difference_ms` (B - A), `A_% of judged time`,
+        `B_% of judged time`. Of more than two traces `B_change`, `B_difference_ms` …
     """
     found = [measured.findings for measured in comparison.measurements]
     known = [savings for savings in found if savings is not None]
@@ -58,7 +58,7 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
     for letter, prefix in prefixes.items():
         frame[f"{prefix}difference_ms"] = saving[letter] - saving[letters[0]]
     for letter in letters:
-        frame[f"{letter}_% of wall time"] = share[letter]
+        frame[f"{letter}_% of judged time"] = share[letter]
     size = share.sub(share[letters[0]], axis="index").abs().max(axis="columns")
     order = size.sort_values(ascending=False, kind="stable").index
     return frame.loc[order].reset_index(drop=True)

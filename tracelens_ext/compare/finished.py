@@ -92,7 +92,8 @@ _SHEETS = (
 )
 _FINDINGS = "findings"
 #: Columns of that sheet: the id, and the two of a `Saving`.
-_SAVINGS = ("finding", "saving ms", "of wall time")
+_SAVINGS = ("finding", "saving ms", "of judged time")
+_SHARE_BEFORE = "of wall time"  #: in reports of earlier versions
 #: How far from 100 the percentages of a whole sheet may be.
 _ABOUT = 0.5
 _MOST_NS = 2.0**62
@@ -124,7 +125,7 @@ def measure_report(path: Path) -> Measurement:
     """
     sheets = (_TIMELINE, *_SHEETS)
     wanted = {sheet.name: sheet.columns for sheet in sheets}
-    read = read_tables(path, wanted | {_FINDINGS: set(_SAVINGS)})
+    read = read_tables(path, wanted | {_FINDINGS: {*_SAVINGS, _SHARE_BEFORE}})
     if isinstance(read.version, int | float) and read.version > TABLES_VERSION:
         raise TraceFormatError(
             path, "was made by a newer tracelens-ext", "update this one, or name the trace"
@@ -160,7 +161,11 @@ def measure_report(path: Path) -> Measurement:
 
 def _findings(path: Path, table: pd.DataFrame | None) -> dict[str, Saving] | None:
     """What each finding saves; None if the report does not hold that."""
-    if table is None or not set(_SAVINGS) <= set(table):
+    if table is None:
+        return None
+    if _SHARE_BEFORE in table:
+        table = table.rename(columns={_SHARE_BEFORE: _SAVINGS[-1]})
+    if not set(_SAVINGS) <= set(table):
         return None
     names, *numbers = _SAVINGS
     columns = [_numbers(path, _FINDINGS, table, column).tolist() for column in numbers]

@@ -27,7 +27,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_idle_during(rows)
     if not inspection.is_worth(claim):
         return None
-    trace = inspection.work.trace
+    rows, trace = inspection.rows_in(claim, rows), inspection.work.trace
     return inspection.finding(
         DETECTOR.id,
         claim,

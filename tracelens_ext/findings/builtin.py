@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from tracelens_ext.hooks import hookimpl
@@ -24,6 +25,7 @@ _FILES: Final = (
     "host_bound",
     "small_kernels",
     "slow_gemm",
+    "straggler",
     "exposed_communication",
     "slow_iterations",
     "recompute",
@@ -33,6 +35,9 @@ _FILES: Final = (
 
 @hookimpl
 def tracelens_findings() -> list[Detector]:
-    """The built-in detectors."""
+    """The built-in detectors, with what `advice.toml` says of each."""
+    import tomllib
+
+    told = tomllib.loads(files(__package__).joinpath("advice.toml").read_text(encoding="utf-8"))
     modules = [import_module(f"tracelens_ext.findings.{name}") for name in _FILES]
-    return [module.DETECTOR for module in modules]
+    return [module.DETECTOR.with_data(**told.get(module.DETECTOR.id, {})) for module in modules]

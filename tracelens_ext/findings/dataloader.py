@@ -25,7 +25,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     kinds = EventKind.CPU_OP, EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION
     rows = inspection.host_rows(_NEXT, *kinds)
     claim = inspection.wall.claim_idle_during(rows)
-    trace = inspection.work.trace
+    rows, trace = inspection.rows_in(claim, rows), inspection.work.trace
     single = bool(len(inspection.host_rows(_SINGLE_PROCESS, *kinds[:2])))
     return inspection.finding(
         DETECTOR.id,

@@ -7,12 +7,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tracelens_ext.findings.all_clear import not_known
 from tracelens_ext.findings.finding import Finding, Findings, wrong_field
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection
 from tracelens_ext.findings.savings import remove_claims, with_savings
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.guard import call_within, time_limit
+from tracelens_ext.recording.program import program_of
+from tracelens_ext.recording.recording import recording_of
+from tracelens_ext.recording.table import recording_dict, recording_lines
 from tracelens_ext.replay.what_if import Simulation
 from tracelens_ext.trace import NS_PER_MS
 
@@ -44,27 +48,45 @@ def find_findings(
         simulate: replays the trace; it learns what goes with each finding.
 
     Returns:
-        Findings that claim at least `LEAST_SHARE_PERCENT` of the wall time, and those that only
+        Findings that claim at least `LEAST_SHARE_PERCENT` of the judged time, and those that only
         inform. None without GPU events.
     """
+    program, recording = program_of(work.trace), recording_of(work)
+    told = partial(
+        Findings,
+        recording=recording_dict(work),
+        recording_lines=recording_lines(work),
+        program={"kind": program.kind, "because": program.because},
+        judged_ms=recording.judged_ns / NS_PER_MS,
+    )
     if not len(work):
-        return Findings(0.0, notes=["The trace has no GPU events."])
+        return told(0.0)
     registry = registry or default_registry()
     inspection = Inspection(work, find_launchers, find_roofline, WallTime(work))
     found: list[Finding] = []
     for offered in offered_detectors(registry):
+        if program.kind not in offered.item.kinds:
+            continue
         finding = _ask(registry, offered, inspection)
         if finding is not None and (
             finding.informs_only or finding.share_percent >= LEAST_SHARE_PERCENT
         ):
-            found.append(finding)
+            found.append(offered.item.advised(finding, program.kind))
     found.sort(key=lambda finding: -finding.saving_ms)
     simulation = Simulation(work) if simulate is None else simulate()
     tell_claims(simulation, found, registry)
     found = with_savings(simulation, found)
-    wall = inspection.wall
-    idle = wall.classified.idle_by_cause_ms()
-    return Findings(wall.total_ns / NS_PER_MS, found, inspection.notes, idle, simulation.model())
+    unknown = "" if any(finding.claimed_ms for finding in found) else not_known(inspection)
+    return told(
+        recording.wall_ns / NS_PER_MS,
+        found,
+        inspection.notes,
+        all_clear=not unknown and not any(finding.claimed_ms for finding in found),
+        unknown=unknown,
+        idle_by_cause_ms=inspection.wall.classified.idle_by_cause_ms(),
+        parts=inspection.wall.parts(),
+        model=simulation.model(),
+    )
 
 
 def tell_claims(

@@ -25,7 +25,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_events(communication, hiding=computation)
     if not inspection.is_worth(claim):
         return None
-    total = float(work.duration[communication].sum())
+    total = inspection.wall.mean_ms(work.duration[communication])
     return inspection.finding(
         DETECTOR.id,
         claim,
@@ -38,18 +38,18 @@ def _detect(inspection: Inspection) -> Finding | None:
         snippet="DistributedDataParallel(model, bucket_cap_mb=…, gradient_as_bucket_view=True)",
         confidence="medium",
         reason=(
-            "a collective also runs while it waits for slower ranks, which one trace cannot tell;"
-            " and what can hide it depends on the model"
+            "a collective also runs while it waits for slower ranks, which the trace of one cannot"
+            " tell; and what can hide it depends on the model"
         ),
         evidence=[
-            Evidence("communication in all", total / NS_PER_MS, "ms", "coll_analysis"),
-            Evidence("of it exposed", claim.saving_ns / NS_PER_MS, "ms", "gpu_timeline"),
+            Evidence("communication in all", total, "ms", "coll_analysis"),
+            Evidence("of it claimed here", claim.saving_ns / NS_PER_MS, "ms", "gpu_timeline"),
         ],
-        where={"collectives": _named(inspection, claim)},
+        where={"collectives": named_collectives(inspection, claim)},
     )
 
 
-def _named(inspection: Inspection, claim: Claim) -> list[Place]:
+def named_collectives(inspection: Inspection, claim: Claim) -> list[Place]:
     """The collectives with their groups, the largest first."""
     keys = ["Collective name", "Process Group Name", "Group size"]
     claimed = communication_of(inspection.work).loc[claim.events, keys].assign(ns=claim.event_ns)

@@ -34,8 +34,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_events(work.is_copy & crosses)
     wait = _claim_waits(inspection)
     pageable = trace.names_matching(_PAGEABLE.match)[work.name[claim.events]]
-    launch = work.tree.launch_of_gpu[claim.events]
-    waited = float(trace.dur[np.unique(launch[pageable & (launch != NONE)])].sum())
     of_pageable = float(claim.event_ns[pageable].sum())
     return inspection.finding(
         DETECTOR.id,
@@ -60,7 +58,6 @@ def _detect(inspection: Inspection) -> Finding | None:
                 "ms",
                 "kernels",
             ),
-            Evidence("the host waited in those calls", waited / NS_PER_MS, "ms", "tree"),
             Evidence("idle time of such waits", wait.saving_ns / NS_PER_MS, "ms", "gap_summary"),
         ],
     )

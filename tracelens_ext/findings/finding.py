@@ -44,7 +44,7 @@ class Finding:
         id: which kind of finding; a trace has one of each at most.
         title: one sentence, with the number.
         saving_ms: wall time of this trace that the fix removes; 0 of one that informs only.
-        share_percent: of the wall time from the first start of GPU work to its last end.
+        share_percent: of the judged time.
         confidence: how sure it is that the fix saves as much.
         confidence_reason: why so sure, or why not, a clause or a sentence.
         where: `operations`, `modules`, `python_frames`, `iterations`, `streams`, `kernels` …: what
@@ -101,6 +101,13 @@ class Findings:
         notes: what could not be looked for, and why, a sentence each.
         idle_by_cause_ms: the idle time of each device in the wall time, as `gaps` divides it.
         model: how good the replay is that simulated the savings.
+        parts: the idle time in the parts of the recording.
+        recording: what the recording holds, as `recording.table.recording_dict`.
+        recording_lines: the same in sentences.
+        program: `kind` of the program, and `because`, what shows it.
+        judged_ms: the part of the wall time that shares are of.
+        all_clear: whether nothing was found though most of that was compared with something.
+        unknown: where nothing was found and that is no all-clear: what is not known.
     """
 
     total_ms: float
@@ -108,6 +115,13 @@ class Findings:
     notes: Sequence[str] = field(default=())
     idle_by_cause_ms: Mapping[int | str, Mapping[str, float]] = field(default_factory=dict)
     model: Mapping[str, object] = field(default_factory=dict)
+    parts: Sequence[Claim] = field(default=(), repr=False)
+    recording: Mapping[str, object] = field(default_factory=dict)
+    recording_lines: Sequence[str] = ()
+    program: Mapping[str, str] = field(default_factory=dict)
+    judged_ms: float = 0.0
+    all_clear: bool = False
+    unknown: str = ""
 
     @property
     def explained_ms(self) -> float:
@@ -116,12 +130,19 @@ class Findings:
 
     @property
     def left_ms(self) -> float:
-        """Wall time that no finding claims."""
-        return max(0.0, self.total_ms - self.explained_ms)
+        """Judged time that no finding claims."""
+        return max(0.0, self.judged_ms - self.explained_ms)
 
     def as_dict(self, *, intervals: bool = False) -> dict[str, object]:
         """For JSON; with the stretches of time that each finding claims, or without."""
+        recording = dict(self.recording)
+        if intervals and self.parts:
+            both = zip(recording["parts"], self.parts, strict=True)  # type: ignore[call-overload]
+            recording["parts"] = [{**part, "intervals": its.as_records()} for part, its in both]
         return {
+            "recording": recording,
+            "program": self.program,
+            "all_clear": self.all_clear,
             "total_ms": self.total_ms,
             "explained_ms": self.explained_ms,
             "left_ms": self.left_ms,

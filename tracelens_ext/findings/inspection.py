@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import numpy as np
 
 from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place, saving_text
 from tracelens_ext.findings.places import places_of
-from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.intervals import covered
+from tracelens_ext.recording.program import PYTORCH, Kind, program_of
+from tracelens_ext.recording.recording import recording_of
+from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.grouping import number_groups
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tracelens_ext.findings.wall_time import Claim, WallTime
     from tracelens_ext.operations.launchers import Launchers
@@ -23,14 +26,13 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import EventKind, Float64Array, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
-#: What saves less of the wall time is not worth anybody's attention, percent.
+#: What saves less of the judged time is not worth anybody's attention, percent.
 LEAST_SHARE_PERCENT: Final = 1.0
 #: No tensor has as many elements; what a broken trace says beyond it is not believed.
 MOST_ELEMENTS: Final = 2**62
 NO_SHAPES: Final = (
     "Operations have no shapes, so slow matrix products and chains of memory-bound operations"
-    " cannot be told, and attention only by names: torch.profiler.profile(record_shapes=True)"
-    " records them."
+    " cannot be told, and attention only by names: {how} records them."
 )
 
 
@@ -65,8 +67,9 @@ class Inspection:
     @cached_property
     def has_shapes(self) -> bool:
         """Whether arguments of operations were recorded; a note says so if they were not."""
-        if not self.roofline.has_shapes:
-            self.note(NO_SHAPES)
+        how = self.missing.get("shapes")
+        if how and not self.roofline.has_shapes:
+            self.note(NO_SHAPES.format(how=how))
         return self.roofline.has_shapes
 
     @cached_property
@@ -90,8 +93,18 @@ class Inspection:
 
     @property
     def is_of_pytorch(self) -> bool:
-        """Whether code of PyTorch helps; only profiles of JAX are surely of something else."""
-        return not self.work.trace.provenance.format.startswith("JAX")
+        """Whether code of PyTorch helps."""
+        return program_of(self.work.trace).kind in PYTORCH
+
+    @cached_property
+    def missing(self) -> dict[str, str]:
+        """What was not recorded, and how this program's tool records it."""
+        return {each.what: each.how for each in recording_of(self.work).missing}
+
+    @cached_property
+    def judged_ns(self) -> float:
+        """The part of the wall time that is recorded and no start-up."""
+        return max(recording_of(self.work).judged_ns, 1.0)
 
     def note(self, sentence: str) -> None:
         """Say once what cannot be looked for."""
@@ -105,13 +118,20 @@ class Inspection:
         rows: Int64Array = trace.rows_of(*kinds) if matching.any() else np.empty(0, np.int64)
         return rows[matching[trace.name[rows]]]
 
+    def rows_in(self, claim: Claim, rows: Int64Array) -> Int64Array:
+        """Those of some host events that run in the idle time of a claim."""
+        idle, trace = claim.intervals.gap != NONE, self.work.trace
+        start, end = claim.intervals.start[idle], claim.intervals.end[idle]
+        inside: Int64Array = rows[covered(start, end, trace.ts[rows], trace.end_of(rows)) > 0]
+        return inside
+
     def is_worth(self, claim: Claim) -> bool:
         """Whether a claim is large enough for anybody's attention; `finding` drops all others."""
         return self.share_percent(claim) >= LEAST_SHARE_PERCENT
 
     def share_percent(self, claim: Claim) -> float:
         """What a claim is of the wall time that can be judged."""
-        return 100.0 * claim.saving_ns / max(self.wall.judged_ns, 1)
+        return 100.0 * claim.saving_ns / self.judged_ns
 
     def finding(
         self,
@@ -220,8 +240,24 @@ class Detector:
         detect: claims wall time of the inspected trace, and tells what it found; None for nothing.
             Detectors are asked one after another, and what one claims no later one can.
         overlaps: whether the GPU work that it claims is to run beside the rest, not to go.
+        kinds: the kinds of programs of which it is looked for; all by default.
+        advice: what to change in programs of a kind, and that in code, instead of what `detect`
+            says; of `other` in all that are not of PyTorch and that it does not name.
     """
 
     id: str
     detect: Callable[[Inspection], Finding | None]
     overlaps: bool = False
+    kinds: Collection[str] = get_args(Kind)
+    advice: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def with_data(self, kinds: Collection[str] = (), **advice: Sequence[str]) -> Detector:
+        """The same with kinds, all if none are given, and advice."""
+        return replace(self, kinds=kinds or self.kinds, advice=advice)
+
+    def advised(self, finding: Finding, kind: Kind) -> Finding:
+        """A finding of it, with the advice for a kind of program."""
+        told = self.advice.get(kind) or (() if kind in PYTORCH else self.advice.get("other"))
+        if not told:
+            return finding
+        return replace(finding, advice=told[0], snippet="".join(told[1:]))

@@ -12,7 +12,7 @@ from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.findings.unfused_optimizer import in_optimizer_step
 from tracelens_ext.roofline.operation import short_type
-from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.trace import NONE
 from tracelens_ext.work.grouping import maxima, sums
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         evidence=[
             Evidence("chains", len(total), "chains", "roofline"),
             Evidence("passes in them", len(first), "passes", "roofline"),
-            Evidence("their time", float(total.sum()) / NS_PER_MS, "ms", "roofline"),
+            Evidence("their time", inspection.wall.mean_ms(total), "ms", "roofline"),
             Evidence("bytes that they move", gigabytes, "GB", "roofline"),
         ],
         where={"tensors": ranked(of_gpu[claim.events], [*map(_shape, rows)], claim.event_ns)},

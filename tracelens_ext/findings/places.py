@@ -182,11 +182,12 @@ def frames_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array)
     """
     if not work.trace.count_of(EventKind.PYTHON_FUNCTION):
         return []
-    return _around(work, (EventKind.PYTHON_FUNCTION,), calls, ns, _NO_LINES)
+    largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
+    return _around(work, (EventKind.PYTHON_FUNCTION,), calls[largest], ns[largest], _NO_LINES)
 
 
 def operations_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
-    """The innermost operations around host calls; as `frames_around`."""
+    """The innermost operations around host calls, of all of them; else as `frames_around`."""
     return _around(work, (EventKind.CPU_OP,), calls, ns)
 
 
@@ -198,8 +199,6 @@ def _around(
     ignored: tuple[str, ...] = (),
 ) -> list[Place]:
     tree, trace = work.tree, work.trace
-    largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
-    calls, ns = calls[largest], ns[largest]
     start = trace.ts[calls]
     end = np.maximum(trace.end_of(calls), start + 1)
     thread = trace.thread[calls].astype(np.int64)

@@ -11,7 +11,6 @@ from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.gemm import product_sizes
-from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -85,7 +84,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         ),
         evidence=[
             Evidence("slow products", len(first), "calls", "roofline"),
-            Evidence("their time", total / NS_PER_MS, "ms", "roofline"),
+            Evidence("their time", wall.mean_ms(work.duration[slow]), "ms", "roofline"),
             Evidence(
                 "their rate",
                 float(flops[slow[first]].sum()) / max(total, 1.0) / 1e3,

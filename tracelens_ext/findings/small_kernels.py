@@ -11,7 +11,6 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
@@ -39,7 +38,8 @@ def _detect(inspection: Inspection) -> Finding | None:
     share[order] = 1.0 - 1.0 / np.maximum(count, 1)[run]  # one kernel of each run stays
     claim = wall.claim_events(chosen, share)
     runs = int((count >= _RUN).sum())
-    median = float(np.median(work.duration[chosen])) / 1e3 if chosen.any() else 0.0
+    claimed = work.duration[claim.events]
+    median = float(np.median(claimed)) / 1e3 if len(claimed) else 0.0
     return inspection.finding(
         DETECTOR.id,
         claim,
@@ -56,10 +56,10 @@ def _detect(inspection: Inspection) -> Finding | None:
             " depends on the operations, here one a run"
         ),
         evidence=[
-            Evidence("kernels", int(chosen.sum()), "GPU events", "short_kernels"),
+            Evidence("kernels", len(claim.events), "GPU events", "short_kernels"),
             Evidence("runs of them", runs, "runs", "kernels"),
             Evidence("median duration", median, "µs", "short_kernels"),
-            Evidence("their time", float(work.duration[chosen].sum()) / NS_PER_MS, "ms", "kernels"),
+            Evidence("their time", wall.mean_ms(claimed), "ms", "kernels"),
         ],
     )
 

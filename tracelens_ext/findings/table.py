@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.findings.finding import Evidence, Finding, Findings
 
-NOTHING: Final = "Nothing that was looked for would save more than 1 % of the wall time."
+NOTHING: Final = "Nothing that was looked for would save more than 1 % of the judged time."
 _TEXTS: Final = (
     *("finding", "title", "confidence", "confidence_reason", "largest_place", "where", "evidence"),
     *("see", "advice", "snippet", "documentation"),
@@ -29,7 +29,7 @@ def findings_table(found: Findings) -> pd.DataFrame:
     """A row a finding, in their order.
 
     Returns:
-        Columns `finding`, `title`, `saving_ms`, `claimed_ms`, `% of wall time`, `saving_low_ms`,
+        Columns `finding`, `title`, `saving_ms`, `claimed_ms`, `% of judged time`, `saving_low_ms`,
         `saving_high_ms` (both empty where the saving is that), `confidence`, `confidence_reason`,
         `largest_place` (its largest place), `where` (each kind of place) and `evidence` (each
         number), `see` (the sheets and commands with the evidence), `advice`, `snippet`,
@@ -41,7 +41,7 @@ def findings_table(found: Findings) -> pd.DataFrame:
             "title": finding.title,
             "saving_ms": finding.saving_ms,
             "claimed_ms": finding.claimed_ms,
-            "% of wall time": finding.share_percent,
+            "% of judged time": finding.share_percent,
             "saving_low_ms": _number(finding.saving_low_ms),
             "saving_high_ms": _number(finding.saving_high_ms),
             "confidence": finding.confidence,
@@ -56,7 +56,7 @@ def findings_table(found: Findings) -> pd.DataFrame:
         }
         for finding in found.findings
     ]
-    columns = ["finding", "title", "saving_ms", "claimed_ms", "% of wall time", "saving_low_ms"]
+    columns = ["finding", "title", "saving_ms", "claimed_ms", "% of judged time", "saving_low_ms"]
     columns += ["saving_high_ms", *_TEXTS[2:]]
     kinds = {name: "str" if name in _TEXTS else "float64" for name in columns}
     return pd.DataFrame(rows, columns=columns).astype(kinds)
@@ -67,13 +67,13 @@ def _number(value: float | None) -> float:
 
 
 def summary_sentence(found: Findings) -> str:
-    """How much of the wall time the findings explain."""
+    """How much of the judged time the findings explain; without any, whether all is well."""
     if not found.findings:
-        return NOTHING if found.total_ms else ""
-    share = 100.0 / max(found.total_ms, 1e-6)
+        return NOTHING if found.all_clear else found.unknown
+    share = 100.0 / max(found.judged_ms, 1e-6)
     return (
         f"Findings explain {found.explained_ms:,.1f} ms ({share * found.explained_ms:.1f} %) of"
-        f" the wall time of {found.total_ms:,.1f} ms; {found.left_ms:,.1f} ms"
+        f" the judged time of {found.judged_ms:,.1f} ms; {found.left_ms:,.1f} ms"
         f" ({share * found.left_ms:.1f} %) are left."
     )
 

@@ -104,8 +104,8 @@ def _detect(inspection: Inspection) -> Finding | None:
         ),
         evidence=[
             Evidence("chains of matrix products and softmax", count, "chains", "roofline"),
-            Evidence("their time", float(takes.sum()) / NS_PER_MS, "ms", "roofline"),
-            Evidence("a fused kernel needs", float(needs.sum()) / NS_PER_MS, "ms", "roofline"),
+            Evidence("their time", wall.mean_ms(takes), "ms", "roofline"),
+            Evidence("a fused kernel needs", wall.mean_ms(needs), "ms", "roofline"),
         ],
         where={
             "scores": ranked(chains.softmax[chains.of_gpu[claim.events]], shapes, claim.event_ns)

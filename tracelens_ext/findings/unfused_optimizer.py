@@ -52,7 +52,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     idle = idle + wall.claim_idle(within[wall.idle.gap])
     claim = idle + wall.claim_events(chosen, share)
     name = _names(inspection, steps[unfused])
-    window = float(trace.dur[steps[unfused]].sum()) / NS_PER_MS
     return inspection.finding(
         DETECTOR.id,
         claim,
@@ -69,10 +68,9 @@ def _detect(inspection: Inspection) -> Finding | None:
         ),
         evidence=[
             Evidence("steps", int(unfused.sum()), "steps", "cpu_ops"),
-            Evidence("kernels in them", int(chosen.sum()), "GPU events", "kernels_by_category"),
-            Evidence("their time", float(work.duration[chosen].sum()) / NS_PER_MS, "ms", "kernels"),
+            Evidence("kernels in them", len(claim.events), "GPU events", "kernels_by_category"),
+            Evidence("their time", wall.mean_ms(work.duration[claim.events]), "ms", "kernels"),
             Evidence("idle time in them", idle.saving_ns / NS_PER_MS, "ms", "gap_hosts"),
-            Evidence("host time in them", window, "ms", "cpu_ops"),
         ],
     )
 

@@ -1,10 +1,10 @@
 """The wall time of a trace, of which each nanosecond of a device is claimed by one finding at most.
 
 It is one for all devices (`recording`), and each device divides it by itself. While no GPU event of
-a device runs it is idle, as `gaps` divides that time. While GPU events run it is busy, and a finding
-claims it only if all events that run there are its own: work beside other work of the device, on
-another stream, is hidden, and removing it saves nothing. What all devices lose together is the mean
-over them.
+a device runs it is idle, as `gaps` divides that time. While GPU events run it is busy, and a
+finding claims it only if all events that run there are its own: work beside other work of the
+device, on another stream, is hidden, and removing it saves nothing. What all devices lose together
+is the mean over them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from tracelens_ext.gaps.causes import (
     START_UP,
     UNKNOWN,
     Pieces,
+    blocking_calls,
     usual_launch_latency,
 )
 from tracelens_ext.gaps.classified import classify_gaps
-from tracelens_ext.intervals import outside, union
+from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.trace import NONE, NS_PER_MS
-from tracelens_ext.work.group_search import by_group_and_time
+from tracelens_ext.work.group_search import by_group_and_time, last_before
 from tracelens_ext.work.grouping import number_groups
 from tracelens_ext.work.lanes import find_lanes
 
@@ -142,7 +143,6 @@ class WallTime:
         self.work = work
         recording = recording_of(work)
         self.start, self.end = recording.wall_start, recording.wall_end
-        self.judged_ns = recording.judged_ns
         self.classified = classify_gaps(work, "device")
         self.lanes = find_lanes(work, "device")
         self.idle = self._judged_idle()
@@ -165,8 +165,20 @@ class WallTime:
         """The same claims; further ones on either do not concern the other."""
         result = copy(self)
         result.free, result.claims = self.free.copy(), list(self.claims)
-        result._unclaimed_from = self._unclaimed_from.copy()  # noqa: SLF001
+        result._unclaimed_from = self._unclaimed_from.copy()
         return result
+
+    def parts(self) -> list[Claim]:
+        """The idle time in each part of the recording that cannot be judged, in their order."""
+        pieces = self.classified.pieces
+        idle = pieces.chosen(np.isin(pieces.cause, (NOT_RECORDED, START_UP)))
+        found = []
+        for part in recording_of(self.work).parts.itertuples():
+            device, start, end = part.device, part.start, part.end
+            within, _ = idle.chosen(idle.lane == device).cut(*np.array([[start], [end]]))
+            intervals = self._of_gaps(within, np.full(len(within.gap), NONE))
+            found.append(Claim(intervals, self._devices, self.start))
+        return found
 
     def mean_ms(self, ns: IntArray | Float64Array) -> float:
         """Times on all devices as the mean over them, ms."""
@@ -180,9 +192,10 @@ class WallTime:
     def waits_for_host(self) -> BoolArray:
         """Whether the GPU may wait for the host in what of each gap is left after its launch, (k,).
 
-        Not for what was launched in the gap; nor for other work, nor because of what starting
-        queued work takes, whatever the host does. While a whole device is idle, a stream that was
-        told to wait does so for no work of it, but for as long as it takes to see that it is done.
+        Not for what was launched in the gap, nor where the host waits for the GPU when it begins;
+        nor for other work, nor because of what starting queued work takes. While a whole device is
+        idle, a stream that was told to wait does so for no work of it, but for as long as it takes
+        to see that it is done.
         """
         classified, gaps = self.classified, self.classified.gaps
         left = gaps.end - classified.returned
@@ -190,6 +203,11 @@ class WallTime:
         depends = np.zeros(len(gaps), dtype=bool)
         depends[pieces.gap[pieces.gap != NONE]] = True
         queued = classified.returned == gaps.start
+        calls, trace = blocking_calls(self.work), self.work.trace
+        thread = self.threads_of_gap[1]
+        at = last_before(trace.thread[calls], trace.ts[calls], thread, gaps.start)
+        called = np.flatnonzero(at != NONE)
+        queued[called] &= trace.end_of(calls[at[called]]) <= gaps.start[called]
         waits: BoolArray = queued & (~depends | (left > usual_launch_latency(self.work)))
         return waits
 
@@ -323,9 +341,12 @@ class WallTime:
         np.add.at(result, self.idle.gap, self.idle.end - self.idle.start)
         return result
 
-    def _idle_claim(self, idle: Pieces, thread: Int64Array) -> Claim:
+    def _of_gaps(self, idle: Pieces, thread: Int64Array) -> Intervals:
         nothing = np.full(len(idle.gap), NONE)
-        return self._claimed(Intervals(idle.start, idle.end, idle.lane, idle.gap, nothing, thread))
+        return Intervals(idle.start, idle.end, idle.lane, idle.gap, nothing, thread)
+
+    def _idle_claim(self, idle: Pieces, thread: Int64Array) -> Claim:
+        return self._claimed(self._of_gaps(idle, thread))
 
     def _claimed(self, intervals: Intervals) -> Claim:
         claim = Claim(intervals, self._devices, self.start)
@@ -336,7 +357,7 @@ class WallTime:
     # Busy time.
 
     def alone(self, which: BoolArray, hiding: BoolArray | None = None) -> Int64Array:
-        """How long each of some GPU events runs without any other beside it on its device, ns, (g,).
+        """How long each of some GPU events runs alone on its device, ns, (g,).
 
         Time during which several of them run belongs to the one that starts first.
 
@@ -370,6 +391,18 @@ class WallTime:
     def about(self, which: BoolArray) -> Claim:
         """The time that some GPU events run alone, without claiming it."""
         return Claim(self._alone(which, None), self._devices, self.start)
+
+    def on_device(self, lane: int, first: Int64Array, last: Int64Array) -> Claim:
+        """What a device does in some windows, which are ascending and apart; claims nothing."""
+        pieces = self._judged_idle()
+        idle, _ = pieces.chosen(pieces.lane == lane).cut(first, last)
+        gaps = self._of_gaps(idle, self.threads_of_gap[1][idle.gap])
+        events = self._alone(self.lanes.of_gpu == lane, None)
+        start, end, which, _ = inside(events.start, events.end, first, last)
+        busy = Intervals(*(column[which] for column in events))._replace(start=start, end=end)
+        both = Intervals(*(np.concatenate(pair) for pair in zip(gaps, busy, strict=True)))
+        lanes = np.zeros(len(both.start), dtype=np.int64)
+        return Claim(both._replace(lane=lanes), [self._devices[lane]], self.start)
 
     def claim_events(
         self,

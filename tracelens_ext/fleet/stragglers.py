@@ -16,12 +16,12 @@ some ranks can leave early (broadcast, reduce, gather, scatter, send and receive
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.collectives.collectives import SYNCHRONOUS
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 #: The values of the columns `_SIGNATURE`.
 Signature = tuple[object, ...]
 
-#: Collectives that no rank leaves before all have come.
-_SYNCHRONOUS = re.compile(
-    r"all_?reduce|reduce_?scatter|all_?gather|all_?to_?all|barrier", re.IGNORECASE
-)
 _GROUP = (
     "Process Group Name",
     "Process Group Description",
@@ -98,7 +94,7 @@ def _coded(
     distinct = keys.drop_duplicates().itertuples(index=False, name=None)
     of_local = [
         signatures.setdefault(_without_nan(key), len(signatures))
-        if _SYNCHRONOUS.search(str(key[0]))
+        if SYNCHRONOUS.search(str(key[0]))
         else -1
         for key in distinct
     ]

@@ -8,16 +8,13 @@ import numpy as np
 
 from tracelens_ext.gaps.causes import CAUSES
 from tracelens_ext.iterations.selection import Selection
+from tracelens_ext.recording.table import no_gpu_work
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.work.grouping import maxima, minima, sums
 
 if TYPE_CHECKING:
     from tracelens_ext.gaps.classified import ClassifiedGaps
 
-NO_GPU_WORK = (
-    "There is no GPU work in the trace, so all counts are 0; record it with"
-    " ProfilerActivity.CUDA (Nsight Systems: -t cuda)."
-)
 _WORTH_SAYING = 0.0005  # of the idle time: less would be shown as 0.0 %
 
 
@@ -30,7 +27,7 @@ def answer(classified: ClassifiedGaps, selection: Selection | None = None) -> st
     """
     chosen = selection or Selection()
     if not len(classified.work):
-        return NO_GPU_WORK
+        return no_gpu_work(classified.work)
     if not classified.events.any():
         return f"No GPU event is selected: none is of {chosen.text}."
     who, several = _who(classified, chosen)

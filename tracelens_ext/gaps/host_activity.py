@@ -77,7 +77,12 @@ def innermost_at(
     """The innermost events of host threads in some stretches of time, moment by moment.
 
     Args:
-        trace: the trace; other arguments as for `innermost_during`.
+        trace: the trace.
+        kinds: the kinds of host events that are asked about.
+        thread: an index into `trace.threads`, `NONE` where it is not known, shape (k,).
+        start: ns since the trace's first event, shape (k,).
+        end: more than `start`, shape (k,).
+        ignored: names that begin so tell nothing.
 
     Returns:
         The stretch, the row, and how long the thread was in no event within that one, ns, (j,).

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.gaps.classified import ClassifiedGaps
-    from tracelens_ext.trace import Int64Array, IntArray
+    from tracelens_ext.trace import IntArray
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 

@@ -19,6 +19,7 @@ from tracelens_ext.intervals import covered
 from tracelens_ext.iterations.iterations import (
     Iterations,
     find_iterations,
+    iteration_at,
     iterations_of,
 )
 from tracelens_ext.lazy import pd
@@ -26,6 +27,8 @@ from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import COMMUNICATION
 from tracelens_ext.work.group_search import outermost
+from tracelens_ext.work.lanes import find_lanes
+from tracelens_ext.work.launches import find_launches
 from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import Expression, UserPattern, user_pattern
 
@@ -61,9 +64,9 @@ class IterationTable:
     #: `iteration` (the annotation's name), `process` and `device` where there are several,
     #: `start_ms` (since the trace's first event), `wall_time_ms`, `busy_time_ms` (which is the sum
     #: of `computation_time_ms`, `exposed_comm_time_ms` and `exposed_memcpy_time_ms`),
-    #: `idle_time_ms`, `kernels`, `whole` (ended before the recording did, and launched GPU work),
-    #: `odd` (the columns in which a whole iteration is odd, joined by `, `), and with categories
-    #: `CATEGORY_time_ms` (summed durations).
+    #: `idle_time_ms`, `kernels`, `launches_without_gpu_work`, `whole` (ended before the recording
+    #: did, and launched GPU work), `odd` (the columns in which a whole iteration is odd, joined by
+    #: `, `), and with categories `CATEGORY_time_ms` (summed durations).
     frame: pd.DataFrame
     #: a row a measured column, and device where there are several, over whole iterations: `column`,
     #: `device`, `iterations`, `mean`, `std` (sample), `median`, `mad` (median absolute deviation),
@@ -107,7 +110,16 @@ def iteration_table(work: GpuWork, annotation: Expression | None = None) -> Iter
     totals = {column: float(frame[column].to_numpy().sum()) for column in categories}
     categories.sort(key=lambda column: -totals[column])
     frame["odd"], statistics = _odd_ones(frame, [*_TIMES, "kernels", *categories])
-    shown = ["iteration", "process", "device", "start_ms", *_TIMES, "kernels", "whole", "odd"]
+    shown = [
+        "iteration",
+        "process",
+        "device",
+        "start_ms",
+        *_TIMES,
+        "kernels",
+        "launches_without_gpu_work",
+    ]
+    shown += ["whole", "odd"]
     if len(devices) < 2:
         shown.remove("device")
         statistics = statistics.drop(columns="device")
@@ -199,6 +211,7 @@ def _block(
         "exposed_memcpy_time_ms": (whole - without_copies) / NS_PER_MS,
         "idle_time_ms": (end - start - ran) / NS_PER_MS,
         "kernels": _counts(owner[work.is_kernel], count),
+        "launches_without_gpu_work": _lost(work, iterations, device),
         "whole": iterations.finished & (_counts(iterations.of_gpu[chosen], count) > 0),
     }
     if work.categories is not None:
@@ -210,6 +223,16 @@ def _block(
         for at in np.flatnonzero(present).tolist():
             columns[f"{names[at]}{CATEGORY_ENDING}"] = times[at] / NS_PER_MS
     return pd.DataFrame(columns)
+
+
+def _lost(work: GpuWork, iterations: Iterations, device: int) -> Int64Array:
+    """How many launches for a device have no GPU work, by iteration."""
+    launches, trace = find_launches(work), work.trace
+    number = np.append(find_lanes(work, "device").device, device)  # of an unknown one any
+    rows = launches.rows[launches.lost & (number[launches.lane] == device)]
+    process = trace.process_of_thread[trace.thread[rows]]
+    steps = iterations.process, iterations.start, iterations.end
+    return _counts(iteration_at(steps, process, trace.ts[rows]), len(iterations))
 
 
 def _owner(work: GpuWork, iterations: Iterations) -> Int64Array:

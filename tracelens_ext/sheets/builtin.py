@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 #: The modules of this package that have a list `SHEETS`, in the order of the report.
 _SUBJECTS = (
+    "recording",
     "findings",
     "timeline",
     "categories",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens_ext.findings.table import NOTHING, summary_sentence
+from tracelens_ext.findings.table import summary_sentence
 from tracelens_ext.lazy import pd
 from tracelens_ext.sheets.sheet import Sheet
 
@@ -24,6 +24,10 @@ def _notes(
     return [summary_sentence(found), *found.notes]
 
 
+def _nothing(analyzer: TreePerfAnalyzer, options: ReportOptions) -> str:
+    return summary_sentence(analyzer.findings(options.device_peaks)).rstrip(".")
+
+
 SHEETS = [
     Sheet(
         name="findings",
@@ -34,7 +38,7 @@ SHEETS = [
             saving_ms: wall time that the fix removes, as a replay of the trace tells; savings
                 overlap. 0 of what only informs
             claimed_ms: wall time that it is about; no time is claimed by two findings
-            % of wall time: the saving, of the time from the first start of GPU work to its last end
+            % of judged time: the saving, of the time that was recorded and is no start-up
             saving_low_ms, saving_high_ms: the least and the most that the fix saves; empty where
                 that is the saving
             confidence: `high`, `medium` or `low`
@@ -53,9 +57,9 @@ SHEETS = [
         notes=_notes,
         method="get_df_findings()",
         answer="What would save the most time",
-        answer_if_empty=NOTHING.rstrip("."),
+        answer_if_empty=_nothing,
         answer_columns=[
-            *("title", "saving_ms", "% of wall time", "confidence", "see", "largest_place")
+            *("title", "saving_ms", "% of judged time", "confidence", "see", "largest_place")
         ],
         answer_links="see",
     ),

@@ -62,6 +62,8 @@ SHEETS = [
             exposed_memcpy_time_ms: copies that neither hid
             idle_time_ms: of the wall time, while the device ran nothing at all
             kernels [kernels]: of its GPU work
+            launches_without_gpu_work [launches]: of kernels, graphs and copies; they were lost,
+                or cut off by the end of the recording
             whole: it ended before the recording did, and launched GPU work
             odd: the columns in which it is odd
             CATEGORY_time_ms: when categories are on: summed durations

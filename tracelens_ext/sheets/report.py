@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tracelens_ext.hooks import PluginAnswerError, default_registry
 from tracelens_ext.hooks.guard import call_within, time_limit
 from tracelens_ext.lazy import pd
+from tracelens_ext.recording.table import recording_lines
 from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.report import Answer, Report, check_places, write_report
@@ -58,6 +59,9 @@ def build_perf_report(
     """
     chosen = report_options or ReportOptions(**options)
     facts = overview.overview(analyzer.work, analyzer.coverage)
+    lines = recording_lines(analyzer.work)
+    labels = ("Recording", "Launches without GPU work")
+    facts[1:1] = [(label, line) for label, line in zip(labels, lines, strict=False)]
     notes = overview.advice(analyzer.work, analyzer.coverage)
     registry = default_registry()
     sheets = offered_sheets(registry)
@@ -89,15 +93,26 @@ def build_perf_report(
         charts,
         page_tables,
         units={name: shown[name].units(everything[name]) for name in everything if name in shown},
-        answers=[answer for sheet in shown.values() for answer in _answer(sheet, tables)],
+        answers=[
+            answer
+            for sheet in shown.values()
+            for answer in _answer(analyzer, chosen, tables, sheet)
+        ],
     )
 
 
-def _answer(sheet: Sheet, tables: Mapping[str, pd.DataFrame]) -> list[Answer]:
+def _answer(
+    analyzer: TreePerfAnalyzer,
+    options: ReportOptions,
+    tables: Mapping[str, pd.DataFrame],
+    sheet: Sheet,
+) -> list[Answer]:
     """What is shown first of a sheet; nothing if it does not answer anything."""
     table = tables.get(sheet.name)
-    title = sheet.answer if table is not None and len(table) else sheet.answer_if_empty
-    if table is None or not title:
+    if table is None:
+        return []
+    title = sheet.answer if len(table) else sheet.answer_if_empty(analyzer, options)
+    if not title:
         return []
     columns = [column for column in sheet.answer_columns if column in table]
     return [Answer(title, sheet.name, columns, sheet.answer_links)]

@@ -73,7 +73,7 @@ class Sheet:
         method: the call on `TreePerfAnalyzer` that gives the same numbers, if there is one.
         answer: the heading under which the first sheet of a workbook, and the terminal, show its
             first rows; empty if they do not.
-        answer_if_empty: the heading if the table has no rows; empty for none.
+        answer_if_empty: makes the heading if the table has no rows; empty for none.
         answer_columns: the columns that are shown there, where the table has them.
         answer_links: that of them which names the sheets to look at next.
     """
@@ -92,7 +92,7 @@ class Sheet:
     on_every_page: bool = False
     method: str = ""
     answer: str = ""
-    answer_if_empty: str = ""
+    answer_if_empty: Callable[[TreePerfAnalyzer, ReportOptions], str] = lambda *_: ""
     answer_columns: Sequence[str] = ()
     answer_links: str = ""
 

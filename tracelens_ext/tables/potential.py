@@ -76,6 +76,12 @@ class PotentialTables(Analyzed):
     def _findings(self) -> dict[str | None, Findings]:
         return {}
 
+    def get_df_recording(self) -> pd.DataFrame:
+        """How much of the wall time the recording lets anybody judge, as the sheet `recording`."""
+        from tracelens_ext.recording.table import recording_table
+
+        return recording_table(self.work)
+
     def get_df_findings(self, device_peaks: str | os.PathLike[str] | None = None) -> pd.DataFrame:
         """The same as a table, a row a finding, as the sheet `findings`."""
         from tracelens_ext.findings.table import findings_table

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.trace import Int64Array
 
+_SEVERE, _MOST_TOLD = (b"2", b"3"), 5  # warnings and errors
 _META_DATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 
 
@@ -43,6 +44,13 @@ class NsysDatabase(Database):
                 values = [_text(value) for value in self.texts(table, "value")]
                 return dict(zip(names, values, strict=True))
         return {}
+
+    def diagnostics(self) -> list[str]:
+        """The warnings and errors of the recording, each once."""
+        table = "DIAGNOSTIC_EVENT"
+        told = zip(self.texts(table, "severity"), self.texts(table, "text"), strict=True)
+        found = [_text(text).strip() for severity, text in told if severity in _SEVERE]
+        return list(dict.fromkeys(found))[:_MOST_TOLD]
 
 
 def is_other_database(path: Path) -> bool:

@@ -110,6 +110,8 @@ class _Export:
             self._notes.append(
                 f"NVTX ranges that were open when recording ended, without a length here: {count:,}"
             )
+        if not any(map(self._database.has_rows, _OF_CUDA[:-1])):
+            self._notes += [f"Nsight Systems says: {text}" for text in self._database.diagnostics()]
         trace = self._builder.finish(
             devices=self._places.devices(),
             metadata={name: about[name] for name in _KEPT_META_DATA if name in about},

@@ -13,6 +13,7 @@ from tracelens_ext.nesting import ROOT
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
 from tracelens_ext.work.group_search import by_group_and_time, items_before, last_before
 from tracelens_ext.work.lanes import find_lanes
+from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray, Trace
@@ -36,6 +37,7 @@ class Launches:
     lane: Int64Array  #: the device, as in `find_lanes`, `NONE` where it is not known, (l,)
 
 
+@once_for_each
 def find_launches(work: GpuWork) -> Launches:
     """Find them, without those that a thread calls while it captures a stream: they start nothing.
 

@@ -1,0 +1,149 @@
+"""The recording as a table, as JSON, and in sentences."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.lazy import pd
+from tracelens_ext.linking import is_graph_launch
+from tracelens_ext.recording.program import program_of
+from tracelens_ext.recording.recording import BEFORE, HOLE, START_UP, recording_of
+from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS
+from tracelens_ext.work.grouping import group_durations
+from tracelens_ext.work.lanes import find_lanes
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import Trace
+    from tracelens_ext.work.gpu_work import GpuWork
+
+_MANY_LOST: Final = 0.01  # of the launches
+_CALLS_SHOWN: Final = 10
+_RECORD_GPU: Final = {
+    "torch": "ProfilerActivity.CUDA",
+    "nsys": "nsys profile -t cuda",
+    "rocprofv3": "rocprofv3 --kernel-trace --memory-copy-trace",
+}
+_TPU: Final = "/device:TPU"
+
+
+def recording_dict(work: GpuWork) -> dict[str, object]:
+    """The recording for JSON; `wall_ms` and `judged_ms` are None without GPU work."""
+    found = recording_of(work)
+    lanes = find_lanes(work, "device")
+    parts = found.parts
+    shown = pd.DataFrame(
+        {
+            "kind": parts["kind"],
+            "device": lanes.device[parts["device"].to_numpy()],
+            "start_ms": (parts["start"] - found.wall_start) / NS_PER_MS,
+            "end_ms": (parts["end"] - found.wall_start) / NS_PER_MS,
+            "ms": parts["ns"] / NS_PER_MS,
+            "count": parts["count"],
+            "what": parts["what"],
+            "place": parts["place"],
+        }
+    )
+    there = bool(len(work))
+    return {
+        "wall_ms": found.wall_ns / NS_PER_MS if there else None,
+        "not_recorded_ms": found.mean_ns(HOLE, BEFORE) / NS_PER_MS,
+        "start_up_ms": found.mean_ns(START_UP) / NS_PER_MS,
+        "judged_ms": found.judged_ns / NS_PER_MS if there else None,
+        "launches": found.launches,
+        "launches_without_gpu_work": found.launches_without_gpu_work,
+        "parts": shown.to_dict("records"),
+        "missing": [asdict(each) for each in found.missing],
+    }
+
+
+def recording_table(work: GpuWork) -> pd.DataFrame:
+    """What the recording holds: its sums, its parts, the longest first, and what it lacks.
+
+    Returns:
+        Columns as the sheet `recording`.
+    """
+    found = recording_of(work)
+    told = recording_dict(work)
+    sums = {"wall": "wall_ms", "not_recorded": "not_recorded_ms", "start_up": "start_up_ms"}
+    sums["judged"] = "judged_ms"
+    rows: list[dict[str, object]] = [{"kind": k, "ms": told[name]} for k, name in sums.items()]
+    rows += [
+        {"kind": "launches", "count": found.launches},
+        {"kind": "launches_without_gpu_work", "count": found.launches_without_gpu_work},
+    ]
+    parts: list[dict[str, object]] = told["parts"]  # type: ignore[assignment]  # of its own making
+    rows += [parts[at] for at in np.argsort(-found.parts["ns"], kind="stable").tolist()]
+    if not len(work):
+        rows += _calls(work.trace)
+    rows += [
+        {"kind": "missing", "what": f"{each.what}: {each.adds}", "how": each.how}
+        for each in found.missing
+    ]
+    columns = {"kind": "str", "device": "float64", "start_ms": "float64", "end_ms": "float64"}
+    columns |= {"ms": "float64", "count": "float64", "what": "str", "place": "str", "how": "str"}
+    table = pd.DataFrame(rows, columns=list(columns))
+    table = table.fillna({name: "" for name, kind in columns.items() if kind == "str"})
+    table = table.astype(columns)
+    table.insert(5, "% of wall time", 100.0 * table["ms"] / (found.wall_ns / NS_PER_MS or np.nan))
+    return table
+
+
+def _calls(trace: Trace) -> list[dict[str, object]]:
+    """The API calls by time."""
+    rows = trace.rows_of(*LAUNCH_KINDS)
+    groups = group_durations([trace.name[rows]], trace.dur[rows])
+    return [
+        {"kind": "api_calls", "what": trace.names[name], "ms": ns / NS_PER_MS, "count": count}
+        for name, ns, count in zip(
+            groups.keys[0].tolist(), groups.total.tolist(), groups.count.tolist(), strict=True
+        )
+    ][:_CALLS_SHOWN]
+
+
+def recording_lines(work: GpuWork) -> list[str]:
+    """The recording in words: what can be judged; and launches without GPU work, if many."""
+    found = recording_of(work)
+    if not len(work):
+        return [no_gpu_work(work)]
+    wall, lost, start_up = found.wall_ns, found.mean_ns(HOLE, BEFORE), found.mean_ns(START_UP)
+    parts = [
+        f"{_time(ns)} ({100 * ns / max(wall, 1):.1f} %) {what}"
+        for ns, what in ((lost, "not recorded"), (start_up, "start-up: record after a warm-up"))
+        if ns
+    ]
+    told = f"{', '.join(parts)}; {_time(found.judged_ns)} judged." if parts else "all of it judged."
+    lines = [f"{_time(wall)} of wall time, {told}"]
+    if found.launches_without_gpu_work > _MANY_LOST * found.launches:
+        share = 100 * found.launches_without_gpu_work / found.launches
+        lines.append(
+            f"{found.launches_without_gpu_work:,} of {found.launches:,} launches ({share:.1f} %)"
+            " have no GPU work in the file."
+        )
+    return lines
+
+
+def no_gpu_work(work: GpuWork) -> str:
+    """Why there is no GPU work in a trace without any, as far as the file says."""
+    trace, found = work.trace, recording_of(work)
+    if is_of_tpu(trace):
+        return "This is a profile of a TPU, of which only the host's part is read."
+    if found.launches:
+        named = trace.names_matching(is_graph_launch)[trace.name[found.lost]]
+        what = "kernels and graphs" if named.any() else "kernels"
+        told = f"{found.launches:,} {what} were launched, none was recorded."
+        return " ".join([told, *(f"{note}." for note in trace.provenance.notes)])
+    how = _RECORD_GPU.get(program_of(trace).tool)
+    return f"There is no GPU work in the trace{f'; record it with {how}' if how else ''}."
+
+
+def is_of_tpu(trace: Trace) -> bool:
+    """Whether a trace is a profile of TPUs, without any GPU's work."""
+    tpu = any(str(name).startswith(_TPU) for name in trace.process_names.values())
+    return tpu and not len(trace.gpu_rows)
+
+
+def _time(ns: float) -> str:
+    return f"{ns / NS_PER_MS:,.1f} ms" if ns >= NS_PER_MS else f"{ns / 1e3:,.1f} µs"
