@@ -17,6 +17,8 @@ from tracelens_ext.cli.kernel_view import (
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from tracelens_ext.cli.gap_options import GapOptions
@@ -198,11 +200,12 @@ class GapReport:
         )
 
 
-def show_gaps(report: GapReport, console: Console) -> None:
+def show_gaps(report: GapReport, console: Console, first: Sequence[str] = ()) -> None:
     """Print totals, causes, what the host was in, the histogram, pairs and the longest gaps."""
     from tracelens_ext.report.terminal import frame_table
 
-    lines = ["=== GPU IDLE TIME GAP ANALYSIS ===", "", report.answer, "", *report.headline()]
+    lines = ["=== GPU IDLE TIME GAP ANALYSIS ===", "", *first]
+    lines += [report.answer, "", *report.headline()]
     show_lines(lines, console)
     if not len(report.classified):
         return

@@ -52,7 +52,7 @@ def gaps(
 ) -> None:
     """Show why the GPU was idle: gaps by cause, stream, length and kernels around them."""
     from tracelens_ext.cli.gap_view import GapReport, show_gaps
-    from tracelens_ext.cli.kernel_view import console, show_recording
+    from tracelens_ext.cli.kernel_view import console, first_lines
     from tracelens_ext.cli.load import AnalysisOptions, analyze
     from tracelens_ext.cli.text_output import (
         STANDARD_OUTPUT,
@@ -75,6 +75,5 @@ def gaps(
         )
     elif output != STANDARD_OUTPUT:
         screen = console()
-        show_recording(analyzer.work, screen)
-        show_gaps(report, screen)
+        show_gaps(report, screen, first_lines(analyzer.work))
         tell_written([output])

@@ -91,7 +91,7 @@ def _print_json(trace: Path, table: IterationTable) -> None:
 def _print(trace: Path, work: GpuWork, table: IterationTable, top: int) -> None:
     from rich.console import Console
 
-    from tracelens_ext.cli.kernel_view import show_recording
+    from tracelens_ext.cli.kernel_view import first_lines, show_lines
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     console = Console()
@@ -100,7 +100,7 @@ def _print(trace: Path, work: GpuWork, table: IterationTable, top: int) -> None:
     def print_line(line: str) -> None:
         console.print(safe_text(line), markup=False, highlight=False)
 
-    show_recording(work, console)
+    show_lines(first_lines(work), console)
     print_line(f"Trace: {trace}")
     console.print()
     if top:

@@ -46,16 +46,21 @@ def show_lines(lines: Sequence[str], console: Console, *, style: str = "") -> No
         console.print(Text(line, style), soft_wrap=True)
 
 
-def show_recording(work: GpuWork, console: Console) -> None:
-    """Print what the recording holds, above all else."""
+def first_lines(work: GpuWork) -> list[str]:
+    """What the recording holds, to be printed first; nothing without GPU work."""
     from tracelens_ext.recording.table import recording_lines
 
-    if len(work):
-        show_lines([*recording_lines(work), ""], console)
+    return [*recording_lines(work), ""] if len(work) else []
 
 
 def show_kernels(
-    statistics: pd.DataFrame, console: Console, *, top: int, sorted_by: str, selected: str
+    statistics: pd.DataFrame,
+    console: Console,
+    *,
+    top: int,
+    sorted_by: str,
+    selected: str,
+    first: Sequence[str] = (),
 ) -> None:
     """Print the totals and the first rows of `kernel_statistics`.
 
@@ -65,12 +70,13 @@ def show_kernels(
         top: rows to print.
         sorted_by: what it is sorted by, in words.
         selected: which events it is about, in words; empty for all.
+        first: lines that come first.
     """
     from tracelens_ext.report.terminal import frame_table, name_text
 
     names = int(statistics["full_names"].sum())
     more = f" ({names} full names)" if names > len(statistics) else ""
-    lines = ["=== GPU KERNEL ANALYSIS ===", ""]
+    lines = ["=== GPU KERNEL ANALYSIS ===", "", *first]
     lines += [f"Selected: {selected}"] if selected else []
     lines += [
         f"Total unique kernel types found: {len(statistics)}{more}",

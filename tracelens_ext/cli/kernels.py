@@ -128,8 +128,8 @@ def kernels(
         return
     if STANDARD_OUTPUT not in (output, gap_output):
         screen = kernel_view.console()
-        kernel_view.show_recording(analyzer.work, screen)
-        kernel_view.show_kernels(found.statistics, screen, top=top, **listed)
+        first = kernel_view.first_lines(analyzer.work)
+        kernel_view.show_kernels(found.statistics, screen, top=top, first=first, **listed)
         if report is None:
             kernel_view.show_lines([line for note in found.notes for line in ("", note)], screen)
         if verbose and len(found.statistics):

@@ -49,7 +49,7 @@ def phases(
     json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON instead.")] = False,
 ) -> None:
     """Show prefill and decode of a serving engine: tokens, GPU time, idle time, steps, layers."""
-    from tracelens_ext.cli.kernel_view import console, show_recording
+    from tracelens_ext.cli.kernel_view import console, first_lines, show_lines
     from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
     from tracelens_ext.cli.messages import print_report
     from tracelens_ext.report.report import Report
@@ -92,7 +92,7 @@ def phases(
         print_report(report)
     else:
         screen = console()
-        show_recording(analyzer.work, screen)
+        show_lines(first_lines(analyzer.work), screen)
         _show(report, top, screen)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.units import FIRST_FACTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,10 +17,7 @@ if TYPE_CHECKING:
     from tracelens_ext.report.report import Report
 
 #: Facts that are worth a line above the tables.
-_HEADLINES = (
-    *("Trace", "Recording", "Launches without GPU work", "Duration (ms)", "Devices", "Rank"),
-    "Events dropped",
-)
+_HEADLINES = (*("Trace", *FIRST_FACTS, "Duration (ms)", "Devices", "Rank", "Events dropped"),)
 #: Column of the table of several traces → row of the timeline.
 _SHARES = {
     "busy (%)": "busy_time",
@@ -43,6 +41,8 @@ def show_report(report: Report, console: Console, *, top: int) -> None:
         shown = f"{value:,.3f}" if isinstance(value, float) else str(value)
         console.print(safe_text(f"{label}: {shown}"), markup=False, highlight=False)
     for answer in report.answers:
+        if answer.sheet == "recording":
+            continue  # which the facts tell
         if answer.sheet == "findings":
             show_first(report.sheets["findings"], answer.title, str(facts["Trace"]), console)
             continue

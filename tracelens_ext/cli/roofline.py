@@ -60,7 +60,7 @@ def roofline(
     ] = False,
 ) -> None:
     """Show how far each operation is from what the GPU can do, and the time that is lost."""
-    from tracelens_ext.cli.kernel_view import console, show_lines, show_recording
+    from tracelens_ext.cli.kernel_view import console, first_lines, show_lines
     from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
     from tracelens_ext.cli.messages import print_report
     from tracelens_ext.cli.roofline_view import folded, show_operations, show_summary
@@ -104,7 +104,7 @@ def roofline(
         return
     rows = [found.rows[i] for i in frame.index[:top].tolist()]
     screen = console()
-    show_recording(analyzer.work, screen)
+    show_lines(first_lines(analyzer.work), screen)
     show_summary(found, facts, families, steps, screen)
     show_operations(rows, _TITLES[sort], more=len(frame) - len(rows), console=screen)
     for note in notes:

@@ -30,7 +30,7 @@ from tracelens_ext.gaps.causes import (
 )
 from tracelens_ext.gaps.classified import classify_gaps
 from tracelens_ext.intervals import inside, outside, union
-from tracelens_ext.recording.recording import recording_of
+from tracelens_ext.recording.recording import HOLE, recording_of
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.group_search import by_group_and_time, last_before
 from tracelens_ext.work.grouping import number_groups
@@ -373,16 +373,20 @@ class WallTime:
     def _alone(self, which: BoolArray, hiding: BoolArray | None) -> Intervals:
         start, end = self._unclaimed_from, self.work.end
         others = ~which if hiding is None else hiding
-        found = []
+        parts, found = recording_of(self.work).parts, []
+        holes = parts[parts["kind"] == HOLE]
         for lane in range(len(self.lanes)):
             here = self.lanes.of_gpu == lane
             chosen, hide = np.flatnonzero(which & here), others & here
             order = chosen[np.argsort(start[chosen], kind="stable")]
             reach = np.maximum.accumulate(np.append(self.start, end[order]))[:-1]
             begins = np.minimum(np.maximum(start[order], reach), end[order])
-            first, last, event = outside(
-                begins, end[order], *union(self.work.start[hide], end[hide])
+            hole = holes["device"] == lane  # what ran in it beside an event is not known
+            others_run = union(
+                np.append(self.work.start[hide], holes.loc[hole, "start"]),
+                np.append(end[hide], holes.loc[hole, "end"]),
             )
+            first, last, event = outside(begins, end[order], *others_run)
             nothing = np.full(len(first), NONE)
             lanes = np.full(len(first), lane)
             found.append(Intervals(first, last, lanes, nothing, order[event], nothing))

@@ -82,11 +82,15 @@ def recording_table(work: GpuWork) -> pd.DataFrame:
         {"kind": "missing", "what": f"{each.what}: {each.adds}", "how": each.how}
         for each in found.missing
     ]
-    columns = {"kind": "str", "device": "float64", "start_ms": "float64", "end_ms": "float64"}
-    columns |= {"ms": "float64", "count": "float64", "what": "str", "place": "str", "how": "str"}
-    table = pd.DataFrame(rows, columns=list(columns))
-    table = table.fillna({name: "" for name, kind in columns.items() if kind == "str"})
-    table = table.astype(columns)
+    numbers = ("device", "start_ms", "end_ms", "ms", "count")
+    table = pd.DataFrame(
+        {
+            name: pd.array([row.get(name) or "" for row in rows], dtype="str")
+            if name not in numbers
+            else np.array([row.get(name) for row in rows], dtype=np.float64)
+            for name in ("kind", *numbers, "what", "place", "how")
+        }
+    )
     table.insert(5, "% of wall time", 100.0 * table["ms"] / (found.wall_ns / NS_PER_MS or np.nan))
     return table
 

@@ -25,7 +25,7 @@ from tracelens_ext.report.html_findings import finding_cards
 from tracelens_ext.report.html_headline import headline
 from tracelens_ext.report.html_tables import FIRST_ROWS, TextPool, page_tables
 from tracelens_ext.report.html_text import json_for_script
-from tracelens_ext.report.units import Quantity, unit_of, with_units
+from tracelens_ext.report.units import FIRST_FACTS, Quantity, unit_of, with_units
 
 if TYPE_CHECKING:
     import os
@@ -133,6 +133,7 @@ def write_html(
         page = render_page(
             title=cleaned(title),
             subtitle=_subtitle(shown_facts),
+            first=[cleaned(f"{label}: {value}") for label, value in facts if label in FIRST_FACTS],
             **finding_cards(sheets, answers),
             cards=headline(sheets),
             notes=[cleaned(note) for note in all_notes],

@@ -17,7 +17,7 @@ from tracelens_ext.report.json_text import GENERATOR
 from tracelens_ext.report.plain_tables import Plain, encodable, plain_column, plain_headers
 from tracelens_ext.report.plain_tables import plain_value as plain
 from tracelens_ext.report.terminal import safe_text
-from tracelens_ext.report.units import unit_of
+from tracelens_ext.report.units import FIRST_FACTS, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,6 +40,11 @@ _BACKTICKS = re.compile("`+")
 def markdown_text(report: Report) -> Iterator[str]:
     """Write a report as Markdown, in pieces."""
     yield f"{MARK}\n\n# {inline(report.title)}\n"
+    yield from (
+        f"\n{_sentence(f'{label}: {value}')}\n"
+        for label, value in report.facts
+        if label in FIRST_FACTS
+    )
     for answer in report.answers:
         if answer.links:
             yield f"\n## {inline(answer.title)}\n"

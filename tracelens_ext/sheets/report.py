@@ -14,6 +14,7 @@ from tracelens_ext.recording.table import recording_lines
 from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.report import Answer, Report, check_places, write_report
+from tracelens_ext.report.units import FIRST_FACTS
 from tracelens_ext.sheets.options import ReportOptions, takes_report_options
 from tracelens_ext.sheets.plugin_tables import plugin_tables
 from tracelens_ext.sheets.sheet import offered_sheets
@@ -60,8 +61,7 @@ def build_perf_report(
     chosen = report_options or ReportOptions(**options)
     facts = overview.overview(analyzer.work, analyzer.coverage)
     lines = recording_lines(analyzer.work)
-    labels = ("Recording", "Launches without GPU work")
-    facts[1:1] = [(label, line) for label, line in zip(labels, lines, strict=False)]
+    facts[1:1] = zip(FIRST_FACTS, lines, strict=False)
     notes = overview.advice(analyzer.work, analyzer.coverage)
     registry = default_registry()
     sheets = offered_sheets(registry)
