@@ -29,7 +29,7 @@ class Path:
     start: Int64Array  #: ns since the window's start, (s,)
     end: Int64Array  #: (s,)
     what: Int64Array  #: `RUNS`, `GAP` …, (s,)
-    #: the node, the block of a sync, or the row of `Replay.recorded` from which host time runs, (s,)
+    #: the node; of a sync the block; the row of `Replay.recorded` from which host time runs, (s,)
     of: Int64Array
     edge: Int64Array  #: an index into `EDGES`: what bound it, (s,)
     known: BoolArray  #: whether the recording says so, (s,)

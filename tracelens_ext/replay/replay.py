@@ -14,8 +14,8 @@ from tracelens_ext.work.group_search import items_before
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.replay.program import Program
     from tracelens_ext.replay.host import HostTime
+    from tracelens_ext.replay.program import Program
     from tracelens_ext.trace import Int64Array
 
 _ROWS_AT_ONCE: Final = 4096
@@ -49,7 +49,7 @@ class Replay:
 
     Attributes:
         clock: of each row of `recorded`: the k beginnings of clocks, then the b blocks.
-        recorded: when each began or returned; the last row is for what nothing on the host precedes.
+        recorded: when each began or returned; the last row is for what no call precedes.
         base_of_node, base_of_block, base_of_clock: the row from which host time runs to each node's
             call, each block, and each clock's end.
         latency, gap: before each node, (n,).
@@ -111,7 +111,9 @@ class _Pass:
         self.replay, self.program = replay, replay.program
         program, lanes = replay.program, np.unique(replay.program.lane)
         times = [replay.offsets if c.host is None else replay.host_time(c.host) for c in changes]
-        self.offset, self.block_offset, self.last_offset = map(np.column_stack, zip(*times))
+        self.offset, self.block_offset, self.last_offset = map(
+            np.column_stack, zip(*times, strict=True)
+        )
         durations = [program.duration if c.duration is None else c.duration for c in changes]
         self.duration = np.column_stack(durations)
         self.gap_factor = np.array([each.gap for each in changes])

@@ -54,7 +54,7 @@ SHEETS = [
         shows="What the wall time hangs on, segment by segment",
         columns="""
             start_us: from the start of the window
-            duration_us: segments follow each other without a gap: they sum to the replayed wall time
+            duration_us: segments leave no gap: they sum to the replayed wall time
             kind, category: as in `critical_path_summary`
             name: of the kernel, the copy, or the call
             operation: the one that launched it, or the host was in

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from tracelens_ext.graphs.replays import GraphReplays
     from tracelens_ext.iterations.selection import Selection
-    from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.lazy import pd
+    from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.replay.what_if import Simulation
     from tracelens_ext.roofline.table import Roofline
     from tracelens_ext.trace import Trace
