@@ -94,7 +94,7 @@ def tell_claims(
 ) -> None:
     """Tell a simulation what goes with each finding, for `finding:ID`."""
     offered = offered_detectors(registry)
-    remove_claims(simulation, found, {each.item.id for each in offered if each.item.overlaps})
+    remove_claims(simulation, found, {each.item.id: each.item.instead for each in offered})
 
 
 def offered_detectors(registry: PluginRegistry | None = None) -> list[Offered[Detector]]:

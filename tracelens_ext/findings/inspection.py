@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import numpy as np
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import EventKind, Float64Array, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
+Instead = Literal["", "overlaps", "waits no longer"]
 #: What saves less of the judged time is not worth anybody's attention, percent.
 LEAST_SHARE_PERCENT: Final = 1.0
 #: No tensor has as many elements; what a broken trace says beyond it is not believed.
@@ -239,7 +240,8 @@ class Detector:
         id: of the findings, lower case with hyphens.
         detect: claims wall time of the inspected trace, and tells what it found; None for nothing.
             Detectors are asked one after another, and what one claims no later one can.
-        overlaps: whether the GPU work that it claims is to run beside the rest, not to go.
+        instead: what happens to what it claims, where it does not simply go: GPU work `overlaps`
+            the rest; the host `waits no longer`.
         kinds: the kinds of programs of which it is looked for; all by default.
         advice: what to change in programs of a kind, and that in code, instead of what `detect`
             says; of `other` in all that are not of PyTorch and that it does not name.
@@ -247,7 +249,7 @@ class Detector:
 
     id: str
     detect: Callable[[Inspection], Finding | None]
-    overlaps: bool = False
+    instead: Instead = ""
     kinds: Collection[str] = get_args(Kind)
     advice: Mapping[str, Sequence[str]] = field(default_factory=dict)
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Final, get_args
 import numpy as np
 
 from tracelens_ext.findings.finding import Confidence, saving_text
+from tracelens_ext.gaps.find import find_gaps
 from tracelens_ext.replay.changes import Named, Removed
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Mapping, Sequence
 
     from tracelens_ext.findings.finding import Finding
+    from tracelens_ext.findings.inspection import Instead
     from tracelens_ext.findings.wall_time import Claim
     from tracelens_ext.replay.what_if import Simulation
 
@@ -23,40 +25,58 @@ _SMALL_ERROR: Final = 1.0
 
 
 def remove_claims(
-    simulation: Simulation, findings: Sequence[Finding], overlapping: Collection[str]
+    simulation: Simulation, findings: Sequence[Finding], instead: Mapping[str, Instead]
 ) -> None:
     """Tell a simulation what goes with each finding.
 
     Args:
         simulation: learns the changes `finding:ID`.
         findings: those that claim nothing are left out.
-        overlapping: the ids of those whose GPU work runs beside the rest, and does not go.
+        instead: what happens to what some claim, by their id.
     """
     simulation.changes.claims = {
-        each.id: _removed(simulation, each.claim, each.id in overlapping)
+        each.id: _removed(simulation, each.claim, instead.get(each.id, ""))
         for each in findings
         if each.claim is not None and not each.informs_only
     }
 
 
-def _removed(simulation: Simulation, claim: Claim, overlapping: bool) -> Removed:
-    """Kernels become shorter by what is claimed of them; what overlaps leaves its streams."""
+def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
+    """Kernels become shorter by what is claimed; the host needs no time where the GPU idles.
+
+    What overlaps leaves its streams. Where the host waited, the idle time goes to the end: also
+    what the call needs to return, and the launch after it to start.
+    """
     program, claimed = simulation.program, claim.intervals
-    node = np.full(len(program.work), NONE)
-    real = np.flatnonzero(program.event != NONE)
-    node[program.event[real]] = real
     busy = claimed.event != NONE
-    of_node, ns = node[claimed.event[busy]], (claimed.end - claimed.start)[busy]
-    shorter = np.zeros(len(program.event), dtype=np.int64)
+    of_node, ns = program.node_of_event[claimed.event[busy]], (claimed.end - claimed.start)[busy]
+    shorter = np.zeros_like(program.duration)
     np.add.at(shorter, of_node[of_node != NONE], ns[of_node != NONE])
-    on_link = np.zeros(len(program.lanes.stream), dtype=np.int64)
-    if overlapping:
+    on_link = np.zeros(len(program.lanes), dtype=np.int64)
+    if instead == "overlaps":
         shorter = np.where(shorter > 0, program.duration - program.waiting, 0)
         np.add.at(on_link, program.lane, shorter)
     clock = np.where(claimed.thread == NONE, 0, program.clocks.of_thread[claimed.thread])
     start, end = claimed.start - program.window[0], claimed.end - program.window[0]
-    mine = [~busy & (clock == number) & (end > 0) for number in range(len(program.clocks.end))]
-    return Removed(shorter, on_link, [(np.maximum(start[m], 0), end[m]) for m in mine])
+    idle = ~busy & (end > 0)
+    mine = [idle & (clock == number) for number in range(len(program.clocks.end))]
+    sooner, tail = np.zeros_like(shorter), np.zeros_like(program.block_start)
+    if instead == "waits no longer":
+        after = find_gaps(program.work, "device").after[claimed.gap[idle]]
+        node = program.node_of_event[after]
+        called = (node != NONE) & (program.call[node] != NONE)
+        node, until = node[called], end[idle][called]
+        np.add.at(sooner, node, until - np.maximum(start[idle][called], program.call[node]))
+        sooner = np.clip(sooner, 0, simulation.replay.latency)
+        for number, which in enumerate(mine):
+            block = np.flatnonzero(program.block_clock == number)
+            at = np.searchsorted(program.block_start[block], end[which]) - 1
+            block, begin = np.append(block, NONE)[np.where(at < 0, len(block), at)], start[which]
+            np.add.at(tail, block[block != NONE], (program.block_end[block] - begin)[block != NONE])
+        tail = np.clip(tail, 0, np.maximum(simulation.replay.tail, 0))
+    return Removed(
+        shorter, on_link, [(np.maximum(start[m], 0), end[m]) for m in mine], sooner, tail
+    )
 
 
 def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Finding]:
@@ -103,7 +123,7 @@ def _saved(simulation: Simulation, together: Sequence[Sequence[str]]) -> list[in
         simulation.changes.change(Named("", tuple((f"finding:{each}", 0.0) for each in ids)))
         for ids in together
     ]
-    return (simulation.replayed.wall - simulation.replay.run(changes)[0]).tolist()
+    return [simulation.replayed.wall - wall for wall in simulation.replay.run(changes)[0].tolist()]
 
 
 def _confidence(simulation: Simulation) -> tuple[Confidence, str]:

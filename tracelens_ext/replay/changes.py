@@ -69,6 +69,8 @@ class Removed:
     shorter: Int64Array  #: by how much each node becomes shorter, ns, (n,)
     on_link: Int64Array  #: work of each stream that runs beside the rest instead, ns
     host: Sequence[tuple[Int64Array, Int64Array]]  #: times of each clock that go
+    sooner: Int64Array  #: by how much each node starts sooner after its call, ns, (n,)
+    tail: Int64Array  #: by how much each block returns sooner, ns, (b,)
 
 
 @dataclass(eq=False)
@@ -89,7 +91,8 @@ class Changes:
 
     def _nodes_of(self, events: BoolArray) -> BoolArray:
         """The nodes of some GPU events, (n,)."""
-        return np.append(events, False)[self.program.event]
+        found: BoolArray = np.append(events, False)[self.program.event]
+        return found
 
     @cached_property
     def is_copy(self) -> BoolArray:
@@ -124,6 +127,7 @@ class Changes:
         """
         program, gap, on_link = self.program, 1.0, np.zeros(1, dtype=np.int64)
         duration, waiting = program.duration, program.waiting
+        sooner, tail = np.zeros_like(duration), np.zeros_like(program.block_start)
         host: list[list[Scaled]] = [[] for _ in program.clocks.end]
         for name, factor in named.terms:
             if name == "gaps":
@@ -131,6 +135,7 @@ class Changes:
             elif name.startswith(_FINDING):
                 gone = self._claim(name.removeprefix(_FINDING))
                 duration, on_link = np.maximum(duration - gone.shorter, 0), on_link + gone.on_link
+                sooner, tail = sooner + gone.sooner, tail + gone.tail
                 for clock, (start, end) in enumerate(gone.host):
                     host[clock].append((start, end, 0.0))
             elif name in {"host", "launch"} or name.startswith("host:"):
@@ -142,7 +147,7 @@ class Changes:
         changed = [[each for each in of_clock if len(each[0])] for of_clock in host]
         time = HostTime(changed, program.frozen) if any(changed) else None
         same = duration is program.duration
-        return Change(None if same else duration, time, gap, int(on_link.max()))
+        return Change(None if same else duration, time, gap, int(on_link.max()), sooner, tail)
 
     def _claim(self, name: str) -> Removed:
         if name not in self.claims:
@@ -151,8 +156,9 @@ class Changes:
 
     def _nodes(self, name: str) -> BoolArray:
         """The nodes that a name stands for."""
+        is_real: BoolArray = self.program.event != NONE
         trace, (prefix, _, rest) = self._work.trace, name.partition(":")
-        kernels = (self.program.event != NONE) & ~self.is_copy
+        kernels = is_real & ~self.is_copy
         if name == "kernels":
             return kernels
         if name == "copies":

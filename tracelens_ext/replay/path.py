@@ -77,9 +77,9 @@ def critical_path(replay: Replay, replayed: Replayed) -> Path:
         back_to(end[before[at]], GAP, at, edge[at], sure)
         at = before[at]
     back_to(0, GAP, NONE, _UNKNOWN, False)
-    columns = zip(*reversed(segments), strict=True) if segments else [()] * 6
-    arrays = [np.array(column, dtype=np.int64) for column in columns]
-    return Path(*arrays[:5], known=arrays[5].astype(bool))
+    columns = np.array(segments[::-1], dtype=np.int64).reshape(-1, 6).T
+    start_ns, end_ns, what, of, by, known_of = columns
+    return Path(start_ns, end_ns, what, of, by, known_of.astype(bool))
 
 
 def _bound_by(replay: Replay, replayed: Replayed) -> tuple[Int64Array, Int64Array]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -119,6 +120,14 @@ class Program:
         devices = self.lanes.device.tolist()
         of_lane = np.array([getattr(self.constants[d], name) for d in devices], dtype=np.int64)
         return of_lane[self.lane]
+
+    @cached_property
+    def node_of_event(self) -> Int64Array:
+        """The node of each GPU event, `NONE` outside the window, (g,)."""
+        result = np.full(len(self.work), NONE)
+        real = np.flatnonzero(self.event != NONE)
+        result[self.event[real]] = real
+        return result
 
     @property
     def edges(self) -> dict[str, int]:

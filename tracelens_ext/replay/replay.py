@@ -30,6 +30,8 @@ class Change:
     host: HostTime | None = None
     gap: float = 1.0  #: what gaps are multiplied by
     at_least: int = 0  #: how long it lasts anyhow, ns
+    sooner: Int64Array | int = 0  #: by how much each node starts sooner after its call, ns, (n,)
+    tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
 
 
 @dataclass(eq=False)
@@ -111,13 +113,15 @@ class _Pass:
         self.replay, self.program = replay, replay.program
         program, lanes = replay.program, np.unique(replay.program.lane)
         times = [replay.offsets if c.host is None else replay.host_time(c.host) for c in changes]
-        self.offset, self.block_offset, self.last_offset = map(
-            np.column_stack, zip(*times, strict=True)
-        )
+        node, block, last = zip(*times, strict=True)
+        node = [ns - each.sooner for ns, each in zip(node, changes, strict=True)]
+        self.offset, self.block_offset = np.column_stack(node), np.column_stack(block)
+        self.last_offset = np.column_stack(last)
         durations = [program.duration if c.duration is None else c.duration for c in changes]
         self.duration = np.column_stack(durations)
         self.gap_factor = np.array([each.gap for each in changes])
         self.wall = np.array([each.at_least for each in changes])
+        self.tail = np.column_stack([replay.tail - each.tail for each in changes])
         self.start = np.zeros(len(program.lane), dtype=np.int64)
         self.returned = np.zeros((len(replay.recorded), len(changes)), dtype=np.int64)
         self.kept = np.unique(np.append(program.awaited[:, 1], program.waits[:, 1])).tolist()
@@ -146,7 +150,7 @@ class _Pass:
             for node in awaited[at]:
                 self._advance(lane[node], node)
                 time = np.maximum(time, self.ends[node])
-            self.returned[replay.clocks + at] = time + replay.tail[at]
+            self.returned[replay.clocks + at] = time + self.tail[at]
         if replay.clocks:
             ends = self.returned[replay.base_of_clock] + self.last_offset
             self.wall = np.maximum(self.wall, ends.max(axis=0))

@@ -191,7 +191,7 @@ class Simulation:
         waits = works.assign(kind="other rank", ns=program.waiting[real])
         sums = pd.concat((works, waits)).groupby(_KEYS, sort=False)["ns"].sum() / NS_PER_MS
         result = found.reset_index().merge(sums.rename("total_ms").reset_index(), "left", _KEYS)
-        share = percent(result["on_path_ms"].to_numpy(), self.replayed.wall / NS_PER_MS)
+        share = percent(NS_PER_MS * result["on_path_ms"].to_numpy(), self.replayed.wall)
         result.insert(3, "on_path (%)", share)
         return result.sort_values(
             ["on_path_ms", *_KEYS], ascending=[False, True, True], ignore_index=True
