@@ -168,15 +168,6 @@ class Inspection:
         share = self.share_percent(claim)
         if not self.is_worth(claim):
             return None
-        limited = self.wall.gpu_limited[claim.events]
-        sure = (claim.idle_ns + float(claim.event_ns[limited].sum())) / NS_PER_MS
-        host_bound = saving - sure
-        if host_bound > saving / 2:
-            confidence = "low"
-            reason += (
-                f"; {host_bound:,.1f} ms of it lie where the host limits: as long as the host is"
-                " no faster, the GPU would only wait longer there"
-            )
         return Finding(
             id=detector,
             title=title.replace("{saving}", saving_text(saving, share)) + _worst(claim),
@@ -189,9 +180,7 @@ class Inspection:
             advice=advice,
             documentation=f"docs/findings.md#{detector}",
             snippet=snippet if self.is_of_pytorch else "",
-            saving_low_ms=min(sure, low_ms or sure)
-            if low_ms is not None or host_bound > 0.01 * saving
-            else None,
+            saving_low_ms=low_ms,
             saving_high_ms=high_ms,
             claim=claim,
         )

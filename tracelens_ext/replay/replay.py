@@ -114,8 +114,8 @@ class _Pass:
         program, lanes = replay.program, np.unique(replay.program.lane)
         times = [replay.offsets if c.host is None else replay.host_time(c.host) for c in changes]
         node, block, last = zip(*times, strict=True)
-        node = [ns - each.sooner for ns, each in zip(node, changes, strict=True)]
-        self.offset, self.block_offset = np.column_stack(node), np.column_stack(block)
+        sooner = [ns - each.sooner for ns, each in zip(node, changes, strict=True)]
+        self.offset, self.block_offset = np.column_stack(sooner), np.column_stack(block)
         self.last_offset = np.column_stack(last)
         durations = [program.duration if c.duration is None else c.duration for c in changes]
         self.duration = np.column_stack(durations)

@@ -32,7 +32,7 @@ def read_waits(path: Path) -> pd.DataFrame:
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = str(error).partition("\n")[0]
         raise UsageError(f"--waits {path}: no table of collective_waits ({reason})") from None
-    return table.loc[np.isfinite(table.to_numpy()).all(axis=1)].sort_values("start_us")
+    return pd.DataFrame(table[np.isfinite(table).all(axis=1)]).sort_values("start_us")
 
 
 def waiting_of(program: Program, waits: pd.DataFrame) -> Int64Array:
