@@ -175,11 +175,13 @@ class TraceMaker:
         at: Microseconds,
         api: str = "cudaLaunchKernel",
         category: str = "kernel",
+        device: int = 0,
         stream: int = 7,
     ) -> tuple[int, int]:
         """A runtime call and the GPU event that it starts; their rows."""
         launch = self.call(api, at, correlation=correlation)
-        work = self.gpu(category, name, start, duration, correlation=correlation, stream=stream)
+        where: dict[str, Any] = {"device": device, "stream": stream}
+        work = self.gpu(category, name, start, duration, correlation=correlation, **where)
         return launch, work
 
     def process_name(self, process: Label, name: Any) -> int:

@@ -62,7 +62,7 @@ def test_all_about_a_finding_fits_the_terminal(
     shown = findings(capsys, "slow.json")
     assert max(map(len, shown.splitlines())) <= min(width, 120)
     joined = " ".join(shown.split())
-    assert "Findings explain 4.0 ms (44.4 %) of the wall time of 9.0 ms" in joined
+    assert "Findings explain 4.0 ms (44.4 %) of the judged time of 9.0 ms" in joined
     assert " 1. The host launches too slowly: the GPU idles for 4.0 ms (44.4 %)" in joined
     assert "operations aten::mm 4.0 ms (×4)" in joined
     for label in ("advice", "confidence", "evidence", "more"):
@@ -71,7 +71,10 @@ def test_all_about_a_finding_fits_the_terminal(
 
 def test_a_clean_trace_has_nothing_to_save(capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(findings(capsys, "busy.json").split())
-    assert shown == f"Trace: busy.json {NOTHING} {NO_SHAPES}"
+    assert NOTHING not in shown
+    assert "No shapes were recorded: 100.0 % of the judged time cannot be compared" in shown
+    assert NO_SHAPES.format(how="torch.profiler.profile(record_shapes=True)") in shown
+    assert json.loads(findings(capsys, "busy.json", "--json"))["all_clear"] is False
 
 
 def test_json_is_what_python_gives(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +135,9 @@ def test_the_terminal_of_a_report_begins_with_findings(capsys: pytest.CaptureFix
     ]
     assert at < lines.index("GPU timeline")
     report("busy.json")
-    assert "Nothing that was looked for would save more" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "No shapes were recorded" in out
+    assert out.splitlines()[1].startswith("Recording: ")
 
 
 def cells(sheet: Any) -> list[list[Any]]:
@@ -145,17 +150,18 @@ def test_the_workbook_begins_with_findings_and_links_to_the_evidence() -> None:
     report("busy.json", "-o", "busy.xlsx", "-q")
     for name, target in {"plain.xlsx": "findings", "gaps.xlsx": "gap_summary"}.items():
         book = openpyxl.load_workbook(name)
-        assert book.sheetnames[:2] == ["summary", "findings"]
+        assert book.sheetnames[:2] == ["summary", "recording"]
         rows = cells(book["summary"])
-        assert rows[2][0] == "What would save the most time"
-        at = rows[3].index("see")
-        assert rows[4][at] == target
-        link = book["summary"].cell(5, at + 1).hyperlink
+        assert rows[2][0] == "Recording"
+        top = [row[0] for row in rows].index("What would save the most time")
+        at = rows[top + 1].index("see")
+        assert rows[top + 2][at] == target
+        link = book["summary"].cell(top + 3, at + 1).hyperlink
         assert link is not None
         assert link.location == f"'{target}'!A1"
-    rows = cells(openpyxl.load_workbook("busy.xlsx")["summary"])
-    assert rows[2][0].startswith("Nothing that was looked for would save more than 1 %")
-    assert rows[4][0] == "GPU timeline"
+    firsts = [row[0] for row in cells(openpyxl.load_workbook("busy.xlsx")["summary"])]
+    at = next(i for i, text in enumerate(firsts) if str(text).startswith("No shapes were recorded"))
+    assert at < firsts.index("GPU timeline")
 
 
 @needs_html
@@ -173,7 +179,8 @@ def test_the_page_begins_with_findings_and_links_to_the_evidence() -> None:
         assert f'id="{key}"' in page
     page = Path("y.html").read_text(encoding="utf-8")
     (section,) = re.findall(r'<section class="findings".*?</section>', page, re.DOTALL)
-    assert "Nothing that was looked for" in section
+    assert "No shapes were recorded" in section
+    assert page.index("Recording: ") < page.index(section)
     assert "<li>" not in section
 
 
@@ -186,7 +193,8 @@ def test_every_format_has_the_sheet() -> None:
     report("slow.json", "-o", "r.json", "-q")
     markdown, csv, document = tables_of(["r.md", "csv/findings.csv", "r.json"])
     first, second = re.findall(r"(?m)^## (.*)$", markdown)[:2]
-    assert (first, second) == ("What would save the most time", "findings")
+    assert (first, second) == ("What would save the most time", "recording")
+    assert markdown.index("Recording: ") < markdown.index(first)
     assert csv.startswith("finding,title,saving_ms")
     (row,) = json.loads(document)["tables"]["findings"]
     assert row["saving_ms"] == pytest.approx(4.0)

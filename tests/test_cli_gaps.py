@@ -53,12 +53,14 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def test_the_answer_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys)
     lines = out.splitlines()
-    assert lines[:11] == [
+    assert lines[:13] == [
         "=== GPU IDLE TIME GAP ANALYSIS ===",
+        "",
+        "161.0 µs of wall time, all of it judged.",
         "",
         (
             "The GPU was idle for 51.000 μs of 161.000 μs (31.7 %):"
-            " host 78.4 %, launch overhead 21.6 %."
+            " host 60.8 %, launch overhead 39.2 %."
         ),
         "",
         "Total gaps found: 2",
@@ -134,7 +136,7 @@ def test_the_text_file(capsys: pytest.CaptureFixture[str]) -> None:
     ) in text
     assert (
         "Idle Time by Cause:\n" + "-" * 50 + "\n"
-        "Device, host: 1 gap, 40.00 μs (78.4% of idle time), average 40.00 μs, max 40.00 μs,"
+        "Device, host: 1 gap, 31.00 μs (60.8% of idle time), average 31.00 μs, max 31.00 μs,"
         " beside another stream 0.00 μs\n"
     ) in text
     assert "Longest Gaps:\n" + "-" * 50 + "\nRank 1: 40.00 μs from 85.000 μs\n  Device: 0\n" in text

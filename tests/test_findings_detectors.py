@@ -127,12 +127,15 @@ def test_whose_the_wait_for_a_copy_is(copied: str, expected: dict[str, float]) -
 def test_a_stream_that_was_told_to_wait_does_not_explain_an_idle_device(call: str) -> None:
     """What it waits for is done; the host stands still, in what it is in."""
     maker = TraceMaker()
+    for number in range(10):  # what waits among the first ten may do so for work of before
+        maker.launched("earlier", number * 10 - 100, 10, correlation=10 + number, at=-900)
     maker.launched("first", 0, 10 * MS, correlation=1, at=-100)
     maker.call("cudaStreamWaitEvent", 5 * MS, 5)
     maker.launched("second", 20 * MS, 10 * MS, correlation=2, at=5 * MS + 10)
     if call:
-        maker.call(call, 10 * MS, 9 * MS)
-    expected = {"allocator": 9.0, "host-bound": 1.0} if call else {"host-bound": 10.0}
+        for start in (11 * MS, 15 * MS):  # a longer one would be start-up
+            maker.call(call, start, 4 * MS)
+    expected = {"allocator": 8.0, "host-bound": 2.0} if call else {"host-bound": 10.0}
     assert savings(maker) == expected
 
 
@@ -239,3 +242,44 @@ def test_tables_without_recomputation_have_no_such_column() -> None:
     analyzer = TreePerfAnalyzer(idle_for(20 * MS, 30 * MS).document())
     assert "is_recompute" not in analyzer.get_df_kernels()
     assert "is_recompute" not in analyzer.get_df_kernel_launchers()
+
+
+def ranks(late: int) -> TraceMaker:
+    """Three ranks on a device each that reduce eight times; one comes 4 ms later each time."""
+    maker = TraceMaker()
+    for device in range(3):
+        for number in range(8):
+            begin = number * 10 * MS
+            id_ = 100 * device + 2 * number + 1
+            arrives = begin + (6 if device == late else 2) * MS
+            maker.thread = device + 1
+            maker.frame("train.py(7): loop", begin, arrives - begin)
+            maker.launched("gemm", begin, 1 * MS, correlation=id_, at=begin - 20, device=device)
+            maker.call("cudaLaunchKernel", arrives - 10, 5, correlation=id_ + 1)
+            args = {"Collective name": "allreduce", "Group size": 3, "device": device}
+            maker.gpu(
+                "kernel",
+                "ncclDevKernel_AllReduce_Sum_f32",
+                arrives,
+                begin + 8 * MS - arrives,
+                correlation=id_ + 1,
+                device=device,
+                args=args,
+            )
+    return maker
+
+
+def test_the_rank_that_the_others_wait_for() -> None:
+    """Two of three devices wait 4 ms in each of 8 calls; 2 ms a call are the transfer."""
+    found = findings_of(ranks(late=1))
+    finding = found["straggler"]
+    assert finding.saving_ms == pytest.approx(2 * 8 * 4 / 3)
+    assert finding.claim
+    assert (finding.claim.ns_of_devices / 1e6).tolist() == [32, 0, 32]
+    assert "device 1" in finding.title
+    assert finding.where["python_frames"][0].name == "train.py(7): loop"
+    assert found["exposed-communication"].saving_ms == pytest.approx(8 * 2)
+
+
+def test_there_is_no_straggler_where_none_is_late() -> None:
+    assert "straggler" not in findings_of(ranks(late=-1))

@@ -83,7 +83,7 @@ def test_no_gpu_work_gives_empty_tables() -> None:
     analyzer = analyzed(maker)
     assert len(analyzer.get_df_gaps()) == len(analyzer.get_df_gaps(longest=5)) == 0
     assert len(analyzer.get_df_gap_pairs()) == len(analyzer.get_df_gap_streams()) == 0
-    assert analyzer.get_df_gap_summary()["count"].tolist() == [0] * 10
+    assert analyzer.get_df_gap_summary()["count"].tolist() == [0] * 14
     assert len(analyzer.get_df_kernel_statistics()) == 0
 
 

@@ -77,14 +77,14 @@ def test_a_selection_begins_with_the_gap_before_it() -> None:
     maker.launched("first", 10, 10, correlation=1, at=5)
     maker.launched("second", 120, 10, correlation=2, at=110)
     maker.launched("ncclDevKernel_AllReduce", 150, 10, correlation=3, at=140)
-    times = "idle for 120.000 μs of 140.000 μs (85.7 %): host 100.0 %."
+    times = "idle for 120.000 μs of 140.000 μs (85.7 %): host 85.0 %, launch overhead 15.0 %."
     assert said(maker, pstep=2) == f"In ProfilerStep#2 the GPU was {times}"
     assert said(maker, pstep=1) == (
         "In ProfilerStep#1 the GPU was never idle between the first and the last event."
     )
     assert said(maker, pstep=2, device=0, category="communication") == (
         "In ProfilerStep#2 device 0 was idle before work of the category communication"
-        " for 20.000 μs of 30.000 μs (66.7 %): host 100.0 %."
+        " for 20.000 μs of 30.000 μs (66.7 %): host 55.0 %, launch overhead 45.0 %."
     )
 
 

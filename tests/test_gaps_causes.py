@@ -13,7 +13,7 @@ from gap_helpers import SHARED, TRACES, PlainEvent, gpu_events, load, plain_gaps
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.gaps.causes import CAUSES, usual_launch_latency
+from tracelens_ext.gaps.causes import CAUSES, EDGE, usual_launch_latency
 from tracelens_ext.gaps.classified import classify_gaps
 
 
@@ -55,7 +55,7 @@ def queued(second: float = 200, **options: Any) -> TraceMaker:
 def test_synchronisation(call: str) -> None:
     maker = TraceMaker()
     maker.launched("first", 50, 50, correlation=1, at=10)
-    maker.call(call, 15, 90)  # returns 5 µs after the kernel
+    maker.call(call, 15, 103)  # returns 18 µs after the kernel
     maker.launched("second", 130, 50, correlation=2, at=120)
     assert cause(maker) == "synchronisation"
     (longest,) = gaps_of(maker, longest=1)
@@ -104,12 +104,25 @@ def test_no_synchronisation() -> None:
         assert cause(maker) == "host", call
 
 
-@pytest.mark.parametrize("launched_at", [100, 101, 190])
+@pytest.mark.parametrize("launched_at", [150, 190])
 def test_host(launched_at: int) -> None:
     maker = TraceMaker()
     maker.launched("first", 50, 50, correlation=1, at=10)
     maker.launched("second", 200, 50, correlation=2, at=launched_at)
     assert cause(maker) == "host"
+
+
+def test_each_moment_of_a_gap_has_its_own_cause() -> None:
+    """From 100 to 200: 20 µs in a wait, 52 until the launch has returned, 28 until the start."""
+    maker = TraceMaker()
+    maker.launched("first", 50, 50, correlation=1, at=10)
+    maker.call("cudaStreamSynchronize", 15, 105)
+    maker.call("cudaLaunchKernel", 160, 12, correlation=2)
+    maker.kernel("second", 200, 50, correlation=2)
+    summary = TreePerfAnalyzer(maker.document()).get_df_gap_summary()
+    device = summary[summary["scope"] == "device"].set_index("cause")["idle_time_ms"]
+    expected = {"synchronisation": 0.02, "host": 0.052, "launch overhead": 0.028}
+    assert device[device > 0].to_dict() == pytest.approx(expected)
 
 
 def test_host_in_a_launch_that_does_not_return() -> None:
@@ -192,13 +205,13 @@ def test_unknown() -> None:
 def test_kernels_of_a_graph_and_events_without_a_launch_were_issued_before() -> None:
     graph = TraceMaker()
     graph.call("cudaGraphLaunch", 10, 20, correlation=1)
-    for name, start in (("a", 50), ("b", 105), ("c", 500)):
+    for name, start in (("a", 50), ("b", 105), ("c", 300)):
         graph.kernel(name, start, 50, correlation=1)
     assert [gap["cause"] for gap in gaps_of(graph)] == ["launch overhead", "unknown"]
     late = TraceMaker()
     late.kernel("first", 50, 50, correlation=99)
     late.kernel("second", 105, 50, correlation=98)
-    late.launched("third", 300, 10, correlation=1, at=200)
+    late.launched("third", 300, 10, correlation=1, at=250)
     assert [gap["cause"] for gap in gaps_of(late)] == ["launch overhead", "host"]
 
 
@@ -267,7 +280,7 @@ def test_little_is_unknown(name: str) -> None:
     summary = TreePerfAnalyzer(TRACES[name]).get_df_gap_summary()
     for _, rows in summary.groupby("scope"):
         by_cause = rows.set_index("cause")["% of idle time"]
-        assert list(by_cause.index) == list(CAUSES)
+        assert list(by_cause.index) == list(CAUSES[:EDGE])
         assert by_cause["unknown"] < 2
         assert by_cause.sum() == pytest.approx(100 if rows["count"].sum() else 0)
 
@@ -315,5 +328,7 @@ def test_host_time_agrees_with_hta(path: Any) -> None:
     launch = judged.launch
     begun = analyzer.trace.ts[np.maximum(launch, 0)]
     was_late = (launch >= 0) & (begun >= judged.gaps.start)
-    names = np.array(CAUSES)[judged.cause]
-    assert set(names[was_late]) <= {"synchronisation", "host"}
+    pieces = judged.pieces.chosen(judged.pieces.gap >= 0)
+    before = was_late[pieces.gap] & (pieces.end <= judged.returned[pieces.gap])
+    names = np.array(CAUSES)[pieces.cause]
+    assert set(names[before]) <= {"synchronisation", "host", "start_up", "not_recorded"}

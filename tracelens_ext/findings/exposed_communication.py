@@ -13,9 +13,9 @@ from tracelens_ext.findings.places import MOST_PLACES
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
+    from tracelens_ext.findings.claim import Claim
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.findings.wall_time import Claim
 
 
 def _detect(inspection: Inspection) -> Finding | None:

@@ -16,9 +16,9 @@ from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
+    from tracelens_ext.findings.claim import Claim
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.findings.wall_time import Claim
 
 #: How PyTorch's profiler calls memory of the host that the GPU cannot reach by itself.
 _PAGEABLE = re.compile(r".*Pageable", re.IGNORECASE)

@@ -12,7 +12,7 @@ from tracelens_ext.trace import NS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.findings.wall_time import Claim
+    from tracelens_ext.findings.claim import Claim
 
 Confidence = Literal["high", "medium", "low"]
 

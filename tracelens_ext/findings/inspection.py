@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from tracelens_ext.findings.wall_time import Claim, WallTime
+    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.table import Roofline
     from tracelens_ext.trace import EventKind, Float64Array, Int64Array

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Place
-from tracelens_ext.gaps.host_activity import innermost_at, innermost_during
+from tracelens_ext.gaps.host_activity import innermost_at
 from tracelens_ext.gaps.hosts import HOST_KINDS, labels_of
 from tracelens_ext.intervals import inside
 from tracelens_ext.iterations.table import named_iterations
@@ -19,8 +19,9 @@ from tracelens_ext.work.grouping import number_groups
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens_ext.findings.wall_time import Claim, WallTime
-    from tracelens_ext.trace import Float64Array, Int64Array, IntArray
+    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.findings.wall_time import WallTime
+    from tracelens_ext.trace import Float64Array, Int64Array, IntArray, Trace
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: How many places of a kind a finding names: more than anybody acts on at once.
@@ -85,29 +86,33 @@ def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     start, end, _, gap, _, thread = (column[idle] for column in claim.intervals)
     devices = len(claim.devices)
 
-    def ranks(stretch: Int64Array, row: Int64Array, ns: Int64Array) -> list[Place]:
+    def ranks(kinds: tuple[EventKind, ...]) -> list[Place]:
+        stretch, row, ns = _innermost(trace, kinds, thread, start, end)
         code, labels = labels_of(trace, row)
         first, number = number_groups([code, gap[stretch]])  # a place counts once in a gap
         return ranked(code[first], labels, np.bincount(number, ns) / devices) if len(row) else []
 
-    def found(
-        kinds: tuple[EventKind, ...], ignored: tuple[str, ...] = ()
-    ) -> tuple[Int64Array, Int64Array, Int64Array]:
-        return innermost_at(trace, kinds, thread, start, end, ignored)
-
-    frames = found(HOST_KINDS["python_frame"], _NO_LINES)
-    other = np.setdiff1d(np.arange(len(start)), frames[0])
-    if len(other) and trace.count_of(EventKind.PYTHON_FUNCTION):
-        kinds = HOST_KINDS["python_frame"]
-        stretch, row, ns = innermost_at(trace, kinds, thread[other], start[other], end[other])
-        both = zip(frames, (other[stretch], row, ns), strict=True)
-        frames = tuple(np.concatenate(columns) for columns in both)
     return {
-        "operations": ranks(*found(HOST_KINDS["host_op"], ("ProfilerStep#",))),
-        "calls": ranks(*found(HOST_KINDS["host_call"])),
-        "python_frames": ranks(*frames),
+        "operations": ranks(HOST_KINDS["host_op"]),
+        "calls": ranks(HOST_KINDS["host_call"]),
+        "python_frames": ranks(HOST_KINDS["python_frame"]),
         "iterations": _iterations_during(work, start, end, thread, devices),
     }
+
+
+def _innermost(
+    trace: Trace, kinds: tuple[EventKind, ...], thread: IntArray, start: Int64Array, end: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """As `innermost_at`; of Python frames those that somebody can change, where there are any."""
+    found = innermost_at(trace, kinds, thread, start, end, ("ProfilerStep#", *_NO_LINES))
+    other = np.setdiff1d(np.arange(len(start)), found[0])
+    if not len(other) or EventKind.PYTHON_FUNCTION not in kinds:
+        return found
+    stretches = thread[other], start[other], end[other]
+    stretch, row, ns = innermost_at(trace, kinds, *stretches, ("ProfilerStep#",))
+    both = zip(found, (other[stretch], row, ns), strict=True)
+    stretch, row, ns = (np.concatenate(columns) for columns in both)
+    return stretch, row, ns
 
 
 def _iterations_during(
@@ -140,7 +145,7 @@ def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     return {
         "operations": [
             *ranked(np.where(with_op, op[events], NONE), ops, ns),
-            *_around(work, _ENCLOSING, launch[without], ns[without], ("ProfilerStep#",)),
+            *_around(work, _ENCLOSING, launch[without], ns[without]),
         ],
         "modules": _modules(work, events, ns),
         "python_frames": frames_around(work, launch[linked], ns[linked]),
@@ -180,10 +185,8 @@ def frames_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array)
         calls: rows of host events, (k,).
         ns: the time of each, (k,).
     """
-    if not work.trace.count_of(EventKind.PYTHON_FUNCTION):
-        return []
     largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
-    return _around(work, (EventKind.PYTHON_FUNCTION,), calls[largest], ns[largest], _NO_LINES)
+    return _around(work, HOST_KINDS["python_frame"], calls[largest], ns[largest])
 
 
 def operations_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
@@ -192,17 +195,8 @@ def operations_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Ar
 
 
 def _around(
-    work: GpuWork,
-    kinds: tuple[EventKind, ...],
-    calls: Int64Array,
-    ns: IntArray | Float64Array,
-    ignored: tuple[str, ...] = (),
+    work: GpuWork, kinds: tuple[EventKind, ...], calls: Int64Array, ns: IntArray | Float64Array
 ) -> list[Place]:
-    tree, trace = work.tree, work.trace
-    start = trace.ts[calls]
-    end = np.maximum(trace.end_of(calls), start + 1)
-    thread = trace.thread[calls].astype(np.int64)
-    rows = innermost_during(tree, kinds, thread, start, end, ignored)
-    if ignored and (other := rows == NONE).any():
-        rows[other] = innermost_during(tree, kinds, thread[other], start[other], end[other])
-    return ranked(*labels_of(trace, rows), ns)
+    trace, begun = work.trace, work.trace.ts[calls]
+    stretch, row, _ = _innermost(trace, kinds, trace.thread[calls], begun, begun + 1)
+    return ranked(*labels_of(trace, row), ns[stretch])

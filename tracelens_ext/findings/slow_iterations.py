@@ -8,7 +8,6 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Place
 from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.intervals import covered
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.iterations.table import (
     ODD_AT_LEAST,
@@ -23,7 +22,6 @@ from tracelens_ext.trace import NONE, NS_PER_MS
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.gaps.find import Gaps
     from tracelens_ext.iterations.iterations import Iterations
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
@@ -48,15 +46,23 @@ def _detect(inspection: Inspection) -> Finding | None:
     of_gpu = iterations.started_in  # as what an iteration took is the time between two moments
     of_gap = _iteration_of_gap(iterations, wall.classified.gaps)
     size = len(iterations)
-    unexplained = (iterations.end - iterations.start) - _claimed(wall, iterations)
+    devices = np.zeros((len(wall.lanes), size + 1))
+    devices[wall.lanes.of_gpu, of_gpu] = 1
+    count = devices[:, :-1].sum(axis=0).clip(1)  # that work for each iteration: times are means
+    claimed = np.zeros(size)
+    for start, end, _, gap, event, _ in (claim.intervals for claim in wall.claims):
+        of = np.where(event != NONE, of_gpu[event], np.append(of_gap, NONE)[gap])
+        claimed += _sums(of, end - start, size)
+    unexplained = (iterations.end - iterations.start) - claimed / count
     named = np.isin(np.array(labels, dtype=object), slow["iteration"].to_numpy(dtype=object))
     excess = np.where(named, _odd_excess(unexplained, iterations.whole), 0.0)
     numbers = np.flatnonzero(excess).tolist()
     # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
-    alone = wall.alone(wall.free).astype(np.float64)
+    runs = wall.about(wall.free)
+    alone = np.zeros(len(work))
+    alone[runs.events] = runs.event_ns * len(wall.lanes)
     idle = wall.left_of_gaps().astype(np.float64)
-    there = _sums(of_gpu, alone, size) + _sums(of_gap, idle, size)
-    there /= _devices(wall, iterations).sum(axis=0).clip(1)
+    there = (_sums(of_gpu, alone, size) + _sums(of_gap, idle, size)) / count
     share = np.append(np.minimum(excess / np.maximum(there, 1.0), 1.0), 0.0)
     claim = wall.claim_idle_up_to((idle * share[of_gap]).astype(np.int64))
     claim = claim + wall.claim_events(wall.free & (share[of_gpu] > 0), share[of_gpu])
@@ -96,29 +102,6 @@ def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
     excess = unexplained - usual
     spread = float(np.median(np.abs(excess[whole])))
     return np.where(excess > max(ODD_BEYOND * spread, ODD_AT_LEAST * usual), excess, 0.0)
-
-
-def _devices(wall: WallTime, iterations: Iterations) -> BoolArray:
-    """Whether each device works for each iteration, (devices, k)."""
-    result = np.zeros((len(wall.lanes), len(iterations) + 1), dtype=bool)
-    result[wall.lanes.of_gpu, iterations.started_in] = True
-    return result[:, :-1]
-
-
-def _claimed(wall: WallTime, iterations: Iterations) -> Float64Array:
-    """What findings claim of each iteration, the mean over its devices, ns, (k,)."""
-    mine = _devices(wall, iterations)
-    size, claimed = len(iterations), np.zeros(len(iterations))
-    for claim in wall.claims:
-        found, length = claim.intervals, claim.intervals.end - claim.intervals.start
-        busy = found.event != NONE
-        claimed += _sums(iterations.started_in[found.event[busy]], length[busy], size)
-        for lane in range(len(wall.lanes)):
-            its = ~busy & (found.lane == lane)
-            idle = covered(found.start[its], found.end[its], iterations.start, iterations.end)
-            claimed += idle * mine[lane]
-    result: Float64Array = claimed / mine.sum(axis=0).clip(1)
-    return result
 
 
 def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:

@@ -10,12 +10,12 @@ is the mean over them.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.findings.claim import Claim, Intervals
 from tracelens_ext.gaps.causes import (
     DEPENDENCY,
     EDGE,
@@ -38,89 +38,6 @@ from tracelens_ext.work.lanes import find_lanes
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
-
-
-class Intervals(NamedTuple):
-    """Claimed stretches of time, apart on each device, i of them."""
-
-    start: Int64Array  #: ns since the trace's first event
-    end: Int64Array
-    lane: Int64Array  #: the device, an index into `Claim.devices`
-    gap: Int64Array  #: the gap that it is a part of, `NONE` where a GPU event runs
-    event: Int64Array  #: the GPU event that runs, `NONE` in a gap
-    thread: Int64Array  #: the host thread that a gap waits for, `NONE` for an event, or if unknown
-
-
-@dataclass(frozen=True, eq=False)
-class Claim:
-    """Wall time that a finding claims. Sums are means over all devices that work."""
-
-    intervals: Intervals
-    devices: list[int | str]  #: what those devices are called
-    wall_start: int  #: ns since the trace's first event
-
-    @property
-    def ns(self) -> Float64Array:
-        """What each interval is of the mean over the devices, (i,)."""
-        return (self.intervals.end - self.intervals.start) / len(self.devices)
-
-    @property
-    def saving_ns(self) -> float:
-        """All of it."""
-        return float((self.intervals.end - self.intervals.start).sum()) / len(self.devices)
-
-    @property
-    def ns_of_devices(self) -> Int64Array:
-        """What is claimed of each device."""
-        result = np.zeros(len(self.devices), dtype=np.int64)
-        np.add.at(result, self.intervals.lane, self.intervals.end - self.intervals.start)
-        return result
-
-    @property
-    def gaps(self) -> Int64Array:
-        """The gaps of the devices of which it has something, (j,)."""
-        found: Int64Array = np.unique(self.intervals.gap[self.intervals.gap != NONE])
-        return found
-
-    @cached_property
-    def _by_event(self) -> tuple[Int64Array, Float64Array]:
-        busy = self.intervals.event != NONE
-        events, number = np.unique(self.intervals.event[busy], return_inverse=True)
-        return events, np.bincount(number, self.ns[busy], len(events)).astype(np.float64)
-
-    @property
-    def events(self) -> Int64Array:
-        """The GPU events of which it has something, (j,)."""
-        return self._by_event[0]
-
-    @property
-    def event_ns(self) -> Float64Array:
-        """What it has of each of them, (j,)."""
-        return self._by_event[1]
-
-    @property
-    def idle_ns(self) -> float:
-        """What of it is idle time."""
-        return float(self.ns[self.intervals.gap != NONE].sum())
-
-    def as_records(self) -> list[dict[str, object]]:
-        """Its stretches of time by device, those that touch in one; ns from the wall's start."""
-        records: list[dict[str, object]] = []
-        for lane, device in enumerate(self.devices):
-            mine = self.intervals.lane == lane
-            start, end = union(self.intervals.start[mine], self.intervals.end[mine])
-            times = zip((start - self.wall_start).tolist(), end.tolist(), strict=True)
-            records += [
-                {"device": device, "start_ns": first, "end_ns": last - self.wall_start}
-                for first, last in times
-            ]
-        return records
-
-    def __add__(self, other: Claim) -> Claim:
-        """Both claims, which have nothing in common."""
-        both = zip(self.intervals, other.intervals, strict=True)
-        intervals = Intervals(*(np.concatenate(columns) for columns in both))
-        return Claim(intervals, self.devices, self.wall_start)
 
 
 class WallTime:
@@ -191,7 +108,7 @@ class WallTime:
     def waits_for_host(self) -> BoolArray:
         """Whether the GPU may wait for the host in what of each gap is left after its launch, (k,).
 
-        Not for what was launched in the gap, nor where the host waits for the GPU when it begins;
+        Not for what was launched in the gap, nor where the host still waits for the GPU at its end;
         nor for other work, nor because of what starting queued work takes. While a whole device is
         idle, a stream that was told to wait does so for no work of it, but for as long as it takes
         to see that it is done.
@@ -204,9 +121,9 @@ class WallTime:
         queued = classified.returned == gaps.start
         calls, trace = blocking_calls(self.work), self.work.trace
         thread = self.threads_of_gap[1]
-        at = last_before(trace.thread[calls], trace.ts[calls], thread, gaps.start)
+        at = last_before(trace.thread[calls], trace.ts[calls], thread, gaps.end)
         called = np.flatnonzero(at != NONE)
-        queued[called] &= trace.end_of(calls[at[called]]) <= gaps.start[called]
+        queued[called] &= trace.end_of(calls[at[called]]) <= gaps.end[called]
         waits: BoolArray = queued & (~depends | (left > usual_launch_latency(self.work)))
         return waits
 
@@ -269,7 +186,7 @@ class WallTime:
         thread = trace.thread[rows]
         start, end = trace.ts[rows], trace.end_of(rows)
         launched, following = self.threads_of_gap
-        claim = self._idle_claim(self.idle.chosen(slice(0)), np.empty(0, dtype=np.int64))
+        claim = self.claim_idle(np.zeros(len(self.idle.gap), dtype=bool))
         for number in np.unique(thread).tolist():
             mine, idle = thread == number, self.idle
             asked = (launched[idle.gap] == number) | (following[idle.gap] == number)
@@ -336,21 +253,11 @@ class WallTime:
 
     # Busy time.
 
-    def alone(self, which: BoolArray, hiding: BoolArray | None = None) -> Int64Array:
-        """How long each of some GPU events runs alone on its device, ns, (g,).
+    def _alone(self, which: BoolArray, hiding: BoolArray | None = None) -> Intervals:
+        """When some GPU events run without any that hides them, by default any other.
 
         Time during which several of them run belongs to the one that starts first.
-
-        Args:
-            which: the events, (g,).
-            hiding: the events that hide them, all others by default, (g,).
         """
-        intervals = self._alone(which, hiding)
-        result = np.zeros(len(self.work), dtype=np.int64)
-        np.add.at(result, intervals.event, intervals.end - intervals.start)
-        return result
-
-    def _alone(self, which: BoolArray, hiding: BoolArray | None) -> Intervals:
         start, end = self._unclaimed_from, self.work.end
         others = ~which if hiding is None else hiding
         parts, found = recording_of(self.work).parts, []
@@ -374,14 +281,14 @@ class WallTime:
 
     def about(self, which: BoolArray) -> Claim:
         """The time that some GPU events run alone, without claiming it."""
-        return Claim(self._alone(which, None), self._devices, self.start)
+        return Claim(self._alone(which), self._devices, self.start)
 
     def on_device(self, lane: int, first: Int64Array, last: Int64Array) -> Claim:
         """What a device does in some windows, which are ascending and apart; claims nothing."""
         pieces = self._judged_idle()
         idle, _ = pieces.chosen(pieces.lane == lane).cut(first, last)
         gaps = self._of_gaps(idle, self.threads_of_gap[1][idle.gap])
-        events = self._alone(self.lanes.of_gpu == lane, None)
+        events = self._alone(self.lanes.of_gpu == lane)
         start, end, which, _ = inside(events.start, events.end, first, last)
         busy = Intervals(*(column[which] for column in events))._replace(start=start, end=end)
         both = Intervals(*(np.concatenate(pair) for pair in zip(gaps, busy, strict=True)))
@@ -401,7 +308,7 @@ class WallTime:
         Args:
             which: the events, (g,). No other finding claims them after that.
             share: the share of its time that each would save, 0 to 1, (g,) or one for all.
-            hiding: see `alone`.
+            hiding: the events that hide them, all others by default, (g,).
             until: claim each event up to this moment only, and leave the rest to others, (g,).
         """
         which = which & self.free

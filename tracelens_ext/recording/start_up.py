@@ -145,6 +145,6 @@ def _comes_back(work: GpuWork, table: pd.DataFrame, half: int) -> BoolArray:
     steps = len(order) + 1
     time = sums(groups * steps + step, idle, count * steps).reshape(count, steps)
     enough = time >= np.maximum(_COMES_BACK * time.max(axis=1, keepdims=True), 1)
-    last = int(np.flatnonzero(iterations.has_gpu_work[order]).max(initial=0)) + 1
+    last = int(np.flatnonzero(iterations.whole[order]).max(initial=0)) + 1
     result: BoolArray = (enough[:, last] & (enough[:, 1:].sum(axis=1) > 1))[groups]
     return result

@@ -11,11 +11,13 @@ SHEETS = [
         columns="""
             scope: `device`: times when all streams were idle, in sum the `idle_time` of
                 `gpu_timeline`; `stream`: each stream by itself
-            cause: `synchronisation`, `host`, `dependency`, `launch overhead` or `unknown`
-            count [gaps]: how many
-            idle_time_ms: of those gaps
+            cause: `synchronisation`, `host`, `dependency`, `launch overhead`, `unknown`,
+                `not_recorded` or `start_up`; a gap may have several
+            count [gaps]: how many have time of this cause
+            idle_time_ms: of this cause
             % of idle time: of that scope
-            avg_gap_us, max_gap_us: of a gap
+            avg_gap_us: of this cause in a gap that has it
+            max_gap_us: of this cause without a break
             overlapped_time_ms: of `idle_time_ms`, while other streams of the device were busy
             """,
         table=lambda analyzer, _: analyzer.get_df_gap_summary(),
@@ -84,7 +86,7 @@ SHEETS = [
             start_us: since the trace's first event
             gap_us: how long it was
             overlapped_us: while other streams were busy; 0 for a whole device
-            cause: as in `gap_summary`
+            cause: as in `gap_summary`, that of most of it
             cpu_op: that launched the event after it, as in `kernels_by_category`
             kernel_before, kernel_after: the GPU events around it
             launch_delay_us: from the launch of the event after to its start; empty without a launch
