@@ -164,8 +164,8 @@ def _queue_times(
 ) -> tuple[Int64Array, Int64Array]:
     """When what was launched before some runs of launches ended, and what came after them started.
 
-    Work of other streams may run on all the while: those on the stream count that has most of the
-    work of the launching thread.
+    Other streams may start what was launched later all the while: what comes after is on the stream
+    that has most of the work of the launching thread.
 
     Args:
         work: the GPU events.
@@ -178,17 +178,18 @@ def _queue_times(
     events = np.flatnonzero((find_lanes(work, "device").of_gpu == lane) & work.tree.linked)
     stream = find_lanes(work, "stream").of_gpu[events]
     thread, begun = trace.thread[launch[events]], trace.ts[launch[events]]
-    start, end = trace.ts[rows[first]].copy(), np.full(len(first), _NEVER)
+    start, end = trace.ts[rows[first]], np.full(len(first), _NEVER)
     asked = trace.thread[rows[first]]
     for number in np.unique(asked).tolist():
         its = thread == number
         mine = stream == np.bincount(stream[its if its.any() else slice(None)]).argmax()
         order = np.flatnonzero(mine)[np.argsort(begun[mine], kind="stable")]
-        ended = np.maximum.accumulate(np.append(0, work.end[events[order]]))
         starts = np.minimum.accumulate(np.append(work.start[events[order]], _NEVER)[::-1])[::-1]
         here = asked == number
-        start[here] = np.maximum(start[here], ended[np.searchsorted(begun[order], start[here])])
         end[here] = starts[np.searchsorted(begun[order], trace.ts[rows[after[here]]])]
+    order = np.argsort(begun, kind="stable")
+    ended = np.maximum.accumulate(np.append(0, work.end[events[order]]))
+    start = np.maximum(start, ended[np.searchsorted(begun[order], start)])
     return start, np.where(end == _NEVER, start, end)
 
 
