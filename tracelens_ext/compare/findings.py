@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 def with_findings(measured: Measurement, found: Findings) -> Measurement:
     """The measurement of a trace, with its findings."""
-    percent = 100.0 / max(found.judged_ms, 1e-6)
-    savings = {each.id: (each.claimed_ms, percent * each.claimed_ms) for each in found.findings}
+    savings = {each.id: (each.claimed_ms, each.share_percent) for each in found.findings}
     return replace(measured, findings=savings)
 
 

@@ -43,8 +43,9 @@ class Finding:
     Attributes:
         id: which kind of finding; a trace has one of each at most.
         title: one sentence, with the number.
-        saving_ms: wall time of this trace that the fix removes; 0 of one that informs only.
-        share_percent: of the judged time.
+        saving_ms: wall time of this trace that the fix removes; 0 of one that informs only. A
+            detector gives what it claims; the replay makes it what is saved.
+        share_percent: of the judged time, what it claims.
         confidence: how sure it is that the fix saves as much.
         confidence_reason: why so sure, or why not, a clause or a sentence.
         where: `operations`, `modules`, `python_frames`, `iterations`, `streams`, `kernels` …: what
@@ -89,6 +90,11 @@ class Finding:
     def informs_only(self) -> bool:
         """Whether it claims no wall time, as the price of something that was chosen."""
         return not self.claimed_ms
+
+    @property
+    def saving_percent(self) -> float:
+        """What it saves, of the judged time."""
+        return self.share_percent * self.saving_ms / self.claimed_ms if self.claimed_ms else 0.0
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from tracelens_ext.trace import NONE, NS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tracelens_ext.findings.claim import Claim
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Instead
-    from tracelens_ext.findings.wall_time import Claim
     from tracelens_ext.replay.what_if import Simulation
 
 #: An error of the replay below which the edges alone tell how sure a saving is, percent.
@@ -107,7 +107,6 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
                 saving_ms=saving,
                 saving_together_ms=float(more[finding.id]) / NS_PER_MS,
                 simulated=True,
-                share_percent=share * finding.share_percent,
                 saving_low_ms=None if low is None else low * share,
                 saving_high_ms=None if high is None else max(high * share, saving),
                 confidence=max(finding.confidence, sure, key=levels.index),
