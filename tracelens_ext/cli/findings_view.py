@@ -44,7 +44,7 @@ def show_findings(trace: Path, found: Findings, console: Console) -> None:
     if found.program:
         told = f"Program: {found.program['kind']} ({found.program['because']})"
         lines += folded(safe_text(told), width)
-    if found.model:
+    if found.findings and found.model:
         lines += folded(_savings(found.model), width)
     shown = [f for f in found.findings if f.informs_only or f.saving_percent >= LEAST_SHARE_PERCENT]
     for rank, finding in enumerate(shown, 1):

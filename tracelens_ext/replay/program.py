@@ -364,8 +364,9 @@ class Program:
             latency = _quantile(delay[idle & mine], 0.2, _USUAL_NS[0])
             queued = mine & free & after & (self.call < ended - 2 * latency)
             gap = _quantile((self.start - ended)[queued], 0.5, _USUAL_NS[1])
-            waited = (until > begin) & (device[node[runs]] == number)
-            tail = _quantile((returned - until)[waited], 0.5, _USUAL_NS[2])
+            here = device[node[runs]] == number
+            idle_tail = _quantile((returned - begin)[here], 0.5, _USUAL_NS[2])
+            tail = _quantile((returned - until)[here & (until > begin)], 0.5, idle_tail)
             result[number] = Constants(latency, gap, tail)
         return result
 

@@ -11,7 +11,7 @@ SHEETS = [
         shows="The wall time if something took longer or shorter, by a replay of the trace",
         columns="""
             change: what is multiplied; [replay](replay.md) has all names
-            factor [×]: by what; empty where several are, which `change` then tells
+            factor: by what; empty where several are, which `change` then tells
             wall_ms: the wall time then
             saved_ms: of the unchanged replay's wall time
             saved (%): likewise
