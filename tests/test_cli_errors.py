@@ -253,7 +253,7 @@ def test_too_small_a_limit_of_memory_is_a_line(tmp_path: Path) -> None:
 def test_too_little_memory_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def no_memory(*_: object) -> None:
+    def no_memory(*_: object, **__: object) -> None:
         raise MemoryError
 
     trace = tmp_path / "trace.json"

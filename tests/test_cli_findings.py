@@ -64,7 +64,7 @@ def test_all_about_a_finding_fits_the_terminal(
     joined = " ".join(shown.split())
     assert "Findings explain 4.0 ms (44.4 %) of the judged time of 9.0 ms" in joined
     assert " 1. The host launches too slowly: the GPU idles for 4.0 ms (44.4 %)" in joined
-    assert "operations aten::mm 4.0 ms (×4)" in joined
+    assert "operations aten::mm 3.8 ms (×4)" in joined
     for label in ("advice", "confidence", "evidence", "more"):
         assert re.search(rf"(?m)^    {label} +\S", shown), label
 
@@ -198,7 +198,7 @@ def test_every_format_has_the_sheet() -> None:
     assert csv.startswith("finding,title,saving_ms")
     (row,) = json.loads(document)["tables"]["findings"]
     assert row["claimed_ms"] == pytest.approx(4.0)
-    assert row["where"].startswith("operations: aten::mm 4.0 ms (×4)")
+    assert row["where"].startswith("operations: aten::mm 3.8 ms (×4)")
 
 
 def test_several_reports_name_the_largest_finding(

@@ -160,7 +160,7 @@ def test_a_selection_keeps_the_gaps_that_its_events_end() -> None:
 def test_the_report_has_the_sheets_when_asked_for() -> None:
     maker = TraceMaker()
     maker.launched("a", 10, 10, correlation=1, at=0)
-    maker.launched("b", 50, 10, correlation=2, at=30)
+    maker.launched("b", 50, 10, correlation=2, at=45)
     names = ["gap_summary", "gap_hosts", "gap_streams", "gap_pairs", "gaps_longest"]
     without = build_perf_report(analyzed(maker)).sheets
     assert not set(names) & set(without)
@@ -173,7 +173,7 @@ def test_the_report_has_the_sheets_when_asked_for() -> None:
 def test_every_column_is_documented() -> None:
     maker = TraceMaker()
     maker.launched("a", 10, 10, correlation=1, at=0)
-    maker.launched("b", 50, 10, correlation=2, at=30)
+    maker.launched("b", 50, 10, correlation=2, at=45)
     analyzer = analyzed(maker, use_kernel_name_categories=True)
     tables = dict(build_perf_report(analyzer, gaps=True).sheets)
     tables["get_df_kernel_statistics"] = analyzer.get_df_kernel_statistics()

@@ -139,8 +139,9 @@ def test_without_gpu_work_the_launches_are_told() -> None:
 
 def test_advice_is_for_the_kind_of_program() -> None:
     (finding,) = TreePerfAnalyzer(steps(range(0)).document()).findings().findings
-    detector = Detector("x", lambda _: None).with_data(serving=["engine"], other=["plain", "code"])
-    told = {kind: detector.advised(finding, kind) for kind in ("serving", "native")}  # type: ignore[arg-type]  # kinds
+    advice = {"serving": ["engine"], "other": ["plain", "code"]}
+    detector = Detector("x", lambda _: None, advice=advice)
+    told = {kind: detector.advised(finding, kind) for kind in ("serving", "native")}
     assert [(each.advice, each.snippet) for each in told.values()] == [
         ("engine", ""),
         ("plain", "code"),

@@ -138,7 +138,7 @@ def test_idle_time_belongs_to_the_phase_whose_work_ends_it() -> None:
     frame = TreePerfAnalyzer(maker.document()).get_df_phases()
     prefill, decode = row(frame, "prefill"), row(frame, "decode")
     assert (prefill["idle_ms"], decode["idle_ms"]) == (0, 0.075)
-    assert decode["idle_host_ms"] == 0.07  # launched long after the GPU had run out of work
+    assert decode["idle_host_ms"] == 0.061  # launched long after the GPU had run out of work
     assert decode["busy_%"] == pytest.approx(100 * 15 / 90)
     assert decode["tokens_per_s"] == pytest.approx(1 / 90e-6)
     assert decode["tokens_per_s_without_idle"] == pytest.approx(1 / 15e-6)

@@ -39,7 +39,8 @@ def show_findings(trace: Path, found: Findings, console: Console) -> None:
     """Print all findings of a trace."""
     width = min(console.width, _WIDEST)
     lines = folded(f"Trace: {trace}", width, "  ")
-    for line in [*found.recording_lines, summary_sentence(found)]:
+    recording = f"Recording: {' '.join(found.recording_lines)}"
+    for line in [recording, summary_sentence(found)]:
         lines += folded(line, width)
     if found.program:
         told = f"Program: {found.program['kind']} ({found.program['because']})"

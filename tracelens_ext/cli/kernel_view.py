@@ -50,7 +50,7 @@ def first_lines(work: GpuWork) -> list[str]:
     """What the recording holds, to be printed first; nothing without GPU work."""
     from tracelens_ext.recording.table import recording_lines
 
-    return [*recording_lines(work), ""] if len(work) else []
+    return [f"Recording: {' '.join(recording_lines(work))}", ""] if len(work) else []
 
 
 def show_kernels(

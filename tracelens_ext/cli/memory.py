@@ -51,6 +51,7 @@ def memory(
     ] = False,
 ) -> None:
     """Show what was alive when the most memory was allocated, and who allocated it."""
+    from tracelens_ext.cli.kernel_view import first_lines
     from tracelens_ext.cli.load import AnalysisOptions, analyze
     from tracelens_ext.cli.messages import print_report
     from tracelens_ext.errors import UsageError
@@ -80,18 +81,23 @@ def memory(
     if json:
         print_report(Report("Memory", tables, [("Trace", str(trace))], notes))
     else:
-        _show(str(trace), tables, notes, by, top)
+        _show(first_lines(analyzer.work), str(trace), tables, notes, by, top)
 
 
 def _show(
-    trace: str, tables: dict[str, pd.DataFrame], notes: list[str], by: MemoryBy, top: int
+    first: list[str],
+    trace: str,
+    tables: dict[str, pd.DataFrame],
+    notes: list[str],
+    by: MemoryBy,
+    top: int,
 ) -> None:
     from tracelens_ext.cli.kernel_view import console, show_lines
     from tracelens_ext.cli.roofline_view import folded
     from tracelens_ext.report.terminal import frame_table
 
     screen = console()
-    show_lines([f"Trace: {trace}"], screen)
+    show_lines([*first, f"Trace: {trace}"], screen)
     parts = {
         f"Alive at the peak, by {by.value}": _alive(tables["memory_at_peak"], _COLUMNS[by]),
         "Allocated most in all": tables["memory_by_operation"][["device", *_CHURN]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
@@ -40,4 +41,8 @@ def tracelens_findings() -> list[Detector]:
 
     told = tomllib.loads(files(__package__).joinpath("advice.toml").read_text(encoding="utf-8"))
     modules = [import_module(f"tracelens_ext.findings.{name}") for name in _FILES]
-    return [module.DETECTOR.with_data(**told.get(module.DETECTOR.id, {})) for module in modules]
+    found: list[Detector] = [module.DETECTOR for module in modules]
+    return [
+        replace(each, kinds=told["kinds"].get(each.id, each.kinds), advice=told.get(each.id, {}))
+        for each in found
+    ]

@@ -243,10 +243,6 @@ class Detector:
     kinds: Collection[str] = get_args(Kind)
     advice: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def with_data(self, kinds: Collection[str] = (), **advice: Sequence[str]) -> Detector:
-        """The same with kinds, all if none are given, and advice."""
-        return replace(self, kinds=kinds or self.kinds, advice=advice)
-
     def advised(self, finding: Finding, kind: Kind) -> Finding:
         """A finding of it, with the advice for a kind of program."""
         told = self.advice.get(kind) or (() if kind in PYTORCH else self.advice.get("other"))

@@ -56,8 +56,9 @@ def gap_summary(classified: Sequence[ClassifiedGaps]) -> pd.DataFrame:
     for each in classified:
         pieces = each.pieces.chosen(each.pieces.cause != EDGE)
         idle_of, gap = pieces.end - pieces.start, pieces.gap
-        of_gap = np.unique(np.column_stack((pieces.cause, gap, pieces.lane)), axis=0)
-        count = np.bincount(of_gap[:, 0], minlength=EDGE)
+        first, number = number_groups([pieces.cause, gap, pieces.lane])
+        of_gap = pieces.cause[first], sums(number, idle_of, len(first))
+        count = np.bincount(of_gap[0], minlength=EDGE)
         idle = sums(pieces.cause, idle_of, EDGE)
         overlapped = np.zeros(len(gap), dtype=np.int64)
         if each.gaps.lanes.scope == "stream":
@@ -70,7 +71,7 @@ def gap_summary(classified: Sequence[ClassifiedGaps]) -> pd.DataFrame:
             "idle_time_ms": idle / NS_PER_MS,
             "% of idle time": percent(idle, int(idle.sum())),
             "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
-            "max_gap_us": np.maximum(maxima(pieces.cause, idle_of, EDGE), 0) / NS_PER_US,
+            "max_gap_us": np.maximum(maxima(*of_gap, EDGE), 0) / NS_PER_US,
             "overlapped_time_ms": sums(pieces.cause, overlapped, EDGE) / NS_PER_MS,
         }
         parts.append(pd.DataFrame(columns))

@@ -9,7 +9,7 @@ from tracelens_ext.recording.program import PYTORCH, program_of
 from tracelens_ext.trace import LAUNCH_KINDS, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from tracelens_ext.trace import Trace
 
@@ -23,19 +23,11 @@ class Missing:
     how: str  #: how to record it with the tool that recorded the trace
 
 
-@dataclass(frozen=True)
-class _Choice:
-    what: str
-    adds: str
-    is_there: Callable[[Trace], bool]
-    how: Mapping[str, str]  #: by tool
-    of_python: bool = True  #: whether only programs in Python have it
-
-
-_NVTX: Final = "torch.autograd.profiler.emit_nvtx(record_shapes=True), nsys profile -t cuda,nvtx"
-_CHOICES: Final = (
-    _Choice(
-        "API calls",
+_CALLS: Final = "API calls"  # all programs have these; the others are of Python
+#: What, what it adds, whether a trace has it, and how to record it by tool.
+_CHOICES: Final[tuple[tuple[str, str, Callable[[Trace], bool], dict[str, str]], ...]] = (
+    (
+        _CALLS,
         "why the GPU is idle, and which call launched each kernel",
         lambda trace: trace.count_of(*LAUNCH_KINDS) > 0,
         {
@@ -43,9 +35,8 @@ _CHOICES: Final = (
             "nsys": "nsys profile -t cuda, then nsys export --type sqlite",
             "rocprofv3": "rocprofv3 --hip-trace --kernel-trace --memory-copy-trace",
         },
-        of_python=False,
     ),
-    _Choice(
+    (
         "stacks",
         "the line of Python that each place is about",
         lambda trace: trace.count_of(EventKind.PYTHON_FUNCTION) > 0,
@@ -55,26 +46,26 @@ _CHOICES: Final = (
             "jax": "jax.profiler.ProfileOptions().python_tracer_level = 1",
         },
     ),
-    _Choice(
+    (
         "shapes",
         "how far each operation is from the best that the GPU can do",
         lambda trace: len(trace.arg("Input Dims").rows) > 0,
-        {"torch": "torch.profiler.profile(record_shapes=True)", "nsys": _NVTX},
+        {
+            "torch": "torch.profiler.profile(record_shapes=True)",
+            "nsys": "emit_nvtx(record_shapes=True) of torch.autograd.profiler, with -t cuda,nvtx",
+        },
     ),
-    _Choice(
+    (
         "memory",
         "what is allocated at the peak, and by what",
         lambda trace: len(trace.arg("Bytes").rows) > 0,
         {"torch": "torch.profiler.profile(profile_memory=True)"},
     ),
-    _Choice(
+    (
         "sync events",
         "which event or stream each wait is for",
         lambda trace: "cuda_sync" in trace.categories,
-        {
-            "torch": "profile(experimental_config=torch._C._profiler._ExperimentalConfig("
-            "enable_cuda_sync_events=True))"
-        },
+        {"torch": "torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)"},
     ),
 )
 
@@ -84,9 +75,7 @@ def missing_of(trace: Trace) -> tuple[Missing, ...]:
     program = program_of(trace)
     python = program.kind in PYTORCH or program.kind == "jax"
     return tuple(
-        Missing(choice.what, choice.adds, choice.how[program.tool])
-        for choice in _CHOICES
-        if program.tool in choice.how
-        and (python or not choice.of_python)
-        and not choice.is_there(trace)
+        Missing(what, adds, how[program.tool])
+        for what, adds, is_there, how in _CHOICES
+        if program.tool in how and (python or what == _CALLS) and not is_there(trace)
     )

@@ -92,55 +92,40 @@ class Recording:
 @once_for_each
 def recording_of(work: GpuWork) -> Recording:
     """What the recording of a trace holds."""
-    launches = find_launches(work)
-    lanes = find_lanes(work, "device")
+    launches, lanes = find_launches(work), find_lanes(work, "device")
+    start, end = (int(work.start.min()), int(work.end.max())) if len(work) else (0, 0)
     parts = [_holes(work, launches, lane) for lane in range(len(lanes))]
-    starts = [int(work.start.min())] if len(work) else [0]
-    starts += [int(start) for hole in parts for start in hole["start"].head(1)]
-    start, end = min(starts), int(work.end.max()) if len(work) else 0
+    start = min([start, *(int(hole["start"].min()) for hole in parts if len(hole))])
     if len(work):
         parts += [_before(work, lane, end - start) for lane in range(len(lanes))]
         parts.append(find_start_up(work, start, end))
     columns = {"kind": "str", "device": "int64", "start": "int64", "end": "int64"}
     columns |= {"count": "int64", "what": "str", "place": "str"}
     table = pd.concat([pd.DataFrame(columns=list(columns)), *parts]).astype(columns)
-    return Recording(
-        start,
-        end,
-        _apart(work, table),
-        len(launches.rows),
-        launches.rows[launches.lost],
-        len(lanes),
-        missing_of(work.trace),
-    )
+    lost = launches.rows[launches.lost]
+    missing = missing_of(work.trace)
+    return Recording(start, end, _apart(work, table), len(launches.rows), lost, len(lanes), missing)
 
 
 def _apart(work: GpuWork, parts: pd.DataFrame) -> pd.DataFrame:
     """The parts without what earlier ones of their device have; those that hold idle time."""
     lane = find_lanes(work, "device").of_gpu
-    found = []
-    for device, of_device in parts.groupby("device", sort=True):
-        mine = lane == device
-        busy = work.start[mine], work.end[mine]
-        none = np.empty(0, dtype=np.int64)
-        taken = none, none
+    found = [parts.assign(ns=0).head(0)]
+    for device, of_device in parts.groupby("device"):
+        busy = work.start[lane == device], work.end[lane == device]
+        taken = busy[0][:0], busy[0][:0]
         for kind in (HOLE, BEFORE, START_UP):
             some = of_device[of_device["kind"] == kind]
             some = some.sort_values(["start", "end"], ascending=[True, False])
-            start, end, which = outside(*_trimmed(some), *taken)
-            taken = union(np.append(taken[0], start), np.append(taken[1], end))
-            ns = end - start - covered(*busy, start, end)
-            cut = some.iloc[which].assign(start=start, end=end, ns=ns)
+            end = some["end"].to_numpy()
+            reach = np.maximum.accumulate(np.append(0, end))[:-1]
+            begin = np.minimum(np.maximum(some["start"].to_numpy(), reach), end)
+            begin, end, which = outside(begin, end, *taken)
+            taken = union(np.append(taken[0], begin), np.append(taken[1], end))
+            ns = end - begin - covered(*busy, begin, end)
+            cut = some.iloc[which].assign(start=begin, end=end, ns=ns)
             found.append(cut[cut["ns"] > 0])
-    whole = pd.concat([parts.assign(ns=0).head(0), *found])
-    return whole.sort_values(["device", "start"], ignore_index=True)
-
-
-def _trimmed(table: pd.DataFrame) -> tuple[Int64Array, Int64Array]:
-    """Starts and ends of rows by start, each from where those before it have ended."""
-    start, end = table["start"].to_numpy(), table["end"].to_numpy()
-    reach = np.maximum.accumulate(np.append(0, end))
-    return np.minimum(np.maximum(start, reach[:-1]), end), end
+    return pd.concat(found).sort_values(["device", "start"], ignore_index=True)
 
 
 def _holes(work: GpuWork, launches: Launches, lane: int) -> pd.DataFrame:
@@ -153,70 +138,62 @@ def _holes(work: GpuWork, launches: Launches, lane: int) -> pd.DataFrame:
     is_hole = (after - first >= _FEWEST_LOST) | (graphs[after] > graphs[first])
     is_hole &= after < len(rows)  # else the end of the recording cut it off
     first, after = first[is_hole], after[is_hole]
-    start, end = _queue_times(work, lane, rows, first, after)
-    table = _table(work, HOLE, lane, start, end, rows[first], after - first)
-    table["what"] = [f"{n:,} launches without GPU work" for n in table["count"].tolist()]
-    return table[table["end"] > table["start"]].sort_values("start")
+    start, end = _queue_times(work, lane, rows[first], rows[after])
+    lasts = end > start
+    count = (after - first)[lasts]
+    what = [f"{n:,} launches without GPU work" for n in count.tolist()]
+    return _table(work, HOLE, lane, start[lasts], end[lasts], rows[first[lasts]], count, what)
 
 
 def _queue_times(
-    work: GpuWork, lane: int, rows: Int64Array, first: Int64Array, after: Int64Array
+    work: GpuWork, lane: int, first: Int64Array, after: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """When what was launched before some runs of launches ended, and what came after them started.
+    """When what a device got before the first of some launches has ended, and the next starts.
 
-    Other streams may start what was launched later all the while: what comes after is on the stream
-    that has most of the work of the launching thread.
+    Other streams may start what was launched later all the while: the next is on the stream that
+    has most of the work of the launching thread.
 
     Args:
         work: the GPU events.
         lane: the device.
-        rows: launches, by time.
-        first: the first of each run, a place in `rows`, shape (k,).
-        after: the first after it, shape (k,).
+        first: the first launch of each run, shape (k,).
+        after: the first launch after each, shape (k,).
     """
     trace, launch = work.trace, work.tree.launch_of_gpu
     events = np.flatnonzero((find_lanes(work, "device").of_gpu == lane) & work.tree.linked)
+    events = events[np.argsort(trace.ts[launch[events]], kind="stable")]
     stream = find_lanes(work, "stream").of_gpu[events]
     thread, begun = trace.thread[launch[events]], trace.ts[launch[events]]
-    start, end = trace.ts[rows[first]], np.full(len(first), _NEVER)
-    asked = trace.thread[rows[first]]
+    ended = np.maximum.accumulate(np.append(0, work.end[events]))
+    start = np.maximum(trace.ts[first], ended[np.searchsorted(begun, trace.ts[first])])
+    end, asked = start.copy(), trace.thread[first]
     for number in np.unique(asked).tolist():
         its = thread == number
         mine = stream == np.bincount(stream[its if its.any() else slice(None)]).argmax()
-        order = np.flatnonzero(mine)[np.argsort(begun[mine], kind="stable")]
-        starts = np.minimum.accumulate(np.append(work.start[events[order]], _NEVER)[::-1])[::-1]
+        starts = np.append(work.start[events[mine]], 0)  # nothing comes next: no hole
+        starts[:-1] = np.minimum.accumulate(starts[:-1][::-1])[::-1]
         here = asked == number
-        end[here] = starts[np.searchsorted(begun[order], trace.ts[rows[after[here]]])]
-    order = np.argsort(begun, kind="stable")
-    ended = np.maximum.accumulate(np.append(0, work.end[events[order]]))
-    start = np.maximum(start, ended[np.searchsorted(begun[order], start)])
-    return start, np.where(end == _NEVER, start, end)
+        end[here] = starts[np.searchsorted(begun[mine], trace.ts[after[here]])]
+    return start, end
 
 
 def _before(work: GpuWork, lane: int, wall: int) -> pd.DataFrame:
     """Where the device's first events wait for work that was launched before the recording."""
-    trace, launch = work.trace, work.tree.launch_of_gpu
+    launch = work.tree.launch_of_gpu
     mine = np.flatnonzero(find_lanes(work, "device").of_gpu == lane)
     mine = mine[np.argsort(work.start[mine], kind="stable")][:_FIRST_EVENTS]
-    ended = np.maximum.accumulate(np.append(0, work.end[mine]))[:-1]
-    ended[:1] = int(work.start.min())
-    linked = launch[mine] != NONE
-    returned = np.where(linked, trace.end_of(np.maximum(launch[mine], 0)), _NEVER)
+    ended = np.maximum.accumulate(np.append(work.start.min(), work.end[mine]))[:-1]
+    returned = np.where(launch[mine] == NONE, _NEVER, work.trace.end_of(launch[mine]))
     start, end = np.maximum(ended, returned), work.start[mine]
     long = (start < end) & (end - start > max(_WAIT_NS, int(_WAIT_SHARE * wall)))
-    table = _table(work, BEFORE, lane, start[long], end[long], launch[mine][long], 1)
-    return table.assign(what="work that was launched before the recording began")
+    what = "work that was launched before the recording began"
+    return _table(work, BEFORE, lane, start[long], end[long], launch[mine][long], 1, what)
 
 
 def _table(
-    work: GpuWork,
-    kind: str,
-    lane: int,
-    start: Int64Array,
-    end: Int64Array,
-    rows: Int64Array,
-    count: Int64Array | int,
-) -> pd.DataFrame:
+    work: GpuWork, kind: str, device: int, start: Int64Array, end: Int64Array, rows: Int64Array,
+    count: object, what: object,
+) -> pd.DataFrame:  # fmt: skip
     place = [place_of(work, row) for row in rows.tolist()]
-    columns = {"kind": kind, "device": lane, "start": start, "end": end, "count": count}
-    return pd.DataFrame(columns).assign(what="", place=place)
+    columns = {"kind": kind, "device": device, "start": start, "end": end, "count": count}
+    return pd.DataFrame({**columns, "what": what, "place": place})

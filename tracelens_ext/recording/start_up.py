@@ -39,6 +39,7 @@ _COMES_BACK: Final = 0.2  # of the most that an iteration has
 _FIRST_USE: Final = "first use"
 #: What waits for the GPU, copies, or launches a graph may be long whenever it is called.
 _WAITS: Final = re.compile(r".*(?:Synchronize|Memcpy|GraphLaunch|Query|EventElapsed)")
+_MEMORY: Final = re.compile(r".*(?:Alloc|Free)")
 _COMPILED_REGION: Final = re.compile(r"Torch-Compiled Region|CompiledFunction$")
 #: What is start-up however short it is: calls, and host events of other kinds.
 _CALLS: Final = {
@@ -53,6 +54,10 @@ _AROUND: Final = {
     ),
     "search for the best convolution": re.compile(r"cudnn(?:Find|Get)\w*Algorithm"),
 }
+_FRAMES: Final = re.compile(
+    r".*(?:_dynamo[/\\]convert_frame\.py\(\d+\): _compile$|_inductor[/\\]compile_fx\.py"
+    r"|triton[/\\]compiler[/\\]compiler\.py\(\d+\): compile$|\bbackend_compile)"
+)
 
 
 def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
@@ -88,13 +93,17 @@ def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
     calls = trace.rows_of(*LAUNCH_KINDS)
     long = calls[trace.dur[calls] > _LONG_NS]
     long = long[~trace.names_matching(_WAITS.match)[trace.name[long]]]
+    if len(find_iterations(work.tree)) == 1:  # memory may be allocated in each
+        long = long[~trace.names_matching(_MEMORY.match)[trace.name[long]]]
     yield _FIRST_USE, long, trace.end_of(long)
     yield "capture of a graph", *captures(trace)
     for what, pattern in _CALLS.items():
         rows = calls[trace.names_matching(pattern.match)[trace.name[calls]]]
         yield what, rows, trace.end_of(rows)
-    kinds = EventKind.CPU_OP, EventKind.USER_ANNOTATION
-    around = trace.rows_of(*kinds)
+    frames = trace.rows_of(EventKind.PYTHON_FUNCTION)
+    frames = frames[trace.names_matching(_FRAMES.match)[trace.name[frames]]]
+    yield "compilation", frames, trace.end_of(frames)
+    around = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
     for what, pattern in _AROUND.items():
         rows = around[trace.names_matching(pattern.match)[trace.name[around]]]
         yield what, rows, trace.end_of(rows)
@@ -109,7 +118,7 @@ def _idle(work: GpuWork, table: pd.DataFrame) -> Int64Array:
     """How long the device of each row is idle in it, ns."""
     lane, device = find_lanes(work, "device").of_gpu, table["device"].to_numpy()
     start, end = table["start"].to_numpy(), table["end"].to_numpy()
-    idle = end - start
+    idle: Int64Array = end - start
     for number in np.unique(device).tolist():
         mine, here = lane == number, device == number
         idle[here] -= covered(work.start[mine], work.end[mine], start[here], end[here])

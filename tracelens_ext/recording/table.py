@@ -85,7 +85,7 @@ def recording_table(work: GpuWork) -> pd.DataFrame:
     numbers = ("device", "start_ms", "end_ms", "ms", "count")
     table = pd.DataFrame(
         {
-            name: pd.array([row.get(name) or "" for row in rows], dtype="str")
+            name: pd.array([str(row.get(name) or "") for row in rows], dtype="str")
             if name not in numbers
             else np.array([row.get(name) for row in rows], dtype=np.float64)
             for name in ("kind", *numbers, "what", "place", "how")

@@ -16,8 +16,7 @@ SHEETS = [
             count [gaps]: how many have time of this cause
             idle_time_ms: of this cause
             % of idle time: of that scope
-            avg_gap_us: of this cause in a gap that has it
-            max_gap_us: of this cause without a break
+            avg_gap_us, max_gap_us: of this cause, in a gap that has it
             overlapped_time_ms: of `idle_time_ms`, while other streams of the device were busy
             """,
         table=lambda analyzer, _: analyzer.get_df_gap_summary(),

@@ -50,9 +50,13 @@ def find_launches(work: GpuWork) -> Launches:
     if work.is_copy.any():
         starts |= trace.names_matching(_COPY.match)
     calls = trace.rows_of(*LAUNCH_KINDS)
-    capturing = _capturing(trace, calls)
-    chosen = starts[trace.name[calls]] & (trace.correlation[calls] > 0) & ~capturing
-    calls = calls[chosen]
+    calls = calls[starts[trace.name[calls]] & (trace.correlation[calls] > 0)]
+    begins, ended = captures(trace)
+    thread, ts = trace.thread[calls], trace.ts[calls]
+    at = last_before(trace.thread[begins], trace.ts[begins], thread, ts)
+    captured = at != NONE
+    captured[captured] = ts[captured] < ended[at[captured]]
+    calls = calls[~captured]
     above = tree.parent_position[tree.position[calls]]
     inside = above != ROOT
     inside[inside] = np.isin(tree.rows[above[inside]], calls)
@@ -65,28 +69,15 @@ def find_launches(work: GpuWork) -> Launches:
     return Launches(rows, ~ran, graph[name], kernel[name], lane_of_calls(work, rows))
 
 
-def _capturing(trace: Trace, calls: Int64Array) -> BoolArray:
-    """Whether each call comes after one on its thread that begins a capture, before it ends."""
-    first, last = (trace.names_matching(p.match)[trace.name[calls]] for p in (_BEGIN, _END))
-    edges = calls[first | last]
-    edges = edges[by_group_and_time(trace.thread[edges], trace.ts[edges])]
-    before = last_before(trace.thread[edges], trace.ts[edges], trace.thread[calls], trace.ts[calls])
-    result: BoolArray = before != NONE
-    begins = trace.names_matching(_BEGIN.match)
-    result[result] = begins[trace.name[edges[before[result]]]]
-    return result
-
-
 def captures(trace: Trace) -> tuple[Int64Array, Int64Array]:
-    """The calls that begin a capture of a stream, and the time at which each has ended."""
+    """The calls that begin a capture of a stream, by thread and time, and when each has ended."""
     calls = trace.rows_of(*LAUNCH_KINDS)
-    begins, ends = (calls[trace.names_matching(p.match)[trace.name[calls]]] for p in (_BEGIN, _END))
-    ends = ends[by_group_and_time(trace.thread[ends], trace.ts[ends])]
-    thread = trace.thread[ends]
-    at = items_before(thread, trace.ts[ends], trace.thread[begins], trace.ts[begins])
-    found = at < len(ends)
-    found[found] = thread[at[found]] == trace.thread[begins[found]]
-    return begins[found], trace.end_of(ends[at[found]])
+    is_begin, is_end = (trace.names_matching(p.match)[trace.name[calls]] for p in (_BEGIN, _END))
+    edges = calls[is_begin | is_end]
+    edges = edges[by_group_and_time(trace.thread[edges], trace.ts[edges])]
+    begins = trace.names_matching(_BEGIN.match)[trace.name[edges]]
+    pair = begins[:-1] & ~begins[1:] & (np.diff(trace.thread[edges]) == 0)
+    return edges[:-1][pair], trace.end_of(edges[1:][pair])
 
 
 def lane_of_calls(work: GpuWork, rows: Int64Array) -> Int64Array:
