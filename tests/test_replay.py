@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,10 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
 from tracelens_ext.replay.changes import parse_change
-from tracelens_ext.replay.what_if import Simulation
+from tracelens_ext.replay.waits import read_waits
+
+if TYPE_CHECKING:
+    from tracelens_ext.replay.what_if import Simulation
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "shared" / "replay" / "programs"
 NAMES = (
@@ -141,8 +144,6 @@ def test_waiting_for_other_ranks_is_not_shortened(tmp_path: Path) -> None:
     path = tmp_path / "collective_waits.parquet"
     row = {"call": [0], "rank": [0], "start_us": [5.0], "wait_us": [60.0]}
     pd.DataFrame(row).to_parquet(path)
-    from tracelens_ext.replay.waits import read_waits
-
     analyzer = TreePerfAnalyzer(maker.document())
     whole, known = analyzer.simulation(), analyzer.simulation(waits=read_waits(path))
     assert saved(whole, "communication=0") == [pytest.approx(0.09)]
@@ -183,7 +184,7 @@ def test_what_the_trace_does_not_have_is_named(name: str) -> None:
 def test_findings_save_what_the_replay_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`finding:ID=0` saves a finding's saving, all together the sum; a hidden claim saves nothing."""
+    """`finding:ID=0` saves a finding's saving, all of them together the sum of what each adds."""
     steps = [("0", 5), ("think", 200)] * 8  # the host limits
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(json.dumps(made([*TELLING, *steps]).document()).encode()))

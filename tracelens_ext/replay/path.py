@@ -62,8 +62,8 @@ def critical_path(replay: Replay, replayed: Replayed) -> Path:
                 break
             node, sure = awaited[at - clocks]
             ready = returned[at] - tail[at - clocks]
-            back_to(ready, SYNC, at - clocks, _SYNC, sure)
             is_host = end[node] < ready
+            back_to(ready, SYNC, at - clocks, _SYNC, sure or is_host)
             at = int(replay.base_of_block[at - clocks]) if is_host else node
             continue
         back_to(start[at], RUNS, at)
