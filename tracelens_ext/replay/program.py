@@ -333,11 +333,13 @@ class Program:
             pairs.append(np.column_stack((np.arange(len(rows)), node))[asked & sure & done])
             later = asked & ~sure & done & (reach > latest)
             latest[later], node_of_latest[later] = reach[later], node[later]
-        known = sum(map(len, pairs))
         guessed = np.flatnonzero(node_of_latest != NONE)
+        # A call that returns just when something ends has waited for that.
+        shown = (latest > begin)[guessed] & (end - latest <= _EARLY_NS)[guessed]
+        known = np.append(np.ones(sum(map(len, pairs)), dtype=bool), shown)
         awaited = np.concatenate((*pairs, np.column_stack((guessed, node_of_latest[guessed]))))
         order = np.argsort(awaited[:, 0], kind="stable")
-        return awaited[order], (np.arange(len(awaited)) < known)[order]
+        return awaited[order], known[order]
 
     # Constants.
 
