@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import EventKind, Float64Array, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
-Instead = Literal["", "overlaps", "waits no longer"]
+Instead = Literal["", "overlaps", "waits no longer", "launches go"]
 #: What saves less of the judged time is not worth anybody's attention, percent.
 LEAST_SHARE_PERCENT: Final = 1.0
 #: No tensor has as many elements; what a broken trace says beyond it is not believed.
@@ -231,7 +231,7 @@ class Detector:
         detect: claims wall time of the inspected trace, and tells what it found; None for nothing.
             Detectors are asked one after another, and what one claims no later one can.
         instead: what happens to what it claims, where it does not simply go: GPU work `overlaps`
-            the rest; the host `waits no longer`.
+            the rest; the host `waits no longer`; `launches go` with their kernels.
         kinds: the kinds of programs of which it is looked for; all by default.
         advice: what to change in programs of a kind, and that in code, instead of what `detect`
             says; of `other` in all that are not of PyTorch and that it does not name.

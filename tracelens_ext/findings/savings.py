@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.claim import Claim
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Instead
+    from tracelens_ext.replay.program import Program
     from tracelens_ext.replay.what_if import Simulation
+    from tracelens_ext.trace import BoolArray, Int64Array
 
 #: An error of the replay below which the edges alone tell how sure a saving is, percent.
 _SMALL_ERROR: Final = 1.0
@@ -44,8 +46,9 @@ def remove_claims(
 def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     """Kernels become shorter by what is claimed; the host needs no time where the GPU idles.
 
-    What overlaps leaves its streams. Where the host waited, the idle time goes to the end: also
-    what the call needs to return, and the launch after it to start.
+    What overlaps leaves its streams. Where launches go, so does the host's time in their operations.
+    Where the host waited, the idle time goes to its end: also what the call needs to return, and
+    the launch after it to start.
     """
     program, claimed = simulation.program, claim.intervals
     busy = claimed.event != NONE
@@ -60,6 +63,9 @@ def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     start, end = claimed.start - program.window[0], claimed.end - program.window[0]
     idle = ~busy & (end > 0)
     mine = [idle & (clock == number) for number in range(len(program.clocks.end))]
+    host = [(np.maximum(start[m], 0), end[m]) for m in mine]
+    if instead == "launches go":
+        host = _with_operations(program, 2 * shorter > program.duration, host)
     sooner, tail = np.zeros_like(shorter), np.zeros_like(program.block_start)
     if instead == "waits no longer":
         after = find_gaps(program.work, "device").after[claimed.gap[idle]]
@@ -74,9 +80,25 @@ def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
             block, begin = np.append(block, NONE)[np.where(at < 0, len(block), at)], start[which]
             np.add.at(tail, block[block != NONE], (program.block_end[block] - begin)[block != NONE])
         tail = np.clip(tail, 0, np.maximum(simulation.replay.tail, 0))
-    return Removed(
-        shorter, on_link, [(np.maximum(start[m], 0), end[m]) for m in mine], sooner, tail
+    return Removed(shorter, on_link, host, sooner, tail)
+
+
+def _with_operations(
+    program: Program, gone: BoolArray, host: Sequence[tuple[Int64Array, Int64Array]]
+) -> list[tuple[Int64Array, Int64Array]]:
+    """Times of each clock with those in the operations, or calls, that launched some nodes."""
+    trace, called = program.work.trace, np.flatnonzero(gone & (program.launch != NONE))
+    operation = program.work.tree.cpu_op_of_gpu[program.event[called]]
+    rows = np.unique(np.where(operation == NONE, program.launch[called], operation))
+    rows = rows[rows < trace.recorded]
+    clock = program.clocks.of_thread[trace.thread[rows]]
+    start, end = (
+        np.maximum(time - program.window[0], 0) for time in (trace.ts[rows], trace.end_of(rows))
     )
+    return [
+        (np.append(first, start[clock == number]), np.append(last, end[clock == number]))
+        for number, (first, last) in enumerate(host)
+    ]
 
 
 def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Finding]:
