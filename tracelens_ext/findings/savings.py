@@ -46,8 +46,8 @@ def remove_claims(
 def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     """Kernels become shorter by what is claimed; the host needs no time where the GPU idles.
 
-    What overlaps leaves its streams. Where launches go, so does the host's time in their operations.
-    Where the host waited, the idle time goes to its end: also what the call needs to return, and
+    What overlaps leaves its streams. Where launches go, so does the time in their operations. Where
+    the host waited, the idle time goes to its end: also what the call needs to return, and
     the launch after it to start.
     """
     program, claimed = simulation.program, claim.intervals

@@ -148,8 +148,8 @@ class Program:
         order = np.lexsort((key, lane))
         at = items_before(self.lane, self.key, lane[order], key[order] + 1)
         none, zero = np.full_like(key, NONE), np.zeros_like(key)
-        values = {"start": zero, "end": zero, "call": none, "event": none, "launch": none}
-        for name, column in {**values, "lane": lane, "key": key, **more}.items():
+        values = {"start": zero, "end": zero, "call": none, "event": none, "launch": none, **more}
+        for name, column in {**values, "lane": lane, "key": key}.items():
             setattr(self, name, np.insert(getattr(self, name), at, column[order]))
         place = np.empty_like(order)
         place[order] = at + np.arange(len(order))
@@ -260,8 +260,7 @@ class Program:
 
     def _what_told(self, rows: Int64Array) -> Int64Array:
         nothing = (NONE, NONE, NONE)
-        calls = self.work.trace.correlation[rows].tolist()
-        told = [self._told.get(call, nothing) for call in calls]
+        told = [self._told.get(c, nothing) for c in self.work.trace.correlation[rows].tolist()]
         return np.array(told, dtype=np.int64).reshape(-1, 3)
 
     def _record_before(self, rows: Int64Array) -> Int64Array:
@@ -359,8 +358,7 @@ class Program:
         runs = _firsts(block)
         until = np.maximum.reduceat(self.reach[node], runs) if len(runs) else node
         begin, returned = (t[block[runs]] for t in (self.block_start, self.block_end))
-        device = self.lanes.device[self.lane]
-        result = {}
+        device, result = self.lanes.device[self.lane], {}
         for number in np.unique(self.lanes.device).tolist():
             mine = device == number
             latency = _quantile(delay[idle & mine], 0.2, _USUAL_NS[0])
