@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -223,3 +225,20 @@ def test_the_command_prints_its_error_first(
     assert "kernels" in set(pd.read_csv(table)["change"])
     assert run(["what-if", str(path), "--no-cache", "--iteration", "9"]) == 2
     assert "no ProfilerStep#9" in capsys.readouterr().err
+
+
+def test_the_page_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its commands and its program run, its first line is printed, its JSON has every field."""
+    page = (Path(__file__).resolve().parents[1] / "docs" / "replay.md").read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    for command in re.findall(r"(?m)^\$ tracelens-ext (.*)$", page):
+        assert run(shlex.split(command)) == 0, command
+    assert re.findall(r"(?m)^Replay: .*$", page)[0] in capsys.readouterr().out
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(program, {})  # noqa: S102  # the documentation's own
+    assert run(["what-if", "slow.json.gz", "--change", "GEMM=0.5", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    parts = (document, document["model"], document["window"], document["what_if"][0])
+    assert [name for part in parts for name in part if f'"{name}":' not in page] == []
