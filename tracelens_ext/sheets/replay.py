@@ -19,7 +19,9 @@ SHEETS = [
         table=lambda analyzer, _: analyzer.get_df_what_if(),
         when=[GPU_EVENTS],
         asked_by="what_if",
-        notes=lambda analyzer, *_: analyzer.simulation().lines() if len(analyzer.work) else [],
+        notes=lambda analyzer, _, tables: (
+            analyzer.simulation().lines() if "what_if" in tables else []
+        ),
         method="get_df_what_if()",
     ),
     Sheet(
