@@ -110,7 +110,7 @@ def test_what_comes_back_in_later_iterations_is_no_start_up() -> None:
                 "k", 100_000 * step + 90_000, 50, correlation=step + 1, at=100_000 * step + 89_990
             )
             if step in steps_with:
-                made.call("cudaMalloc", 100_000 * step + 70_000, 8_000)
+                made.call("cudaStreamCreate", 100_000 * step + 70_000, 8_000)
         return made
 
     assert [part[0] for part in parts_of(maker({1}))] == ["start_up"]

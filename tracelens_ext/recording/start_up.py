@@ -2,7 +2,8 @@
 
 * A call of the runtime or driver during which the device has nothing to do for over 5 ms, other
   than waits, copies and graph launches: a library is loaded, a context created, the first memory
-  allocated. A launch is one only where its kernel is launched for the first time.
+  allocated (if anything else starts up). A launch is one only where its kernel is launched for
+  the first time.
 * Loading of code, capture and instantiation of graphs, compilation, cuDNN's search.
 * A compiled region that takes over ten times the shortest of its name.
 
@@ -39,7 +40,7 @@ _COMES_BACK: Final = 0.2  # of the most that an iteration has
 _FIRST_USE: Final = "first use"
 #: What waits for the GPU, copies, or launches a graph may be long whenever it is called.
 _WAITS: Final = re.compile(r".*(?:Synchronize|Memcpy|GraphLaunch|Query|EventElapsed)")
-_MEMORY: Final = re.compile(r".*(?:Alloc|Free)")
+_MEMORY: Final = re.compile(r"(?i).*(?:alloc|free)")
 _COMPILED_REGION: Final = re.compile(r"Torch-Compiled Region|CompiledFunction$")
 #: What is start-up however short it is: calls, and host events of other kinds.
 _CALLS: Final = {
@@ -79,6 +80,9 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     first_use = table["what"] == _FIRST_USE
     again = _launched_before(work, table["row"].to_numpy())
     table = table[(table["idle"] > np.where(first_use, _LONG_NS, 0)) & ~(first_use & again)]
+    memory = trace.names_matching(_MEMORY.match)[trace.name[table["row"].to_numpy()]]
+    if memory.all():  # nothing else starts up: the allocator asks again
+        table = table[~memory]
     table = table[~_comes_back(work, table, (end - start) // 2)]
     place = [place_of(work, row) for row in table["row"].tolist()]
     names = trace.name[table["row"].to_numpy()].tolist()
@@ -93,8 +97,6 @@ def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
     calls = trace.rows_of(*LAUNCH_KINDS)
     long = calls[trace.dur[calls] > _LONG_NS]
     long = long[~trace.names_matching(_WAITS.match)[trace.name[long]]]
-    if len(find_iterations(work.tree)) == 1:  # memory may be allocated in each
-        long = long[~trace.names_matching(_MEMORY.match)[trace.name[long]]]
     yield _FIRST_USE, long, trace.end_of(long)
     yield "capture of a graph", *captures(trace)
     for what, pattern in _CALLS.items():
