@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array
 
 #: An error of the replay below which the edges alone tell how sure a saving is, percent.
-_SMALL_ERROR: Final = 1.0
+_SMALL_ERROR: Final = 3.0
 
 
 def remove_claims(
