@@ -164,10 +164,10 @@ def test_annotations_of_ones_own_are_iterations(demo_trace: Path, tmp_path: Path
 def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
     analyzer = TreePerfAnalyzer(demo_trace)
     report = build_perf_report(analyzer, for_page=True)
-    gaps = ["gap_summary", "gap_hosts"]
-    assert list(report.page_sheets) == [*gaps, "iterations", "iteration_statistics"]
+    others = ["gap_summary", "gap_hosts", "critical_path_summary"]
+    assert list(report.page_sheets) == [*others, "iterations", "iteration_statistics"]
     assert not set(report.page_sheets) & set(report.sheets)
-    both = build_perf_report(analyzer, for_page=True, gaps=True, iterations=True)
+    both = build_perf_report(analyzer, for_page=True, gaps=True, iterations=True, what_if=True)
     assert set(report.page_sheets) <= set(both.sheets)
     assert both.page_sheets == {}
     assert build_perf_report(analyzer).page_sheets == {}
