@@ -82,7 +82,7 @@ def test_every_command_has_its_file_and_its_line_of_help(
     assert listed == list(group.commands)
     assert len(listed) == len(group.commands) >= 14
     folder = Path(tracelens_ext.cli.__file__).parent
-    assert all((folder / f"{name}.py").is_file() for name in listed)
+    assert all((folder / f"{name.replace('-', '_')}.py").is_file() for name in listed)
 
 
 @pytest.mark.parametrize(

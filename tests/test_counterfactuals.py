@@ -46,9 +46,16 @@ def savings(document: Document) -> tuple[float, dict[str, float]]:
     return found.total_ms, {finding.id: finding.saving_ms for finding in found.findings}
 
 
+def claims(document: Document) -> tuple[float, dict[str, float]]:
+    """The same of what they claim: work put in beside a host that stands still saves nothing."""
+    found = TreePerfAnalyzer(document, use_kernel_name_categories=True).findings()
+    ranked = sorted(found.findings, key=lambda finding: -finding.claimed_ms)
+    return found.total_ms, {finding.id: finding.claimed_ms for finding in ranked}
+
+
 @cache
-def savings_before(name: str) -> tuple[float, dict[str, float]]:
-    return savings(trace(name))
+def claims_before(name: str) -> tuple[float, dict[str, float]]:
+    return claims(trace(name))
 
 
 def check(
@@ -74,7 +81,7 @@ def check(
 @pytest.mark.parametrize("ident", PROBLEMS)
 def test_a_problem_put_into_a_real_trace(name: str, ident: str) -> None:
     """Where the GPU waits for the host, and where the host is ahead of the GPU."""
-    document, before = trace(name), savings_before(name)
+    document, before = trace(name), claims_before(name)
     found = [place for place in places(document) if not place.after_wait]
     late = [place for place in found if place.waits_for_host]
     ahead = [place for place in found if not place.waits_for_host]
@@ -84,7 +91,7 @@ def test_a_problem_put_into_a_real_trace(name: str, ident: str) -> None:
         place = those[len(those) // 2]
         if ident in _NEED_PEAKS and Room(document, place, cost).rates is None:
             continue  # nobody knows how good the kernels of this trace could be
-        after = savings(with_problem(document, place, cost * 1e3, problem))
+        after = claims(with_problem(document, place, cost * 1e3, problem))
         assert after[0] == pytest.approx(before[0] + cost, rel=1e-3), "everything moved"
         check(ident, cost, before, after)
 
@@ -100,11 +107,11 @@ _LONGER = {
 @pytest.mark.real_data
 @pytest.mark.parametrize(("name", "ident"), [(n, i) for n, those in _LONGER.items() for i in those])
 def test_what_a_real_trace_has_takes_longer(name: str, ident: str) -> None:
-    document, before = trace(name), savings_before(name)
+    document, before = trace(name), claims_before(name)
     cost = 0.3 * before[0]
     found = list(moments(document, ident))
     for at in {found[len(found) // 4], found[len(found) // 2]}:
-        check(ident, cost, before, savings(moved(document, at, cost * 1e3)))
+        check(ident, cost, before, claims(moved(document, at, cost * 1e3)))
 
 
 @cache
@@ -131,8 +138,8 @@ def test_problems_of_the_demo_beside_each_other() -> None:
     for informs_or_gets_holes_of_others in ("recompute", "host-bound"):
         del wanted[informs_or_gets_holes_of_others]
     del wanted["slow-iterations"]  # takes more steps
-    _, before = savings(build_demo_trace("amd", steps=1))
-    total, after = savings(build_demo_trace("amd", steps=1, problems=wanted))
+    _, before = claims(build_demo_trace("amd", steps=1))
+    total, after = claims(build_demo_trace("amd", steps=1, problems=wanted))
     assert sum(after.values()) <= total
     grown = {ident: after.get(ident, 0.0) - before.get(ident, 0.0) for ident in wanted}
     assert grown == pytest.approx(wanted, rel=0.3)

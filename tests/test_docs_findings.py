@@ -94,8 +94,8 @@ def test_adding_a_finding_is_one_file_and_one_line(
     maker.frame("<built-in function collect>", 120, 100)
     maker.launched("second", 400, 50, correlation=2, at=390)
     found = {each.id: each for each in TreePerfAnalyzer(maker.document()).findings().findings}
-    assert found["garbage-collection"].saving_ms == pytest.approx(0.1)
-    assert found["host-bound"].saving_ms == pytest.approx(0.2)
+    assert found["garbage-collection"].claimed_ms == pytest.approx(0.1)
+    assert found["host-bound"].claimed_ms == pytest.approx(0.2)
     name = f"{package.__name__}.{Path(file).stem}"
     assert import_module(name).__file__ == str(tmp_path / file)
     monkeypatch.delitem(sys.modules, name)

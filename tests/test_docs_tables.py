@@ -96,6 +96,7 @@ def test_every_sheet_of_the_demo_comes_through_the_registry_with_every_column(
         group_by_num_kernels=True,
         micro_idle_thresh_us=5,
         gaps=True,
+        what_if=True,
         iterations=True,
         counters=True,
         time_axis=True,

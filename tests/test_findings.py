@@ -95,7 +95,7 @@ def test_a_plugin_is_asked_before_our_own_detectors() -> None:
     plugins, detector = with_detector(claim_first_half)
     assert offered_detectors(plugins)[0].item is detector
     found = found_by(plugins)
-    savings = {each.id: each.saving_ms for each in found.findings}
+    savings = {each.id: each.claimed_ms for each in found.findings}
     assert savings == {"mine": pytest.approx(2.0), "host-bound": pytest.approx(2.0)}
     assert plugins.problems == []
 
@@ -140,7 +140,7 @@ def test_a_plugin_that_fails_is_a_problem_and_claims_nothing(
     plugins, _ = with_detector(detect)
     found = found_by(plugins)
     (host_bound,) = found.findings
-    assert (host_bound.id, round(host_bound.saving_ms, 6)) == ("host-bound", 4.0)
+    assert (host_bound.id, round(host_bound.claimed_ms, 6)) == ("host-bound", 4.0)
     (said,) = plugins.problems
     assert said.startswith("stranger: ")
     assert problem in said

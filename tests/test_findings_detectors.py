@@ -27,7 +27,7 @@ def findings_of(maker: TraceMaker) -> dict[str, Finding]:
 
 
 def savings(maker: TraceMaker) -> dict[str, float]:
-    return {name: round(finding.saving_ms, 6) for name, finding in findings_of(maker).items()}
+    return {name: round(finding.claimed_ms, 6) for name, finding in findings_of(maker).items()}
 
 
 def idle_for(start: int, end: int) -> TraceMaker:
@@ -55,8 +55,8 @@ def test_the_data_loader_gets_what_the_gpu_idles_within_it() -> None:
     maker.frame("transforms.py(12): zoom_shift", 15 * MS + 1, 12 * MS - 2)
     maker.frame("<built-in function interpolate>", 15 * MS + 2, 12 * MS - 4)
     found = findings_of(maker)
-    assert found["dataloader"].saving_ms == pytest.approx(7)
-    assert found["host-bound"].saving_ms == pytest.approx(3)
+    assert found["dataloader"].claimed_ms == pytest.approx(7)
+    assert found["host-bound"].claimed_ms == pytest.approx(3)
     assert found["dataloader"].where["python_frames"][0].name == "transforms.py(12): zoom_shift"
     assert "num_workers" in found["dataloader"].snippet
     assert found["dataloader"].share_percent == pytest.approx(100 * 7 / 30)
@@ -77,8 +77,8 @@ def test_a_wait_costs_the_idle_time_after_it_as_far_as_the_host_waited() -> None
     maker.op("aten::item", 16 * MS, 4 * MS + 20)
     maker.call("cudaStreamSynchronize", 16 * MS + 10, 4 * MS)
     found = findings_of(maker)
-    assert found["synchronisation"].saving_ms == pytest.approx(4)
-    assert found["host-bound"].saving_ms == pytest.approx(6)
+    assert found["synchronisation"].claimed_ms == pytest.approx(4)
+    assert found["host-bound"].claimed_ms == pytest.approx(6)
     where = found["synchronisation"].where
     assert where["python_frames"][0].name == "train.py(40): step"
     assert where["operations"][0].name == "aten::item"
@@ -157,7 +157,7 @@ def test_an_optimizer_with_a_kernel_a_parameter() -> None:
     finding = found["unfused-optimizer"]
     # The host is inside the step from 12 ms to the last kernel: 40 gaps of 90 µs, less 40 before
     # the first launch, and 65 % of what each kernel takes beyond 2.5 µs.
-    assert finding.saving_ms == pytest.approx(3.55 + 40 * (10 - 0.35 * 7.5) / 1000, abs=0.02)
+    assert finding.claimed_ms == pytest.approx(3.55 + 40 * (10 - 0.35 * 7.5) / 1000, abs=0.02)
     assert finding.snippet == "torch.optim.AdamW(model.parameters(), fused=True)"
     assert "host-bound" in found  # what the GPU idles before the step
 
@@ -181,7 +181,7 @@ def iterations(slow: int) -> TraceMaker:
 
 def test_slow_iterations_are_told_by_what_they_take_beyond_the_others() -> None:
     finding = findings_of(iterations(slow=3))["slow-iterations"]
-    assert finding.saving_ms == pytest.approx(20, rel=0.01)
+    assert finding.claimed_ms == pytest.approx(20, rel=0.01)
     assert [place.name for place in finding.where["iterations"]] == ["ProfilerStep#3"]
     assert "computation time" in finding.title
 
@@ -223,7 +223,7 @@ def checkpointed() -> TraceMaker:
 def test_recomputation_informs_and_claims_nothing() -> None:
     found = findings_of(checkpointed())
     finding = found["recompute"]
-    assert (finding.saving_ms, finding.informs_only) == (0, True)
+    assert (finding.claimed_ms, finding.informs_only) == (0, True)
     assert "1.0 ms" in finding.title
     assert list(found)[-1] == "recompute"
 
@@ -300,12 +300,12 @@ def test_the_rank_that_the_others_wait_for() -> None:
     """Two of three devices wait 4 ms in each of 8 calls; 2 ms a call are the transfer."""
     found = findings_of(ranks(late=1))
     finding = found["straggler"]
-    assert finding.saving_ms == pytest.approx(2 * 8 * 4 / 3)
+    assert finding.claimed_ms == pytest.approx(2 * 8 * 4 / 3)
     assert finding.claim
     assert (finding.claim.ns_of_devices / 1e6).tolist() == [32, 0, 32]
     assert "device 1" in finding.title
     assert finding.where["python_frames"][0].name == "train.py(7): loop"
-    assert found["exposed-communication"].saving_ms == pytest.approx(8 * 2)
+    assert found["exposed-communication"].claimed_ms == pytest.approx(8 * 2)
 
 
 def test_there_is_no_straggler_where_none_is_late() -> None:

@@ -37,8 +37,8 @@ def reduced(*ranks: Mapping[str, float]) -> tuple[pd.DataFrame, list[str]]:
     """The table over ranks that save so many ms by each finding, and the notes."""
     parts = {
         f"r{rank}": pd.DataFrame(
-            {"rank": rank, "finding": list(found), "saving_ms": list(found.values())}
-        ).astype({"rank": "int64", "finding": "str", "saving_ms": "float64"})
+            {"rank": rank, "finding": list(found), "claimed_ms": list(found.values())}
+        ).astype({"rank": "int64", "finding": "str", "claimed_ms": "float64"})
         for rank, found in enumerate(ranks)
     }
     tables, notes = reductions(Parts(parts), {stem: {} for stem in parts})  # type: ignore[arg-type]

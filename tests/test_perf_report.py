@@ -16,6 +16,7 @@ from tracelens_ext.errors import OutputError, TraceError, UsageError
 from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.report import write_report
+from tracelens_ext.sheets.options import ReportOptions
 from tracelens_ext.sheets.report import build_perf_report, default_report_path
 
 
@@ -165,11 +166,11 @@ def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
     analyzer = TreePerfAnalyzer(demo_trace)
     report = build_perf_report(analyzer, for_page=True)
     drawn = ["time_axis", "time_axis_marks", "call_tree", "gap_summary", "gap_hosts"]
+    drawn.append("critical_path_summary")
     assert list(report.page_sheets) == [*drawn, "iterations", "iteration_statistics"]
     assert not set(report.page_sheets) & set(report.sheets)
-    both = build_perf_report(
-        analyzer, for_page=True, gaps=True, iterations=True, time_axis=True, call_tree=True
-    )
+    asked = ReportOptions(gaps=True, iterations=True, time_axis=True, call_tree=True, what_if=True)
+    both = build_perf_report(analyzer, asked, for_page=True)
     assert set(report.page_sheets) <= set(both.sheets)
     assert both.page_sheets == {}
     assert build_perf_report(analyzer).page_sheets == {}

@@ -20,6 +20,7 @@ from tracelens_ext.settings import read_settings, reading_with
 from tracelens_ext.tables.kernels import KernelTables
 from tracelens_ext.tables.memory import MemoryTables
 from tracelens_ext.tables.potential import PotentialTables
+from tracelens_ext.tables.replay import ReplayTables
 from tracelens_ext.tables.serving import ServingTables
 from tracelens_ext.tables.time import TimeTables
 from tracelens_ext.text import encodable
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
 
 
-class TreePerfAnalyzer(TimeTables, KernelTables, ServingTables, PotentialTables, MemoryTables):
+class TreePerfAnalyzer(
+    ReplayTables, TimeTables, KernelTables, ServingTables, PotentialTables, MemoryTables
+):
     """Answers where the GPU time of one trace went.
 
     Args:

@@ -12,11 +12,12 @@ from typer.main import get_group
 
 from tracelens_ext.cli.command import Command
 
-#: In the order of `--help`. A command has the name of its module in this package, and is the
-#: function of that name in it, or else a Typer of several commands, `app`.
+#: In the order of `--help`. A command has the name of its module in this package (with hyphens),
+#: and is the function of that name in it, or else a Typer of several commands, `app`.
 _NAMES = (
     "report",
     "findings",
+    "what-if",
     "compare",
     "roofline",
     "phases",
@@ -50,19 +51,20 @@ _SETTINGS: dict[str, Any] = {
 
 @cache
 def _made(name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
-    home = import_module(f"tracelens_ext.cli.{name}")
+    function_name = name.replace("-", "_")
+    home = import_module(f"tracelens_ext.cli.{function_name}")
     alone = typer.Typer(**_SETTINGS)
-    if not hasattr(home, name):
+    if not hasattr(home, function_name):
         for registered in home.app.registered_commands:
             registered.cls = Command
         alone.add_typer(home.app, name=name)
     else:
-        function = getattr(home, name)
+        function = getattr(home, function_name)
         if name not in _READ_NO_TRACES:
             from tracelens_ext.cli.reading import reads_traces
 
             function = reads_traces(function)
-        alone.command(cls=getattr(home, _CLASSES.get(name, ""), Command))(function)
+        alone.command(name, cls=getattr(home, _CLASSES.get(name, ""), Command))(function)
     return get_group(alone).commands[name]
 
 

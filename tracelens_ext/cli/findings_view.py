@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.cli.kernel_view import show_lines
 from tracelens_ext.cli.roofline_view import folded
+from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
 from tracelens_ext.findings.table import (
     evidence_text,
     place_texts,
@@ -19,7 +20,7 @@ from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from rich.console import Console
@@ -45,16 +46,30 @@ def show_findings(trace: Path, found: Findings, console: Console) -> None:
     if found.program:
         told = f"Program: {found.program['kind']} ({found.program['because']})"
         lines += folded(safe_text(told), width)
-    for rank, finding in enumerate(found.findings, 1):
+    if found.findings and found.model:
+        lines += folded(_savings(found.model), width)
+    shown = [f for f in found.findings if f.informs_only or f.saving_percent >= LEAST_SHARE_PERCENT]
+    for rank, finding in enumerate(shown, 1):
         show_lines([*lines, ""], console)
         head = textwrap.indent("\n".join(folded(finding.title, width - 4)), "    ")
         show_lines([f"{rank:>2}. {head.lstrip()}"], console, style="bold")
         lines = [line for label, text in _parts(finding) for line in _labelled(label, text, width)]
     if found.findings:
         lines += ["", *folded(_SEE, width)]
+    if hidden := len(found.findings) - len(shown):
+        told = f"{hidden} more would save less than 1 % each, as something else limits there."
+        lines += ["", *folded(f"{told} --json has all.", width)]
     for note in found.notes:
         lines += ["", *folded(note, width)]
     show_lines(lines, console)
+
+
+def _savings(model: Mapping[str, object]) -> str:
+    """How savings were found."""
+    if model["state"] != "good":
+        return f"Savings are no more than what is claimed: {model['reason']}."
+    error = model["error_percent"]
+    return f"Savings overlap. They are a replay's, which misses the wall time by {error:+.2f} %."
 
 
 def _parts(finding: Finding) -> Iterator[tuple[str, str]]:

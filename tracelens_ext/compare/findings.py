@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def with_findings(measured: Measurement, found: Findings) -> Measurement:
     """The measurement of a trace, with its findings."""
-    savings = {each.id: (each.saving_ms, each.share_percent) for each in found.findings}
+    savings = {each.id: (each.claimed_ms, each.share_percent) for each in found.findings}
     return replace(measured, findings=savings)
 
 

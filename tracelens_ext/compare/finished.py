@@ -93,8 +93,9 @@ _SHEETS = (
 )
 _FINDINGS = "findings"
 #: Columns of that sheet: the id, and the two of a `Saving`.
-_SAVINGS = ("finding", "saving ms", "of judged time")
-_SHARE_BEFORE = "of wall time"  #: in reports of earlier versions
+_SAVINGS = ("finding", "claimed ms", "of judged time")
+#: What reports of earlier versions call them.
+_BEFORE = {"of wall time": _SAVINGS[2], "saving ms": _SAVINGS[1]}
 #: How far from 100 the percentages of a whole sheet may be.
 _ABOUT = 0.5
 _MOST_NS = 2.0**62
@@ -132,7 +133,7 @@ def measure_report(path: Path) -> Measurement:
     """
     sheets = (_TIMELINE, *_SHEETS)
     wanted = {sheet.name: sheet.columns for sheet in sheets}
-    read = read_tables(path, wanted | {_FINDINGS: {*_SAVINGS, _SHARE_BEFORE}})
+    read = read_tables(path, wanted | {_FINDINGS: {*_SAVINGS, *_BEFORE}})
     if isinstance(read.version, int | float) and read.version > TABLES_VERSION:
         raise TraceFormatError(
             path, "was made by a newer tracelens-ext", "update this one, or name the trace"
@@ -170,8 +171,8 @@ def _findings(path: Path, table: pd.DataFrame | None) -> dict[str, Saving] | Non
     """What each finding saves; None if the report does not hold that."""
     if table is None:
         return None
-    if _SHARE_BEFORE in table:
-        table = table.rename(columns={_SHARE_BEFORE: _SAVINGS[-1]})
+    earlier = {old: new for old, new in _BEFORE.items() if new not in table}
+    table = table.rename(columns=earlier)
     if not set(_SAVINGS) <= set(table):
         return None
     names, *numbers = _SAVINGS

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 from tracelens_ext.findings.all_clear import not_known
 from tracelens_ext.findings.finding import Finding, Findings, wrong_field
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection
+from tracelens_ext.findings.savings import remove_claims, with_savings
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.guard import call_within, time_limit
 from tracelens_ext.recording.program import program_of
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.recording.table import recording_dict, recording_lines
+from tracelens_ext.replay.what_if import Simulation
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.table import Roofline
@@ -34,6 +36,7 @@ def find_findings(
     find_launchers: Callable[[], Launchers],
     find_roofline: Callable[[], Roofline],
     registry: PluginRegistry | None = None,
+    simulate: Callable[[], Simulation] | None = None,
 ) -> Findings:
     """What would save the most wall time of a trace.
 
@@ -42,9 +45,10 @@ def find_findings(
         find_launchers: finds the operations that launched them; called if a detector asks.
         find_roofline: finds how good those operations are; likewise.
         registry: the plugins to ask instead of the installed ones.
+        simulate: replays the trace; it learns what goes with each finding.
 
     Returns:
-        Findings that save at least `LEAST_SHARE_PERCENT` of the judged time, and those that only
+        Findings that claim at least `LEAST_SHARE_PERCENT` of the judged time, and those that only
         inform. None without GPU events.
     """
     program, recording = program_of(work.trace), recording_of(work)
@@ -69,16 +73,28 @@ def find_findings(
         ):
             found.append(offered.item.advised(finding, program.kind))
     found.sort(key=lambda finding: -finding.saving_ms)
-    unknown = "" if any(finding.saving_ms for finding in found) else not_known(inspection)
+    simulation = Simulation(work) if simulate is None else simulate()
+    tell_claims(simulation, found, registry)
+    found = with_savings(simulation, found)
+    unknown = "" if any(finding.claimed_ms for finding in found) else not_known(inspection)
     return told(
         recording.wall_ns / NS_PER_MS,
         found,
         inspection.notes,
-        all_clear=not unknown and not any(finding.saving_ms for finding in found),
+        all_clear=not unknown and not any(finding.claimed_ms for finding in found),
         unknown=unknown,
         idle_by_cause_ms=inspection.wall.classified.idle_by_cause_ms(),
         parts=inspection.wall.parts(),
+        model=simulation.model(),
     )
+
+
+def tell_claims(
+    simulation: Simulation, found: Sequence[Finding], registry: PluginRegistry | None = None
+) -> None:
+    """Tell a simulation what goes with each finding, for `finding:ID`."""
+    offered = offered_detectors(registry)
+    remove_claims(simulation, found, {each.item.id: each.item.instead for each in offered})
 
 
 def offered_detectors(registry: PluginRegistry | None = None) -> list[Offered[Detector]]:

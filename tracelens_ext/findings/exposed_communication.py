@@ -67,4 +67,4 @@ def _name(collective: str, group: str, ranks: float) -> str:
     return name if np.isnan(ranks) else f"{name} of {ranks:.0f}"
 
 
-DETECTOR = Detector("exposed-communication", _detect)
+DETECTOR = Detector("exposed-communication", _detect, instead="overlaps")

@@ -84,4 +84,4 @@ def _claim_waits(inspection: Inspection) -> Claim:
     return idle + wall.claim_idle_after(np.where(after, wall.classified.synchronising, NONE))
 
 
-DETECTOR = Detector("exposed-copy", _detect)
+DETECTOR = Detector("exposed-copy", _detect, instead="overlaps")

@@ -43,8 +43,9 @@ class Finding:
     Attributes:
         id: which kind of finding; a trace has one of each at most.
         title: one sentence, with the number.
-        saving_ms: wall time of this trace that the fix removes; 0 of one that informs only.
-        share_percent: of the judged time.
+        saving_ms: wall time of this trace that the fix removes; 0 of one that informs only. A
+            detector gives what it claims; the replay makes it what is saved.
+        share_percent: of the judged time, what it claims.
         confidence: how sure it is that the fix saves as much.
         confidence_reason: why so sure, or why not, a clause or a sentence.
         where: `operations`, `modules`, `python_frames`, `iterations`, `streams`, `kernels` …: what
@@ -55,7 +56,12 @@ class Finding:
         documentation: the page about it.
         saving_low_ms: the least that the fix saves, None where that is `saving_ms`.
         saving_high_ms: the most, likewise.
-        claim: the stretches of time that `saving_ms` is the sum of, as the mean over the devices.
+        saving_together_ms: what it adds to what those before it save together, None where that is
+            `saving_ms`.
+        simulated: whether the savings are what a replay of the trace is shorter by without the
+            claim; else they are the claim.
+        claim: the stretches of time that it claims, as the mean over the devices; None for a
+            finding of a plugin that tells only their sum.
     """
 
     id: str
@@ -71,12 +77,24 @@ class Finding:
     snippet: str = ""
     saving_low_ms: float | None = None
     saving_high_ms: float | None = None
+    saving_together_ms: float | None = None
+    simulated: bool = False
     claim: Claim | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def claimed_ms(self) -> float:
+        """Wall time that it claims; no other finding claims any of it."""
+        return self.saving_ms if self.claim is None else self.claim.saving_ns / NS_PER_MS
 
     @property
     def informs_only(self) -> bool:
         """Whether it claims no wall time, as the price of something that was chosen."""
-        return not self.saving_ms
+        return not self.claimed_ms
+
+    @property
+    def saving_percent(self) -> float:
+        """What it saves, of the judged time."""
+        return self.share_percent * self.saving_ms / self.claimed_ms if self.claimed_ms else 0.0
 
 
 @dataclass(frozen=True)
@@ -88,6 +106,7 @@ class Findings:
         findings: the largest saving first, those that inform only at the end.
         notes: what could not be looked for, and why, a sentence each.
         idle_by_cause_ms: the idle time of each device in the wall time, as `gaps` divides it.
+        model: how good the replay is that simulated the savings.
         parts: the idle time in the parts of the recording.
         recording: what the recording holds, as `recording.table.recording_dict`.
         recording_lines: the same in sentences.
@@ -101,6 +120,7 @@ class Findings:
     findings: Sequence[Finding] = ()
     notes: Sequence[str] = field(default=())
     idle_by_cause_ms: Mapping[int | str, Mapping[str, float]] = field(default_factory=dict)
+    model: Mapping[str, object] = field(default_factory=dict)
     parts: Sequence[Claim] = field(default=(), repr=False)
     recording: Mapping[str, object] = field(default_factory=dict)
     recording_lines: Sequence[str] = ()
@@ -112,7 +132,7 @@ class Findings:
     @property
     def explained_ms(self) -> float:
         """Wall time that the findings claim; each part of it is claimed once."""
-        return sum(finding.saving_ms for finding in self.findings)
+        return sum(finding.claimed_ms for finding in self.findings)
 
     @property
     def left_ms(self) -> float:
@@ -133,14 +153,17 @@ class Findings:
             "explained_ms": self.explained_ms,
             "left_ms": self.left_ms,
             "idle_by_cause_ms": self.idle_by_cause_ms,
+            "model": self.model,
             "findings": [_as_dict(finding, intervals) for finding in self.findings],
             "notes": list(self.notes),
         }
 
 
 def _as_dict(finding: Finding, intervals: bool) -> dict[str, object]:
-    record = asdict(replace(finding, claim=None))
+    record = asdict(replace(finding, claim=None)) | {"claimed_ms": finding.claimed_ms}
     del record["claim"]
+    if finding.saving_together_ms is None:
+        record["saving_together_ms"] = finding.saving_ms
     record["devices"] = []
     if intervals:
         record["intervals"] = []
@@ -150,6 +173,11 @@ def _as_dict(finding: Finding, intervals: bool) -> dict[str, object]:
         if intervals:
             record["intervals"] = claim.as_records()
     return record
+
+
+def saving_text(saving_ms: float, share_percent: float) -> str:
+    """A saving as titles tell it."""
+    return f"{saving_ms:,.1f} ms ({share_percent:.1f} %)"
 
 
 def wrong_field(finding: Finding) -> str:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place
+from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place, saving_text
 from tracelens_ext.findings.places import places_of
 from tracelens_ext.intervals import covered
 from tracelens_ext.recording.program import PYTORCH, Kind, program_of
 from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.grouping import number_groups
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import EventKind, Float64Array, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
+Instead = Literal["", "overlaps", "waits no longer", "launches go"]
 #: What saves less of the judged time is not worth anybody's attention, percent.
 LEAST_SHARE_PERCENT: Final = 1.0
 #: No tensor has as many elements; what a broken trace says beyond it is not believed.
@@ -168,18 +168,9 @@ class Inspection:
         share = self.share_percent(claim)
         if not self.is_worth(claim):
             return None
-        limited = self.wall.gpu_limited[claim.events]
-        sure = (claim.idle_ns + float(claim.event_ns[limited].sum())) / NS_PER_MS
-        host_bound = saving - sure
-        if host_bound > saving / 2:
-            confidence = "low"
-            reason += (
-                f"; {ms_text(host_bound)} of it lie where the host limits: as long as the host is"
-                " no faster, the GPU would only wait longer there"
-            )
         return Finding(
             id=detector,
-            title=title.replace("{saving}", f"{ms_text(saving)} ({share:.1f} %)") + _worst(claim),
+            title=title.replace("{saving}", saving_text(saving, share)) + _worst(claim),
             saving_ms=saving,
             share_percent=share,
             confidence=confidence,
@@ -189,9 +180,7 @@ class Inspection:
             advice=advice,
             documentation=f"docs/findings.md#{detector}",
             snippet=snippet if self.is_of_pytorch else "",
-            saving_low_ms=min(sure, low_ms or sure)
-            if low_ms is not None or host_bound > 0.01 * saving
-            else None,
+            saving_low_ms=low_ms,
             saving_high_ms=high_ms,
             claim=claim,
         )
@@ -240,6 +229,8 @@ class Detector:
         id: of the findings, lower case with hyphens.
         detect: claims wall time of the inspected trace, and tells what it found; None for nothing.
             Detectors are asked one after another, and what one claims no later one can.
+        instead: what happens to what it claims, where it does not simply go: GPU work `overlaps`
+            the rest; the host `waits no longer`; `launches go` with their kernels.
         kinds: the kinds of programs of which it is looked for; all by default.
         advice: what to change in programs of a kind, and that in code, instead of what `detect`
             says; of `other` in all that are not of PyTorch and that it does not name.
@@ -247,6 +238,7 @@ class Detector:
 
     id: str
     detect: Callable[[Inspection], Finding | None]
+    instead: Instead = ""
     kinds: Collection[str] = get_args(Kind)
     advice: Mapping[str, Sequence[str]] = field(default_factory=dict)
 

@@ -64,4 +64,4 @@ def _detect(inspection: Inspection) -> Finding | None:
     )
 
 
-DETECTOR = Detector("small-kernels", _detect)
+DETECTOR = Detector("small-kernels", _detect, instead="launches go")

@@ -56,4 +56,4 @@ def _detect(inspection: Inspection) -> Finding | None:
     )
 
 
-DETECTOR = Detector("synchronisation", _detect)
+DETECTOR = Detector("synchronisation", _detect, instead="waits no longer")

@@ -29,7 +29,7 @@ def findings_table(found: Findings) -> pd.DataFrame:
     """A row a finding, in their order.
 
     Returns:
-        Columns `finding`, `title`, `saving_ms`, `% of judged time`, `saving_low_ms`,
+        Columns `finding`, `title`, `saving_ms`, `claimed_ms`, `% of judged time`, `saving_low_ms`,
         `saving_high_ms` (both empty where the saving is that), `confidence`, `confidence_reason`,
         `largest_place` (its largest place), `where` (each kind of place) and `evidence` (each
         number), `see` (the sheets and commands with the evidence), `advice`, `snippet`,
@@ -40,6 +40,7 @@ def findings_table(found: Findings) -> pd.DataFrame:
             "finding": finding.id,
             "title": finding.title,
             "saving_ms": finding.saving_ms,
+            "claimed_ms": finding.claimed_ms,
             "% of judged time": finding.share_percent,
             "saving_low_ms": _number(finding.saving_low_ms),
             "saving_high_ms": _number(finding.saving_high_ms),
@@ -55,7 +56,7 @@ def findings_table(found: Findings) -> pd.DataFrame:
         }
         for finding in found.findings
     ]
-    columns = ["finding", "title", "saving_ms", "% of judged time", "saving_low_ms"]
+    columns = ["finding", "title", "saving_ms", "claimed_ms", "% of judged time", "saving_low_ms"]
     columns += ["saving_high_ms", *_TEXTS[2:]]
     kinds = {name: "str" if name in _TEXTS else "float64" for name in columns}
     return pd.DataFrame(rows, columns=columns).astype(kinds)
@@ -91,7 +92,7 @@ def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, 
         finding: the finding.
         cut: makes a name shorter.
     """
-    least = _LEAST_PLACE * finding.saving_ms
+    least = _LEAST_PLACE * finding.claimed_ms
     told = {
         kind: [
             f"{cut(place.name) or NO_NAME} {ms_text(place.saving_ms)} (×{place.count:,})"

@@ -113,4 +113,4 @@ def in_optimizer_step(inspection: Inspection) -> BoolArray:
     return result
 
 
-DETECTOR = Detector("unfused-optimizer", _detect)
+DETECTOR = Detector("unfused-optimizer", _detect, instead="launches go")

@@ -19,7 +19,6 @@ from tracelens_ext.findings.claim import Claim, Intervals
 from tracelens_ext.gaps.causes import (
     DEPENDENCY,
     EDGE,
-    HOST,
     LAUNCH_OVERHEAD,
     NOT_RECORDED,
     START_UP,
@@ -172,25 +171,6 @@ class WallTime:
             here, begun = gaps.lane == lane, self.work.trace.ts[rows]
             first, last = (np.searchsorted(begun, time[here]) for time in (gaps.start, middle))
             result[here] = (first == last) & bool(len(rows))
-        return result
-
-    @cached_property
-    def gpu_limited(self) -> BoolArray:
-        """Whether time saved in each GPU event is wall time saved, (g,).
-
-        It is not where the stretch of work around it is followed by a gap because of the host,
-        which would come as late as it did: there the gap would grow.
-        """
-        gaps, late = self.classified.gaps, self.classified.cause == HOST
-        never = np.iinfo(np.int64).max
-        result = np.zeros(len(self.work), dtype=bool)
-        for lane in range(len(self.lanes)):
-            here = self.lanes.of_gpu == lane
-            next_late, next_other = (
-                np.append(begins, never)[np.searchsorted(begins, self.work.end[here])]
-                for begins in (gaps.start[(gaps.lane == lane) & which] for which in (late, ~late))
-            )
-            result[here] = (next_other < next_late) | (next_late == never)
         return result
 
     # Idle time.

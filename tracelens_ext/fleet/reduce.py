@@ -18,7 +18,7 @@ _SPREADS = {
     "timeline_spread": ("timeline", ("type",), "time ms", True),
     "category_spread": ("categories", ("kernel_category",), "total_time_ms", True),
     "op_spread": ("ops", ("name",), "total_direct_kernel_time_ms", False),
-    "finding_spread": ("findings", ("finding",), "saving_ms", False),
+    "finding_spread": ("findings", ("finding",), "claimed_ms", False),
     "kernel_spread": ("kernels", ("kernel_category", "kernel_name"), "total_time_ms", False),
 }
 #: All reductions, in the order in which they are shown.

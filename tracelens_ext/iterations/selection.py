@@ -81,6 +81,17 @@ class Selection:
         )
 
 
+def span_of_step(work: GpuWork, number: int) -> tuple[int, int]:
+    """Start and end of an iteration, ns since the trace's first event.
+
+    Raises:
+        UsageError: the trace has no such iteration.
+    """
+    iterations = _with_step(work, number)
+    at = iterations.number.index(number)
+    return int(iterations.start[at]), int(iterations.end[at])
+
+
 def _with_step(work: GpuWork, number: int) -> Iterations:
     """The iterations of a trace, one of which at least has this number."""
     from tracelens_ext.iterations.iterations import find_iterations

@@ -28,6 +28,7 @@ _SUBJECTS = (
     "unlinked",
     "gaps",
     "counters",
+    "replay",
     "iterations",
     "cpu_ops",
 )

@@ -35,9 +35,10 @@ SHEETS = [
         columns="""
             finding: which kind of finding; [findings](findings.md) has a section on each
             title: what it is, a sentence
-            saving_ms: wall time that the fix removes; 0 of what only informs. No time is claimed by
-                two findings
-            % of judged time: the saving, of the time that was recorded and is no start-up
+            saving_ms: wall time that the fix removes, as a replay of the trace tells; savings
+                overlap. 0 of what only informs
+            claimed_ms: wall time that it is about; no time is claimed by two findings
+            % of judged time: the claim, of the time that was recorded and is no start-up
             saving_low_ms, saving_high_ms: the least and the most that the fix saves; empty where
                 that is the saving
             confidence: `high`, `medium` or `low`

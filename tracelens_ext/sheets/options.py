@@ -74,6 +74,9 @@ class ReportOptions:
     counters: bool = _option(False, "Write the sheets about queue lengths and speeds of copies.")
     time_axis: bool = _option(False, "Write the tables of GPU work over time.")
     call_tree: bool = _option(False, "Write the table of modules, operations and kernels.")
+    what_if: bool = _option(
+        False, "Write the sheets about a replay: what if, and the critical path."
+    )
     iterations: bool = _option(False, "Write the sheets about iterations, if there are any.")
     annotation: str | None = _option(
         None,

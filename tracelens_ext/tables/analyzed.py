@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
     from tracelens_ext.graphs.replays import GraphReplays
     from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.lazy import pd
     from tracelens_ext.operations.launchers import Launchers
+    from tracelens_ext.replay.what_if import Simulation
     from tracelens_ext.roofline.table import Roofline
     from tracelens_ext.trace import Trace
     from tracelens_ext.tree import CallTree
@@ -25,6 +27,29 @@ class Analyzed:
     work: GpuWork
     #: What graph launches replay, where a capture tells.
     graph_replays: GraphReplays | None
+
+    def simulation(
+        self,
+        iteration: int | None = None,
+        device: int | None = None,
+        waits: pd.DataFrame | None = None,
+    ) -> Simulation:
+        """The replay of the whole recording, or of an iteration; see `Simulation`.
+
+        Raises:
+            UsageError: the trace has no GPU events, or no such iteration or device.
+        """
+        from tracelens_ext.replay.what_if import Simulation
+
+        if iteration is None and device is None and waits is None:
+            return self._simulation
+        return Simulation(self.work, iteration, device, waits)
+
+    @cached_property
+    def _simulation(self) -> Simulation:
+        from tracelens_ext.replay.what_if import Simulation
+
+        return Simulation(self.work)
 
     def roofline(
         self,

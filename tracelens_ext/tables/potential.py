@@ -65,7 +65,10 @@ class PotentialTables(Analyzed):
         key = None if device_peaks is None else str(device_peaks)
         if key not in self._findings:
             self._findings[key] = find_findings(
-                self.work, lambda: self._launchers, lambda: self.roofline(device_peaks)
+                self.work,
+                lambda: self._launchers,
+                lambda: self.roofline(device_peaks),
+                simulate=self.simulation,
             )
         return self._findings[key]
 

@@ -37,6 +37,10 @@ class Args(Struct, frozen=True, gc=False):
     memory_device_type: Raw = msgspec.field(default=MISSING_TOKEN, name="Device Type")
     memory_allocated: Raw = msgspec.field(default=MISSING_TOKEN, name="Total Allocated")
     memory_reserved: Raw = msgspec.field(default=MISSING_TOKEN, name="Total Reserved")
+    wait_on_stream: Raw = MISSING_TOKEN
+    wait_on_record: Raw = msgspec.field(
+        default=MISSING_TOKEN, name="wait_on_cuda_event_record_corr_id"
+    )
 
     input_dims: Raw = msgspec.field(default=NO_TEXT, name="Input Dims")
     input_type: Raw = msgspec.field(default=NO_TEXT, name="Input type")
@@ -111,6 +115,8 @@ _MEMORY = (
     "memory_allocated",
     "memory_reserved",
 )
+#: Of an event `cuda_sync`.
+_SYNCHRONISATION = ("device", "stream", "wait_on_stream", "wait_on_record")
 
 
 _IN_GRAPH = ("graph_id", "graph_node")
@@ -167,7 +173,11 @@ PLAN = (
     Plan(EventKind.PYTHON_FUNCTION, numbers=("python_id", "python_parent", "python_module")),
     Plan(EventKind.FLOW_START, EventKind.FLOW_END, flow_id=True),
     Plan(EventKind.INSTANT, numbers=_MEMORY),
-    Plan(EventKind.OTHER, numbers=("correlation",), texts=(("counter",),)),
+    Plan(
+        EventKind.OTHER,
+        numbers=("correlation", *_SYNCHRONISATION),
+        texts=(("counter",),),
+    ),
 )
 
 #: The kinds of complete events, by category in lower case.

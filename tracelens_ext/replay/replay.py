@@ -1,0 +1,187 @@
+"""The replay: when everything starts and ends, by edges and constants alone, for all changes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.trace import NONE
+from tracelens_ext.work.group_search import items_before
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens_ext.replay.host import HostTime
+    from tracelens_ext.replay.program import Program
+    from tracelens_ext.trace import Int64Array
+
+_ROWS_AT_ONCE: Final = 4096
+_NUMBERS_AT_ONCE: Final = 1 << 23
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A program with other durations; as recorded by default."""
+
+    duration: Int64Array | None = None  #: of each node, ns
+    host: HostTime | None = None
+    gap: float = 1.0  #: what gaps are multiplied by
+    at_least: int = 0  #: how long it lasts anyhow, ns
+    sooner: Int64Array | int = 0  #: by how much each node starts sooner after its call, ns, (n,)
+    tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
+
+
+@dataclass(eq=False)
+class Replayed:
+    """The unchanged replay: when each node and each block ended, and all of it, ns."""
+
+    start: Int64Array  #: of each node, (n,)
+    returned: Int64Array  #: of the beginning of each clock, 0, and of each block, (k + b,)
+    wall: int
+
+
+class Replay:
+    """Runs a program again.
+
+    Args:
+        program: the nodes and edges.
+
+    Attributes:
+        clock: of each row of `recorded`: the k beginnings of clocks, then the b blocks.
+        recorded: when each began or returned; the last row is for what no call precedes.
+        base_of_node, base_of_block, base_of_clock: the row from which host time runs to each node's
+            call, each block, and each clock's end.
+        latency, gap: before each node, (n,).
+        tail: of each block, (b,).
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.clocks = program, len(program.clocks.end)
+        clock_numbers = np.arange(self.clocks)
+        self.clock = np.append(clock_numbers, program.block_clock)
+        self.recorded = np.concatenate((clock_numbers * 0, program.block_end, [0]))
+        order = np.argsort(program.block_clock, kind="stable")
+        clock, end = program.block_clock[order], program.block_end[order]
+
+        def base(of: Int64Array, moment: Int64Array) -> Int64Array:
+            at = items_before(clock, end, of, moment + 1) - 1
+            found = (at >= 0) & (np.append(clock, NONE)[at] == of)
+            return np.where(found, self.clocks + np.append(order, 0)[at], of)
+
+        called, real = program.call != NONE, program.event != NONE
+        self.base_of_node = base(program.clock, program.call)
+        self.base_of_node[~called] = len(self.clock)
+        self.base_of_block = base(program.block_clock, program.block_start)
+        self.base_of_clock = base(clock_numbers, program.clocks.end)
+        self.latency = np.where(called & real, program.constant("latency"), 0)
+        self.gap = np.where(real, program.constant("gap"), 0)
+        self.tail = np.zeros(len(program.block_start), dtype=np.int64)
+        self.tail[program.awaited[:, 0]] = program.constant("tail")[program.awaited[:, 1]]
+        self.offsets = self.host_time(None)
+
+    def host_time(self, host: HostTime | None) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """From the base of each node to its earliest start, of each block, and of each end."""
+        program, found = self.program, []
+        for base, until in (
+            (self.base_of_node, np.maximum(program.call, 0)),
+            (self.base_of_block, program.block_start),
+            (self.base_of_clock, program.clocks.end),
+        ):
+            begin, clock = np.minimum(self.recorded[base], until), np.append(self.clock, NONE)[base]
+            found.append(until - begin if host is None else host.between(clock, begin, until))
+        return found[0] + self.latency, found[1], found[2]
+
+    def run(self, changes: Sequence[Change]) -> tuple[Int64Array, Replayed]:
+        """The wall time of each change, ns, and the unchanged replay."""
+        most = max(1, _NUMBERS_AT_ONCE // max(len(self.program.lane), 1))
+        todo = [Change(), *changes]
+        passes = (_Pass(self, todo[at : at + most]) for at in range(0, len(todo), most))
+        first = next(passes)
+        walls = [first.run(), *(each.run() for each in passes)]
+        return np.concatenate(walls)[1:], Replayed(
+            first.start, first.returned[:, 0].copy(), int(walls[0][0])
+        )
+
+
+class _Pass:
+    """One pass in the order of calls; a row a node or a block, a column a change."""
+
+    def __init__(self, replay: Replay, changes: Sequence[Change]) -> None:
+        self.replay, self.program = replay, replay.program
+        program, lanes = replay.program, np.unique(replay.program.lane)
+        times = [replay.offsets if c.host is None else replay.host_time(c.host) for c in changes]
+        node, block, last = zip(*times, strict=True)
+        sooner = [ns - each.sooner for ns, each in zip(node, changes, strict=True)]
+        self.offset, self.block_offset = np.column_stack(sooner), np.column_stack(block)
+        self.last_offset = np.column_stack(last)
+        durations = [program.duration if c.duration is None else c.duration for c in changes]
+        self.duration = np.column_stack(durations)
+        self.gap_factor = np.array([each.gap for each in changes])
+        self.wall = np.array([each.at_least for each in changes])
+        self.tail = np.column_stack([replay.tail - each.tail for each in changes])
+        self.start = np.zeros(len(program.lane), dtype=np.int64)
+        self.returned = np.zeros((len(replay.recorded), len(changes)), dtype=np.int64)
+        self.kept = np.unique(np.append(program.awaited[:, 1], program.waits[:, 1])).tolist()
+        self.ends: dict[int, Int64Array] = {}  # of what something waits for
+        first = np.searchsorted(program.lane, lanes).tolist()
+        self.next = dict(zip(lanes.tolist(), first, strict=True))
+        self.reached: dict[int, Int64Array] = {}  # the end of each stream so far
+
+    def run(self) -> Int64Array:
+        """The wall times, (c,)."""
+        replay, program, lane = self.replay, self.program, self.program.lane.tolist()
+        base, pairs = replay.base_of_block.tolist(), program.waits.tolist()
+        awaited: list[list[int]] = [[] for _ in base]
+        for block, node in program.awaited.tolist():
+            awaited[block].append(node)
+        points = [(key, 0, w) for w, key in enumerate(program.key[program.waits[:, 0]].tolist())]
+        points += [(begin, 1, b) for b, begin in enumerate(program.block_start.tolist())]
+        for _, is_block, at in sorted(points):
+            if not is_block:
+                node, source = pairs[at]
+                self._advance(lane[source], source)
+                self._advance(lane[node], node - 1)
+                self._advance(lane[node], node, self.ends[source])
+                continue
+            time = self.returned[base[at]] + self.block_offset[at]
+            for node in awaited[at]:
+                self._advance(lane[node], node)
+                time = np.maximum(time, self.ends[node])
+            self.returned[replay.clocks + at] = time + self.tail[at]
+        if replay.clocks:
+            ends = self.returned[replay.base_of_clock] + self.last_offset
+            self.wall = np.maximum(self.wall, ends.max(axis=0))
+        stops = np.searchsorted(program.lane, list(self.next), "right").tolist()
+        for number, stop in zip(list(self.next), stops, strict=True):
+            self._advance(number, stop - 1)
+            self.wall = np.maximum(self.wall, self.reached[number])
+        return self.wall
+
+    def _advance(self, lane: int, until: int, waited: Int64Array | None = None) -> None:
+        """Run the nodes of a stream up to one.
+
+        Each starts when it may and its predecessor has ended: with c the time that the ones before
+        it take, at c + the greatest (ready - c) so far, which needs no loop.
+        """
+        while (first := self.next[lane]) <= until:
+            stop = min(until + 1, first + _ROWS_AT_ONCE)
+            rows, duration = slice(first, stop), self.duration[first:stop]
+            ready = self.returned[self.replay.base_of_node[rows]] + self.offset[rows]
+            np.maximum(ready, self.program.earliest[rows, None], out=ready)
+            gaps = np.rint(self.replay.gap[rows, None] * self.gap_factor).astype(np.int64)
+            if waited is not None:
+                np.maximum(ready, waited, out=ready)
+            if lane in self.reached:
+                ready[0] = np.maximum(ready[0], self.reached[lane] + gaps[0])
+            if stop - first > 1:
+                taken = np.zeros_like(ready)
+                np.cumsum(duration[:-1] + gaps[1:], axis=0, out=taken[1:])
+                ready = np.maximum.accumulate(ready - taken, axis=0) + taken
+            end = ready + duration
+            self.start[rows] = ready[:, 0]
+            for node in self.kept[bisect_left(self.kept, first) : bisect_left(self.kept, stop)]:
+                self.ends[node] = end[node - first]
+            self.reached[lane], self.next[lane] = end[-1], stop

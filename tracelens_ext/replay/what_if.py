@@ -1,0 +1,198 @@
+"""What the wall time would be if something took longer or shorter: windows, errors, tables."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+from tracelens_ext.errors import UsageError
+from tracelens_ext.iterations.selection import Selection, span_of_step
+from tracelens_ext.lazy import pd
+from tracelens_ext.replay.changes import Changes, Named
+from tracelens_ext.replay.host import telling_calls
+from tracelens_ext.replay.path import GAP, SYNC, WAITS, Path, critical_path
+from tracelens_ext.replay.path_table import described, path_table
+from tracelens_ext.replay.program import Program
+from tracelens_ext.replay.replay import Replay
+from tracelens_ext.replay.waits import waiting_of
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
+from tracelens_ext.work.grouping import percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens_ext.work.gpu_work import GpuWork
+
+#: Errors beyond which the replay is warned of, and withheld, percent.
+_WARNED: Final = 5.0
+_WITHHELD: Final = 15.0
+_KEYS: Final = ["kind", "category"]
+
+
+class Simulation:
+    """A window of a trace, run again.
+
+    Args:
+        work: the GPU events.
+        iteration: the N of the `ProfilerStep#N` that is the window; the whole recording by default.
+        device: the only device that is asked about.
+        waits: how long collectives wait for other ranks, as `read_waits` gives it.
+
+    Raises:
+        UsageError: the trace has no such iteration or device, no GPU events, or none of the waits.
+    """
+
+    def __init__(
+        self,
+        work: GpuWork,
+        iteration: int | None = None,
+        device: int | None = None,
+        waits: pd.DataFrame | None = None,
+    ) -> None:
+        trace = work.trace
+        if not len(work):
+            raise UsageError("the trace has no GPU events, so nothing can be replayed")
+        Selection(device=device).of(work)
+        if iteration is None:
+            rows = np.concatenate((telling_calls(trace), work.rows))
+            window = int(trace.ts[rows].min()), int(trace.end_of(rows).max())
+        else:
+            window = span_of_step(work, iteration)
+        self.program = Program(work, window, device, closes=iteration is not None)
+        self.waits_known = waits is not None
+        if waits is not None:
+            self.program.waiting = waiting_of(self.program, waits)
+        self.changes = Changes(self.program)
+        self.replay = Replay(self.program)
+        _, self.replayed = self.replay.run([])
+
+    @property
+    def error_percent(self) -> float:
+        """By how much the unchanged replay misses the recorded wall time."""
+        start, end = self.program.window
+        return 100.0 * (self.replayed.wall / max(end - start, 1) - 1.0)
+
+    @property
+    def state(self) -> Literal["good", "warned", "withheld"]:
+        """Whether it can be relied on."""
+        return self._judged[0]
+
+    @cached_property
+    def _judged(self) -> tuple[Literal["good", "warned", "withheld"], str]:
+        """The state, and why."""
+        error = self.error_percent
+        if not (self.program.call != NONE).any():
+            return (
+                "withheld",
+                "no call in the window launched GPU work: what that waits for is unknown",
+            )
+        if abs(error) <= _WARNED:
+            return "good", ""
+        why = "something waits for what the recording does not tell"
+        if error > 0:
+            why = "work overlaps, or begins early, in ways that the recording does not tell"
+        if self.program.contradicted:
+            why += f"; {self.program.contradicted:,} waits contradict the recorded times"
+        reason = (
+            f"the unchanged replay is {abs(error):.1f} % too {'long' if error > 0 else 'short'}"
+        )
+        return "withheld" if abs(error) > _WITHHELD else "warned", f"{reason}: {why}"
+
+    def model(self) -> dict[str, object]:
+        """How good the replay is, for JSON; constants are of the device with the most work."""
+        program = self.program
+        busy = np.bincount(program.lane, program.duration, len(program.lanes))
+        constants = program.constants[int(program.lanes.device[busy.argmax()])]
+        return {
+            "error_percent": self.error_percent,
+            "state": self.state,
+            "reason": self._judged[1],
+            "latency_us": constants.latency / NS_PER_US,
+            "gap_us": constants.gap / NS_PER_US,
+            "tail_us": constants.tail / NS_PER_US,
+            "edges": program.edges,
+        }
+
+    def window(self) -> dict[str, float]:
+        """The window and its wall times, for JSON."""
+        start, end = self.program.window
+        return {
+            "start_us": start / NS_PER_US,
+            "end_us": end / NS_PER_US,
+            "wall_ms": (end - start) / NS_PER_MS,
+            "replayed_ms": self.replayed.wall / NS_PER_MS,
+        }
+
+    def lines(self) -> list[str]:
+        """The error, the constants and the edges in words, a line each."""
+        window = self.window()
+        replayed = (
+            f"Replay: {window['replayed_ms']:,.3f} ms for {window['wall_ms']:,.3f} ms recorded"
+        )
+        edges = ", ".join(f"{count:,} {kind}" for kind, count in self.program.edges.items())
+        constants = [
+            f"Device {device}: launch latency {each.latency / NS_PER_US:,.3f} µs, gap"
+            f" {each.gap / NS_PER_US:,.3f} µs, tail {each.tail / NS_PER_US:,.3f} µs"
+            for device, each in self.program.constants.items()
+        ]
+        why = [f"{self._judged[1][:1].upper()}{self._judged[1][1:]}."] if self._judged[1] else []
+        error = f"error {self.error_percent:+.2f} %, {self.state}"
+        return [f"{replayed}: {error}", *why, *constants, f"Edges: {edges}"]
+
+    def what_if(self, changes: Sequence[Named] | None = None) -> pd.DataFrame:
+        """A row a change, as the sheet `what_if`; none where the replay is withheld.
+
+        Args:
+            changes: in their order; the usual ones by default, by what they save.
+
+        Raises:
+            UsageError: a change is of nothing that the trace has.
+        """
+        asked = self.changes.default() if changes is None else changes
+        made = [self.changes.change(each) for each in asked]
+        asked, made = (asked, made) if self.state != "withheld" else ([], [])
+        walls, replayed = self.replay.run(made)
+        saved = replayed.wall - walls
+        columns = {
+            "change": pd.Series([each.text for each in asked], dtype="str"),
+            "factor": np.array([each.factor for each in asked], dtype=np.float64),
+            "wall_ms": walls / NS_PER_MS,
+            "saved_ms": saved / NS_PER_MS,
+            "saved (%)": percent(saved, replayed.wall),
+        }
+        frame = pd.DataFrame(columns)
+        if changes is None:
+            frame = frame.sort_values("saved_ms", ascending=False, kind="stable", ignore_index=True)
+        return frame
+
+    @cached_property
+    def _path(self) -> Path:
+        return critical_path(self.replay, self.replayed)
+
+    @property
+    def known_edges(self) -> float:
+        """Which share of the waits on the critical path the recording tells."""
+        waits = np.isin(self._path.what, (GAP, SYNC)) & np.isin(self._path.edge, WAITS)
+        return float(self._path.known[waits].mean()) if waits.any() else 1.0
+
+    @cached_property
+    def critical_path(self) -> pd.DataFrame:
+        """The segments in order of time, as the sheet `critical_path`."""
+        return path_table(self, self._path)
+
+    def critical_path_summary(self) -> pd.DataFrame:
+        """The critical path by kind and category, as the sheet of that name."""
+        program, table = self.program, self.critical_path
+        found = (table.groupby(_KEYS, sort=False)["duration_us"].sum() / 1e3).rename("on_path_ms")
+        real = np.flatnonzero(program.event != NONE)
+        works = described(self, real)[_KEYS].assign(ns=(program.duration - program.waiting)[real])
+        waits = works.assign(kind="other rank", ns=program.waiting[real])
+        sums = pd.concat((works, waits)).groupby(_KEYS, sort=False)["ns"].sum() / NS_PER_MS
+        result = found.reset_index().merge(sums.rename("total_ms").reset_index(), "left", _KEYS)
+        share = percent(NS_PER_MS * result["on_path_ms"].to_numpy(), self.replayed.wall)
+        result.insert(3, "on_path (%)", share)
+        return result.sort_values(
+            ["on_path_ms", *_KEYS], ascending=[False, True, True], ignore_index=True
+        )
