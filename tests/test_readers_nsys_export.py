@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -260,9 +261,9 @@ def test_what_a_folder_holds(tmp_path: Path, listed: Callable[..., list[str]]) -
     training().write(tmp_path / "a.sqlite")
     for name in ("a.nsys-rep", "b.nsys-rep", "c.qdrep", "trace.json"):
         (tmp_path / name).write_bytes(b"[]")
-    other = Path(tmp_path / "songs.sqlite")
-    shutil.copy(tmp_path / "a.sqlite", other)
-    other.write_bytes(other.read_bytes().replace(b"StringIds", b"Stringids"))
+    with closing(sqlite3.connect(tmp_path / "songs.sqlite")) as other:
+        other.execute("create table songs(title text)")
+        other.commit()
     (tmp_path / "damaged.sqlite").write_bytes((tmp_path / "a.sqlite").read_bytes()[:3_000])
     expected = ["a.sqlite", "b.nsys-rep", "c.qdrep", "damaged.sqlite", "trace.json"]
     assert listed(".") == expected
