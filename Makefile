@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all lint check bench fuzz clean
+.PHONY: demo test test-rest test-all lint check bench fuzz clean
 
 ## demo: write a demo trace, print its tables, write report.xlsx
 demo: $(READY)
@@ -16,9 +16,12 @@ PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist
 test: $(READY)
 	$(PYTEST) -m 'not process and not real_data'
 
+## test-rest: the tests that `test` leaves out and that this machine can run
+test-rest: $(READY)
+	$(PYTEST) -m 'process or real_data'
+
 ## test-all: every test that this machine can run
-test-all: $(READY)
-	$(PYTEST)
+test-all: test test-rest
 
 ## lint: style, types, and who may import whom
 lint: $(READY)
