@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.counters.tables import copy_bandwidth, queue_length
-from tracelens_ext.export.lanes import find_lanes
+from tracelens_ext.export.lanes import fit_lanes
 from tracelens_ext.modules.call_tree import MOST_NODES, call_tree
 from tracelens_ext.timeline.time_axis import time_axis
 
@@ -49,7 +49,7 @@ def test_in_a_lane_events_nest_or_follow_and_no_lane_is_wasted(
 ) -> None:
     track, start, length = (np.array([e[i] for e in made], dtype=np.int64) for i in range(3))
     end = start + length
-    lane = find_lanes(track, start, end)
+    lane = fit_lanes(track, start, end)
     for i in range(len(made)):
         for j in range(i):
             if (track[i], lane[i]) == (track[j], lane[j]):

@@ -134,11 +134,11 @@ def _sources(
     """Each trace with its place on the axis: without clocks each begins at 0."""
     from tracelens_ext.export.perfetto import Source
     from tracelens_ext.export.ranks import shifts
-    from tracelens_ext.export.spans import iteration_spans
+    from tracelens_ext.export.spans import spans_of
 
     placed = shifts([each.trace for each in analyzers], [path.name for path in paths], clocks)
     return [
-        Source(analyzer.work, *where, spans=iteration_spans(analyzer.work))
+        Source(analyzer.work, *where, spans=spans_of(analyzer))
         for analyzer, where in zip(analyzers, placed, strict=True)
     ]
 

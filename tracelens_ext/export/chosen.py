@@ -80,8 +80,7 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
         left_out[reason] += int(which.sum())
         keep[which] = False
 
-    window = _iteration(work, choice.iteration) if choice.iteration is not None else choice.window
-    if window is not None:
+    if (window := window_of(work, choice)) is not None:
         ends = trace.end[:recorded]
         leave((trace.ts[:recorded] >= window[1]) | (ends <= window[0]), "outside of the window")
     for numbers, of_gpu, what in (
@@ -100,6 +99,15 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
         spans = kind != EventKind.INSTANT
         leave(spans & (trace.dur[:recorded] < choice.min_ns), "shorter than --min-us")
     return np.flatnonzero(keep), +left_out
+
+
+def window_of(work: GpuWork, choice: Choice) -> tuple[int, int] | None:
+    """The window that is exported, ns since the trace's first event; None for all of it.
+
+    Raises:
+        UsageError: there is no such iteration.
+    """
+    return choice.window if choice.iteration is None else _iteration(work, choice.iteration)
 
 
 def _iteration(work: GpuWork, number: int) -> tuple[int, int]:

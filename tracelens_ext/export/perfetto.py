@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.export.chosen import Choice, choose
+from tracelens_ext.export.chosen import Choice, choose, window_of
 from tracelens_ext.export.counters import counter_events
+from tracelens_ext.export.lanes import fit_lanes
 from tracelens_ext.export.tracks import Tracks, place
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.report.manifest import GENERATOR
@@ -188,8 +189,21 @@ class _Piece:
         self.correlation = number
         self.external_id = ids.renumbered("External id", group, trace.external_id[self.rows])
         self.ours = tracks.process(" · ".join(p for p in (source.label, "tracelens-ext") if p))
-        lanes = dict.fromkeys(span.lane for span in source.spans)
-        self.lanes = {name: tracks.lanes(self.ours, name, 1)[0] for name in lanes}
+        window = window_of(work, choice) or (-np.inf, np.inf)
+        self.spans = [s for s in source.spans if s.start < window[1] and s.end > window[0]]
+        self.tid_of_span = self._lanes(tracks)
+
+    def _lanes(self, tracks: Tracks) -> list[int]:
+        """The thread of each span: what claims time of several devices may overlap."""
+        names = list(dict.fromkeys(span.lane for span in self.spans))
+        triples = [(names.index(span.lane), span.start, span.end) for span in self.spans]
+        track, start, end = np.array(triples, dtype=np.int64).reshape(-1, 3).T
+        lane = fit_lanes(track, start, end)
+        tids = [
+            tracks.lanes(self.ours, name, int(lane[track == at].max()) + 1)
+            for at, name in enumerate(names)
+        ]
+        return [tids[at][of] for at, of in zip(track.tolist(), lane.tolist(), strict=True)]
 
     def events(self) -> Iterator[str]:
         trace, shift = self.source.work.trace, self.source.shift_ns
@@ -213,9 +227,9 @@ class _Piece:
             if at in flows:
                 phase, number = flows[at]
                 yield f'{{"ph": {phase}, "id": {number}, "cat": "ac2g", "name": "ac2g", {where}}}'
-        for span in self.source.spans:
+        for span, tid in zip(self.spans, self.tid_of_span, strict=True):
             event = {"ph": "X", "cat": span.lane, "name": span.name, "pid": self.ours}
-            event |= {"tid": self.lanes[span.lane], "args": dict(span.args)}
+            event |= {"tid": tid, "args": dict(span.args)}
             text = json.dumps(event, default=str)
             times = f'"ts": {_us(span.start + shift)}, "dur": {_us(span.end - span.start)}'
             yield f"{text[:-1]}, {times}}}"
