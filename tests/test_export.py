@@ -171,7 +171,10 @@ def test_the_page_on_export_does_what_it_says(
     [
         *("view/alexnet.json.gz", "view/overlaps_wall_clock.json", "nsys/two_gpu_training.sqlite"),
         *("formats/rocprof/generated/results.db", "jax/conv_mi300.xplane.pb"),
-        *("formats/pftrace/stages.pftrace.gz", "inference/vllm_decode_full"),
+        *(
+            "formats/pftrace/stages.pftrace.gz",
+            "inference/vllm_decode_full/graph_execution.json.gz",
+        ),
     ],
 )
 def test_perfetto_reads_all_of_it(trace: str, tmp_path: Path) -> None:
@@ -188,12 +191,13 @@ def test_perfetto_reads_all_of_it(trace: str, tmp_path: Path) -> None:
     done = subprocess.run(program, check=True, capture_output=True, text=True, timeout=120)
     problems, by_name, flows = (json.loads(line)["rows"] for line in done.stdout.splitlines())
     assert problems == []
-    expected: dict[tuple[str, str], tuple[int, int]] = {}
+    expected: dict[tuple[str | None, str], tuple[int, int]] = {}
     for event in document["traceEvents"]:
         if event["ph"] in "Xi":
-            count, ns = expected.get((event["cat"], event["name"]), (0, 0))
+            key = event["cat"] or None, event["name"]
+            count, ns = expected.get(key, (0, 0))
             ns += round(1000 * event.get("dur", 0))
-            expected[event["cat"], event["name"]] = count + 1, ns
+            expected[key] = count + 1, ns
     assert {(each[0], each[1]): tuple(each[2:]) for each in by_name} == expected
     analyzer = TreePerfAnalyzer(SHARED / trace)
     kernels = Counter(analyzer.trace.name_of(row) for row in analyzer.work.rows)

@@ -51,6 +51,7 @@ _COLOURS = (
 )
 _CALL_PATH_NAMES = 16
 _AT_ONCE = 4096
+_EVER = 1 << 62  # ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,8 +190,8 @@ class _Piece:
         self.correlation = number
         self.external_id = ids.renumbered("External id", group, trace.external_id[self.rows])
         self.ours = tracks.process(" · ".join(p for p in (source.label, "tracelens-ext") if p))
-        window = window_of(work, choice) or (-np.inf, np.inf)
-        self.spans = [s for s in source.spans if s.start < window[1] and s.end > window[0]]
+        first, last = self.window = window_of(work, choice) or (-_EVER, _EVER)
+        self.spans = [s for s in source.spans if s.start < last and s.end > first]
         self.tid_of_span = self._lanes(tracks)
 
     def _lanes(self, tracks: Tracks) -> list[int]:
@@ -233,7 +234,8 @@ class _Piece:
             text = json.dumps(event, default=str)
             times = f'"ts": {_us(span.start + shift)}, "dur": {_us(span.end - span.start)}'
             yield f"{text[:-1]}, {times}}}"
-        yield from counter_events(self.source.work, self.placed.gpu, self.ours, shift)
+        gpu = self.placed.gpu
+        yield from counter_events(self.source.work, gpu, self.ours, shift, self.window)
 
     def _args(self) -> list[str]:
         """What stands between the braces of each event's `args`."""

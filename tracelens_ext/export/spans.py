@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.recording.recording import recording_of
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tracelens_ext.work.gpu_work import GpuWork
 
 _OF_SEGMENT = ("kind", "category", "name", "operation", "stream", "edge", "known")
+_NAMES = ("name", "operation", "kind")
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,12 @@ class Span:
     args: Mapping[str, object] = field(default_factory=dict)
 
 
-def spans_of(analyzer: TreePerfAnalyzer) -> list[Span]:
-    """All spans of a trace."""
+def spans_of(analyzer: TreePerfAnalyzer, *, with_findings: bool) -> list[Span]:
+    """All spans of a trace, or those that need no search and no replay."""
     spans = _iterations(analyzer.work)
     if len(analyzer.work):
-        spans += [*_findings(analyzer), *_recording(analyzer.work), *_critical_path(analyzer)]
+        spans += _recording(analyzer.work)
+        spans += [*_findings(analyzer), *_critical_path(analyzer)] if with_findings else []
     return spans
 
 
@@ -84,8 +86,8 @@ def _critical_path(analyzer: TreePerfAnalyzer) -> list[Span]:
     table, first = simulation.critical_path, simulation.program.window[0]
     start = first + (table["start_us"] * NS_PER_US).round().astype("int64")
     end = start + (table["duration_us"] * NS_PER_US).round().astype("int64")
-    args = table[list(_OF_SEGMENT)].to_dict("records")
+    args = cast("list[dict[str, object]]", table[list(_OF_SEGMENT)].to_dict("records"))
     return [
-        Span("critical path", told["name"] or told["operation"] or told["kind"], begin, stop, told)
+        Span("critical path", str(next(filter(None, map(told.get, _NAMES)))), begin, stop, told)
         for begin, stop, told in zip(start.tolist(), end.tolist(), args, strict=True)
     ]

@@ -65,7 +65,7 @@ def findings_table(found: Findings) -> pd.DataFrame:
 def details_table(found: Findings) -> pd.DataFrame:
     """A row a place and a number that a finding rests on, as the sheet `finding_details`."""
     rows = [
-        (finding.id, kind, each.name or NO_NAME, each.saving_ms, "ms", each.count, "")
+        (finding.id, kind, each.name or NO_NAME, each.saving_ms, "ms", float(each.count), "")
         for finding in found.findings
         for kind, places in finding.where.items()
         for each in places
