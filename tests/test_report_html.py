@@ -347,7 +347,7 @@ def test_findings_unfold_and_stand_on_the_axis(demo_trace: Path, tmp_path: Path)
     report = build_perf_report(analyzer, for_page=True)
     url = "https://git.example/{path}#L{line}"
     write_report(replace(report, source_url=url), {tmp_path / "r.html": PAGE})
-    page = read_page(tmp_path / "r.html")
+    page = read_page(tmp_path / "r.html", sources="https://git.example/")
     found = {finding.id: finding for finding in analyzer.findings().findings}
     marks = {each["id"]: each for each in page.data["time_axis"]["findings"]}
     assert list(marks) == [name for name, finding in found.items() if finding.claim is not None]
@@ -372,7 +372,7 @@ def test_hostile_frames_lead_nowhere_else(tmp_path: Path) -> None:
         [dict.fromkeys(("finding", "title", "confidence", "advice"), HOSTILE[6])]
     ).assign(largest_place="", snippet="", see="findings")
     details = pd.DataFrame(
-        {"finding": HOSTILE[6], "kind": "python_frames", "name": np.array(frames, object)}
+        {"finding": HOSTILE[6], "kind": "python_frames", "name": pd.Series(frames, dtype=object)}
     )
     details = details.assign(amount=1.0, unit="ms", count=1.0, see="")
     report = Report(
@@ -382,7 +382,7 @@ def test_hostile_frames_lead_nowhere_else(tmp_path: Path) -> None:
         source_url="https://git.example/{path}#L{line}",
     )
     write_report(report, {tmp_path / "r.html": PAGE})
-    page = read_page(tmp_path / "r.html")
+    page = read_page(tmp_path / "r.html", sources="https://git.example/")
     (unfolded,) = page.root.all("details")
     assert len(unfolded.all("li")) == len(frames)
     links = [str(a.attributes["href"]) for a in unfolded.all("a")]

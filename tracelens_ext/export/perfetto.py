@@ -21,7 +21,7 @@ from tracelens_ext.export.lanes import fit_lanes
 from tracelens_ext.export.tracks import Tracks, place
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.report.manifest import GENERATOR
-from tracelens_ext.trace import GPU_KINDS, NONE, EventKind
+from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -253,10 +253,11 @@ class _Piece:
         place_of = np.full(len(trace), NONE, dtype=np.int64)
         place_of[work.rows] = np.arange(len(work))
         gpu = place_of[self.rows]
-        paths = _call_paths(work)
         categories = work.categories
         launch = work.tree.launch_position_of_gpu
-        for at in np.flatnonzero(np.isin(trace.kind[self.rows], GPU_KINDS)).tolist():
+        of_gpu = np.flatnonzero(gpu != NONE)
+        paths = _call_paths(work, gpu[of_gpu])
+        for at in of_gpu.tolist():
             event = int(gpu[at])
             if categories is not None:
                 label = categories.labels[int(categories.code[event])]
@@ -290,12 +291,13 @@ class _Piece:
         return result
 
 
-def _call_paths(work: GpuWork) -> dict[int, str]:
-    """Position of a launch in the call tree → the names above it and its own, as JSON text."""
+def _call_paths(work: GpuWork, events: Int64Array) -> dict[int, str]:
+    """Position of a launch of GPU events in the call tree → the names down to its own, as JSON."""
     tree, names = work.tree, work.trace.names
     parent, name = tree.parent_position, work.trace.name[tree.rows]
     result = {}
-    for launch in np.unique(tree.launch_position_of_gpu[tree.linked]).tolist():
+    linked = events[tree.linked[events]]
+    for launch in dict.fromkeys(tree.launch_position_of_gpu[linked].tolist()):
         path: list[str] = []
         at = launch
         while at != ROOT and len(path) < _CALL_PATH_NAMES:
