@@ -99,6 +99,7 @@ def test_every_sheet_of_the_demo_comes_through_the_registry_with_every_column(
         what_if=True,
         iterations=True,
         counters=True,
+        finding_details=True,
         time_axis=True,
         call_tree=True,
         kernel_summary=True,

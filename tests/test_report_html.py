@@ -8,6 +8,7 @@ import importlib.util
 import math
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_html_helpers import HOSTILE, hostile_report, read_page, small_report, write_page
 
+from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.report import html_tables
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.excel_text import cleaned
+from tracelens_ext.report.formats import PAGE
 from tracelens_ext.report.html import require_html_extra, write_html
+from tracelens_ext.report.html_findings import check_source_url
 from tracelens_ext.report.html_text import json_for_script
+from tracelens_ext.report.report import Answer, Report, write_report
+from tracelens_ext.sheets.report import build_perf_report
 
 needs_extra = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("jinja2", "plotly")),
@@ -335,14 +341,79 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
     assert target.read_text() == "old"
 
 
+@needs_extra
+def test_findings_unfold_and_stand_on_the_axis(demo_trace: Path, tmp_path: Path) -> None:
+    analyzer = TreePerfAnalyzer(demo_trace)
+    report = build_perf_report(analyzer, for_page=True)
+    url = "https://git.example/{path}#L{line}"
+    write_report(replace(report, source_url=url), {tmp_path / "r.html": PAGE})
+    page = read_page(tmp_path / "r.html", sources="https://git.example/")
+    found = {finding.id: finding for finding in analyzer.findings().findings}
+    marks = {each["id"]: each for each in page.data["time_axis"]["findings"]}
+    assert list(marks) == [name for name, finding in found.items() if finding.claim is not None]
+    for name, mark in marks.items():
+        card = page.root.with_id(f"finding-{name}")
+        assert card.all("h3")[0].content() == mark["title"] == found[name].title
+        spans = [(each["start_ms"], each["end_ms"]) for each in mark["intervals"]]
+        drawn = sum(end - start for start, end in spans)
+        assert drawn >= found[name].claimed_ms * 0.999  # stretches that nearly touch are joined
+        shown = card.all("details")[0].content()
+        assert all(each.what[:40] in shown for each in found[name].evidence)
+        frames = [p.name for p in found[name].where.get("python_frames", ()) if "): " in p.name]
+        links = [a.attributes["href"] for a in card.all("details")[0].all("a")]
+        assert len(links) == len(frames)
+        assert all(re.fullmatch(r"https://git\.example/[\w./]+#L\d+", str(link)) for link in links)
+
+
+@needs_extra
+def test_hostile_frames_lead_nowhere_else(tmp_path: Path) -> None:
+    frames = [f"{name}(7): f" for name in HOSTILE] + ["../../x(7): f", "javascript:alert(1)"]
+    findings = pd.DataFrame(
+        [dict.fromkeys(("finding", "title", "confidence", "advice"), HOSTILE[6])]
+    ).assign(largest_place="", snippet="", see="findings")
+    details = pd.DataFrame(
+        {"finding": HOSTILE[6], "kind": "python_frames", "name": pd.Series(frames, dtype=object)}
+    )
+    details = details.assign(amount=1.0, unit="ms", count=1.0, see="")
+    report = Report(
+        "t",
+        {"findings": findings, "finding_details": details},
+        answers=[Answer("a", "findings", ["title"], "see")],
+        source_url="https://git.example/{path}#L{line}",
+    )
+    write_report(report, {tmp_path / "r.html": PAGE})
+    page = read_page(tmp_path / "r.html", sources="https://git.example/")
+    (unfolded,) = page.root.all("details")
+    assert len(unfolded.all("li")) == len(frames)
+    links = [str(a.attributes["href"]) for a in unfolded.all("a")]
+    assert len(links) == len(frames) - 1
+    for link in links:
+        assert re.fullmatch(r"https://git\.example/[\w./%~-]*#L7", link)
+    assert not page.root.all("img")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "javascript:alert(1)//{path}",
+            "https://{path}/x",
+            "file:///{path}",
+            "https://a.example/",
+        ),
+        *("//a.example/{path}", "https://[{path}", "http:{path}"),
+    ],
+)
+def test_addresses_of_sources_are_checked(url: str) -> None:
+    with pytest.raises(UsageError, match="--source-url"):
+        check_source_url(url)
+
+
 @pytest.mark.real_data
 @needs_extra
 @pytest.mark.parametrize("name", ["nvidia/training_large", "graphs/training_cuda_graph"])
 def test_a_real_trace(name: str, tmp_path: Path) -> None:
     trace = TRACES / f"{name}.json.gz"
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.sheets.report import build_perf_report
-
     report = build_perf_report(TreePerfAnalyzer(trace, use_kernel_name_categories=True))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

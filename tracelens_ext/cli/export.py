@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.export.perfetto import Source, Told
 
+#: GPU events of which an export of a part has no findings unasked: to find them takes longer than
+#: all the rest.
+_MANY = 100_000
 #: Browsers stop at a gigabyte or two of text, and are slow long before.
 _LARGE = 300_000_000
 
@@ -48,6 +51,14 @@ def export(
         float, typer.Option("--min-us", help="Leave out what is shorter, µs.", min=0)
     ] = 0,
     host: Annotated[bool, typer.Option("--host/--no-host", help="With what the host did.")] = True,
+    findings: Annotated[
+        bool | None,
+        typer.Option(
+            help="With findings and the critical path."
+            "  [default: unless it is a part of more than 100,000 GPU events]",
+            show_default=False,
+        ),
+    ] = None,
     stacks: Annotated[bool, typer.Option("--stacks", help="With Python frames.")] = False,
     clocks: Annotated[
         Path | None,
@@ -108,9 +119,14 @@ def export(
         print_line(f"Wrote {output}")
         return
     told = Told()
-    size = _write(_sources(analyzers, found, clocks), choice, told, output)
+    if findings is None:
+        part = window is not None or iteration is not None
+        findings = not part or sum(len(each.work) for each in analyzers) <= _MANY
+    sources = _sources(analyzers, found, clocks, with_findings=findings)
+    size = _write(sources, choice, told, output)
     print_line(f"Wrote {output}")
-    print_line(f"tracelens-ext: {output}: {told.text()}", error=True)
+    without = "" if findings else "; no findings and critical path (--findings)"
+    print_line(f"tracelens-ext: {output}: {told.text()}{without}", error=True)
     if size > _LARGE:
         smaller = "--iteration N or --window START-END make it smaller"
         large = f"{size / 1e6:,.0f} MB unpacked, which browsers hardly open"
@@ -129,16 +145,20 @@ def _numbers(option: str, text: str | None) -> frozenset[int] | None:
 
 
 def _sources(
-    analyzers: Sequence[TreePerfAnalyzer], paths: Sequence[Path], clocks: Path | None
+    analyzers: Sequence[TreePerfAnalyzer],
+    paths: Sequence[Path],
+    clocks: Path | None,
+    *,
+    with_findings: bool,
 ) -> list[Source]:
     """Each trace with its place on the axis: without clocks each begins at 0."""
     from tracelens_ext.export.perfetto import Source
     from tracelens_ext.export.ranks import shifts
-    from tracelens_ext.export.spans import iteration_spans
+    from tracelens_ext.export.spans import spans_of
 
     placed = shifts([each.trace for each in analyzers], [path.name for path in paths], clocks)
     return [
-        Source(analyzer.work, *where, spans=iteration_spans(analyzer.work))
+        Source(analyzer.work, *where, spans=spans_of(analyzer, with_findings=with_findings))
         for analyzer, where in zip(analyzers, placed, strict=True)
     ]
 

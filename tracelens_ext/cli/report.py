@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,6 +59,15 @@ def report(
             "--html", metavar="FILE", help="Write a page for browsers; a folder for several traces."
         ),
     ] = None,
+    source_url: Annotated[
+        str,
+        typer.Option(
+            "--source-url",
+            metavar="URL",
+            help="Link Python lines on the page: 'https://…/{path}#L{line}'.",
+            show_default=False,
+        ),
+    ] = "",
     compare: Annotated[
         bool,
         typer.Option("--compare", help="Also compare all traces with the first, in one workbook."),
@@ -88,6 +97,12 @@ def report(
 
     if compare and not kernel_categories:
         raise UsageError("--compare needs kernel categories; leave out --no-kernel-categories")
+    if source_url:
+        from tracelens_ext.report.html_findings import check_source_url
+
+        check_source_url(source_url)
+        if html is None:
+            raise UsageError("--source-url is about the page; add --html FILE")
     if total and not compare:
         raise UsageError("--total is about comparing; add --compare")
     run = Run(
@@ -105,6 +120,7 @@ def report(
         comparing=compare,
         total=total,
         force=force,
+        source_url=source_url,
         top=top,
         quiet=quiet,
     )
@@ -121,6 +137,7 @@ class Run:
     report_options: ReportOptions  #: which tables, and what they hold
     comparing: bool  #: whether the traces are also compared
     total: bool  #: whether whole traces are compared
+    source_url: str  #: where the page links lines of Python
     force: bool  #: whether strangers' files may be written over
     top: int  #: kernels to print
     quiet: bool  #: whether to print nothing
@@ -222,6 +239,7 @@ class Run:
         analyzer = analyze(trace, self.options, tells_dropped=False)
         options, for_page = self.report_options, self.wanted.html is not None
         result = build_perf_report(analyzer, options, for_page=for_page)
+        result = replace(result, source_url=self.source_url)
         measured = None
         if self.comparing:
             from tracelens_ext.compare.comparison import measure

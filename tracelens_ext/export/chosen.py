@@ -80,8 +80,7 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
         left_out[reason] += int(which.sum())
         keep[which] = False
 
-    window = _iteration(work, choice.iteration) if choice.iteration is not None else choice.window
-    if window is not None:
+    if (window := window_of(work, choice)) is not None:
         ends = trace.end[:recorded]
         leave((trace.ts[:recorded] >= window[1]) | (ends <= window[0]), "outside of the window")
     for numbers, of_gpu, what in (
@@ -102,6 +101,15 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
     return np.flatnonzero(keep), +left_out
 
 
+def window_of(work: GpuWork, choice: Choice) -> tuple[int, int] | None:
+    """The window that is exported, ns since the trace's first event; None for all of it.
+
+    Raises:
+        UsageError: there is no such iteration.
+    """
+    return choice.window if choice.iteration is None else _iteration(work, choice.iteration)
+
+
 def _iteration(work: GpuWork, number: int) -> tuple[int, int]:
     """From the start of an iteration to its end, or that of the last work that it launched."""
     found = find_iterations(work.tree)
@@ -109,6 +117,7 @@ def _iteration(work: GpuWork, number: int) -> tuple[int, int]:
     if not len(at):
         known = ", ".join(str(n) for n in dict.fromkeys(found.number[:20])) or "none"
         raise UsageError(f"--iteration {number}: there is none of that number; there are: {known}")
+    at = at[found.start[at] < found.end[at[0]]]  # a later one of that number is another
     launched = np.isin(found.of_gpu, at) & (found.of_gpu != NONE)
     ends = np.concatenate((found.end[at], work.end[launched]))
     return int(found.start[at].min()), int(ends.max())

@@ -27,6 +27,7 @@ def counter_events(
     gpu: Mapping[int, tuple[int, Mapping[int, int]]],
     ours: int,
     shift: int,
+    window: tuple[int, int],
 ) -> Iterator[str]:
     """The counters of a trace, as JSON texts.
 
@@ -35,29 +36,41 @@ def counter_events(
         gpu: device → (its process in the export, …); other devices have no counters.
         ours: the process of what belongs to no GPU.
         shift: ns that are added to all times.
+        window: (start, end); other levels are left out.
     """
     if not len(work):
         return
+
+    def points(
+        name: str, key: str, pid: int, time: Int64Array, level: IntArray | Float64Array
+    ) -> Iterator[str]:
+        order = np.argsort(time, kind="stable")
+        time, level = time[order], level[order]
+        first, last = np.searchsorted(time, window)
+        inside = slice(max(int(first) - 1, 0), int(last))  # also the level at its start
+        return _points(name, key, pid, time[inside], level[inside], shift)
+
     for device, (pid, _) in gpu.items():
-        yield from _shares(work, device, pid, shift)
+        for name, time, share in _shares(work, device):
+            yield from points(name, "value", pid, time, share)
     queues = queue_levels(work)
     queues["key"] = "stream " + queues["stream"].astype(str)
     for device, key, rows in _series(queues, "key"):
         if device in gpu:
             times, levels = rows["time_ns"].to_numpy(), rows["level"].to_numpy()
-            yield from _points("queue length", key, gpu[device][0], times, levels, shift)
+            yield from points("queue length", key, gpu[device][0], times, levels)
     for device, key, rows in _series(copies(work), "direction"):
         if device in gpu:
             ends = np.stack((rows["start_ns"], rows["end_ns"]), axis=1).ravel()
             speed = np.stack((rows["gb_per_s"], np.zeros(len(rows))), axis=1).ravel()
-            yield from _points("copy GB/s", key, gpu[device][0], ends, speed, shift)
+            yield from points("copy GB/s", key, gpu[device][0], ends, speed)
     memory = read_memory_events(work.trace)
     for at, device in enumerate(memory.devices.tolist()):
         which = memory.place == at
         pid = gpu[device][0] if device in gpu else ours
         name = f"device {device}" if device >= 0 else "host"
         levels = memory.level[which] / _GIB
-        yield from _points("allocated GiB", name, pid, memory.time[which], levels, shift)
+        yield from points("allocated GiB", name, pid, memory.time[which], levels)
 
 
 def _series(frame: pd.DataFrame, key: str) -> Iterator[tuple[int, str, pd.DataFrame]]:
@@ -66,7 +79,7 @@ def _series(frame: pd.DataFrame, key: str) -> Iterator[tuple[int, str, pd.DataFr
         yield device, name, rows
 
 
-def _shares(work: GpuWork, device: int, pid: int, shift: int) -> Iterator[str]:
+def _shares(work: GpuWork, device: int) -> Iterator[tuple[str, Int64Array, Float64Array]]:
     """How busy a device is, and how much of the time only with communication, by bins."""
     own = work.trace.device == device
     start, end = work.start[own], work.end[own]
@@ -81,7 +94,7 @@ def _shares(work: GpuWork, device: int, pid: int, shift: int) -> Iterator[str]:
         if ns.any():
             share = np.append(100.0 * ns / width, 0.0)
             changes = np.diff(share, prepend=-1.0) != 0
-            yield from _points(name, "value", pid, edges[changes], share[changes], shift)
+            yield name, edges[changes], share[changes]
 
 
 def _points(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Int64Array, IntArray
 
 
-def find_lanes(track: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
+def fit_lanes(track: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
     """The lane of each event on its track: the first that takes it, by start, longest first.
 
     A lane takes an event that lies within the one that is open there, or begins after its end.

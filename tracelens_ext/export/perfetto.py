@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.export.chosen import Choice, choose
+from tracelens_ext.export.chosen import Choice, choose, window_of
 from tracelens_ext.export.counters import counter_events
+from tracelens_ext.export.lanes import fit_lanes
 from tracelens_ext.export.tracks import Tracks, place
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.report.manifest import GENERATOR
-from tracelens_ext.trace import GPU_KINDS, NONE, EventKind
+from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,6 +51,7 @@ _COLOURS = (
 )
 _CALL_PATH_NAMES = 16
 _AT_ONCE = 4096
+_EVER = 1 << 62  # ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,8 +190,21 @@ class _Piece:
         self.correlation = number
         self.external_id = ids.renumbered("External id", group, trace.external_id[self.rows])
         self.ours = tracks.process(" · ".join(p for p in (source.label, "tracelens-ext") if p))
-        lanes = dict.fromkeys(span.lane for span in source.spans)
-        self.lanes = {name: tracks.lanes(self.ours, name, 1)[0] for name in lanes}
+        first, last = self.window = window_of(work, choice) or (-_EVER, _EVER)
+        self.spans = [s for s in source.spans if s.start < last and s.end > first]
+        self.tid_of_span = self._lanes(tracks)
+
+    def _lanes(self, tracks: Tracks) -> list[int]:
+        """The thread of each span: what claims time of several devices may overlap."""
+        names = list(dict.fromkeys(span.lane for span in self.spans))
+        triples = [(names.index(span.lane), span.start, span.end) for span in self.spans]
+        track, start, end = np.array(triples, dtype=np.int64).reshape(-1, 3).T
+        lane = fit_lanes(track, start, end)
+        tids = [
+            tracks.lanes(self.ours, name, int(lane[track == at].max()) + 1)
+            for at, name in enumerate(names)
+        ]
+        return [tids[at][of] for at, of in zip(track.tolist(), lane.tolist(), strict=True)]
 
     def events(self) -> Iterator[str]:
         trace, shift = self.source.work.trace, self.source.shift_ns
@@ -213,13 +228,14 @@ class _Piece:
             if at in flows:
                 phase, number = flows[at]
                 yield f'{{"ph": {phase}, "id": {number}, "cat": "ac2g", "name": "ac2g", {where}}}'
-        for span in self.source.spans:
+        for span, tid in zip(self.spans, self.tid_of_span, strict=True):
             event = {"ph": "X", "cat": span.lane, "name": span.name, "pid": self.ours}
-            event |= {"tid": self.lanes[span.lane], "args": dict(span.args)}
+            event |= {"tid": tid, "args": dict(span.args)}
             text = json.dumps(event, default=str)
             times = f'"ts": {_us(span.start + shift)}, "dur": {_us(span.end - span.start)}'
             yield f"{text[:-1]}, {times}}}"
-        yield from counter_events(self.source.work, self.placed.gpu, self.ours, shift)
+        gpu = self.placed.gpu
+        yield from counter_events(self.source.work, gpu, self.ours, shift, self.window)
 
     def _args(self) -> list[str]:
         """What stands between the braces of each event's `args`."""
@@ -237,10 +253,11 @@ class _Piece:
         place_of = np.full(len(trace), NONE, dtype=np.int64)
         place_of[work.rows] = np.arange(len(work))
         gpu = place_of[self.rows]
-        paths = _call_paths(work)
         categories = work.categories
         launch = work.tree.launch_position_of_gpu
-        for at in np.flatnonzero(np.isin(trace.kind[self.rows], GPU_KINDS)).tolist():
+        of_gpu = np.flatnonzero(gpu != NONE)
+        paths = _call_paths(work, gpu[of_gpu])
+        for at in of_gpu.tolist():
             event = int(gpu[at])
             if categories is not None:
                 label = categories.labels[int(categories.code[event])]
@@ -274,12 +291,13 @@ class _Piece:
         return result
 
 
-def _call_paths(work: GpuWork) -> dict[int, str]:
-    """Position of a launch in the call tree → the names above it and its own, as JSON text."""
+def _call_paths(work: GpuWork, events: Int64Array) -> dict[int, str]:
+    """Position of a launch of GPU events in the call tree → the names down to its own, as JSON."""
     tree, names = work.tree, work.trace.names
     parent, name = tree.parent_position, work.trace.name[tree.rows]
     result = {}
-    for launch in np.unique(tree.launch_position_of_gpu[tree.linked]).tolist():
+    linked = events[tree.linked[events]]
+    for launch in dict.fromkeys(tree.launch_position_of_gpu[linked].tolist()):
         path: list[str] = []
         at = launch
         while at != ROOT and len(path) < _CALL_PATH_NAMES:

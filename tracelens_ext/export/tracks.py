@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.export.lanes import find_lanes
+from tracelens_ext.export.lanes import fit_lanes
 from tracelens_ext.trace import GPU_KINDS, NONE
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def place(tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: st
     keys = np.stack((is_gpu, trace.thread[rows], device[rows], stream[rows]))
     distinct, track = np.unique(keys, axis=1, return_inverse=True)
     track = track.reshape(-1)
-    lane = find_lanes(track, trace.ts[rows], trace.end_of(rows))
+    lane = fit_lanes(track, trace.ts[rows], trace.end_of(rows))
     lanes = np.zeros(distinct.shape[1], dtype=np.int64)
     np.maximum.at(lanes, track, lane + 1)
     pids: dict[object, int] = {}

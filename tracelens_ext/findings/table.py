@@ -62,6 +62,24 @@ def findings_table(found: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype(kinds)
 
 
+def details_table(found: Findings) -> pd.DataFrame:
+    """A row a place and a number that a finding rests on, as the sheet `finding_details`."""
+    rows = [
+        (finding.id, kind, each.name or NO_NAME, each.saving_ms, "ms", float(each.count), "")
+        for finding in found.findings
+        for kind, places in finding.where.items()
+        for each in places
+    ]
+    rows += [
+        (finding.id, "evidence", each.what, float(each.value), each.unit, np.nan, each.see)
+        for finding in found.findings
+        for each in finding.evidence
+    ]
+    columns = ["finding", "kind", "name", "amount", "unit", "count", "see"]
+    kinds = dict.fromkeys(columns, "str") | {"amount": "float64", "count": "float64"}
+    return pd.DataFrame(rows, columns=columns).astype(kinds)
+
+
 def _number(value: float | None) -> float:
     return np.nan if value is None else value
 

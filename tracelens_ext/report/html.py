@@ -90,6 +90,7 @@ def write_html(
     descriptions: Mapping[str, str] | None = None,
     units: Mapping[str, Mapping[str, str]] | None = None,
     title: str = "GPU performance report",
+    source_url: str = "",
 ) -> list[str]:
     """Write tables and charts as one self-contained HTML file.
 
@@ -108,6 +109,7 @@ def write_html(
         descriptions: what a table shows, by its name.
         units: the units of a table's columns, for their headers, by its name.
         title: the heading.
+        source_url: makes lines of Python links: an address with `{path}` and `{line}`.
 
     Returns:
         All notes of the page: those given, then what had to be cut to keep the page usable.
@@ -136,7 +138,7 @@ def write_html(
             title=cleaned(title),
             subtitle=_subtitle(shown_facts),
             first=[cleaned(f"{label}: {value}") for label, value in facts if label in FIRST_FACTS],
-            **finding_cards(sheets, answers),
+            **finding_cards(sheets, answers, source_url),
             cards=headline(sheets),
             notes=[cleaned(note) for note in all_notes],
             figures=figures,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import colour_of
+from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html_figures import Figure
 from tracelens_ext.report.html_text import duration_text, elided, percent_text, plotly_text
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 _LABEL = 120  # characters
 _IN_SUMMARY = 3
 _MOST_CATEGORIES = 24  # in the legend
-_MOST_MARKS = 400
+_MOST_MARKS = 400  # of a kind
 
 
 def view_figures(sheets: Mapping[str, pd.DataFrame], sheet: str) -> list[Figure]:
@@ -73,12 +74,18 @@ def _time_axis(frame: pd.DataFrame, marks: pd.DataFrame | None) -> dict[str, obj
                     values[at] = value
                 ns[plotly_text(category)] = values
         rows.append({"rank": None, "device": device, "ns": ns})
-    marked: dict[str, list[dict[str, object]]] = {"iteration": [], "hole": [], "finding": []}
-    for each in [] if marks is None else marks.head(_MOST_MARKS).to_dict("records"):
-        kind = "hole" if each["kind"] not in marked else each["kind"]
+    marked: dict[str, list[dict[str, object]]] = {"iteration": [], "hole": []}
+    findings: dict[str, dict[str, Any]] = {}
+    for each in [] if marks is None else marks.to_dict("records"):
         name = plotly_text(elided(each["name"], _LABEL))
         span = {"start_ms": each["start_ms"], "end_ms": each["end_ms"]}
-        marked[kind].append({"name": name, "device": each["device"], **span})
+        if each["kind"] == "finding":
+            known = {"id": cleaned(each["finding"]), "title": name, "intervals": []}
+            findings.setdefault(each["finding"], known)["intervals"].append(span)
+            continue
+        marks_of_kind = marked["iteration" if each["kind"] == "iteration" else "hole"]
+        if len(marks_of_kind) < _MOST_MARKS:
+            marks_of_kind.append({"name": name, "device": each["device"], **span})
     return {
         "start_ms": float(frame["start_ms"].min()),
         "end_ms": float(frame["end_ms"].max()),
@@ -86,7 +93,7 @@ def _time_axis(frame: pd.DataFrame, marks: pd.DataFrame | None) -> dict[str, obj
         "rows": rows,
         "iterations": marked["iteration"],
         "holes": marked["hole"],
-        "findings": marked["finding"],
+        "findings": list(findings.values()),
         "colours": {plotly_text(name): colour_of(name) for name in order},
     }
 

@@ -58,6 +58,7 @@ class Report:
     answers: Sequence[Answer] = ()  #: what a workbook and the terminal show first
     #: what JSON has beside all that, by its name
     members: Mapping[str, object] = field(default_factory=dict)
+    source_url: str = ""  #: where a page links lines of Python, with `{path}` and `{line}`
 
 
 def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> list[str]:
@@ -180,6 +181,7 @@ def _write_page(report: Report, path: Path) -> None:
         notes=report.notes,
         descriptions=report.descriptions,
         title=report.title,
+        source_url=report.source_url,
     )
 
 

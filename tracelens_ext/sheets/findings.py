@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens_ext.findings.table import summary_sentence
+from tracelens_ext.findings.table import details_table, summary_sentence
 from tracelens_ext.lazy import pd
 from tracelens_ext.sheets.sheet import Sheet
 
@@ -26,6 +26,11 @@ def _notes(
 
 def _nothing(analyzer: TreePerfAnalyzer, options: ReportOptions) -> str:
     return summary_sentence(analyzer.findings(options.device_peaks)).rstrip(".")
+
+
+def _details(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame | None:
+    table = details_table(analyzer.findings(options.device_peaks))
+    return table if len(table) else None
 
 
 SHEETS = [
@@ -62,5 +67,22 @@ SHEETS = [
             *("title", "saving_ms", "% of judged time", "confidence", "see", "largest_place")
         ],
         answer_links="see",
+    ),
+    Sheet(
+        name="finding_details",
+        shows="Where each finding is, and the numbers it rests on",
+        columns="""
+            finding: which kind of finding
+            kind: of place (`operations`, `python_frames`, `kernels` …), or `evidence`
+            name: the place, or what the number is
+            amount: the part of the saving that is there, or the number
+            unit: of the amount
+            count [GPU events or gaps]: in the place
+            see: the sheet or the command that shows the number
+            """,
+        table=_details,
+        asked_by="finding_details",
+        options=["device_peaks"],
+        on_every_page=True,
     ),
 ]

@@ -70,6 +70,9 @@ class ReportOptions:
         metavar="FILE",
         shown_default="the device of the trace",
     )
+    finding_details: bool = _option(
+        False, "Write the table of the places and the evidence of findings, a row each."
+    )
     gaps: bool = _option(False, "Write the sheets about idle time and its causes.")
     counters: bool = _option(False, "Write the sheets about queue lengths and speeds of copies.")
     time_axis: bool = _option(False, "Write the tables of GPU work over time.")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.sheets.sheet import Sheet
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.lazy import pd
     from tracelens_ext.sheets.options import ReportOptions
 
 
@@ -19,10 +21,35 @@ def _time_axis(analyzer: TreePerfAnalyzer, _: ReportOptions) -> pd.DataFrame:
     return time_axis(analyzer.work)
 
 
-def _marks(analyzer: TreePerfAnalyzer, _: ReportOptions) -> pd.DataFrame | None:
-    from tracelens_ext.timeline.time_axis import time_axis_marks
+def _marks(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame | None:
+    """Iterations of the first process that has any, parts of the recording, findings."""
+    from tracelens_ext.intervals import union
+    from tracelens_ext.iterations.iterations import find_iterations
+    from tracelens_ext.recording.recording import recording_of
+    from tracelens_ext.timeline.time_axis import MOST_BINS
+    from tracelens_ext.trace import NONE, NS_PER_MS
+    from tracelens_ext.work.lanes import find_lanes
 
-    marks = time_axis_marks(analyzer.work)
+    work = analyzer.work
+    found, recording = find_iterations(work.tree), recording_of(work)
+    first, parts = found.process == found.process[:1], recording.parts
+    names = np.array([f"ProfilerStep#{number}" for number in found.number], dtype=object)[first]
+    steps = {"kind": "iteration", "name": names, "device": NONE, "finding": ""}
+    steps |= {"start": found.start[first], "end": found.end[first]}
+    device = find_lanes(work, "device").device[parts["device"].to_numpy()]
+    kind = parts["kind"].replace({"before": "hole"})
+    cuts = parts[["start", "end"]].assign(kind=kind, name=parts["what"], device=device, finding="")
+    tables = [pd.DataFrame(steps), cuts]
+    bin_ns = recording.wall_ns // MOST_BINS
+    for finding in analyzer.findings(options.device_peaks).findings:
+        if finding.claim is not None:
+            start, end, *_ = finding.claim.intervals
+            start, end = union(start, end + bin_ns)
+            row = {"kind": "finding", "name": finding.title, "device": NONE, "finding": finding.id}
+            tables.append(pd.DataFrame({**row, "start": start, "end": end - bin_ns}))
+    marks = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
+    for name in ("start", "end"):
+        marks[f"{name}_ms"] = marks.pop(name) / NS_PER_MS
     return marks if len(marks) else None
 
 
@@ -55,7 +82,9 @@ SHEETS = [
             kind: `iteration`, `hole`, `start_up` or `finding`
             name: what it is
             device: -1 for all
-            start_ms, end_ms: since the trace's first event
+            finding: which kind of finding; empty for what is none
+            start_ms, end_ms: since the trace's first event; what a finding claims less than a
+                600th of the wall time apart is one stretch
             """,
         table=_marks,
         asked_by="time_axis",

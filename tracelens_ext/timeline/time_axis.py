@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Int64Array
@@ -57,19 +56,3 @@ def _work_until(times: Int64Array, start: Int64Array, end: Int64Array) -> Int64A
         return gone
 
     return past(start) - past(end)
-
-
-def time_axis_marks(work: GpuWork) -> pd.DataFrame:
-    """What is marked on the axis: `kind`, `name`, `device` (-1 for all), `start_ms`, `end_ms`."""
-    found = find_iterations(work.tree)
-    first = found.process == found.process[:1]
-    names = [f"ProfilerStep#{number}" for number in found.number]
-    return pd.DataFrame(
-        {
-            "kind": "iteration",
-            "name": np.array(names, dtype=object)[first],
-            "device": NONE,
-            "start_ms": found.start[first] / NS_PER_MS,
-            "end_ms": found.end[first] / NS_PER_MS,
-        }
-    )

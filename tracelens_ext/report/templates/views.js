@@ -2,7 +2,7 @@
 // The time axis (areas by category, a row a device) and the call tree (an icicle that can be searched).
 
 const ROW_HEIGHT = 130; // pixels a device
-const FINDING_HEIGHT = 16;
+const FINDING_HEIGHT = 32; // its title, and a bar below
 const MARKED = "rgba(139, 147, 161, 0.25)";
 const PALE = 0.25; // of what a search does not find
 
@@ -13,8 +13,7 @@ class TimeAxis extends Chart {
     const step = (last - first) / bins;
     const x = Array.from({ length: bins + 1 }, (_, bin) => first + bin * step);
     const categories = Object.keys(colours);
-    const names = [...new Set(findings.map((each) => each.name))];
-    const below = names.length * FINDING_HEIGHT;
+    const below = findings.length * FINDING_HEIGHT;
     const plotted = rows.length * ROW_HEIGHT + below;
     const traces = rows.flatMap(({ ns }, row) => categories.flatMap((name, piece) => {
       if (!(name in ns) || this.hidden.has(piece)) return [];
@@ -22,9 +21,9 @@ class TimeAxis extends Chart {
       return [{ type: "scatter", mode: "lines", stackgroup: `row${row}`, x, y: [...busy, busy[bins - 1]], xaxis: "x", yaxis: row ? `y${row + 1}` : "y", line: { shape: "hv", width: 0 }, fillcolor: colours[name], name, hovertemplate: `<b>${name}</b><br>%{y:.0%} at %{x:,.3f} ms<extra></extra>` }];
     }));
     const under = rows.length + 1;
-    if (names.length) {
-      traces.push({ type: "bar", orientation: "h", xaxis: "x", yaxis: `y${under}`, base: findings.map((each) => each.start_ms), x: findings.map((each) => Math.max(each.end_ms - each.start_ms, step / 4)), y: findings.map((each) => names.indexOf(each.name)), marker: { color: MARK }, customdata: findings.map((each) => each.name), hovertemplate: "%{customdata}<extra></extra>", width: 0.7 });
-    }
+    findings.forEach(({ id, title, intervals }, row) => {
+      traces.push({ type: "bar", orientation: "h", xaxis: "x", yaxis: `y${under}`, base: intervals.map((each) => each.start_ms), x: intervals.map((each) => Math.max(each.end_ms - each.start_ms, step / 4)), y: intervals.map(() => row + 0.2), marker: { color: MARK, line: { width: 0 } }, customdata: intervals.map(() => id), name: title, hovertemplate: `${title}<extra></extra>`, width: 0.35 });
+    });
     const top = (row) => 1 - (row * ROW_HEIGHT) / plotted;
     const layout = {
       ...LOOK,
@@ -37,19 +36,24 @@ class TimeAxis extends Chart {
         ...iterations.map((each) => ({ type: "line", xref: "x", yref: "paper", x0: each.start_ms, x1: each.start_ms, y0: 0, y1: 1, line: { width: 1, dash: "dot", color: "#8b93a1" } })),
         ...holes.map((each) => ({ type: "rect", xref: "x", yref: "paper", x0: each.start_ms, x1: each.end_ms, y0: 0, y1: 1, fillcolor: MARKED, line: { width: 0 }, layer: "below" })),
       ],
-      annotations: rows.map(({ rank, device }, row) => ({ text: `${rank === null ? "" : `rank ${rank} `}GPU ${device}`, x: 0, xref: "paper", y: top(row), yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false, font: { size: 11 } })),
+      annotations: findings.map(({ id, title }, row) => ({ name: id, text: title, captureevents: true, x: 0, xref: "paper", y: row - 0.2, yref: `y${under}`, xanchor: "left", align: "left", width: width - (width < NARROW ? 62 : 82), borderpad: 0, showarrow: false, font: { size: 11 } })).concat(rows.map(({ rank, device }, row) => ({ text: `${rank === null ? "" : `rank ${rank} `}GPU ${device}`, x: 0, xref: "paper", y: top(row), yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false, font: { size: 11 } }))),
     };
     rows.forEach((_, row) => {
       layout[row ? `yaxis${row + 1}` : "yaxis"] = { ...FIXED_AXIS, domain: [top(row + 1) + 0.02, top(row) - 0.03], rangemode: "tozero", tickformat: ".0%", nticks: 3 };
     });
-    if (names.length) layout[`yaxis${under}`] = { ...FIXED_AXIS, domain: [0, below / plotted], range: [names.length - 0.5, -0.5], visible: false };
+    if (findings.length) layout[`yaxis${under}`] = { ...FIXED_AXIS, domain: [0, below / plotted], range: [findings.length - 0.5, -0.5], visible: false };
     const drawn = Plotly.react(this.place, traces, layout, CONFIG);
-    this.place.removeAllListeners?.("plotly_click");
-    this.place.on("plotly_click", ({ points }) => {
-      const card = findings.findIndex((each) => each.name === points[0].customdata);
-      if (card >= 0) document.querySelector(`.finding:nth-of-type(${names.indexOf(points[0].customdata) + 1})`)?.scrollIntoView();
-    });
+    for (const event of ["plotly_click", "plotly_clickannotation"]) this.place.removeAllListeners?.(event);
+    this.place.on("plotly_click", ({ points }) => TimeAxis.show(points[0].customdata));
+    this.place.on("plotly_clickannotation", ({ annotation }) => TimeAxis.show(annotation.name));
     return drawn;
+  }
+
+  static show(id) {
+    if (id === undefined) return;
+    const card = document.getElementById(`finding-${id}`);
+    if (card?.querySelector("details")) card.querySelector("details").open = true;
+    (card ?? document.querySelector(".findings"))?.scrollIntoView({ block: "center" });
   }
 }
 
