@@ -36,7 +36,7 @@ _RECORD: Final = re.compile(r"(?:cuda|hip|cu)EventRecord")
 
 #: How long before the end of what it waits for a call may return, by the clocks of some devices.
 _EARLY_NS: Final = 20_000
-_MOST_LANES: Final = 256  # those with most work; that waits end with others is not known
+_MOST_LANES: Final = 256  # those with most work
 _LONGEST_LATENCY_NS: Final = 1_000_000
 _USUAL_NS: Final = (5_000, 1_000, 5_000)  # where nothing in the window tells
 
