@@ -384,11 +384,10 @@ class Program:
         alone = (self.call == NONE) & (first | (self.start - before > late))
         alone |= np.isin(self.start, self._waited_until)
         device = self.lanes.device[self.lane]
-        for at in np.flatnonzero(first & (self.call != NONE)).tolist():
-            beside, delay = device == device[at], int(self.start[at] - self.call[at])
-            span = self.call[at : at + 1], self.start[at : at + 1]
-            busy = int(covered(self.start[beside], self.end[beside], *span)[0]) if delay > 0 else 0
-            alone[at] |= delay > late[at] and 2 * busy < delay
+        delay = self.start - self.call
+        for at in np.flatnonzero(first & (self.call != NONE) & (delay > late)).tolist():
+            beside, span = device == device[at], (self.call[at : at + 1], self.start[at : at + 1])
+            alone[at] |= 2 * covered(self.start[beside], self.end[beside], *span)[0] < delay[at]
         return np.where(alone & (self.event != NONE), self.start, 0)
 
 
