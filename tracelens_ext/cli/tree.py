@@ -23,6 +23,8 @@ _MIN_PERCENT = 1.0
 #: Levels that are indented; what is deeper says its level instead, as 70,000 levels of indentation
 #: are gigabytes.
 _MOST_INDENTED = 100
+#: Characters that are printed, about.
+_MOST_PRINTED = 50_000_000
 
 
 def tree(
@@ -136,15 +138,21 @@ def tree_lines(tree: MergedTree, *, depth: int | None, min_percent: float) -> It
         return
     yield ""
     yield f"{'busy_time_ms':>12}  {'% of GPU':>8}  {'count':>9}  call tree"
-    for node in keep.nonzero()[0].tolist():
+    nodes, printed = keep.nonzero()[0].tolist(), 0
+    for at, node in enumerate(nodes):
+        if printed > _MOST_PRINTED:
+            yield f"… and {len(nodes) - at:,} more lines (--depth, --min-percent, --op, --json)"
+            break
         name = tree.label(node)
         if tree.kind[node] in GPU_KINDS:
             name = f"[{name_text(short_name(name))}]"
         name = name_text(name)
-        yield (
+        line = (
             f"{tree.busy_ns[node] / _NS_PER_MS:12,.3f}  {percent[node]:7.1f}%"
             f"  {tree.count[node]:9,}  {_indentation(int(tree.depth[node]))}{name}"
         )
+        printed += len(line)
+        yield line
     if left_out := _left_out(tree, depth, min_percent):
         yield ""
         yield left_out

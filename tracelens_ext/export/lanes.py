@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Int64Array, IntArray
+
+
+#: Lanes of a track that are asked one by one; of what further ones hold, nothing is nested.
+_MOST_ASKED = 64
 
 
 def fit_lanes(track: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
@@ -33,6 +38,7 @@ def fit_lanes(track: IntArray, start: Int64Array, end: Int64Array) -> Int64Array
 
 def _lanes_of_track(starts: list[int], ends: list[int]) -> list[int]:
     open_in: list[list[int]] = []  # of each lane the ends of what is open, outermost first
+    further: list[tuple[int, int]] = []  # (end, lane) of each lane beyond, a heap
     result = []
     for start, end in zip(starts, ends, strict=True):
         lane = 0
@@ -44,6 +50,12 @@ def _lanes_of_track(starts: list[int], ends: list[int]) -> list[int]:
                 break
             lane += 1
         else:
+            if lane == _MOST_ASKED:
+                free = further and further[0][0] <= start
+                lane = heappop(further)[1] if free else _MOST_ASKED + len(further)
+                heappush(further, (end, lane))
+                result.append(lane)
+                continue
             open_in.append([])
         open_in[lane].append(end)
         result.append(lane)

@@ -162,11 +162,12 @@ class _Ids:
     def renumbered(self, what: str, group: Int64Array, number: Int64Array) -> Int64Array:
         """The numbers, moved behind those of earlier groups and traces; `NONE` stays."""
         result = number.copy()
-        for each in np.unique(group[number != NONE]).tolist():
-            which = (group == each) & (number != NONE)
+        known = np.flatnonzero(number != NONE)
+        known = known[np.argsort(group[known], kind="stable")]
+        for which in np.split(known, np.flatnonzero(np.diff(group[known])) + 1):
             base = self._next.get(what, 0)
             result[which] += base
-            self._next[what] = max(int(result[which].max()) + 1, base)
+            self._next[what] = max(int(result[which].max(initial=-1)) + 1, base)
         return result
 
 

@@ -109,8 +109,11 @@ def innermost_at(
     real = (lane[1:] == lane[:-1]) & (moment[1:] > moment[:-1]) & (here[:-1] != ROOT)
     first, last, lane, here = moment[:-1][real], moment[1:][real], lane[:-1][real], here[:-1][real]
     found = []
+    by_thread = np.argsort(thread, kind="stable")
     for number in np.unique(lane).tolist():
-        asked, mine = np.flatnonzero(thread == number), lane == number
+        both = (number, number + 1)
+        asked = by_thread[slice(*np.searchsorted(thread, both, sorter=by_thread))]
+        mine = slice(*np.searchsorted(lane, both))
         begin, until, stretch, segment = inside(start[asked], end[asked], first[mine], last[mine])
         found.append((asked[stretch], rows[order[here[mine][segment]]], until - begin))
     nothing = np.empty(0, dtype=np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -54,6 +55,7 @@ def op_argument(trace: Trace, rows: IntArray, name: str) -> tuple[Int64Array, li
     return argument_values(trace, rows, name, as_tuples, "")
 
 
+@lru_cache(maxsize=1024)  # the types of operations repeat
 def as_tuples(text: str) -> str:
     """`[[4, 3], []]` as `((4, 3), ())`; a text that is no JSON as it is."""
 

@@ -39,6 +39,10 @@ def telling_calls(trace: Trace) -> Int64Array:
     return rows[trace.names_matching(_TELLING.match)[trace.name[rows]]]
 
 
+#: Threads that may get a clock each; the others, which call least, share the last one.
+_MOST_THREADS = 256
+
+
 def find_clocks(trace: Trace, window: tuple[int, int]) -> Clocks:
     """Give each thread that calls the runtime a clock.
 
@@ -54,7 +58,8 @@ def find_clocks(trace: Trace, window: tuple[int, int]) -> Clocks:
     of_thread = np.full(len(trace.threads), NONE, dtype=np.int64)
     busy: list[tuple[Int64Array, Int64Array, Int64Array]] = []  # of a clock: its calls, all points
     end: list[int] = []
-    for number in np.argsort(-count, kind="stable")[: np.count_nonzero(count)].tolist():
+    calling_threads = np.argsort(-count, kind="stable")[: np.count_nonzero(count)]
+    for number in calling_threads[:_MOST_THREADS].tolist():
         mine, called = (r[trace.thread[r] == number] for r in (rows, calls))
         intervals = union(trace.ts[mine], trace.end_of(mine))
         points = np.concatenate((trace.ts[mine], trace.end_of(mine)))
@@ -70,6 +75,10 @@ def find_clocks(trace: Trace, window: tuple[int, int]) -> Clocks:
         calling = union(*(np.concatenate(pair) for pair in joined))
         busy[clock] = (*calling, np.sort(np.append(busy[clock][2], points)))
         end[clock] = max(end[clock], min(int(last.max()), window[1]) - window[0])
+    if len(others := calling_threads[_MOST_THREADS:]):
+        of_thread[others] = len(busy) - 1
+        last = trace.end_of(calls[np.isin(trace.thread[calls], others)])
+        end[-1] = max(end[-1], min(int(last.max()), window[1]) - window[0])
     return Clocks(of_thread, np.array(end, dtype=np.int64))
 
 

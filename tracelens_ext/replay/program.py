@@ -36,6 +36,7 @@ _RECORD: Final = re.compile(r"(?:cuda|hip|cu)EventRecord")
 
 #: How long before the end of what it waits for a call may return, by the clocks of some devices.
 _EARLY_NS: Final = 20_000
+_MOST_LANES: Final = 256  # those with most work
 _LONGEST_LATENCY_NS: Final = 1_000_000
 _USUAL_NS: Final = (5_000, 1_000, 5_000)  # where nothing in the window tells
 
@@ -319,10 +320,11 @@ class Program:
         stream = np.where(event, told[:, 1], told[:, 0])
         when = np.where(event, self._record_before(rows), begin)
         when = np.where(event & (told[:, 2] != NONE), told[:, 2], when)
-        lanes = np.unique(self.lane).tolist()
+        found, count = np.unique(self.lane, return_counts=True)
+        lanes = np.sort(found[np.argsort(-count, kind="stable")[:_MOST_LANES]]).tolist()
         pairs = [np.column_stack((np.arange(len(rows)), own))[kind == _COPY]]
         latest, node_of_latest = np.full(len(rows), -1), np.full(len(rows), NONE)
-        for lane in lanes:
+        for lane in lanes if len(rows) else ():
             sure = (kind == _DEVICE) | (stream == lane) | (len(lanes) == 1)
             node = self._last(np.full(len(rows), lane), when)
             asked = (kind != _COPY) & (node != NONE) & (sure | (stream == NONE))
@@ -382,11 +384,10 @@ class Program:
         alone = (self.call == NONE) & (first | (self.start - before > late))
         alone |= np.isin(self.start, self._waited_until)
         device = self.lanes.device[self.lane]
-        for at in np.flatnonzero(first & (self.call != NONE)).tolist():
-            beside, delay = device == device[at], int(self.start[at] - self.call[at])
-            span = self.call[at : at + 1], self.start[at : at + 1]
-            busy = int(covered(self.start[beside], self.end[beside], *span)[0]) if delay > 0 else 0
-            alone[at] |= delay > late[at] and 2 * busy < delay
+        delay = self.start - self.call
+        for at in np.flatnonzero(first & (self.call != NONE) & (delay > late)).tolist():
+            beside, span = device == device[at], (self.call[at : at + 1], self.start[at : at + 1])
+            alone[at] |= 2 * covered(self.start[beside], self.end[beside], *span)[0] < delay[at]
         return np.where(alone & (self.event != NONE), self.start, 0)
 
 

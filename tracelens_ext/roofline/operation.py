@@ -7,7 +7,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -391,6 +391,7 @@ def _are_sizes(value: object) -> bool:
     return isinstance(value, tuple) and all(type(n) is int and n >= 0 for n in value)
 
 
+@lru_cache(maxsize=1024)  # types and strides repeat
 def _parsed(text: str) -> tuple[object, ...]:
     """A JSON array as nested tuples; empty for anything else."""
 
