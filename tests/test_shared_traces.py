@@ -125,7 +125,8 @@ def test_arguments_are_those_of_the_file(real: Real, arg: str) -> None:
     if column.texts is not None:
         texts = {code: json.loads(column.texts[code]) for code in set(values)}
         values = [texts[code] for code in values]
-    kinds = GPU_KINDS if arg == "stream" else (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    operations = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    kinds = (*GPU_KINDS, EventKind.OTHER) if arg == "stream" else operations
     assert dict(zip(column.rows.tolist(), values, strict=True)) == {
         row: event["args"][arg]
         for row, (event, kind) in enumerate(zip(real.events, trace.kind.tolist(), strict=True))
@@ -278,7 +279,7 @@ def test_operations_take_no_negative_time(real: Real) -> None:
 def test_the_report_has_its_sheets(real: Real) -> None:
     report = build_perf_report(real.analyzer, short_kernel_study=True)
     if not real.gpu_events:
-        assert list(report.sheets) == ["cpu_ops"]
+        assert list(report.sheets) == ["recording", "cpu_ops"]
         assert not report.sheets["cpu_ops"].empty
         return
     for sheet in ("gpu_timeline", "gpu_time_by_category", "kernels_by_category"):
