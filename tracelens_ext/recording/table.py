@@ -11,7 +11,6 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.linking import is_graph_launch
 from tracelens_ext.recording.program import program_of
 from tracelens_ext.recording.recording import BEFORE, HOLE, START_UP, recording_of
-from tracelens_ext.text import ms_text
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS
 from tracelens_ext.work.grouping import group_durations
 from tracelens_ext.work.lanes import find_lanes
@@ -115,16 +114,12 @@ def recording_lines(work: GpuWork) -> list[str]:
         return [no_gpu_work(work)]
     wall, lost, start_up = found.wall_ns, found.mean_ns(HOLE, BEFORE), found.mean_ns(START_UP)
     parts = [
-        f"{ms_text(ns / NS_PER_MS)} ({100 * ns / max(wall, 1):.1f} %) {what}"
+        f"{_time(ns)} ({100 * ns / max(wall, 1):.1f} %) {what}"
         for ns, what in ((lost, "not recorded"), (start_up, "start-up: record after a warm-up"))
         if ns
     ]
-    told = (
-        f"{', '.join(parts)}; {ms_text(found.judged_ns / NS_PER_MS)} judged."
-        if parts
-        else "all of it judged."
-    )
-    lines = [f"{ms_text(wall / NS_PER_MS)} of wall time, {told}"]
+    told = f"{', '.join(parts)}; {_time(found.judged_ns)} judged." if parts else "all of it judged."
+    lines = [f"{_time(wall)} of wall time, {told}"]
     if found.launches_without_gpu_work > _MANY_LOST * found.launches:
         share = 100 * found.launches_without_gpu_work / found.launches
         lines.append(
@@ -152,3 +147,7 @@ def is_of_tpu(trace: Trace) -> bool:
     """Whether a trace is a profile of TPUs, without any GPU's work."""
     tpu = any(str(name).startswith(_TPU) for name in trace.process_names.values())
     return tpu and not len(trace.gpu_rows)
+
+
+def _time(ns: float) -> str:
+    return f"{ns / NS_PER_MS:,.1f} ms" if ns >= NS_PER_MS else f"{ns / 1e3:,.1f} µs"
