@@ -32,7 +32,7 @@ def fleet(
             "--out",
             "-o",
             metavar="FOLDER",
-            help="Folder of the results, or a URL of one. What an earlier run did stays done.",
+            help="Folder, or its URL. What an earlier run did stays done.",
             show_default=False,
         ),
     ],

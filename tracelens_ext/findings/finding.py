@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Literal, get_args
 
+from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def _as_dict(finding: Finding, intervals: bool) -> dict[str, object]:
 
 def saving_text(saving_ms: float, share_percent: float) -> str:
     """A saving as titles tell it."""
-    return f"{saving_ms:,.1f} ms ({share_percent:.1f} %)"
+    return f"{ms_text(saving_ms)} ({share_percent:.1f} %)"
 
 
 def wrong_field(finding: Finding) -> str:

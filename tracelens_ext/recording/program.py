@@ -75,14 +75,7 @@ class Program:
 def program_of(trace: Trace) -> Program:
     """Which kind of program a trace is of."""
     told = trace.provenance.format
-    tools = {
-        "PyTorch": "torch",
-        "Nsight": "nsys",
-        "nsys": "nsys",
-        "rocprof": "rocprofv3",
-        "JAX": "jax",
-    }
-    tool = next((tool for start, tool in tools.items() if told.startswith(start)), "")
+    tool = next((tool for start, tool in _TOOLS.items() if told.startswith(start)), "")
     for kind, events, pattern in _SIGNS:
         if tool == "torch" and kind in {"jax", "tensorflow"}:
             continue  # PyTorch's profiler recorded it

@@ -141,7 +141,7 @@ def _holes(work: GpuWork, launches: Launches, lane: int) -> pd.DataFrame:
     start, end = _queue_times(work, lane, rows[first], rows[after])
     lasts = end > start
     count = (after - first)[lasts]
-    what = [f"{n:,} launches without GPU work" for n in count.tolist()]
+    what = [f"{n:,} {'launch' if n == 1 else 'launches'} without GPU work" for n in count.tolist()]
     return _table(work, HOLE, lane, start[lasts], end[lasts], rows[first[lasts]], count, what)
 
 

@@ -36,7 +36,7 @@ _RECORD: Final = re.compile(r"(?:cuda|hip|cu)EventRecord")
 
 #: How long before the end of what it waits for a call may return, by the clocks of some devices.
 _EARLY_NS: Final = 20_000
-_MOST_LANES: Final = 256  # those with most work
+MOST_LANES: Final = 256  # those with most work
 _LONGEST_LATENCY_NS: Final = 1_000_000
 _USUAL_NS: Final = (5_000, 1_000, 5_000)  # where nothing in the window tells
 
@@ -321,7 +321,7 @@ class Program:
         when = np.where(event, self._record_before(rows), begin)
         when = np.where(event & (told[:, 2] != NONE), told[:, 2], when)
         found, count = np.unique(self.lane, return_counts=True)
-        lanes = np.sort(found[np.argsort(-count, kind="stable")[:_MOST_LANES]]).tolist()
+        lanes = np.sort(found[np.argsort(-count, kind="stable")[:MOST_LANES]]).tolist()
         pairs = [np.column_stack((np.arange(len(rows)), own))[kind == _COPY]]
         latest, node_of_latest = np.full(len(rows), -1), np.full(len(rows), NONE)
         for lane in lanes if len(rows) else ():

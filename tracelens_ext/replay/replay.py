@@ -119,7 +119,8 @@ class _Pass:
         self.last_offset = np.column_stack(last)
         durations = [program.duration if c.duration is None else c.duration for c in changes]
         self.duration = np.column_stack(durations)
-        self.gap_factor = np.array([each.gap for each in changes])
+        factor = np.array([each.gap for each in changes])
+        self.gap = np.rint(replay.gap[:, None] * factor).astype(np.int64)
         self.wall = np.array([each.at_least for each in changes])
         self.tail = np.column_stack([replay.tail - each.tail for each in changes])
         self.start = np.zeros(len(program.lane), dtype=np.int64)
@@ -168,10 +169,10 @@ class _Pass:
         """
         while (first := self.next[lane]) <= until:
             stop = min(until + 1, first + _ROWS_AT_ONCE)
-            rows, duration = slice(first, stop), self.duration[first:stop]
+            rows = slice(first, stop)
+            duration, gaps = self.duration[rows], self.gap[rows]
             ready = self.returned[self.replay.base_of_node[rows]] + self.offset[rows]
             np.maximum(ready, self.program.earliest[rows, None], out=ready)
-            gaps = np.rint(self.replay.gap[rows, None] * self.gap_factor).astype(np.int64)
             if waited is not None:
                 np.maximum(ready, waited, out=ready)
             if lane in self.reached:

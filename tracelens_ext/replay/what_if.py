@@ -14,7 +14,7 @@ from tracelens_ext.replay.changes import Changes, Named
 from tracelens_ext.replay.host import telling_calls
 from tracelens_ext.replay.path import GAP, SYNC, WAITS, Path, critical_path
 from tracelens_ext.replay.path_table import described, path_table
-from tracelens_ext.replay.program import Program
+from tracelens_ext.replay.program import MOST_LANES, Program
 from tracelens_ext.replay.replay import Replay
 from tracelens_ext.replay.waits import waiting_of
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
@@ -88,6 +88,9 @@ class Simulation:
                 "withheld",
                 "no call in the window launched GPU work: what that waits for is unknown",
             )
+        streams = len(np.unique(self.program.lane))
+        if abs(error) <= _WARNED and streams > MOST_LANES:
+            return "warned", f"of {streams:,} streams the waits of {MOST_LANES} were looked for"
         if abs(error) <= _WARNED:
             return "good", ""
         why = "something waits for what the recording does not tell"
