@@ -32,7 +32,7 @@ def fleet(
             "--out",
             "-o",
             metavar="FOLDER",
-            help="Folder, or its URL. What an earlier run did stays done.",
+            help="Folder or URL. What an earlier run did stays.",
             show_default=False,
         ),
     ],
