@@ -268,7 +268,9 @@ def test_times_of_a_trace_of_microseconds_are_told_in_them() -> None:
     maker = TraceMaker()
     maker.gpu("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 5, 30)
     maker.launched("k", 40, 8, correlation=2, at=2)
-    assert "take 16.0 µs" in findings_of(maker)["exposed-copy"].title
+    title = findings_of(maker)["exposed-copy"].title
+    assert "take 30.0 µs" in title
+    assert "without it 16.0 µs" in title
 
 
 def ranks(late: int) -> TraceMaker:

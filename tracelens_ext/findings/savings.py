@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: An error of the replay below which the edges alone tell how sure a saving is, percent.
 _SMALL_ERROR: Final = 3.0
 
+#: A saving that differs by less, as a share, is not told beside the claim.
+_SAME = 0.1
+
 
 def remove_claims(
     simulation: Simulation, findings: Sequence[Finding], instead: Mapping[str, Instead]
@@ -122,10 +125,7 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
         result.append(
             replace(
                 finding,
-                title=finding.title.replace(
-                    saving_text(finding.claimed_ms, finding.share_percent),
-                    saving_text(saving, share * finding.share_percent),
-                ),
+                title=_title(finding, saving),
                 saving_ms=saving,
                 saving_together_ms=float(more[finding.id]) / NS_PER_MS,
                 simulated=True,
@@ -136,6 +136,15 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
             )
         )
     return result + [each for each in findings if each.id not in claims]
+
+
+def _title(finding: Finding, saving: float) -> str:
+    """The title, which tells the claim, with the saving where that is another number."""
+    share = saving / finding.claimed_ms
+    if abs(1 - share) <= _SAME:
+        return finding.title
+    told = saving_text(saving, share * finding.share_percent)
+    return f"{finding.title}; without it {told} are saved"
 
 
 def _saved(simulation: Simulation, together: Sequence[Sequence[str]]) -> list[int]:
