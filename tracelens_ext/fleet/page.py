@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ORIGINS = Chart(
     "Waits by the rank they come from", "origins", "rank", "wait_ms", "stacked", 64, "cause"
 )
-_MOST_COLUMNS, _MOST_POINTS, _MOST_LEGEND = 300, 2000, 6
+_MOST_COLUMNS, _MOST_POINTS, _MOST_LEGEND, _MOST_VERDICTS = 300, 2000, 6, 10
 _PALETTE = (ONE_COLOUR, "#e58a2b", "#2f9e73", "#d1495b", "#8d6bc7", "#17a2b8", "#8b93a1")
 
 
@@ -58,9 +58,21 @@ def write_page(
         figures=[*_heat_map(sheets["waits"].dropna()), *_bandwidths(sheets["bandwidths"])],
         charts=[_ORIGINS] if _ORIGINS.fits(sheets["origins"]) else [],
         links=links,
-        facts=[("Verdict", text) for text in tables["verdicts"]["evidence"].tolist()],
+        facts=_facts(tables["verdicts"]),
         title="The ranks of a job",
     )
+
+
+def _facts(verdicts: pd.DataFrame) -> list[tuple[str, str]]:
+    """The verdicts in words, the first ones; the table has all."""
+    said = [
+        (
+            "Verdict",
+            f"{row.verdict}{'' if pd.isna(row.rank) else f', rank {row.rank:.0f}'}: {row.evidence}",
+        )
+        for row in verdicts.head(_MOST_VERDICTS).itertuples()
+    ]
+    return said or [("Verdict", "none: no rank and no link stands out")]
 
 
 def _heat_map(waits: pd.DataFrame) -> list[Figure]:
@@ -69,7 +81,8 @@ def _heat_map(waits: pd.DataFrame) -> list[Figure]:
         return []
     names = sorted(set(waits["iteration"]), key=lambda name: (len(name), name))
     column = np.arange(len(names)) * min(len(names), _MOST_COLUMNS) // len(names)
-    firsts = [names[at] or "outside" for at in np.unique(column, return_index=True)[1]]
+    parts = np.split(np.array(names, dtype=object), np.flatnonzero(np.diff(column)) + 1)
+    across = [" to ".join(dict.fromkeys((part[0] or "outside", part[-1]))) for part in parts]
     at = waits["iteration"].map(dict(zip(names, column.tolist(), strict=True)))
     cells = waits.groupby([waits["rank"], at])["wait_ms"].sum().unstack()
     cells = cells.reindex(range(int(cells.index.min()), int(cells.index.max()) + 1))
@@ -77,25 +90,22 @@ def _heat_map(waits: pd.DataFrame) -> list[Figure]:
     longest = waits.groupby("rank")["wait_ms"].sum().nlargest(3)
     trace = {
         "type": "heatmap",
-        "x": list(range(len(firsts))),
+        "x": [plotly_text(name) for name in across],
         "y": cells.index.tolist(),
         "z": rows,
         "zmin": 0,
         "colorscale": [[0, "rgba(139,147,161,0.15)"], [1, "#d1495b"]],
         "colorbar": {"thickness": 10, "ticksuffix": " ms", "outlinewidth": 0},
-        "text": [[plotly_text(name) for name in firsts]] * len(rows),
-        "hovertemplate": "<b>rank %{y}</b>, iteration %{text}<br>%{z:,.3~f} ms<extra></extra>",
+        "hovertemplate": "<b>rank %{y}</b>, iteration %{x}<br>%{z:,.3~f} ms<extra></extra>",
         "xgap": 1,
         "ygap": 1 if len(rows) <= 128 else 0,
     }
-    shown = range(0, len(firsts), -(-len(firsts) // 12))
-    ticks = {"tickvals": list(shown), "ticktext": [plotly_text(firsts[at]) for at in shown]}
     whole = {"autorange": "reversed", "tickformat": "d", "title": "rank", "showgrid": False}
     words = [f"rank {rank} {duration_text(ms)}" for rank, ms in longest.items()]
     spec = {
         "plain": [trace],
         "height": int(np.clip(22 * len(rows) + 70, 180, 700)),
-        "x": {**ticks, "title": "iteration", "showgrid": False},
+        "x": {"type": "category", "title": "iteration", "showgrid": False},
         "y": whole | ({"dtick": 1} if len(rows) <= 32 else {}),
     }
     summary = f"The longest: {', '.join(words)}"
@@ -103,7 +113,7 @@ def _heat_map(waits: pd.DataFrame) -> list[Figure]:
 
 
 def _bandwidths(table: pd.DataFrame) -> list[Figure]:
-    """A point a group, collective and size: its median; lines at the best within and across nodes."""
+    """A point a group, collective and size: its median; lines at the best by span."""
     if table.empty:
         return []
     points = table.nlargest(_MOST_POINTS, "calls", keep="first")
@@ -122,7 +132,8 @@ def _bandwidths(table: pd.DataFrame) -> list[Figure]:
                 plotly_text(
                     f"{row.collective}, {bytes_text(row.bytes)}, ranks {elided(row.ranks, 50)}"
                 )
-                + f"<br>{row.median_gb_s:,.1f} GB/s, at best {row.best_gb_s:,.1f}; calls: {row.calls:,}"
+                + f"<br>{row.median_gb_s:,.1f} GB/s, at best {row.best_gb_s:,.1f};"
+                f" calls: {row.calls:,}"
                 for row in part.itertuples()
             ],
             "hovertemplate": "%{customdata}<extra></extra>",
@@ -136,7 +147,12 @@ def _bandwidths(table: pd.DataFrame) -> list[Figure]:
     words = [f"{where.get(span, 'Best')}: {rate:,.1f} GB/s" for span, rate in best.items()]
     lines = [
         {
-            **{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": rate, "y1": rate},
+            "type": "line",
+            "xref": "paper",
+            "x0": 0,
+            "x1": 1,
+            "y0": rate,
+            "y1": rate,
             "line": {"color": "#8b93a1", "width": 1.5, "dash": "dot"},
             "label": {"text": text, "textposition": "start", "font": {"size": 11}},
         }
