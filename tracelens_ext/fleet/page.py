@@ -65,12 +65,11 @@ def write_page(
 
 def _facts(verdicts: pd.DataFrame) -> list[tuple[str, str]]:
     """The verdicts in words, the first ones; the table has all."""
+    first = verdicts.head(_MOST_VERDICTS)
+    columns = (first[name].tolist() for name in ("verdict", "rank", "evidence"))
     said = [
-        (
-            "Verdict",
-            f"{row.verdict}{'' if pd.isna(row.rank) else f', rank {row.rank:.0f}'}: {row.evidence}",
-        )
-        for row in verdicts.head(_MOST_VERDICTS).itertuples()
+        ("Verdict", f"{verdict}{'' if pd.isna(rank) else f', rank {rank:.0f}'}: {evidence}")
+        for verdict, rank, evidence in zip(*columns, strict=True)
     ]
     return said or [("Verdict", "none: no rank and no link stands out")]
 
@@ -144,7 +143,7 @@ def _bandwidths(table: pd.DataFrame) -> list[Figure]:
     ]
     best = table.groupby(table["span"].fillna(""))["best_gb_s"].max()
     where = {"node": "Best in a node", "across": "Best across nodes"}
-    words = [f"{where.get(span, 'Best')}: {rate:,.1f} GB/s" for span, rate in best.items()]
+    words = [f"{where.get(str(span), 'Best')}: {rate:,.1f} GB/s" for span, rate in best.items()]
     lines = [
         {
             "type": "line",
