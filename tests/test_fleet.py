@@ -496,11 +496,14 @@ def test_the_page_of_the_ranks_draws_and_links_what_is_there(ranks: Path, tmp_pa
     assert drawn == pytest.approx(waits["wait_us"].sum() / 1e3)
     assert points["x"] == stored(out, "collective_sync")["bytes"].unique().tolist()
 
-    (out / "rank0.html").touch()  # of `report --html out`
-    (ranks / "rank2.html").touch()
+    (out / "rank0_perf_report.html").touch()  # of `report --html out`
+    (ranks / "rank2_perf_report.html").touch()
     fleet(ranks, out)
     links = re.findall(r'href="(.*?)">Report of rank (\d)', (out / "ranks.html").read_text("utf-8"))
-    assert links == [("rank0.html", "0"), ("../ranks/rank2.html", "2")]
+    assert links == [
+        ("rank0_perf_report.html", "0"),
+        ("../ranks/rank2_perf_report.html", "2"),
+    ]
 
 
 def test_many_iterations_share_the_columns_of_the_heat_map() -> None:
@@ -508,7 +511,7 @@ def test_many_iterations_share_the_columns_of_the_heat_map() -> None:
 
     waits = pd.DataFrame({"rank": 0, "iteration": [str(at) for at in range(700)], "wait_ms": 1.0})
     (figure,) = _heat_map(waits)
-    (trace,) = figure.spec["plain"]  # type: ignore[misc]
+    trace: Any = figure.spec["plain"][0]  # type: ignore[index]
     assert len(trace["x"]) == 300
     assert trace["x"][0] == "0 to 2"
     assert sum(trace["z"][0]) == 700

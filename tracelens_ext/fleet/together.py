@@ -87,8 +87,7 @@ def _reports(store: ResultStore, done: Mapping[str, Mapping[str, Any]]) -> list[
     for rank, beside in sorted(pages):
         # Of several traces with one name, it is not known whose page lies there.
         unique = beside[names.count(beside[0].name) > 1 :]
-        page = next((path for path in unique if path.is_file()), None)
-        if page is not None:
+        for page in [path for path in unique if path.is_file()][:1]:
             address = quote(os.path.relpath(page, out).replace(os.sep, "/"))
             links.append((f"Report of rank {rank}", address))
     return links
