@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
+from comparison_helpers import needs_html
 from fleet_helpers import ALL_REDUCE, needs_fleet, needs_web, rank_trace, served, write_ranks
 from hypothesis import given
 from hypothesis import strategies as st
@@ -477,3 +479,39 @@ def test_only_this_machine_can_reach_it(workers: int) -> None:
         listening = [c for p in ours for c in p.net_connections("tcp") if c.status == "LISTEN"]
         assert listening
         assert {connection.laddr.ip for connection in listening} == {"127.0.0.1"}
+
+
+@needs_html
+def test_the_page_of_the_ranks_draws_and_links_what_is_there(ranks: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fleet(ranks, out)
+    page = (out / "ranks.html").read_text("utf-8")
+    assert "Report of rank" not in page
+    assert "chart-waits" in page
+    spec = json.loads(re.findall(r'id="report-data">(.*?)</script>', page)[0])["figures"]
+    heat, points = (figure["plain"][0] for figure in spec if "plain" in figure)
+    assert (heat["x"], heat["y"]) == (["1", "2"], [0, 1, 2, 3])
+    waits = stored(out, "collective_waits")
+    drawn = sum(ms for row in heat["z"] for ms in row)
+    assert drawn == pytest.approx(waits["wait_us"].sum() / 1e3)
+    assert points["x"] == stored(out, "collective_sync")["bytes"].unique().tolist()
+
+    (out / "rank0_perf_report.html").touch()  # of `report --html out`
+    (ranks / "rank2_perf_report.html").touch()
+    fleet(ranks, out)
+    links = re.findall(r'href="(.*?)">Report of rank (\d)', (out / "ranks.html").read_text("utf-8"))
+    assert links == [
+        ("rank0_perf_report.html", "0"),
+        ("../ranks/rank2_perf_report.html", "2"),
+    ]
+
+
+def test_many_iterations_share_the_columns_of_the_heat_map() -> None:
+    from tracelens_ext.fleet.page import _heat_map
+
+    waits = pd.DataFrame({"rank": 0, "iteration": [str(at) for at in range(700)], "wait_ms": 1.0})
+    (figure,) = _heat_map(waits)
+    trace: Any = figure.spec["plain"][0]  # type: ignore[index]
+    assert len(trace["x"]) == 300
+    assert trace["x"][0] == "0 to 2"
+    assert sum(trace["z"][0]) == 700

@@ -41,7 +41,7 @@ def fleet(
         typer.Option(
             "--scheduler",
             metavar="ADDRESS",
-            help="Dask scheduler, such as tcp://host:8786.  [default: this machine]",
+            help="Dask scheduler (tcp://host:8786).  [default: this machine]",
             show_default=False,
         ),
     ] = None,

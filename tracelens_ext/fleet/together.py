@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.calls import GroupCalls, group_calls, unnamed_calls
@@ -55,6 +57,7 @@ def ranks_together(
         "failed": failed,
         "ranks_per_node": ranks_per_node,
     }
+    links = _reports(store, done)
     work = [(store, key, stems[key], len(sets) < 2, ranks) for key in sorted(stems)]
     if client is not None:
         from distributed import CancelledError
@@ -62,10 +65,32 @@ def ranks_together(
 
         try:
             groups = [client.submit(_group, *each, pure=False) for each in work]
-            return client.submit(_all, store, groups, abouts, options, pure=False).result()  # type: ignore[no-any-return]
+            return client.submit(_all, store, groups, abouts, options, links, pure=False).result()  # type: ignore[no-any-return]
         except (KilledWorker, CancelledError, TimeoutError, OSError):
             pass  # the workers are gone; what they would have done is done here
-    return _all(store, [_group(*each) for each in work], abouts, options)
+    return _all(store, [_group(*each) for each in work], abouts, options, links)
+
+
+def _reports(store: ResultStore, done: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Name and address of the ranks' report pages, in the folder of the results or by the trace."""
+    if not store.is_local:
+        return []
+    from tracelens_ext.sheets.report import default_report_path
+
+    out = Path(store.path_of(PAGE)).resolve().parent
+    pages = []
+    for about in done.values():
+        page = default_report_path(Path(about["url"])).with_suffix(".html").resolve()
+        pages.append((int(about["rank"]), [out / page.name, page]))
+    names = [beside[0].name for _, beside in pages]
+    links = []
+    for rank, beside in sorted(pages):
+        # Of several traces with one name, it is not known whose page lies there.
+        unique = beside[names.count(beside[0].name) > 1 :]
+        for page in [path for path in unique if path.is_file()][:1]:
+            address = quote(os.path.relpath(page, out).replace(os.sep, "/"))
+            links.append((f"Report of rank {rank}", address))
+    return links
 
 
 def _group(
@@ -85,6 +110,7 @@ def _all(
     groups: Sequence[GroupCalls],
     abouts: Mapping[str, Mapping[str, Any]],
     options: Mapping[str, Any],
+    links: Sequence[tuple[str, str]],
 ) -> dict[str, pd.DataFrame]:
     parts: dict[str, list[pd.DataFrame]] = {"rank_iterations": [], "overlap": []}
     for name, frames in parts.items():
@@ -101,5 +127,5 @@ def _all(
     if "verdicts" in tables and store.is_local and all(map(find_spec, ("jinja2", "plotly"))):
         from tracelens_ext.fleet.page import write_page
 
-        write_page(Path(store.path_of(PAGE)), tables, [])
+        write_page(Path(store.path_of(PAGE)), tables, links)
     return {name: tables[name] for name in TABLES if name in tables and name not in _LARGE}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracelens_ext.report.charts import Chart
+    from tracelens_ext.report.html_figures import Figure
     from tracelens_ext.report.report import Answer
 
 _SCRIPTS = (
@@ -85,6 +86,8 @@ def write_html(
     *,
     facts: Sequence[tuple[str, object]] = (),
     charts: Sequence[Chart] = (),
+    figures: Sequence[Figure] = (),
+    links: Sequence[tuple[str, str]] = (),
     answers: Sequence[Answer] = (),
     notes: Sequence[str] = (),
     descriptions: Mapping[str, str] | None = None,
@@ -105,6 +108,8 @@ def write_html(
         facts: label and value; percentages are drawn as bars under `Coverage`.
         answers: that of the sheet `findings` is shown first of all.
         charts: the charts to draw; see `page_figures` for those that are left out.
+        figures: drawn already; they come before the charts.
+        links: name and relative address of other pages.
         notes: remarks, shown below the headline.
         descriptions: what a table shows, by its name.
         units: the units of a table's columns, for their headers, by its name.
@@ -124,12 +129,12 @@ def write_html(
         pool = TextPool()
         headed = {name: with_units(sheets[name], (units or {}).get(name, {})) for name in sheets}
         tables, cut = page_tables(headed, descriptions or {}, pool)
-        figures = page_figures(sheets, charts)
+        drawn = [*figures, *page_figures(sheets, charts)]
         data = {
             "texts": pool.texts(),
             "first_rows": FIRST_ROWS,
             "tables": [table.for_script() for table in tables],
-            "figures": [{"key": figure.key, **figure.spec} for figure in figures],
+            "figures": [{"key": figure.key, **figure.spec} for figure in drawn],
             **view_data(sheets),
         }
         all_notes = [*notes, *cut]
@@ -141,7 +146,8 @@ def write_html(
             **finding_cards(sheets, answers, source_url),
             cards=headline(sheets),
             notes=[cleaned(note) for note in all_notes],
-            figures=figures,
+            figures=drawn,
+            links=[(cleaned(name), address) for name, address in links],
             coverage=[fact for fact in shown_facts if fact.share is not None],
             facts=[fact for fact in shown_facts if fact.share is None],
             tables=tables,

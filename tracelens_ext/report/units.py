@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: Facts that a report begins with, whatever it is written as.
-FIRST_FACTS = ("Recording", "Launches without GPU work")
+FIRST_FACTS = ("Recording", "Launches without GPU work", "Verdict")
 
 _SHOWN_WHOLE = 10**15  # a spreadsheet shows 15 digits of a number and zeros after them
 _MOST_DECIMALS = 9

@@ -93,6 +93,19 @@ class Chart {
   }
 }
 
+/** Traces and axes as they come: heat maps, points. */
+class Plain extends Chart {
+  draw(printed = false) {
+    const width = printed ? PRINT_WIDTH : this.place.clientWidth;
+    const { plain, height, x, y, shapes } = this.figure;
+    const shown = plain.filter((_, piece) => !this.hidden.has(piece));
+    const axis = (own, ticks) => ({ ...FIXED_AXIS, nticks: ticks, ...own, title: { text: own.title, standoff: 6, font: { size: 11 } } });
+    const margin = { l: 56, r: 12, t: 12, b: 44 };
+    const layout = { ...LOOK, width, height, margin, shapes, xaxis: axis(x, width < NARROW ? 5 : 12), yaxis: axis(y, 12) };
+    return Plotly.react(this.place, shown, layout, CONFIG);
+  }
+}
+
 function pieceTrace(piece, narrow, perUnit) {
   return {
     type: "bar",
@@ -131,6 +144,7 @@ function kindOf(figure) {
   if (figure.view) return figure.view === "time_axis" ? TimeAxis : CallTree;
   if (figure.upright) return Columns;
   if (figure.roofs) return Roofline;
+  if (figure.plain) return Plain;
   return figure.levels ? MemoryLevels : Chart;
 }
 
