@@ -83,6 +83,17 @@ def test_what_is_read_back_gives_the_same_tables(demo_trace: Path, tmp_path: Pat
     assert trees[0] == trees[1]
 
 
+def test_a_category_has_one_colour(demo_trace: Path, tmp_path: Path) -> None:
+    found: dict[str, set[str]] = {}
+    for event in slices(exported(demo_trace, tmp_path / "e.json")):
+        if category := event["args"].get("kernel_category"):
+            found.setdefault(category, set()).add(event["cname"])
+        else:
+            assert "cname" not in event
+    assert found
+    assert {len(colours) for colours in found.values()} == {1}
+
+
 def test_a_launch_has_one_arrow_to_the_first_work_that_it_started(
     demo_trace: Path, tmp_path: Path
 ) -> None:

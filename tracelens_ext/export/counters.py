@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from tracelens_ext.counters.tables import copies, queue_levels
+from tracelens_ext.export.tracks import us_text
 from tracelens_ext.intervals import covered
 from tracelens_ext.memory.events import read_memory_events
 
@@ -111,5 +112,4 @@ def _points(
     head = f'{{"ph": "C", "name": {dumps(name)}, "pid": {pid}, "tid": 0, "ts": '
     quoted = dumps(key)
     for at, value in zip((time[last] + shift).tolist(), level[last].tolist(), strict=True):
-        us = f"{at // 1000}.{at % 1000:03d}"
-        yield f'{head}{us}, "args": {{{quoted}: {round(value, 3)}}}}}'
+        yield f'{head}{us_text(at)}, "args": {{{quoted}: {round(value, 3)}}}}}'

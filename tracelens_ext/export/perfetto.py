@@ -9,6 +9,7 @@ Format: the "Trace Event Format" document of the Chromium project.
 from __future__ import annotations
 
 import json
+import zlib
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ import numpy as np
 from tracelens_ext.export.chosen import Choice, choose, window_of
 from tracelens_ext.export.counters import counter_events
 from tracelens_ext.export.lanes import fit_lanes
-from tracelens_ext.export.tracks import Tracks, place
+from tracelens_ext.export.tracks import Tracks, place, us_text
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.report.manifest import GENERATOR
 from tracelens_ext.trace import NONE, EventKind
@@ -211,7 +212,7 @@ class _Piece:
         trace, shift = self.source.work.trace, self.source.shift_ns
         names = [json.dumps(name) for name in trace.names]
         categories = [json.dumps(name) for name in trace.categories]
-        args = self._args()
+        args, colours = self._args(), self._colours()
         flows = self._flows()
         columns = (trace.kind, trace.category, trace.name)
         kinds, recorded, name = (column[self.rows].tolist() for column in columns)
@@ -220,12 +221,12 @@ class _Piece:
         for at, kind in enumerate(kinds):
             word = _WORDS.get(kind)
             category = f'"{word}"' if word else categories[recorded[at]]
-            where = f'"pid": {pids[at]}, "tid": {tids[at]}, "ts": {_us(starts[at])}'
+            where = f'"pid": {pids[at]}, "tid": {tids[at]}, "ts": {us_text(starts[at])}'
             if kind == EventKind.INSTANT:
                 head = f'{{"ph": "i", "s": "t", "cat": {category}, {where}'
             else:
-                head = f'{{"ph": "X", "cat": {category}, {where}, "dur": {_us(durations[at])}'
-            yield f'{head}, "name": {names[name[at]]}, "args": {{{args[at]}}}}}'
+                head = f'{{"ph": "X", "cat": {category}, {where}, "dur": {us_text(durations[at])}'
+            yield f'{head}, "name": {names[name[at]]}{colours[at]}, "args": {{{args[at]}}}}}'
             if at in flows:
                 phase, number = flows[at]
                 yield f'{{"ph": {phase}, "id": {number}, "cat": "ac2g", "name": "ac2g", {where}}}'
@@ -233,10 +234,21 @@ class _Piece:
             event = {"ph": "X", "cat": span.lane, "name": span.name, "pid": self.ours}
             event |= {"tid": tid, "args": dict(span.args)}
             text = json.dumps(event, default=str)
-            times = f'"ts": {_us(span.start + shift)}, "dur": {_us(span.end - span.start)}'
+            times = f'"ts": {us_text(span.start + shift)}, "dur": {us_text(span.end - span.start)}'
             yield f"{text[:-1]}, {times}}}"
         gpu = self.placed.gpu
         yield from counter_events(self.source.work, gpu, self.ours, shift, self.window)
+
+    def _colours(self) -> list[str]:
+        """The member `cname` of each event whose category is known; empty for others."""
+        work, result = self.source.work, [""] * len(self.rows)
+        if (found := work.categories) is not None:
+            names = [_COLOURS[zlib.crc32(label.encode()) % len(_COLOURS)] for label in found.labels]
+            at = np.flatnonzero(np.isin(self.rows, work.rows))
+            events = np.searchsorted(work.rows, self.rows[at])
+            for place, code in zip(at.tolist(), found.code[events].tolist(), strict=True):
+                result[place] = f', "cname": "{names[code]}"'
+        return result
 
     def _args(self) -> list[str]:
         """What stands between the braces of each event's `args`."""
@@ -306,9 +318,3 @@ def _call_paths(work: GpuWork, events: Int64Array) -> dict[int, str]:
             at = int(parent[at])
         result[launch] = json.dumps(" > ".join(["…"] * (at != ROOT) + path[::-1]))
     return result
-
-
-def _us(ns: int) -> str:
-    """Ns as µs with three decimals, exact."""
-    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
-    return f"{sign}{ns // 1000}.{ns % 1000:03d}"

@@ -119,3 +119,9 @@ def _gpu_name(trace: Trace, device: int) -> str:
 def _process_name(trace: Trace, process: int | str) -> str:
     name = trace.process_names.get(process, "")
     return f"{name} ({process})" if name and name != str(process) else f"process {process}"
+
+
+def us_text(ns: int) -> str:
+    """Ns as µs with three decimals, exact."""
+    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
+    return f"{sign}{ns // 1000}.{ns % 1000:03d}"

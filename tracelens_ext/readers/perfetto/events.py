@@ -48,7 +48,6 @@ _NUMBERS_AS_TEXT: Final = [
     place for place, name in enumerate(WANTED) if name.endswith(("nelems", "Group size"))
 ]
 _ALIASES: Final = {"corr_id": "correlation", "metadata": "annotation", "grid_size": "grid"}
-_TEXT_BY_NUMBER: Final = 0x8801  # field 17
 _NUMBER: Final = re.compile(rb"(\d{1,9})\s*$")
 #: What the value of an argument is: a whole number; else the code of JSON, of a text, of a text
 #: that may stand for a number, or of the rest of the message of its annotation.
