@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -106,6 +106,11 @@ class Roofline:
     def has_shapes(self) -> bool:
         """Whether arguments of operations were recorded."""
         return any(row.operation.types for row in self.rows)
+
+    @cached_property
+    def families(self) -> frozenset[str]:
+        """The families of the operations that have a model."""
+        return frozenset(row.cost.family for row in self.rows if row.cost)
 
 
 def find_roofline(
