@@ -136,17 +136,21 @@ def _messages(data: bytes, number: int) -> Iterator[bytes]:
 
 
 def _gpu_time_of_profile(data: bytes) -> tuple[int, int] | None:
-    """What the lines of streams of GPU planes add up to, ns; picoseconds are rounded."""
+    """What events of GPU planes with a `correlation_id` add up to, ns; picoseconds are rounded."""
     total = count = 0
     try:
         for plane in _messages(data, 1):
-            if b"".join(_messages(plane, 2)).startswith(b"/device:GPU"):
-                for line in _messages(plane, 3):
-                    if b"".join(_messages(line, 2)).startswith(b"Stream #"):
-                        for event in _messages(line, 4):
-                            total += int(dict(_fields(event)).get(3, 0))
-                            count += 1
-    except (IndexError, TypeError, ValueError):
+            if not b"".join(_messages(plane, 2)).startswith(b"/device:GPU"):
+                continue
+            stats = [dict(_fields(each)) for each in _messages(plane, 5)]
+            linking = [each[1] for each in stats if b"correlation_id" in each[2]]
+            for line in _messages(plane, 3):
+                for event in _messages(line, 4):
+                    told = [dict(_fields(stat)).get(1) for stat in _messages(event, 4)]
+                    if any(stat in linking for stat in told):
+                        total += int(dict(_fields(event)).get(3, 0))
+                        count += 1
+    except (IndexError, KeyError, TypeError, ValueError):
         return None
     return total // 1000 - count, total // 1000 + count
 
@@ -158,11 +162,11 @@ def _gpu_time_of_perfetto(data: bytes) -> tuple[int, int] | None:
         for packet in map(dict, map(_fields, _messages(data, 1))):
             if isinstance(packet.get(11), bytes):
                 event = dict(_fields(packet[11]))
-                if 3 in event or 36 in event:
-                    return None  # an interned category
+                if 3 in event or (event.get(9) == 1 and event.get(22) not in _KNOWN_CATEGORIES):
+                    return None  # an interned category, or a damaged one
                 stack = opened.setdefault(event.get(11), [])
                 if event.get(9) == 1:
-                    stack.append((packet[8], event.get(22) in (b"kernel", b"gpu_memcpy")))
+                    stack.append((packet[8], event.get(22) != b"cpu_op"))
                 elif event.get(9) == 2 and stack:
                     start, of_gpu = stack.pop()
                     total += of_gpu * (packet[8] - start)
@@ -171,6 +175,7 @@ def _gpu_time_of_perfetto(data: bytes) -> tuple[int, int] | None:
     return total, total
 
 
+_KNOWN_CATEGORIES = (b"kernel", b"gpu_memcpy", b"cpu_op")
 _GPU_TABLES = (
     *("rocpd_kernel_dispatch", "rocpd_memory_copy", "CUPTI_ACTIVITY_KIND_KERNEL"),
     *(
