@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import pickle
 import sqlite3
 from contextlib import ExitStack, closing
 from decimal import Decimal
@@ -106,7 +107,7 @@ def _gpu_time_of_table(data: bytes) -> tuple[int, int] | None:
     return total, total
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """The numbers and values of the fields of a protobuf message."""
     place = 0
 
@@ -344,11 +345,33 @@ def a_profile_is_safe(data: bytes) -> None:
 
 
 def a_snapshot_is_safe(data: bytes) -> None:
-    """A snapshot of an allocator: its tables, or one of our errors."""
+    """A snapshot of an allocator: its tables, which hold all memory, or one of our errors."""
     from tracelens_ext.memory.snapshot import read_snapshot
     from tracelens_ext.memory.snapshot_tables import snapshot_tables
 
-    _load(data, ".pickle", lambda path: snapshot_tables(read_snapshot(path)))
+    def check(path: Path) -> None:
+        segments = snapshot_tables(read_snapshot(path))["memory_segments"]
+        expected = _reserved(data)
+        assert expected is None or int(segments["total_bytes"].sum()) == expected
+
+    _load(data, ".pickle", check)
+
+
+class _Plain(pickle.Unpickler):
+    """Numbers, texts, lists and dictionaries alone."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name}")
+
+
+def _reserved(data: bytes) -> int | None:
+    """The bytes of all segments of a snapshot."""
+    try:
+        content = _Plain(io.BytesIO(data)).load()
+        sizes = [segment["total_size"] for segment in content["segments"]]
+    except Exception:  # noqa: BLE001  # damaged pickles raise anything
+        return None
+    return sum(sizes) if all(type(size) is int for size in sizes) else None
 
 
 def statistics_tables_are_safe(data: bytes) -> None:

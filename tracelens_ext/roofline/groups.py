@@ -85,8 +85,9 @@ def group_operations(
     of_gpu = of_launcher[launchers.of_gpu]
     kernels, host_ns = _kernels(work, of_gpu, len(first))
     values, shown = [], {}
+    missing: tuple[object, str] = ((), "")
     for argument in ARGUMENTS:
-        number, pairs = argument_values(trace, rows[first], argument, parsed, ((), ""))
+        number, pairs = argument_values(trace, rows[first], argument, parsed, missing)
         value, text = zip(*pairs, strict=True) if pairs else ((), ())
         values.append([value[i] for i in number.tolist()])
         shown[argument] = texts(number, text)
