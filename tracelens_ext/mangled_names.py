@@ -23,14 +23,7 @@ _UNNAMED: Final = "_GLOBAL__N_"
 
 
 class MangledName:
-    """Reads one from its beginning.
-
-    Args:
-        text: the name.
-
-    Raises:
-        ValueError: it holds what no kernel's template arguments commonly do, such as expressions.
-    """
+    """Reads one; a ValueError says that it holds what is not known here, such as expressions."""
 
     def __init__(self, text: str) -> None:
         self._text, self._place = text, 0
@@ -40,7 +33,7 @@ class MangledName:
         """The function with its namespaces and template arguments, without its parameters."""
         if not self._takes("_Z"):
             raise ValueError
-        return self._nested(of_type=False) if self._takes("N") else self._plain(of_type=False)
+        return self._nested() if self._takes("N") else self._plain()
 
     def _takes(self, text: str) -> bool:
         found = self._text.startswith(text, self._place)
@@ -66,7 +59,7 @@ class MangledName:
         name, self._place = self._text[self._place : end], end
         return "(anonymous namespace)" if name.startswith(_UNNAMED) else name
 
-    def _nested(self, *, of_type: bool) -> str:
+    def _nested(self) -> str:
         name = ""
         while not self._takes("E"):
             if self._takes("I"):
@@ -75,22 +68,14 @@ class MangledName:
                 name = known
                 continue
             else:
-                begun = self._takes("St") and "std::"
-                name = f"{name}::{self._source()}" if name else f"{begun or ''}{self._source()}"
-            # A function's own name cannot be referred to, its template's can.
-            if of_type or not self._text.startswith("E", self._place):
-                self._knows(name)
+                before = f"{name}::" if name else "std::" * self._takes("St")
+                name = before + self._source()
+            self._knows(name)
         return name
 
-    def _plain(self, *, of_type: bool) -> str:
-        name = ("std::" if self._takes("St") else "") + self._source()
-        here = self._text[self._place : self._place + 1]
-        if of_type or here == "I":
-            self._knows(name)
-        if self._takes("I"):
-            name += self._arguments()
-            return self._knows(name) if of_type else name
-        return name
+    def _plain(self) -> str:
+        name = self._knows("std::" * self._takes("St") + self._source())
+        return self._knows(name + self._arguments()) if self._takes("I") else name
 
     def _referred(self) -> str:
         """What `S_`, `S0_` and so on stand for; empty where no such thing stands."""
@@ -127,9 +112,9 @@ class MangledName:
         if known := self._referred():
             return self._knows(known + self._arguments()) if self._takes("I") else known
         if self._takes("N"):
-            return self._nested(of_type=True)
+            return self._nested()
         sign = _COMPOUND.get(self._text[self._place])
         if sign is not None:
             self._place += 1
             return self._knows(self._type() + sign)
-        return self._plain(of_type=True)
+        return self._plain()
