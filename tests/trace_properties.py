@@ -62,7 +62,7 @@ def gpu_time_is_that_of(data: bytes, suffix: str, trace: Trace) -> None:
 def _gpu_time_of_json(data: bytes) -> tuple[int, int] | None:
     """The least and the most that the durations add up to, ns; None if they are unusual."""
     try:
-        document = json.loads(data, parse_float=Decimal)
+        document = json.loads(data, parse_float=Decimal, object_pairs_hook=_each_key_once)
         events = document["traceEvents"] if isinstance(document, dict) else document
         if not any("cat" in event for event in events):
             return None  # JAX's for viewers: what is GPU work, the names of its lines say
@@ -78,6 +78,14 @@ def _gpu_time_of_json(data: bytes) -> tuple[int, int] | None:
         return None
     total = int(sum(found) * 1000)
     return total - len(found), total + len(found)
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A dictionary; of a key that comes twice, `json` would keep the last value alone."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError
+    return found
 
 
 def _gpu_time_of_database(data: bytes) -> tuple[int, int] | None:
