@@ -29,12 +29,16 @@ from statistics_helpers import (
 )
 
 from tracelens_ext import StatisticClassifier, read_trace
-from tracelens_ext.class_statistics.class_map import BuiltinClasses, ClassMap
 from tracelens_ext.class_statistics.configuration import load_configuration
-from tracelens_ext.class_statistics.events import event_totals
+from tracelens_ext.class_statistics.inputs import event_totals
 from tracelens_ext.class_statistics.layout import fixed
-from tracelens_ext.class_statistics.nccl import collective_of
-from tracelens_ext.class_statistics.statistics import ClassStatistics, compute
+from tracelens_ext.class_statistics.statistics import (
+    BuiltinClasses,
+    ClassMap,
+    ClassStatistics,
+    collective_of,
+    compute,
+)
 from tracelens_ext.class_statistics.totals import Total, memory_totals
 from tracelens_ext.errors import RuleError, TraceFormatError, UsageError
 

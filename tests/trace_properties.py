@@ -262,8 +262,7 @@ def a_profile_is_safe(data: bytes) -> None:
 
 def a_snapshot_is_safe(data: bytes) -> None:
     """A snapshot of an allocator: its tables, or one of our errors."""
-    from tracelens_ext.memory.snapshot import read_snapshot
-    from tracelens_ext.memory.snapshot_tables import snapshot_tables
+    from tracelens_ext.memory.snapshot import read_snapshot, snapshot_tables
 
     _load(data, ".pickle", lambda path: snapshot_tables(read_snapshot(path)))
 

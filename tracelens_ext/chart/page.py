@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens_ext.chart.runs import grouped
-from tracelens_ext.chart.specification import NS_PER_S
-from tracelens_ext.chart.tables import (
+from tracelens_ext.chart.runs import (
     ELAPSED,
     TOTAL,
     category_table,
+    grouped,
     input_table,
     kernel_table,
 )
+from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import colour_of
@@ -22,14 +24,7 @@ from tracelens_ext.report.excel_text import cell_text, cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
 from tracelens_ext.report.html_figures import Figure
 from tracelens_ext.report.html_headline import Card
-from tracelens_ext.report.html_tables import (
-    FIRST_ROWS,
-    Cell,
-    Column,
-    Table,
-    TextPool,
-    page_tables,
-)
+from tracelens_ext.report.html_tables import FIRST_ROWS, Cell, Column, Table, TextPool, page_tables
 from tracelens_ext.report.html_text import (
     amount_text,
     duration_text,
@@ -41,7 +36,7 @@ from tracelens_ext.report.html_text import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tracelens_ext.chart.runs import Run
 
@@ -264,3 +259,57 @@ def _short(value: float) -> str:
     """A number for a piece or a bar, three digits of it."""
     decimals = 2 - math.floor(math.log10(value)) if 0 < value < 1 else 2
     return f"{value:,.{min(decimals, 9) if value < 10 else 1 if value < 100 else 0}f}"
+
+
+_STEM: Final = "result"
+PAGE: Final = f"{_STEM}.html"
+CSV: Final = f"{_STEM}.csv"
+
+
+def check_results(
+    folder: str | os.PathLike[str], inputs: Sequence[Path], *, force: bool = False
+) -> list[str]:
+    """Check that a chart may be written to a folder, before anything is read.
+
+    Args:
+        folder: the folder; it may not exist.
+        inputs: files that are never written over, whatever `force` says.
+        force: whether files that this program did not write may be replaced.
+
+    Returns:
+        A line if a run left the folder unfinished.
+
+    Raises:
+        OutputError: a file stands in the way.
+        UsageError: what the page is made with is not installed.
+    """
+    from tracelens_ext.report.html import require_html_extra
+    from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note
+
+    require_html_extra()
+    check_output(Path(folder) / PAGE, inputs, force=force)
+    check_folder(folder, [CSV], inputs, force=force)
+    return unfinished_note(folder)
+
+
+def write_results(
+    folder: str | os.PathLike[str], runs: Sequence[Run], *, title: str = ""
+) -> list[Path]:
+    """Write the chart and its numbers into a folder, which is created when missing.
+
+    Returns:
+        The page and the CSV file.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
+    from tracelens_ext.chart.runs import kernel_table
+    from tracelens_ext.report.csv_files import write_csv
+    from tracelens_ext.report.folder import write_folder
+
+    writers: dict[str, Callable[[Path], object]] = {
+        PAGE: partial(write_page, runs=runs, title=title),
+        CSV: partial(write_csv, frame=kernel_table(runs)),
+    }
+    # A folder of a report's tables may be the same one: its files stay, and stay known.
+    return write_folder(folder, writers, keep=True)

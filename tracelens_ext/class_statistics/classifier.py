@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS
-from tracelens_ext.class_statistics.class_map import ClassMap
-from tracelens_ext.class_statistics.document import tables
-from tracelens_ext.class_statistics.layout import text
-from tracelens_ext.class_statistics.statistics import ClassStatistics, compute
+from tracelens_ext.class_statistics.layout import tables, text
+from tracelens_ext.class_statistics.statistics import ClassMap, ClassStatistics, compute
 from tracelens_ext.class_statistics.totals import kernel_totals, memory_totals, range_total
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd

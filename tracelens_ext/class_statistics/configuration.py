@@ -12,12 +12,14 @@ file, then in the current folder.
 from __future__ import annotations
 
 import difflib
+import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tracelens_ext.class_statistics.jsonc import read_commented_json
+from tracelens_ext.categorize.maps import without_repetition
 from tracelens_ext.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -252,3 +254,47 @@ def _class_map(value: object) -> dict[str, str] | None:
     if not isinstance(value, dict):
         return None
     return value if all(isinstance(text, str) for text in value.values()) else None
+
+
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
+
+
+def read_commented_json(path: str | os.PathLike[str]) -> object:
+    """Decode a JSON file that may hold comments and trailing commas.
+
+    Raises:
+        ConfigurationError: the file cannot be read, is no JSON, or has a key twice in an object.
+    """
+    source = os.fspath(path)
+    try:
+        text = plain_json(Path(source).read_text(encoding="utf-8-sig"))
+        return json.loads(text, object_pairs_hook=without_repetition)
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error}); check the path"
+    except UnicodeDecodeError as error:
+        problem = f"is not UTF-8 text (byte {error.start}); save it as UTF-8"
+    except json.JSONDecodeError as error:
+        problem = f"is not valid JSON: {error}"
+    except KeyError as error:
+        problem = str(error.args[0])
+    except ValueError:  # Python refuses integers of thousands of digits
+        problem = "holds a number that is too long"
+    except RecursionError:
+        problem = "is not valid JSON: it is nested too deeply"
+    except MemoryError:
+        problem = "takes more memory than there is"
+    raise ConfigurationError(f"{source}: {problem}")
+
+
+def plain_json(text: str) -> str:
+    """A text without comments and trailing commas; every character stays in its line and column."""
+    for pattern in (_COMMENT, _LAST_COMMA):
+        text = pattern.sub(_blanked, text)
+    return text
+
+
+def _blanked(found: re.Match[str]) -> str:
+    text = found.group()
+    return text if text.startswith('"') else re.sub(r"[^\n]", " ", text)

@@ -16,9 +16,8 @@ from tracelens_ext.errors import TracelensError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.class_statistics.class_map import Classifier
     from tracelens_ext.class_statistics.configuration import InputSpec
-    from tracelens_ext.class_statistics.statistics import ClassStatistics
+    from tracelens_ext.class_statistics.statistics import Classifier, ClassStatistics
     from tracelens_ext.report.formats import Places
     from tracelens_ext.trace import Trace
 
@@ -119,8 +118,8 @@ def stats(
 
     With NVTX ranges around the iterations, also estimate the time in them that no kernel fills.
     """
-    from tracelens_ext.class_statistics.class_map import classifier_of
     from tracelens_ext.class_statistics.configuration import InputSpec, load_class_map
+    from tracelens_ext.class_statistics.statistics import classifier_of
     from tracelens_ext.report.report import check_places
 
     values = {
@@ -175,8 +174,8 @@ def _configured(config: Path) -> tuple[Sequence[InputSpec], Classifier]:
     Raises:
         ConfigurationError, RuleError: the file is no good.
     """
-    from tracelens_ext.class_statistics.class_map import classifier_of
     from tracelens_ext.class_statistics.configuration import load_configuration
+    from tracelens_ext.class_statistics.statistics import classifier_of
 
     loaded = load_configuration(config)
     return loaded.inputs, classifier_of(loaded.class_map, f"{config}: kernel_to_class_map")
@@ -267,8 +266,7 @@ def _show(
     force: bool,
 ) -> None:
     """Write what was asked for, and print the text, or the tables as JSON."""
-    from tracelens_ext.class_statistics.document import document
-    from tracelens_ext.class_statistics.layout import text
+    from tracelens_ext.class_statistics.layout import document, text
     from tracelens_ext.cli.outputs import write_outputs
 
     report = document(statistics, problems) if json or places else None

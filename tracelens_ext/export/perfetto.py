@@ -18,8 +18,7 @@ import numpy as np
 
 from tracelens_ext.export.chosen import Choice, choose, window_of
 from tracelens_ext.export.counters import counter_events
-from tracelens_ext.export.lanes import fit_lanes
-from tracelens_ext.export.tracks import Tracks, place, us_text
+from tracelens_ext.export.tracks import Tracks, fit_lanes, place, us_text
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.report.manifest import GENERATOR
 from tracelens_ext.trace import NONE, EventKind
@@ -27,7 +26,7 @@ from tracelens_ext.trace import NONE, EventKind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracelens_ext.export.spans import Span
+    from tracelens_ext.export.counters import Span
     from tracelens_ext.export.tracks import Placed
     from tracelens_ext.trace import Int64Array, Trace
     from tracelens_ext.work.gpu_work import GpuWork

@@ -10,18 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TraceNotFoundError, UsageError
-from tracelens_ext.fleet.cluster import (
-    default_workers,
-    require_fleet_extra,
-    run_jobs,
-    workers_of,
-)
-from tracelens_ext.fleet.inputs import find_inputs
-from tracelens_ext.fleet.job import JobOptions, TraceJob
+from tracelens_ext.fleet.cluster import default_workers, require_fleet_extra, run_jobs, workers_of
+from tracelens_ext.fleet.inputs import ORDER, find_inputs, missing_ranks, rank_in_name
+from tracelens_ext.fleet.job import TABLES, JobOptions, TraceJob
 from tracelens_ext.fleet.portable_rules import PortableRules
-from tracelens_ext.fleet.ranks import ORDER, missing_ranks, rank_in_name
 from tracelens_ext.fleet.reduce import REDUCTIONS, reductions
-from tracelens_ext.fleet.rows import TABLES
 from tracelens_ext.fleet.store import ResultStore
 from tracelens_ext.fleet.together import PAGE, ranks_together
 from tracelens_ext.fleet.together import TABLES as TOGETHER
@@ -282,13 +275,7 @@ def _finish(
 
 def _failures(tally: _Tally, not_found: Sequence[NotFound], missing: Sequence[int]) -> pd.DataFrame:
     rows: list[tuple[object, ...]] = [
-        (
-            job.source.name,
-            rank_in_name(job.source.url),
-            outcome.stage,
-            outcome.message,
-            attempts,
-        )
+        (job.source.name, rank_in_name(job.source.url), outcome.stage, outcome.message, attempts)
         for job, outcome, attempts in sorted(tally.failed, key=lambda entry: entry[0].place)
     ]
     rows += [(n.argument, None, "find", f"{n.argument}: {n.problem}", 1) for n in not_found]

@@ -7,20 +7,12 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.gaps.causes import CAUSES, EDGE
-from tracelens_ext.gaps.find import overlapped_time
+from tracelens_ext.gaps.causes import CAUSES, EDGE, overlapped_time
 from tracelens_ext.gaps.hosts import HOST_KINDS, host_rows
 from tracelens_ext.kernels.statistics import simple_codes
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
-from tracelens_ext.work.grouping import (
-    group_durations,
-    maxima,
-    number_groups,
-    percent,
-    sums,
-    texts,
-)
+from tracelens_ext.work.grouping import group_durations, maxima, number_groups, percent, sums, texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

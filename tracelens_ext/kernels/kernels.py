@@ -13,14 +13,7 @@ from tracelens_ext.operations.launchers import busy_below
 from tracelens_ext.operations.recompute import recomputed
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.work.gpu_work import KIND_NAMES
-from tracelens_ext.work.grouping import (
-    Groups,
-    group_durations,
-    number_groups,
-    percent,
-    sums,
-    texts,
-)
+from tracelens_ext.work.grouping import Groups, group_durations, number_groups, percent, sums, texts
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import IntArray
@@ -219,9 +212,7 @@ def reference_kernel_summary(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
     if work.categories:
         keys.append(work.categories.code)
     groups = group_durations([key[chosen] for key in keys], work.duration[chosen])
-    columns: dict[str, object] = {
-        "Parent op category": texts(groups.keys[0], category_labels),
-    }
+    columns: dict[str, object] = {"Parent op category": texts(groups.keys[0], category_labels)}
     if work.trace.count_of(*work.trace.operation_kinds):
         columns["Parent cpu_op"] = texts(groups.keys[1], ops)
     columns["Kernel name"] = texts(groups.keys[2], work.trace.names)

@@ -12,10 +12,12 @@ from tracelens_ext.iterations.table import named_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import (
     HOST,
+    PHASES,
     MemoryEvents,
+    Owners,
+    find_owners,
     read_memory_events,
 )
-from tracelens_ext.memory.owners import PHASES, Owners, find_owners
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.work.grouping import maxima, number_groups, percent, sums
 from tracelens_ext.work.memoize import once_for_each

@@ -164,7 +164,7 @@ def _mismatches(job: Job) -> None:
         odd = mine["sizes"] != counted.index[0]
         if counted.iloc[0] == counted.iloc[-1]:  # which differs from its own other calls?
             same = job.calls[["set", "collective", "dtype", "sequence"]] == [
-                *(call.set, call.collective, call.dtype, call.sequence),
+                *(call.set, call.collective, call.dtype, call.sequence)
             ]
             alike = job.calls.loc[same.all(axis=1) & (job.calls["call"] != call.call), "call"]
             theirs = job.kernels[job.kernels["call"].isin(alike)]
