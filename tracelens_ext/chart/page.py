@@ -55,15 +55,7 @@ _MUCH_LONGER: Final = 3
 
 
 def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str = "") -> list[str]:
-    """Write `result.html`: self-contained, to be opened in any browser.
-
-    Returns:
-        The notes of the page.
-
-    Raises:
-        UsageError: plotly or jinja2 is not installed.
-        OutputError: the file cannot be written; whatever was there is untouched.
-    """
+    """Write `result.html`, self-contained; answer its notes."""
     require_html_extra()
     table = category_table(runs)
     pool = TextPool()
@@ -269,19 +261,9 @@ CSV: Final = f"{_STEM}.csv"
 def check_results(
     folder: str | os.PathLike[str], inputs: Sequence[Path], *, force: bool = False
 ) -> list[str]:
-    """Check that a chart may be written to a folder, before anything is read.
+    """Check that a chart may be written to a folder; answer a line if a run left it unfinished.
 
-    Args:
-        folder: the folder; it may not exist.
-        inputs: files that are never written over, whatever `force` says.
-        force: whether files that this program did not write may be replaced.
-
-    Returns:
-        A line if a run left the folder unfinished.
-
-    Raises:
-        OutputError: a file stands in the way.
-        UsageError: what the page is made with is not installed.
+    `inputs` are never written over, whatever `force` says.
     """
     from tracelens_ext.report.html import require_html_extra
     from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note
@@ -295,14 +277,7 @@ def check_results(
 def write_results(
     folder: str | os.PathLike[str], runs: Sequence[Run], *, title: str = ""
 ) -> list[Path]:
-    """Write the chart and its numbers into a folder, which is created when missing.
-
-    Returns:
-        The page and the CSV file.
-
-    Raises:
-        OutputError: a file cannot be written.
-    """
+    """Write the chart and its numbers into a folder; answer the page and the CSV file."""
     from tracelens_ext.chart.runs import kernel_table
     from tracelens_ext.report.csv_files import write_csv
     from tracelens_ext.report.folder import write_folder

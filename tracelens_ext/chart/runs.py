@@ -62,12 +62,7 @@ class Run:
 
 
 def measure_run(work: GpuWork, given: ChartInput, position: int) -> Run:
-    """Measure an input, all its GPUs together.
-
-    Raises:
-        TraceError: there is no GPU event.
-        UsageError: `work` has no categories.
-    """
+    """Measure an input, all its GPUs together."""
     devices = _devices(work, given)
     everything = np.ones(len(work), dtype=bool)
     notes = list(work.trace.provenance.notes)
@@ -99,9 +94,6 @@ def measure_phases(work: GpuWork, given: ChartInput, position: int) -> list[Run]
     """Measure an input, each phase of a serving engine by itself; see `measure_run`.
 
     The time without GPU work is divided as the idle time before the work of each phase is.
-
-    Raises:
-        UsageError: no annotation of an engine names a step; or as `measure_run`.
     """
     whole = measure_run(work, given, position)
     steps = find_steps(work.tree)
@@ -125,11 +117,7 @@ def measure_phases(work: GpuWork, given: ChartInput, position: int) -> list[Run]
 
 
 def grouped(notes: Iterable[tuple[str, Iterable[str]]]) -> list[tuple[str, str]]:
-    """Each distinct note once, with all names that it is about.
-
-    Returns:
-        Notes in the order in which they first came, and the names, separated by commas.
-    """
+    """Each distinct note once, in order, with the names that it is about, separated by commas."""
     about: dict[str, dict[str, None]] = {}
     for name, own in notes:
         for note in own:
@@ -250,13 +238,10 @@ TOTAL: Final = "total_elapsed_sec"
 
 
 def kernel_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """How kernel names are mapped to categories, and the time of each; this is `result.csv`.
+    """How kernel names map to categories, and the time in which each was the first on the GPU.
 
-    Returns:
-        Columns `Model_Engine` (the run's label), `Category`, `Instances`, `Name`,
-        `Elapsed Time (sec)` (time in which the kernel was the first to cover the GPU). By
-        category, then in the order of the runs, longest time first. `CPU(non-GPU)` is one more
-        row of each run.
+    This is `result.csv`: by category, in the order of the runs, the longest first; `CPU(non-GPU)`
+    is a row of each run.
     """
     frame = pd.DataFrame(
         {
@@ -276,12 +261,7 @@ def kernel_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def category_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """Elapsed seconds by category and run.
-
-    Returns:
-        A row a category in the index, the largest of all runs together first, `CPU(non-GPU)`
-        last; a column a run, by position; NaN where a run has no kernel of a category.
-    """
+    """Elapsed seconds: a row a category, the largest first, `CPU(non-GPU)` last; a column a run."""
     names: dict[str, int] = {}
     for run in runs:
         for name in run.category:

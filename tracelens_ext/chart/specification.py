@@ -37,11 +37,7 @@ class ChartInput:
         return f"{self.engine}:{self.model}"
 
     def label(self, position: int) -> str:
-        """What the bar of this input is called: unlike all others, as the position is in it.
-
-        Args:
-            position: among the inputs, from 0.
-        """
+        """What the bar of this input is called: unlike all others, as the position is in it."""
         from tracelens_ext.trace_files import trace_suffixes
 
         name = self.path.name
@@ -52,16 +48,7 @@ class ChartInput:
 
 
 def parse_inputs(texts: Iterable[str], *, bare_files: bool = False) -> list[ChartInput]:
-    """Read the specifications of a chart's inputs.
-
-    Args:
-        texts: one an input.
-        bare_files: whether a file alone will do, as it does when one categorizer is chosen for
-            all inputs; engine and model are mere labels then.
-
-    Raises:
-        UsageError: a specification has another form; the message says which part is wrong.
-    """
+    """Read the specifications of a chart's inputs; `bare_files`: a file alone will do."""
     return [_parsed(text, bare_files=bare_files) for text in texts]
 
 
@@ -107,12 +94,7 @@ def known_models(
 ) -> dict[str, list[str]]:
     """The models of each engine, both by name: ours, plugins', and the user's.
 
-    Args:
-        maps: files and folders of engine/model maps, besides the user's configuration folder.
-        passed_over: gets a line for each file in those folders that is no such map.
-
-    Raises:
-        RuleError: a place in `maps` does not exist, or is a file that is no such map.
+    `passed_over` gets a line for each file among `maps` that is no map.
     """
     from tracelens_ext.categorize.choice import user_maps
     from tracelens_ext.categorize.offered import offered_packs
@@ -134,11 +116,7 @@ def check_models(
     known: Mapping[str, Sequence[str]],
     passed_over: Sequence[str] = (),
 ) -> None:
-    """Check that there is a map for each input.
-
-    Raises:
-        UsageError: there is none; the message lists those that there are.
-    """
+    """Check that there is a map for each input."""
     from tracelens_ext.categorize.choice import not_maps
 
     add = f"add yours with --maps{not_maps(passed_over)}"

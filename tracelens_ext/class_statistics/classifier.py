@@ -210,13 +210,7 @@ class StatisticReport:
 def _with_titles(
     table: TableSource, places: Mapping[int, str], *more: str
 ) -> list[Sequence[object]]:
-    """The rows of a table without a header, below the titles of some of its columns.
-
-    Args:
-        table: a path, a DataFrame or lists.
-        places: place of a column → its title.
-        more: titles of columns that are not asked for, but expected.
-    """
+    """The rows of a table without a header, below titles: `places`, else `more`, as expected."""
     rows: list[Sequence[object]]
     if isinstance(table, str | os.PathLike):
         with Path(table).open(encoding="utf-8-sig", newline="") as file:

@@ -80,12 +80,7 @@ class Configuration:
 
 
 def load_configuration(path: str | os.PathLike[str]) -> Configuration:
-    """Read a configuration file.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or a key is unknown, missing or has a value of
-            another type; the message names the key.
-    """
+    """Read a configuration file."""
     source = os.fspath(path)
     document = _Section(source, "", "", read_commented_json(path))
     given = document.get("inputs", _list, "a list of inputs")
@@ -100,11 +95,7 @@ def load_configuration(path: str | os.PathLike[str]) -> Configuration:
 
 
 def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
-    """Read a class map: a JSON object, or a configuration file that holds one.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or holds no class map.
-    """
+    """Read a class map: a JSON object, or a configuration file that holds one."""
     document = read_commented_json(path)
     if isinstance(document, dict) and isinstance(document.get("kernel_to_class_map"), dict):
         document = document["kernel_to_class_map"]
@@ -262,11 +253,7 @@ _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
 
 
 def read_commented_json(path: str | os.PathLike[str]) -> object:
-    """Decode a JSON file that may hold comments and trailing commas.
-
-    Raises:
-        ConfigurationError: the file cannot be read, is no JSON, or has a key twice in an object.
-    """
+    """Decode a JSON file that may hold comments and trailing commas."""
     source = os.fspath(path)
     try:
         text = plain_json(Path(source).read_text(encoding="utf-8-sig"))

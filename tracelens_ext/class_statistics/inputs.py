@@ -37,13 +37,7 @@ if TYPE_CHECKING:
 def statistics_of(
     spec: InputSpec, classifier: Classifier, read: Callable[[Path], Trace]
 ) -> ClassStatistics:
-    """Compute the statistics of an input.
-
-    Raises:
-        TraceError: a file is not there, is not what it should be, or holds no kernels.
-        ConfigurationError: a configuration names a file that is nowhere.
-        UsageError: no NVTX range has the tag, or it is not said how many iterations there are.
-    """
+    """Compute the statistics of an input."""
     if spec.missing:
         raise ConfigurationError(spec.missing)
     totals = _table_totals(spec) if spec.trace is None else _trace_totals(spec, spec.trace, read)
@@ -80,11 +74,7 @@ def _table_totals(spec: InputSpec) -> EventTotals:
 
 
 def _iterations(spec: InputSpec, totals: EventTotals, gpus: int) -> int:
-    """How many iterations the ranges make.
-
-    Raises:
-        UsageError: there are no ranges, or not as many on each GPU.
-    """
+    """How many iterations the ranges make."""
     if totals.ranges is None:
         raise UsageError(
             f"{spec.title}: say how many iterations were recorded, or with an iteration range"
@@ -115,17 +105,7 @@ class EventTotals:
 
 
 def event_totals(trace: Trace, *, with_memory: bool = True, tag: str | None = None) -> EventTotals:
-    """Sum the events of a trace.
-
-    Args:
-        trace: the events.
-        with_memory: whether memory operations are wanted.
-        tag: the name of the NVTX ranges that are iterations; None for no ranges.
-
-    Raises:
-        UsageError: no range of that name started GPU work.
-        MergedRanksError: ranges are asked for, and several ranks reuse correlation ids.
-    """
+    """Sum the events of a trace."""
     memory = (EventKind.MEMCPY, EventKind.MEMSET)
     kernel_places = trace.kind[trace.gpu_rows] == EventKind.KERNEL
     return EventTotals(
@@ -220,14 +200,7 @@ class ProjectedRanges:
 
 
 def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: IntArray) -> ProjectedRanges:
-    """Project ranges onto the devices that they started work on.
-
-    Args:
-        trace: the events.
-        launch_of_gpu: row of each GPU event's launch, `NONE` without one, as `linking.link` and
-            `CallTree` give it, (g,).
-        rows: the ranges, host events of the trace, in any order; they may overlap.
-    """
+    """Project ranges onto the devices that they started work on."""
     linked = np.flatnonzero(launch_of_gpu != NONE)
     device = trace.device[linked]
     columns: list[list[Int64Array]] = [[np.empty(0, dtype=np.int64)] for _ in range(5)]

@@ -34,12 +34,7 @@ _ESTIMATED = "Estimated non-hidden NCCL, mem ops and bubble"
 
 
 def text(statistics: ClassStatistics, title: str | None) -> str:
-    """The statistics of one input, lines that end with a line feed.
-
-    Args:
-        statistics: what to show.
-        title: the heading; None for none.
-    """
+    """The statistics of one input, lines that end with a line feed."""
     heading = [f"===== {safe_text(title)} ====="] if title is not None else []
     blocks = [[*heading, *_kernels(statistics)], _nccl(statistics)]
     if statistics.memory is not None:
@@ -166,13 +161,7 @@ def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
 
 
 def tables(statistics: Titled) -> dict[str, pd.DataFrame]:
-    """The statistics of some inputs, each with its title.
-
-    Returns:
-        `inputs` (a row each), `kernel_classes`, `nccl`, `memory_operations` (when an input
-        has them) and `kernels` (every kernel and its class); each with the column `title`, times
-        in ms, percentages of the kernel time without NCCL, `total_bytes` where it is known.
-    """
+    """The statistics of some inputs by table, each with the column `title`; times in ms."""
     sheets = {
         "inputs": [{"title": title} | _input(each) for title, each in statistics],
         "kernel_classes": [

@@ -117,17 +117,7 @@ def compute(
     gpus: int,
     notes: tuple[str, ...] = (),
 ) -> ClassStatistics:
-    """Compute the statistics of one input.
-
-    Args:
-        classifier: gives each kernel its class.
-        kernels: all kernels, NCCL's too.
-        memory: memory operations.
-        ranges: the NVTX ranges of the iterations.
-        iterations: at least 1.
-        gpus: at least 1.
-        notes: what the user should know about the input.
-    """
+    """Compute the statistics of one input."""
     divisor = iterations * gpus
     classes = classifier.classify([kernel.name for kernel in kernels])
     of_class = list(zip(classes, kernels, strict=True))
@@ -198,13 +188,6 @@ class ClassMap:
 
     Case does not matter; the first key in the map's order that a name contains wins; kernels of
     NCCL are `nccl` whatever the map says.
-
-    Args:
-        mapping: part of a kernel name → class. Classes are shown in lower case.
-        name: what messages call the map.
-
-    Raises:
-        RuleError: a key or class is no text, a key contains another, or a class is `others`.
     """
 
     def __init__(self, mapping: Mapping[str, str], name: str = "class map") -> None:

@@ -22,14 +22,10 @@ _WORDS = re.compile(r"(Host|Device|Peer)(?: ?(?:->|-to-|[tT]o) ?)(Host|Device|Pe
 
 
 def queue_levels(work: GpuWork) -> pd.DataFrame:
-    """How many GPU events are launched and not begun, after each change.
+    """How many GPU events are launched and not begun (`level`), a row a change by stream and time.
 
     A launch adds one for each GPU event that it starts; the start of a GPU event takes one away.
     Of changes at one instant launches come first.
-
-    Returns:
-        A row a change, by device, stream and time: `device`, `stream`, `time_ns` (since the
-        trace's first event), `level`.
     """
     linked = np.flatnonzero(work.tree.linked)
     device, stream = work.trace.device[linked], work.trace.stream[linked]
@@ -61,11 +57,7 @@ def queue_length(work: GpuWork) -> pd.DataFrame:
 
 
 def copies(work: GpuWork) -> pd.DataFrame:
-    """The copies whose speed is known: as recorded, else of its bytes and its duration.
-
-    Returns:
-        A row a copy: `start_ns`, `end_ns`, `device`, `direction`, `bytes`, `gb_per_s`.
-    """
+    """The copies whose speed is known: as recorded, else of its bytes and its duration."""
     trace = work.trace
     at = np.flatnonzero(work.kind == EventKind.MEMCPY)
     rows = work.rows[at]

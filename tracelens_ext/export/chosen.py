@@ -28,32 +28,21 @@ _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 @dataclass(frozen=True)
 class Choice:
-    """Which events are exported.
+    """Which events are exported."""
 
-    Attributes:
-        window: (start, end) in ns since the trace's first event; what touches it is in, whole.
-        iteration: the number of the one to export, with the GPU work that it launched.
-        devices, streams: of the GPU events; None for all.
-        min_ns: GPU and host events that took less are left out.
-        host: whether host events are in.
-        stacks: whether Python frames are.
-    """
-
+    #: (start, end) in ns since the trace's first event; what touches it is in, whole.
     window: tuple[int, int] | None = None
+    #: the number of the one to export, with the GPU work that it launched.
     iteration: int | None = None
-    devices: frozenset[int] | None = None
+    devices: frozenset[int] | None = None  #: of the GPU events; None for all.
     streams: frozenset[int] | None = None
-    min_ns: int = 0
-    host: bool = True
-    stacks: bool = False
+    min_ns: int = 0  #: GPU and host events that took less are left out.
+    host: bool = True  #: whether host events are in.
+    stacks: bool = False  #: whether Python frames are.
 
 
 def parse_window(text: str) -> tuple[int, int]:
-    """`1200ms-1300ms` in ns.
-
-    Raises:
-        UsageError: it is no window.
-    """
+    """`1200ms-1300ms` in ns."""
     times = [_TIME.fullmatch(part.strip()) for part in text.split("-")]
     if len(times) == 2 and times[0] and times[1]:
         first, last = (round(float(time[1]) * _NS[time[2]]) for time in times if time)
@@ -68,9 +57,6 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
     """The rows to export, ascending, and how many others were left out for which reason.
 
     Flow events are neither: an export has its own.
-
-    Raises:
-        UsageError: there is no such iteration.
     """
     trace = work.trace
     recorded = trace.recorded
@@ -107,11 +93,7 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
 
 
 def window_of(work: GpuWork, choice: Choice) -> tuple[int, int] | None:
-    """The window that is exported, ns since the trace's first event; None for all of it.
-
-    Raises:
-        UsageError: there is no such iteration.
-    """
+    """The window that is exported, ns since the trace's first event; None for all of it."""
     return choice.window if choice.iteration is None else _iteration(work, choice.iteration)
 
 
@@ -134,16 +116,7 @@ _COLUMNS = {"rank", "offset_us", "error_us"}
 def shifts(
     traces: Sequence[Trace], names: Sequence[str], clocks: Path | None
 ) -> list[tuple[str, int, str]]:
-    """What to call each trace, what to add to its times in ns, and how well that is known.
-
-    Args:
-        traces: of one rank each.
-        names: of their files.
-        clocks: the table `clocks` of a fleet; None where clocks are not known.
-
-    Raises:
-        UsageError: the file has no such table, or lacks a rank.
-    """
+    """What to call each trace, what to add to its times in ns, and how well that is known."""
     ranks = [
         rank_of(trace.metadata, name, at)[0]
         for at, (trace, name) in enumerate(zip(traces, names, strict=True))

@@ -38,12 +38,8 @@ def counter_events(
 ) -> Iterator[str]:
     """The counters of a trace, as JSON texts.
 
-    Args:
-        work: its GPU events.
-        gpu: device → (its process in the export, …); other devices have no counters.
-        ours: the process of what belongs to no GPU.
-        shift: ns that are added to all times.
-        window: (start, end); other levels are left out.
+    `gpu`: device → (its process, …), others have none; `ours`: the process of what belongs to no
+    GPU; `shift`: ns that are added to all times; `window`: other levels are left out.
     """
     if not len(work):
         return

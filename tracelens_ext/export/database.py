@@ -186,11 +186,7 @@ def table_of_report(analyzer: TreePerfAnalyzer, sheet: Sheet) -> pd.DataFrame | 
 
 
 def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
-    """Write a database with the events of a trace and the tables of its report.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+    """Write a database with the events of a trace and the tables of its report."""
     from tracelens_ext.report.atomic import written_beside
     from tracelens_ext.sheets.report import build_perf_report
 
@@ -219,9 +215,6 @@ def query(
     """The rows that a query gives, and whether there are more than `limit` of them.
 
     Tables of the report are made where the query names them.
-
-    Raises:
-        UsageError: the query is wrong, does more than read, or takes too long.
     """
     connection = open_database(analyzer)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)

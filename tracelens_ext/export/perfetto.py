@@ -56,35 +56,22 @@ _EVER = 1 << 62  # ns
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A trace to export.
+    """A trace to export."""
 
-    Attributes:
-        work: its GPU events.
-        label: its rank in words; empty where there is one trace only.
-        shift_ns: what is added to its times.
-        error: how well that is known, in words; empty to say nothing.
-        spans: what is drawn in lanes of our own.
-    """
-
-    work: GpuWork
-    label: str = ""
-    shift_ns: int = 0
-    error: str = ""
-    spans: Sequence[Span] = ()
+    work: GpuWork  #: its GPU events.
+    label: str = ""  #: its rank in words; empty where there is one trace only.
+    shift_ns: int = 0  #: what is added to its times.
+    error: str = ""  #: how well that is known, in words; empty to say nothing.
+    spans: Sequence[Span] = ()  #: what is drawn in lanes of our own.
 
 
 @dataclass
 class Told:
-    """What became of the events.
+    """What became of the events."""
 
-    Attributes:
-        written: how many events of the traces are in the export.
-        left_out: reason → how many are not.
-        backwards: flows that Perfetto will not draw, as the GPU event begins before its launch.
-    """
-
-    written: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
+    written: int = 0  #: how many events of the traces are in the export.
+    left_out: Counter[str] = field(default_factory=Counter)  #: reason → how many are not.
+    #: flows that Perfetto will not draw, as the GPU event begins before its launch.
     backwards: int = 0
 
     def text(self) -> str:
@@ -99,16 +86,7 @@ class Told:
 
 
 def perfetto_json(sources: Sequence[Source], choice: Choice, told: Told) -> Iterator[str]:
-    """The JSON text, in pieces.
-
-    Args:
-        sources: the traces, at least one.
-        choice: which events are exported.
-        told: is filled.
-
-    Raises:
-        UsageError: the choice names what a trace does not have.
-    """
+    """The JSON text, in pieces; fills `told`."""
     tracks, ids = Tracks(), _Ids()
     pieces = [_Piece(source, choice, tracks, ids, told) for source in sources]
     yield _head(sources[0].work.trace, tracks, alone=len(sources) == 1)

@@ -20,14 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tracks:
-    """Numbers for processes and threads, all different, and the events that name them.
+    """Numbers for processes and threads, all different, and the events that name them."""
 
-    Attributes:
-        events: the metadata events so far, as JSON texts.
-        recorded: [pid, tid, process, thread] of each lane, the last two as the trace spells them.
-    """
-
-    events: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)  #: the metadata events so far, as JSON texts.
+    #: [pid, tid, process, thread] of each lane, the last two as the trace spells them.
     recorded: list[list[int | str]] = field(default_factory=list)
     _count: int = 0
 
@@ -52,30 +48,16 @@ class Tracks:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """Where the exported events of a trace are drawn, m of them.
+    """Where the exported events of a trace are drawn, m of them."""
 
-    Attributes:
-        pid, tid: of each, (m,).
-        lane: 0 for the first of its track, (m,).
-        gpu: device → (pid, stream → tid of its first lane).
-    """
-
-    pid: Int64Array
+    pid: Int64Array  #: of each, (m,).
     tid: Int64Array
-    lane: Int64Array
-    gpu: dict[int, tuple[int, dict[int, int]]]
+    lane: Int64Array  #: 0 for the first of its track, (m,).
+    gpu: dict[int, tuple[int, dict[int, int]]]  #: device → (pid, stream → tid of its first lane).
 
 
 def place(tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: str) -> Placed:
-    """Number the processes and threads of a trace.
-
-    Args:
-        tracks: what is numbered already; grows.
-        work: the trace.
-        rows: the events that are exported, (m,).
-        label: the rank in words; empty where there is one trace only.
-        error: how well its clock is known; empty to say nothing.
-    """
+    """Number the processes and threads of a trace, after those that `tracks` has."""
     trace = work.trace
     device = np.full(len(trace), NONE, dtype=np.int64)
     stream = device.copy()
@@ -135,14 +117,6 @@ def fit_lanes(track: IntArray, start: Int64Array, end: Int64Array) -> Int64Array
     """The lane of each event on its track: the first that takes it, by start, longest first.
 
     A lane takes an event that lies within the one that is open there, or begins after its end.
-
-    Args:
-        track: number of each event's track, shape (n,).
-        start: ns, (n,).
-        end: no less than `start`, (n,).
-
-    Returns:
-        0 for the first lane of a track, and so on, (n,).
     """
     lane = np.zeros(len(track), dtype=np.int64)
     order = np.lexsort((-end, start, track))

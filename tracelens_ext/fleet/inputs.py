@@ -93,12 +93,6 @@ def find_inputs(arguments: Sequence[str]) -> tuple[list[FleetInput], list[NotFou
     A folder stands for the traces directly in it, a pattern for the files that match it; both
     without what this program wrote itself. One file by its name need not exist: that it does not
     is found when it is to be read.
-
-    Returns:
-        The traces, and the arguments that name nothing.
-
-    Raises:
-        UsageError: an argument is empty, or a URL is of a kind that is not installed.
     """
     found: dict[str, FleetInput] = {}
     problems: list[NotFound] = []
@@ -174,11 +168,7 @@ def _remote(argument: str) -> list[FleetInput]:
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it.
-
-    Raises:
-        UsageError: nothing that is installed opens such a URL; the message says what would.
-    """
+    """The file system of a URL, and the path in it."""
     from fsspec.core import url_to_fs
 
     try:
@@ -228,16 +218,9 @@ _MOST_RANKS = 10**7
 
 
 def rank_of(metadata: Mapping[str, object], url: str, place: int) -> tuple[int, str]:
-    """The rank of a trace, and how it is known.
+    """The rank of a trace, and how it is known: `metadata`, `name` (of the file) or `order`.
 
-    Args:
-        metadata: of the trace.
-        url: its path or URL.
-        place: its place among all traces by name, from 0.
-
-    Returns:
-        The rank, and `metadata` (the trace's `distributedInfo` says it), `name` (`rank12`,
-        `rank_12` anywhere in the path, or a number at the end of the file's name) or `order`.
+    `place` is its place among all traces by name, from 0.
     """
     said = _whole(_distributed(metadata).get("rank"))
     if said is not None:

@@ -275,17 +275,9 @@ _TEXTS = (
 def trace_tables(
     analyzer: TreePerfAnalyzer, name: str, rank: int, place: int
 ) -> dict[str, pd.DataFrame]:
-    """The tables of a trace by their names in `TABLES`.
+    """The tables of a trace by their names in `TABLES`, with `trace`, `rank`, `device` first.
 
-    Args:
-        analyzer: of the trace, with categories.
-        name: what the trace is called in the column `trace`.
-        rank: its rank.
-        place: its place among all traces: those of several ranks count from there.
-
-    Returns:
-        Tables with the columns `trace`, `rank`, `device` first. The GPU of a row is missing in
-        tables that add up several (`kernels`, `ops`, `collectives`), unless the trace has one.
+    The GPU of a row is missing in tables that add up several, unless the trace has one.
     """
     work = analyzer.work
     tables = {
@@ -302,12 +294,7 @@ def trace_tables(
 
 
 def categories(work: GpuWork) -> pd.DataFrame:
-    """GPU time by device and category.
-
-    Returns:
-        Columns `device`, `kernel_category`, `count`, `total_time_ms`, `% of GPU time` (of the
-        summed durations on that device); longest first.
-    """
+    """GPU time by device and category, the longest first."""
     found = work.categories
     if found is None:
         raise ValueError("kernel categories were not asked for")

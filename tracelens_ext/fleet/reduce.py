@@ -48,18 +48,7 @@ _TIMES = (
 def reductions(
     store: ResultStore, done: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """The tables over all ranks.
-
-    Args:
-        store: where the parts are; read one after the other.
-        done: stem → what is noted of the trace; one at least.
-
-    Returns:
-        The tables by their names in `REDUCTIONS`, and notes.
-
-    Raises:
-        OutputError: a part cannot be read.
-    """
+    """The tables over all ranks by their names in `REDUCTIONS`, and notes."""
     tables: dict[str, pd.DataFrame] = {}
     for name, (folder, keys, value, per_device) in _SPREADS.items():
         columns = ["rank", *(["device"] if per_device else []), *keys, value]
@@ -126,22 +115,11 @@ TOP = 5
 def spread(
     parts: Iterable[pd.DataFrame], keys: Sequence[str], value: str, *, per_device: bool = True
 ) -> pd.DataFrame:
-    """How a time differs between ranks.
+    """How a time (ms) differs between ranks, the longest mean first.
 
-    Of each rank and key three numbers are held, and each distinct key once.
-
-    Args:
-        parts: tables of some traces each, with the columns `part` (a number for each trace),
-            `rank`, `keys` and `value`, and `device` if it is a rank's GPUs that are compared.
-        keys: what makes a row of the result.
-        value: a time in ms.
-        per_device: whether each GPU of a rank counts by itself.
-
-    Returns:
-        The keys, and `ranks` (that have any; GPUs of a rank count each), `mean_ms`, `std_ms` (of a
-        sample; missing for one rank), `min_ms`, `max_ms`, `min_rank`, `max_rank` (of equal ones
-        the lowest), `max over mean (%)`, `top_ranks` (those with the most, longest first, as
-        text). Of each key the ranks that lack it do not count. Longest mean first.
+    Of each rank and key three numbers are held, and each distinct key once. Parts have `part` (a
+    number for each trace), `rank`, `keys` and `value`, and `device` where each GPU of a rank counts
+    by itself. Of equal ranks the lowest is named; ranks that lack a key do not count.
     """
     names, times = _coded(parts, list(keys), value, per_device=per_device)
     shortest = times.sort_values(["ms", "rank"], kind="stable")

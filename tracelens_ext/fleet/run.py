@@ -34,30 +34,20 @@ _FAILURE_COLUMNS = ("trace", "rank", "stage", "message", "attempts")
 
 @dataclass(frozen=True)
 class FleetResult:
-    """What became of a fleet.
+    """What became of a fleet."""
 
-    Attributes:
-        out: the folder of the results, as an absolute path or URL.
-        tables: the reductions by name, and `traces`; see `docs/fleet.md`.
-        failures: a row a trace or rank that is not in the tables: `trace`, `rank`, `stage`,
-            `message`, `attempts`.
-        done: traces analysed in this run.
-        kept: traces whose results were there already.
-        failed: traces that could not be analysed, and arguments that name none.
-        missing: ranks of which there is no trace.
-        notes: what the reader should know, a sentence each.
-        problems: what plugins did wrong on the workers, each `NAME: error`.
-    """
-
-    out: str
+    out: str  #: the folder of the results, as an absolute path or URL.
+    #: the reductions by name, and `traces`; see `docs/fleet.md`.
     tables: Mapping[str, pd.DataFrame]
+    #: a row a trace or rank that is not in the tables: `trace`, `rank`, `stage`, `message`,
+    #: `attempts`.
     failures: pd.DataFrame
-    done: int
-    kept: int
-    failed: int
-    missing: int
-    notes: Sequence[str] = ()
-    problems: Sequence[str] = ()
+    done: int  #: traces analysed in this run.
+    kept: int  #: traces whose results were there already.
+    failed: int  #: traces that could not be analysed, and arguments that name none.
+    missing: int  #: ranks of which there is no trace.
+    notes: Sequence[str] = ()  #: what the reader should know, a sentence each.
+    problems: Sequence[str] = ()  #: what plugins did wrong on the workers, each `NAME: error`.
 
 
 @dataclass
@@ -322,12 +312,7 @@ def _traces(jobs: Sequence[TraceJob], tally: _Tally) -> pd.DataFrame:
 def _missing(
     done: Mapping[str, Mapping[str, Any]], failed: Sequence[int | None]
 ) -> tuple[list[int], int, list[str]]:
-    """The ranks without a trace, how many they are, and what is odd about the size of the world.
-
-    Args:
-        done: what is noted of the traces.
-        failed: the ranks of those that failed, by their names; they have rows already.
-    """
+    """The ranks without a trace, how many they are, and what is odd about the size of the world."""
     sizes = Counter(about["world_size"] for about in done.values() if about["world_size"])
     if not sizes:
         return [], 0, []

@@ -42,15 +42,7 @@ def ranks_together(
     failed: Sequence[int],
     ranks_per_node: int | None,
 ) -> dict[str, pd.DataFrame]:
-    """Match the calls of all ranks; write `TABLES` and the page, answer the smaller tables.
-
-    Args:
-        client: of Dask; None to do all in this process.
-        store: where the parts are, and the tables go.
-        done: stem → what is noted of the trace.
-        failed: ranks whose traces could not be read.
-        ranks_per_node: as the user says.
-    """
+    """Match the calls of all ranks; write `TABLES` and the page, answer the smaller tables."""
     abouts = {stem: about["communication"] for stem, about in done.items()}
     stems: dict[str, list[str]] = {}
     for stem, about in abouts.items():
@@ -146,13 +138,7 @@ _PALETTE = (ONE_COLOUR, "#e58a2b", "#2f9e73", "#d1495b", "#8d6bc7", "#17a2b8", "
 def write_page(
     path: Path, tables: Mapping[str, pd.DataFrame], links: Sequence[tuple[str, str]]
 ) -> None:
-    """Write the page of the tables over all ranks.
-
-    Args:
-        path: the file.
-        tables: by name.
-        links: name and relative address of the pages of single ranks.
-    """
+    """Write the page of the tables over all ranks."""
     sync, waits = tables["collective_sync"], tables["collective_waits"]
     waits = waits.assign(
         wait_ms=waits["wait_us"] / 1e3,

@@ -245,11 +245,7 @@ class _HostCalls:
         return last_before(self._trace.thread[rows], self._trace.ts[rows], thread, time)
 
     def synchronising(self, thread: IntArray, begun: Int64Array, gaps: Gaps) -> Int64Array:
-        """The synchronising call before a launch on its thread that kept it from coming sooner.
-
-        Returns:
-            Rows, `NONE` where there is none.
-        """
+        """The row of the synchronising call that kept a launch from coming sooner, or `NONE`."""
         trace, rows = self._trace, self.blocking
         result = np.full(len(thread), NONE, dtype=np.int64)
         if not len(rows):
@@ -361,12 +357,7 @@ class Gaps:
 def find_gaps(work: GpuWork, scope: Scope) -> Gaps:
     """The gaps between successive GPU events of each stream, or of each device.
 
-    Args:
-        work: the GPU events; all of them count, unlinked ones too.
-        scope: as for `find_lanes`. The gaps of a device are what its timeline calls idle.
-
-    Raises:
-        TraceFormatError: together they are longer than 64 bits of ns hold.
+    All events count, unlinked ones too; the gaps of a device are what its timeline calls idle.
     """
     lanes = find_lanes(work, scope)
     order = _in_order(lanes.of_gpu, work.start, work.end)

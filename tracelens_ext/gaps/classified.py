@@ -44,15 +44,7 @@ class ClassifiedGaps:
         return self.main_cause(np.arange(len(self)), len(self))
 
     def main_cause(self, group: Int64Array, groups: int) -> Int64Array:
-        """The cause of most of the idle time of each group of gaps.
-
-        Args:
-            group: of each gap, 0 to `groups` - 1, (k,).
-            groups: how many groups there are.
-
-        Returns:
-            Indices into `CAUSES`, (groups,).
-        """
+        """The cause of most of the idle time of each group of gaps, `group` being each gap's."""
         in_gaps = self.pieces.chosen(self.pieces.gap != NONE)
         cell = group[in_gaps.gap] * len(CAUSES) + in_gaps.cause
         cells = sums(cell, in_gaps.end - in_gaps.start, groups * len(CAUSES))
@@ -74,14 +66,8 @@ def classify_gaps(
 ) -> ClassifiedGaps:
     """Find the gaps and their causes.
 
-    Args:
-        work: the GPU events.
-        scope: `stream`, or `device` for the times when all streams of a device were idle.
-        selection: a gap is selected when the event after it is. (The gaps of a device do not
-            belong to a stream: its number does not restrict them.)
-
-    Raises:
-        UsageError: there is no such scope, or nothing that could be selected.
+    A gap is selected when the event after it is. (The gaps of a device belong to no stream: its
+    number does not restrict them.)
     """
     if scope not in (scopes := get_args(Scope)):
         raise UsageError(f"no such scope: {scope!r}; choose from {', '.join(scopes)}")
@@ -101,12 +87,7 @@ _WORTH_SAYING = 0.0005  # of the idle time: less would be shown as 0.0 %
 
 
 def answer(classified: ClassifiedGaps, selection: Selection | None = None) -> str:
-    """How long the GPU was idle, of how long, and why.
-
-    Args:
-        classified: the gaps of whole devices; or of streams, then the sentence is about those.
-        selection: what the gaps were found with.
-    """
+    """How long the GPU (or the streams) was idle, of how long, and why."""
     chosen = selection or Selection()
     if not len(classified.work):
         return no_gpu_work(classified.work)

@@ -41,11 +41,7 @@ HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
 
 
 def gap_hosts(classified: ClassifiedGaps) -> pd.DataFrame:
-    """Idle time by what the host was in.
-
-    Returns:
-        Columns as the sheet `gap_hosts`, the longest idle time first; all gaps count.
-    """
+    """Idle time by what the host was in, the longest first; all gaps count."""
     duration = classified.gaps.duration
     trace = classified.work.trace
     op, ops = labels_of(trace, host_rows(classified, "host_op"))
@@ -68,11 +64,7 @@ def gap_hosts(classified: ClassifiedGaps) -> pd.DataFrame:
 
 
 def labels_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
-    """The names of events, without addresses in memory; empty where there is no event.
-
-    Returns:
-        Codes, shape of `rows`, and what they stand for.
-    """
+    """Codes of events' names without addresses in memory, and the names; empty without an event."""
     name = np.full(len(rows), NONE, dtype=np.int64)
     name[rows != NONE] = trace.name[rows[rows != NONE]]
     first, number = number_groups([name])
@@ -90,16 +82,9 @@ def host_rows(
     chosen: IntArray | slice = slice(None),
     ignored: tuple[str, ...] = ("ProfilerStep#",),
 ) -> Int64Array:
-    """Rows of the events that the host was in during each gap, `NONE` where there is none.
+    """Rows of the events that the host was in during each (chosen) gap, `NONE` where there is none.
 
-    Args:
-        classified: the gaps.
-        column: of which kinds; as `host_call` a synchronisation has the call that synchronised.
-        chosen: which of the gaps, all by default.
-        ignored: names that begin so tell nothing.
-
-    Returns:
-        One a gap.
+    As `host_call` a synchronisation has the call that synchronised; `ignored` names tell nothing.
     """
     trace = classified.work.trace
     start, end = classified.gaps.start[chosen], classified.gaps.end[chosen]
@@ -124,18 +109,9 @@ def innermost_during(
     end: Int64Array,
     ignored: str | tuple[str, ...] = (),
 ) -> Int64Array:
-    """The innermost event of a host thread that covers at least half of each stretch of time.
+    """The innermost event of a host thread that covers half of each stretch at least, or `NONE`.
 
-    Args:
-        tree: the call tree; it need not hold the trace's Python frames.
-        kinds: the kinds of host events that are asked about.
-        thread: an index into `trace.threads`, `NONE` where it is not known, shape (k,).
-        start: ns since the trace's first event, shape (k,).
-        end: more than `start`, shape (k,).
-        ignored: names that begin so tell nothing, such as `ProfilerStep#`; one or several.
-
-    Returns:
-        Rows, `NONE` where no event does, shape (k,).
+    `thread` is `NONE` where not known; names that begin as one of `ignored` tell nothing.
     """
     trace = tree.trace
     if EventKind.PYTHON_FUNCTION in kinds and not tree.add_python_func:
@@ -178,16 +154,7 @@ def innermost_at(
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """The innermost events of host threads in some stretches of time, moment by moment.
 
-    Args:
-        trace: the trace.
-        kinds: the kinds of host events that are asked about.
-        thread: an index into `trace.threads`, `NONE` where it is not known, shape (k,).
-        start: ns since the trace's first event, shape (k,).
-        end: more than `start`, shape (k,).
-        ignored: names that begin so tell nothing.
-
-    Returns:
-        The stretch, the row, and how long the thread was in no event within that one, ns, (j,).
+    The stretch, the row, and how long the thread was in no event within that one, ns, (j,).
     """
     shown = trace.names_matching(lambda name: not name.startswith(ignored))
     rows = _running(trace, kinds, thread, start, end, shortest=1)
@@ -233,9 +200,6 @@ def _nested(
     They are long enough, on one of the threads, and run in one of the stretches. What encloses one
     of them is among them, so that they nest as all events do; they are a few hundred where all are
     a million.
-
-    Returns:
-        Rows in tree order, and the place of each one's parent among them.
     """
     shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
     rows = _running(trace, kinds, thread, start, end, shortest / 2)

@@ -112,9 +112,6 @@ def find_iterations(tree: CallTree) -> Iterations:
 
     A GPU event belongs to the iteration in which its launch started, on any thread of the
     process: the backward pass has a thread of its own, and the GPU runs behind the host.
-
-    Returns:
-        The iterations; none where the trace has no `ProfilerStep#N`.
     """
     trace = tree.trace
     rows, numbers = _annotations(trace)
@@ -128,13 +125,7 @@ def find_iterations(tree: CallTree) -> Iterations:
 
 
 def iterations_of(tree: CallTree, rows: Int64Array, numbers: list[int]) -> Iterations:
-    """Annotations as iterations.
-
-    Args:
-        tree: the call tree.
-        rows: the annotations, by process, then by start.
-        numbers: the number of each.
-    """
+    """Annotations (by process, then by start) and their numbers as iterations."""
     trace = tree.trace
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
     start, end = trace.ts[rows], trace.end_of(rows)
@@ -200,15 +191,9 @@ def _recording_end(trace: Trace) -> int:
 def iteration_at(
     iterations: tuple[Int64Array, Int64Array, Int64Array], of: Int64Array, moment: Int64Array
 ) -> Int64Array:
-    """The iteration in which a process was at a moment.
+    """The iteration in which a process (`NONE`: unknown) was at a moment, or `NONE`, (g,).
 
-    Args:
-        iterations: process, start and end of each, by process and start, (k,).
-        of: the process asked about, `NONE` if that is not known, (g,).
-        moment: the time asked about, (g,).
-
-    Returns:
-        Indices, `NONE` where there is none, (g,).
+    `iterations` are process, start and end of each, by process and start, (k,).
     """
     process, start, end = iterations
     result = np.full(len(of), NONE, dtype=np.int64)

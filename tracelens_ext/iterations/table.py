@@ -80,19 +80,10 @@ class IterationTable:
 
 @once_for_each
 def iteration_table(work: GpuWork, annotation: Expression | None = None) -> IterationTable:
-    """Measure every iteration.
+    """Measure every iteration; empty where the trace has none.
 
-    Args:
-        work: the GPU events.
-        annotation: a regular expression, searched in the names of annotations (of CPU ops, where
-            it matches no annotation); each that matches, and lies in no other, is an iteration.
-            `ProfilerStep#N` by default.
-
-    Returns:
-        The table; empty where the trace has none.
-
-    Raises:
-        UsageError: `annotation` is no regular expression.
+    `annotation` is searched in the names of annotations (of CPU ops, where it matches none); each
+    that matches, and lies in no other, is an iteration. `ProfilerStep#N` by default.
     """
     iterations, labels, nested = named_iterations(work.tree, annotation)
     device = work.trace.device
@@ -290,9 +281,7 @@ def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.D
 def odd_among(values: Float64Array, least: float = 0.0) -> tuple[BoolArray, float]:
     """Which of some values are odd, (k,), and their median absolute deviation.
 
-    Args:
-        values: times in whole ns, or counts, of whole iterations, (k,).
-        least: how far from the median an odd one is at least.
+    They are whole ns, or counts; an odd one is at least `least` from the median.
     """
     middle = float(np.median(values))
     away = np.abs(values - middle)

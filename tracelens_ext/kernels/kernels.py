@@ -29,11 +29,7 @@ _ARGUMENTS = {
 
 
 def kernel_summary(work: GpuWork) -> pd.DataFrame:
-    """GPU time by operation and kernel; every GPU event is in it.
-
-    Returns:
-        Columns as the sheet `kernels_by_category`. Longest total first.
-    """
+    """GPU time by operation and kernel; every GPU event is in it. Longest total first."""
     op, op_labels = work.tree.cpu_op_label_of_gpu
     categories = work.categories
     keys: list[IntArray] = [op, work.name, work.kind]
@@ -55,16 +51,7 @@ def kernel_summary(work: GpuWork) -> pd.DataFrame:
 
 
 def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
-    """As `kernel_summary`, with what TraceLens's sheet of kernels tells as well.
-
-    Args:
-        work: the GPU events.
-        total_time_ns: what `% of total time` is a percentage of.
-
-    Returns:
-        The columns of `kernel_summary`, then `op category` (of the innermost CPU op around the
-        launch; of several the first), `streams` (joined by commas) and `% of total time`.
-    """
+    """As `kernel_summary`, with what TraceLens's sheet of kernels tells as well."""
     op, _ = work.tree.cpu_op_label_of_gpu
     keys: list[IntArray] = [op, work.name, work.kind]
     if work.categories:
@@ -88,16 +75,7 @@ def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
 
 
 def gpu_time_by_category(work: GpuWork) -> pd.DataFrame:
-    """GPU time by category; every GPU event is in it.
-
-    Returns:
-        Columns `kernel_category`, `count`, `total_time_ms` (summed duration), `avg_time_us`,
-        `kernel_names` (distinct ones), `% of GPU time` (the sum of all durations being 100).
-        Longest total first.
-
-    Raises:
-        ValueError: there are no categories.
-    """
+    """GPU time by category; every GPU event is in it. Longest total first."""
     if work.categories is None:
         raise ValueError("kernel categories were not asked for")
     groups = group_durations([work.categories.code], work.duration)
@@ -115,15 +93,7 @@ def gpu_time_by_category(work: GpuWork) -> pd.DataFrame:
 
 
 def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
-    """GPU time by operation and category; every GPU event is in it.
-
-    Returns:
-        Columns as the sheet `kernel_categories`. Operations with the longest total first, within
-        an operation the same.
-
-    Raises:
-        ValueError: there are no categories.
-    """
+    """GPU time by operation and category; every GPU event is in it. Longest total first."""
     op, op_labels = work.tree.cpu_op_label_of_gpu
     categories = work.categories
     if categories is None:
@@ -148,21 +118,7 @@ def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
 def kernels(
     work: GpuWork, *, launcher_detail: bool = False, nn_module_detail: bool = False
 ) -> pd.DataFrame:
-    """A row a GPU event, in order of start.
-
-    Args:
-        work: the GPU events.
-        launcher_detail: also the launch and the CPU op around it.
-        nn_module_detail: also the `nn.Module`s around the launch (needs Python frames in the tree).
-
-    Returns:
-        Columns `cpu_op`, `kernel_category` when there are categories, `kernel_name`, `kind`,
-        `device`, `stream` (-1 where the trace does not say), `start_us` (since the trace's first
-        event), `duration_us`, `correlation` (-1 without one), `linked`; `is_recompute` where the
-        backward ran a part of the forward again; with `launcher_detail`
-        `launch`, `launch_start_us`, `launch_duration_us`, `launch_delay_us` (from the launch's
-        start to the event's), `Parent cpu_op`; with `nn_module_detail` `nn_module`.
-    """
+    """A row a GPU event, in order of start."""
     tree, trace = work.tree, work.trace
     op, op_labels = tree.cpu_op_label_of_gpu
     categories = work.categories
@@ -200,11 +156,7 @@ def kernels(
 
 
 def reference_kernel_summary(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
-    """The sheet `kernel_summary`, with the columns TraceLens gives it; kernels only.
-
-    Returns:
-        Columns as the sheet `kernel_summary`. Longest total first.
-    """
+    """The sheet `kernel_summary`, with the columns TraceLens gives it; kernels only."""
     chosen = np.flatnonzero(work.is_kernel)
     code, ops = work.parent_op
     category, category_labels = _parent_op_category(work)
@@ -256,12 +208,7 @@ def _statistics(groups: Groups) -> dict[str, object]:
 def cpu_op_detail(work: GpuWork) -> pd.DataFrame:
     """A row a GPU event, in order of start: the innermost CPU op around its launch.
 
-    Returns:
-        Columns `Parent cpu_op` (else the launch's name, else empty), `Input dims`, `Input types`,
-        `Input strides`, `Concrete Inputs` (empty where the trace has none), and, missing without a
-        CPU op, `Parent cpu_op busy time (µs)` (of all GPU events below the CPU op),
-        `Parent cpu_op kernel count` (those events) and `Percent of Parent cpu_op busy time (%)`
-        (this event's duration).
+    `Parent cpu_op` is else the launch's name, else empty; what is below counts in the busy time.
     """
     op = work.tree.cpu_op_of_gpu
     ops, number = np.unique(op[op != NONE], return_inverse=True)

@@ -41,11 +41,7 @@ SORTS: dict[str, tuple[str, str]] = {
 
 
 def simple_codes(work: GpuWork) -> tuple[Int64Array, list[str]]:
-    """The simplified name of each GPU event.
-
-    Returns:
-        Codes, shape (g,), and the names that they stand for.
-    """
+    """The simplified name of each GPU event."""
     present, code = np.unique(work.name, return_inverse=True)
     names: dict[str, int] = {}
     of_present = [
@@ -57,24 +53,7 @@ def simple_codes(work: GpuWork) -> tuple[Int64Array, list[str]]:
 def kernel_statistics(
     work: GpuWork, *, sort: KernelSort = "count", selection: Selection | None = None
 ) -> pd.DataFrame:
-    """A row a simplified kernel name; every selected GPU event is in one. Runtime calls are not.
-
-    Args:
-        work: the GPU events.
-        sort: `count`, `duration` (average), `percentage` (of launches) or `duration-percentage`
-            (of the summed durations); largest first.
-        selection: which events count, all by default.
-
-    Returns:
-        Columns `rank`, `kernel_name` (see `kernel_names.simple_name`), `count`, `avg_time_us`,
-        `total_time_us`, `std_time_us` (of a sample; 0 for a single event), `% of launches`,
-        `% of duration`, `min_time_us`, `max_time_us`, `kind` (kernel, memcpy, memset),
-        `kernel_category` when there are categories (several joined by `, `), `full_names` (how
-        many names share the simplified one), `example_full_name` (the most frequent of them).
-
-    Raises:
-        UsageError: there is no such sort, or nothing that could be selected.
-    """
+    """A row a simplified kernel name; every selected GPU event is in one. Runtime calls are not."""
     if sort not in get_args(KernelSort):
         raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(get_args(KernelSort))}")
     mask = (selection or Selection()).of(work)
@@ -111,12 +90,7 @@ def kernel_statistics(
 def full_names(
     work: GpuWork, statistics: pd.DataFrame, *, selection: Selection | None = None
 ) -> pd.DataFrame:
-    """A row a full name of the kernels in a table.
-
-    Returns:
-        Columns `rank` (as in the table, and in its order), `kernel_name`, `full_name`, `count`,
-        `total_time_us`; of each rank the most frequent name first.
-    """
+    """A row a full name of the kernels in a table."""
     mask = (selection or Selection()).of(work)
     simple, names = simple_codes(work)
     keys: list[IntArray] = [simple[mask], work.kind[mask], work.name[mask]]
@@ -167,16 +141,8 @@ _PASSES_ON = re.compile(
 def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.DataFrame:
     """A row a kernel, source line and layer; needs a call tree with Python frames.
 
-    Args:
-        work: the GPU events.
-        selection: which of them count, all by default.
-
-    Returns:
-        Columns `kernel_name`, `cpu_op`, `source` (the innermost Python function around the launch
-        that does not only pass the call on: file, the line where it begins, name; empty where none
-        was recorded), `layer` (the `nn.Module`s around, outermost first; of a backward operation
-        those of its forward operation), `count`, `total_time_us`, `avg_time_us`, `% of duration`.
-        Longest total first.
+    `source` is the innermost Python function around the launch that does not only pass the call on,
+    `layer` the `nn.Module`s around, of a backward operation those of its forward operation.
     """
     tree, trace = work.tree, work.trace
     mask = (selection or Selection()).of(work)
@@ -215,11 +181,7 @@ _ARGUMENTS = {
 
 
 def short_kernel_histogram(work: GpuWork, threshold_us: float, bins: int) -> pd.DataFrame:
-    """How the durations of kernels shorter than the threshold are spread, in bins of one width.
-
-    Returns:
-        Columns `bin_start`, `bin_end` (µs), `count`. No rows without short kernels.
-    """
+    """How the durations of kernels shorter than the threshold are spread, in bins of one width."""
     duration = work.duration[_short(work, threshold_us)] / 1e3
     if not len(duration):
         return pd.DataFrame({"bin_start": [], "bin_end": [], "count": []})
@@ -230,11 +192,7 @@ def short_kernel_histogram(work: GpuWork, threshold_us: float, bins: int) -> pd.
 def short_kernels_summary(
     work: GpuWork, threshold_us: float, total_time_ns: int, topk: int | None = None
 ) -> pd.DataFrame:
-    """Short kernels by the CPU op that launched them, its arguments, and their name.
-
-    Returns:
-        Columns as the sheet `short_kernels_summary`.
-    """
+    """Short kernels by the CPU op that launched them, its arguments, and their name."""
     chosen = np.flatnonzero(_short(work, threshold_us))
     op, labels = work.parent_op
     arguments = {
@@ -276,12 +234,7 @@ NO_LAUNCH = "launch not in the trace"
 
 
 def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
-    """GPU events without a launch in the trace, by name.
-
-    Returns:
-        Columns as the sheet `unlinked_kernels`. Longest total first. No rows when every event is
-        linked.
-    """
+    """GPU events without a launch in the trace, by name. Longest total first."""
     chosen = np.flatnonzero(~work.tree.linked)
     has_id = (work.trace.correlation[work.rows[chosen]] > 0).astype(np.int64)
     categories = work.categories

@@ -141,14 +141,7 @@ class MemoryEvents:
         return Blocks(birth[order], death[order], older)
 
     def alive_at(self, moments: Int64Array) -> Int64Array:
-        """The blocks that are alive after one event of each device.
-
-        Args:
-            moments: an event of each device, (d,).
-
-        Returns:
-            Indices of blocks, ascending.
-        """
+        """The blocks that are alive after one event of each device, ascending."""
         birth, death = self.blocks.birth, self.blocks.death
         moment = moments[self.place[birth]]
         return np.flatnonzero((birth <= moment) & ((death == NONE) | (death > moment)))
@@ -257,12 +250,7 @@ class _Around:
 
 
 def find_owners(tree: CallTree, events: MemoryEvents) -> Owners:
-    """Find who was at work at each memory event.
-
-    Args:
-        tree: the call tree; it need not hold the trace's Python frames.
-        events: of the same trace.
-    """
+    """Find who was at work at each memory event."""
     trace = tree.trace
     kinds = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
     hosts = _around(trace, trace.rows_of(*kinds), events.thread, events.time)

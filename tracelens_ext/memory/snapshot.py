@@ -49,23 +49,17 @@ _ROOM, _TIMES = 2**28, 60
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What a snapshot tells.
-
-    Attributes:
-        events: allocations and frees. What was held before the first event is allocated before it.
-        frame: who allocated, index into `frames`, of each event, (k,).
-        recorded: whether the file has each event, (k,).
-        segments: (device, type, stream, total, allocated, active, requested) of each segment.
-        iterations: device → ns when a step of the profiler began, ascending.
-    """
+    """What a snapshot tells."""
 
     path: str
+    #: allocations and frees. What was held before the first event is allocated before it.
     events: MemoryEvents
-    frame: Int64Array
+    frame: Int64Array  #: who allocated, index into `frames`, of each event, (k,).
     frames: list[str]
-    recorded: np.ndarray
+    recorded: np.ndarray  #: whether the file has each event, (k,).
+    #: (device, type, stream, total, allocated, active, requested) of each segment.
     segments: list[tuple[int, str, int, int, int, int]]
-    iterations: dict[int, Int64Array]
+    iterations: dict[int, Int64Array]  #: device → ns when a step of the profiler began, ascending.
     dropped: int  #: events without a usable size, address or time
 
 
@@ -88,11 +82,7 @@ class _Plain(pickle.Unpickler):
 
 
 def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
-    """Read a snapshot.
-
-    Raises:
-        TraceError: it cannot be read, asks for more than plain data, or is none.
-    """
+    """Read a snapshot."""
     with ByteSource(path) as source:
         content = _unpickled(source.path, source.read_all())
         if not isinstance(content, dict) or not isinstance(content.get("device_traces"), list):

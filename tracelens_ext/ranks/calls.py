@@ -146,10 +146,8 @@ _TRUSTED = 0.5  #: the share of its calls that a `Seq` must pair, and count one 
 def prepared(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
     """Rows of `rank_calls` of a group, each rank's in the order of launch, to be numbered.
 
-    Returns:
-        The rows with `kind`, `like` and `sizes` (a number for each kind and type, and with the
-        sizes), `src`, `dst` (of a pair, else -1), `no` (the call's number in the group, -1 where it
-        is not known) and `matched_by`.
+    Adds `kind`, `like` and `sizes` (a number for each kind and type, and with the sizes), `src`,
+    `dst` (of a pair, else -1), `no` (of the call, -1 where it is not known) and `matched_by`.
     """
     name = rows["Collective name"]
     p2p, even = name.isin(P2P), ~name.str.lower().str.replace("_", "").str.contains("alltoall")

@@ -44,11 +44,6 @@ def rank_tables(work: GpuWork, rank: int, place: int) -> dict[str, pd.DataFrame]
     """The tables `rank_calls`, `rank_iterations` and `overlap` of a trace.
 
     Every device of a trace that does not tell its rank, as Nsight's, is a rank.
-
-    Args:
-        work: the trace's GPU events.
-        rank: its rank.
-        place: its place among the traces of the job.
     """
     devices = sorted({*work.trace.device.tolist()}) or [NONE]
     single = len(devices) < 2 or "distributedInfo" in work.trace.metadata
@@ -73,9 +68,8 @@ def communication_about(
 ) -> dict[str, Any]:
     """What is noted of a trace's communication, as JSON.
 
-    Returns:
-        `ranks` of the trace, the `groups` whose calls it has, `sets` of ranks that its process
-        groups have, and `positions`: group → index of the rank, size, whether all ranks are in it.
+    Its `ranks`, the `groups` whose calls it has, the `sets` of ranks of its process groups, and
+    `positions`: group → index of the rank, size, whether all ranks are in it.
     """
     calls, ranks = tables["rank_calls"], sorted({int(rank) for rank in tables["overlap"]["rank"]})
     configured = configured_groups(metadata)

@@ -42,16 +42,7 @@ def job_tables(
     failed: Sequence[int],
     ranks_per_node: int | None,
 ) -> dict[str, pd.DataFrame]:
-    """The tables over all ranks.
-
-    Args:
-        groups: what each group shows.
-        iterations: the parts `rank_iterations`.
-        abouts: what is noted of the communication of each trace.
-        world: how many ranks the job had.
-        failed: ranks whose traces could not be read.
-        ranks_per_node: None to tell nodes by devices.
-    """
+    """The tables over all ranks; `ranks_per_node`: None to tell nodes by devices."""
     calls, kernels, stuck = _numbered(groups)
     ranks = np.array(sorted({r for about in abouts for r in about["ranks"]}), dtype=np.int64)
     shared = kernels[kernels["complete"]]
@@ -159,12 +150,10 @@ _SURE, _LEAST = 2.5, 100.0
 
 
 def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
-    """Offsets of clocks, as in the table `clocks`, in the order of `ranks`.
+    """Offsets of clocks, as in the table `clocks`, of `ranks` (ascending).
 
-    Args:
-        kernels: of complete calls: `call`, `rank`, `end` (ns, own clock), `set` (the same number
-            for calls of the same ranks).
-        ranks: all ranks, ascending.
+    The kernels are of complete calls: `call`, `rank`, `end` (ns, own clock), `set` (the same number
+    for calls of the same ranks).
     """
     place = np.searchsorted(ranks, kernels["rank"].to_numpy())
     call = pd.factorize(kernels["call"])[0].astype(np.int64)
@@ -225,15 +214,10 @@ _LONGEST_CHAIN = 100_000
 
 
 def find_origins(kernels: pd.DataFrame, last: Int64Array) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Follow every wait to its origins.
+    """Follow every wait to its origins: the kernels with those, and the table `wait_origins`.
 
-    Args:
-        kernels: of all calls: `rank`, `call`, `set`, `process_group`, `iteration`, `start`, `dur`
-            (ns, own clock), `wait` (ns, NaN where it is not known), and the columns of `OWN`.
-        last: the last rank of each call, by its number; -1 where it is not known.
-
-    Returns:
-        The kernels with `cause`, `caused_by_call` and `caused_by_rank`, and `wait_origins`.
+    `start`, `dur`, `wait` are ns of the own clock, NaN where not known; `last` is the last rank of
+    each call, -1 where it is not known.
     """
     k = _Timelines(kernels)
     edges = _edges(k, last)

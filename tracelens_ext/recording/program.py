@@ -54,17 +54,11 @@ _SIGNS: Final[tuple[tuple[Kind, tuple[EventKind, ...], str], ...]] = (
 
 @dataclass(frozen=True)
 class Program:
-    """The program of a trace.
+    """The program of a trace."""
 
-    Attributes:
-        kind: what it is.
-        because: what shows it, a clause.
-        tool: what recorded it: `torch`, `nsys`, `rocprofv3`, `jax`, or empty.
-    """
-
-    kind: Kind
-    because: str
-    tool: str
+    kind: Kind  #: what it is.
+    because: str  #: what shows it, a clause.
+    tool: str  #: what recorded it: `torch`, `nsys`, `rocprofv3`, `jax`, or empty.
 
 
 @once_for_each

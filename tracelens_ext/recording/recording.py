@@ -49,28 +49,19 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What a recording holds of p devices.
+    """What a recording holds of p devices."""
 
-    Attributes:
-        wall_start: ns since the trace's first event; 0 without GPU events, as `wall_end`.
-        wall_end: likewise.
-        parts: what cannot be judged, by device and start. Columns `kind` (`hole`, `before` or
-            `start_up`), `device` (an index into `find_lanes(work, "device")`), `start`, `end` (ns
-            since the trace's first event), `ns` (the device's idle time in it), `count` (launches
-            or calls), `what`, `place` (texts).
-        launches: launches of kernels, graphs and copies.
-        lost: rows of those without GPU work, by time.
-        devices: p.
-        missing: what was not recorded by choice.
-    """
-
-    wall_start: int
-    wall_end: int
+    wall_start: int  #: ns since the trace's first event; 0 without GPU events, as `wall_end`.
+    wall_end: int  #: likewise.
+    #: what cannot be judged, by device and start. Columns `kind` (`hole`, `before` or `start_up`),
+    #: `device` (an index into `find_lanes(work, "device")`), `start`, `end` (ns since the trace's
+    #: first event), `ns` (the device's idle time in it), `count` (launches or calls), `what`,
+    #: `place` (texts).
     parts: pd.DataFrame
-    launches: int
-    lost: Int64Array
-    devices: int
-    missing: tuple[Missing, ...]
+    launches: int  #: launches of kernels, graphs and copies.
+    lost: Int64Array  #: rows of those without GPU work, by time.
+    devices: int  #: p.
+    missing: tuple[Missing, ...]  #: what was not recorded by choice.
 
     @property
     def launches_without_gpu_work(self) -> int:
@@ -156,12 +147,6 @@ def _queue_times(
 
     Other streams may start what was launched later all the while: the next is on the stream that
     has most of the work of the launching thread.
-
-    Args:
-        work: the GPU events.
-        lane: the device.
-        first: the first launch of each run, shape (k,).
-        after: the first launch after each, shape (k,).
     """
     trace, launch = work.trace, work.tree.launch_of_gpu
     events = np.flatnonzero((find_lanes(work, "device").of_gpu == lane) & work.tree.linked)
@@ -233,11 +218,7 @@ _FRAMES: Final = re.compile(
 
 
 def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
-    """The start-up of all devices in the wall; parts may overlap.
-
-    Returns:
-        Columns as `Recording.parts`, without `ns`.
-    """
+    """The start-up of all devices in the wall, as `Recording.parts` without `ns`; may overlap."""
     trace = work.trace
     found = [
         pd.DataFrame({"what": what, "row": rows, "start": trace.ts[rows], "end": ends})

@@ -60,11 +60,7 @@ def recording_dict(work: GpuWork) -> dict[str, object]:
 
 
 def recording_table(work: GpuWork) -> pd.DataFrame:
-    """What the recording holds: its sums, its parts, the longest first, and what it lacks.
-
-    Returns:
-        Columns as the sheet `recording`.
-    """
+    """What the recording holds: its sums, its parts, the longest first, and what it lacks."""
     found = recording_of(work)
     told = recording_dict(work)
     sums = {"wall": "wall_ms", "not_recorded": "not_recorded_ms", "start_up": "start_up_ms"}

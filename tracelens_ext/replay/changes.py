@@ -44,11 +44,7 @@ class Named:
 
 
 def parse_change(text: str) -> Named:
-    """A change as `--change` takes it.
-
-    Raises:
-        UsageError: it has another form.
-    """
+    """A change as `--change` takes it."""
     terms, at = [], 0
     while at < len(text) and (found := _TERM.match(text, at)):
         terms.append((found[1], float(found[2])))
@@ -75,14 +71,10 @@ class Removed:
 
 @dataclass(eq=False)
 class Changes:
-    """What the names of changes stand for in a program.
+    """What the names of changes stand for in a program."""
 
-    Attributes:
-        program: its nodes and clocks.
-        claims: what goes with each finding, by its id.
-    """
-
-    program: Program
+    program: Program  #: its nodes and clocks.
+    #: what goes with each finding, by its id.
     claims: Mapping[str, Removed] = field(default_factory=dict)
 
     @property
@@ -120,11 +112,7 @@ class Changes:
         return [Named(name, ((name, factor),)) for name, factor in terms]
 
     def change(self, named: Named) -> Change:
-        """The changed durations.
-
-        Raises:
-            UsageError: a name is of nothing that the trace has.
-        """
+        """The changed durations."""
         program, gap, on_link = self.program, 1.0, np.zeros(1, dtype=np.int64)
         duration, waiting = program.duration, program.waiting
         sooner, tail = np.zeros_like(duration), np.zeros_like(program.block_start)

@@ -98,9 +98,7 @@ def _fits(
 class HostTime:
     """How long the host needs from one moment to another when some of its time is scaled.
 
-    Args:
-        scaled: intervals of each clock; where several overlap, each multiplies.
-        frozen: intervals that stay as recorded.
+    `scaled` are intervals of each clock, which multiply where they overlap; `frozen` ones stay.
     """
 
     def __init__(

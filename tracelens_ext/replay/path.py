@@ -183,11 +183,7 @@ def path_table(simulation: Simulation, path: CriticalPath) -> pd.DataFrame:
 def _cut(
     simulation: Simulation, path: CriticalPath
 ) -> tuple[Int64Array, Int64Array, Int64Array, BoolArray]:
-    """Cut host time at launching calls, and collectives where their waiting ends.
-
-    Returns:
-        The segment, start and end of each piece, and whether it is such a call, or waiting.
-    """
+    """Cut host time at launching calls, and collectives where their waiting ends."""
     program, replay = simulation.program, simulation.replay
     calls = simulation.changes.host_intervals("launch")
     inner: list[Int64Array] = []

@@ -33,16 +33,10 @@ _KEYS: Final = ["kind", "category"]
 
 
 class Simulation:
-    """A window of a trace, run again.
+    """A window of a trace, run again: the recording, or the `ProfilerStep#N` of `iteration`.
 
-    Args:
-        work: the GPU events.
-        iteration: the N of the `ProfilerStep#N` that is the window; the whole recording by default.
-        device: the only device that is asked about.
-        waits: how long collectives wait for other ranks, as `read_waits` gives it.
-
-    Raises:
-        UsageError: the trace has no such iteration or device, no GPU events, or none of the waits.
+    `device` is the only one that is asked about; `waits` (of `read_waits`) tells how long
+    collectives wait for other ranks.
     """
 
     def __init__(
@@ -146,13 +140,9 @@ class Simulation:
         return [f"{replayed}: {error}", *why, *constants, f"Edges: {edges}"]
 
     def what_if(self, changes: Sequence[Named] | None = None) -> pd.DataFrame:
-        """A row a change, as the sheet `what_if`; none where the replay is withheld.
+        """A row a change, or of the usual ones by what they save; as the sheet `what_if`.
 
-        Args:
-            changes: in their order; the usual ones by default, by what they save.
-
-        Raises:
-            UsageError: a change is of nothing that the trace has.
+        None where the replay is withheld.
         """
         asked = self.changes.default() if changes is None else changes
         made = [self.changes.change(each) for each in asked]
@@ -206,11 +196,7 @@ _NUMBERS: Final = ["rank", "start_us", "wait_us"]
 
 
 def read_waits(path: Path) -> pd.DataFrame:
-    """Read a `collective_waits.parquet`.
-
-    Raises:
-        UsageError: it is none, or pyarrow is not installed.
-    """
+    """Read a `collective_waits.parquet`."""
     try:
         table = pd.read_parquet(path, columns=["call", *_NUMBERS])[_NUMBERS].astype(np.float64)
     except ImportError:
@@ -225,9 +211,6 @@ def waiting_of(program: Program, waits: pd.DataFrame) -> Int64Array:
     """How long each node waits for other ranks by a table of the calls of all, ns, (n,).
 
     The rank is the one that the trace says, else the one whose calls start when the trace's do.
-
-    Raises:
-        UsageError: no call starts when a collective of the trace does.
     """
     work = program.work
     mine = np.flatnonzero((program.event != NONE) & work.is_communication[program.event])

@@ -18,18 +18,9 @@ if TYPE_CHECKING:
 
 
 def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd.DataFrame:
-    """How the GPU spent its time.
+    """How the GPU spent its time, as the sheet `gpu_timeline`; no rows without GPU events.
 
-    Args:
-        work: the GPU events.
-        micro_idle_thresh_us: when given, idle time is also split into holes no longer than this
-            (`micro_idle_time`) and longer ones (`macro_idle_time`).
-
-    Returns:
-        Columns as the sheet `gpu_timeline`. No rows without GPU events.
-
-    Raises:
-        UsageError: the threshold is negative, or no number.
+    `micro_idle_thresh_us` splits idle time into holes no longer than this and longer ones.
     """
     if micro_idle_thresh_us is not None and not micro_idle_thresh_us >= 0:
         raise UsageError(
@@ -93,13 +84,7 @@ MOST_BINS = 600
 
 
 def time_axis(work: GpuWork) -> pd.DataFrame:
-    """How long GPU events of each category ran in each bin; summed, so overlaps count twice.
-
-    Returns:
-        A row a device, category and bin in which any ran: `device`, `category`, `bin` (from 0),
-        `start_ms`, `end_ms` (since the trace's first event), `gpu_time_ns`. The sums over bins are
-        those of the durations, to the ns.
-    """
+    """How long GPU events of each category ran in each bin; summed, so overlaps count twice."""
     found = work.categories
     code = found.code if found is not None else np.zeros(len(work), dtype=np.int32)
     labels = found.labels if found is not None else ["GPU work"]
