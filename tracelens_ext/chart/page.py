@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tracelens_ext.chart.runs import (
     ELAPSED,
     TOTAL,
+    Run,
     category_table,
     grouped,
     input_table,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-    from tracelens_ext.chart.runs import Run
 
 DEFAULT_TITLE: Final = "Where the elapsed time went"
 _BY_CATEGORY, _INPUTS, _KERNELS = "elapsed_sec_by_category", "inputs", "kernels"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.chart.specification import NS_PER_S
+from tracelens_ext.chart.specification import NS_PER_S, ChartInput
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.gaps.classified import classify_gaps
 from tracelens_ext.intervals import non_overlapped_time
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tracelens_ext.categorize import Decisions, KernelCategorizer
-    from tracelens_ext.chart.specification import ChartInput
     from tracelens_ext.trace import BoolArray, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 

@@ -8,20 +8,18 @@ import sys
 import warnings
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS
 from tracelens_ext.class_statistics.layout import tables, text
-from tracelens_ext.class_statistics.statistics import ClassMap, ClassStatistics, compute
+from tracelens_ext.class_statistics.statistics import Classifier, ClassStatistics, Line, compute
 from tracelens_ext.class_statistics.totals import kernel_totals, memory_totals, range_total
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import TextIO
 
-    from tracelens_ext.class_statistics.statistics import Line
     from tracelens_ext.readers.nsys.csv_tables import TableSource
 
 _NS_PER_MS = 10**6
@@ -47,7 +45,7 @@ class StatisticClassifier:
     NCCL_CLASS_NAME = NCCL_CLASS
 
     def __init__(self, name_to_class_map: Mapping[str, str]) -> None:
-        self._classes = ClassMap(name_to_class_map)
+        self._classes = Classifier(name_to_class_map)
         self.name_to_class_map = {
             key.lower(): name.lower() for key, name in name_to_class_map.items()
         }

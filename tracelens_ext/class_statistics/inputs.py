@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.class_statistics.statistics import ClassStatistics, compute
+from tracelens_ext.class_statistics.statistics import Classifier, ClassStatistics, compute
 from tracelens_ext.class_statistics.totals import (
     RangeTotal,
     Total,
@@ -21,7 +21,7 @@ from tracelens_ext.class_statistics.totals import (
 from tracelens_ext.errors import ConfigurationError, TraceError, UsageError
 from tracelens_ext.linking import link
 from tracelens_ext.readers.nsys.ranges import DOMAIN
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, EventKind, Trace
 from tracelens_ext.work.group_search import by_group_and_time, items_before
 from tracelens_ext.work.grouping import group_durations, number_groups
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens_ext.class_statistics.configuration import InputSpec
-    from tracelens_ext.class_statistics.statistics import Classifier
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray, Trace
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
 
 def statistics_of(

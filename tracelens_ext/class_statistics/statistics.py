@@ -9,10 +9,10 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS, substring_pack
-from tracelens_ext.class_statistics.totals import Totals
+from tracelens_ext.class_statistics.totals import RangeTotal, Total, Totals
 from tracelens_ext.errors import RuleError
 from tracelens_ext.kernel_names import short_name
 from tracelens_ext.text import encodable
@@ -20,7 +20,6 @@ from tracelens_ext.text import encodable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tracelens_ext.class_statistics.totals import RangeTotal, Total
 
 #: How copies are shown; all others by the names that they have.
 _SHORT_COPIES = {
@@ -153,47 +152,35 @@ def _lines(named: Iterable[tuple[str, Total]], divisor: int) -> list[Line]:
             line.time_ns + total.time_ns,
             line.instances + total.instances,
             line.per_iteration + total.instances // divisor,
-            _known_sum(line.size_bytes, total.size_bytes),
+            total.size_bytes
+            if line.size_bytes is None
+            else line.size_bytes + (total.size_bytes or 0),
         )
     return list(lines.values())
 
 
-def _known_sum(one: int | None, other: int | None) -> int | None:
-    """The sum of what is known."""
-    return other if one is None else one + (other or 0)
-
-
 def _sum(lines: Sequence[Line]) -> Line:
-    return Line(
-        "",
-        sum(line.time_ns for line in lines),
-        sum(line.instances for line in lines),
-        sum(line.per_iteration for line in lines),
-    )
+    fields = ("time_ns", "instances", "per_iteration")
+    return Line("", *(sum(getattr(line, field) for line in lines) for field in fields))
 
 
-class Classifier(Protocol):
-    """Gives each kernel a class, by its name."""
+class Classifier:
+    """Gives each kernel a class, by its name: `nccl` for those of NCCL, `others` for what is left.
 
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """All classes but `others` in the order to show; None: those that occur, by time."""
-
-    def classify(self, names: Sequence[str]) -> list[str]:
-        """The class of each kernel; `nccl` for those of NCCL, `others` for what is left."""
-
-
-class ClassMap:
-    """A map from parts of kernel names to classes.
-
-    Case does not matter; the first key in the map's order that a name contains wins; kernels of
-    NCCL are `nccl` whatever the map says.
+    A map is from parts of kernel names to classes: case does not matter, and the first key in its
+    order that a name contains wins. Without one the built-in categories are the classes.
     """
 
-    def __init__(self, mapping: Mapping[str, str], name: str = "class map") -> None:
-        from tracelens_ext.categorize.categorizer import KernelCategorizer
+    def __init__(self, mapping: Mapping[str, str] | None, name: str = "class map") -> None:
+        from tracelens_ext.categorize import KernelCategorizer, builtin_categorizer
         from tracelens_ext.categorize.stages import BoundPack
 
+        self._is_map = mapping is not None
+        #: all but `others` in the order to show; None: those that occur, by time
+        self.classes: tuple[str, ...] | None = None
+        if mapping is None:
+            self._categorizer = builtin_categorizer()
+            return
         pack = substring_pack(mapping, name)
         for key, category in mapping.items():
             if category.strip().lower() == OTHERS_CLASS:
@@ -202,47 +189,20 @@ class ClassMap:
                     " key; leave the key out, or name its class otherwise"
                 )
         lower = (encodable(category).lower() for category in mapping.values())
-        self._classes = tuple(c for c in dict.fromkeys(lower) if c != NCCL_CLASS)
+        self.classes = tuple(c for c in dict.fromkeys(lower) if c != NCCL_CLASS)
         self._categorizer = KernelCategorizer([BoundPack(pack, "categorizer", limited=False)])
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The classes in the map's order, in lower case."""
-        return self._classes
-
     def classify(self, names: Sequence[str]) -> list[str]:
         """The class of each kernel."""
-        return [category.lower() for category in self._categorizer.categorize(names).category]
-
-
-class BuiltinClasses:
-    """The categories of the built-in rule packs as classes, for those who have no map."""
-
-    @property
-    def classes(self) -> None:
-        """The classes that occur."""
-        return
-
-    def classify(self, names: Sequence[str]) -> list[str]:
-        """The class of each kernel."""
-        from tracelens_ext.categorize import builtin_categorizer
-
-        decisions = builtin_categorizer().categorize(names)
-        return [
-            NCCL_CLASS
-            if NCCL_CLASS in name.lower()
-            else category.lower()
-            if known
-            else OTHERS_CLASS
-            for name, category, known in zip(
-                names, decisions.category, decisions.known, strict=True
-            )
-        ]
-
-
-def classifier_of(mapping: Mapping[str, str] | None, name: str) -> Classifier:
-    """The classes of a map; without one, the built-in categories."""
-    return BuiltinClasses() if mapping is None else ClassMap(mapping, name)
+        found = self._categorizer.categorize(names)
+        classes = [category.lower() for category in found.category]
+        if not self._is_map:
+            told = zip(names, classes, found.known, strict=True)
+            classes = [
+                NCCL_CLASS if NCCL_CLASS in name.lower() else each if known else OTHERS_CLASS
+                for name, each, known in told
+            ]
+        return classes
 
 
 _NAMED = (

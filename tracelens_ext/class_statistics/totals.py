@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import TraceFormatError, UsageError
-from tracelens_ext.readers.nsys.csv_tables import Report, open_report
+from tracelens_ext.readers.nsys.csv_tables import Report, TableSource, open_report
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from tracelens_ext.readers.nsys.csv_tables import TableSource
 
 _NEAREST = 5
 _MOST_COMPARED = 20_000  # names; comparing one takes some tens of microseconds
@@ -33,7 +32,7 @@ class Total:
 class Totals(list[Total]):
     """Totals by name, in the order of their table."""
 
-    doubt = ""  #: why rows of the table seem to be missing; empty if none seem to be.
+    doubt = ""  #: why rows of the table seem to be missing; empty if none seem to be
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def stats(
     With NVTX ranges around the iterations, also estimate the time in them that no kernel fills.
     """
     from tracelens_ext.class_statistics.configuration import InputSpec, load_class_map
-    from tracelens_ext.class_statistics.statistics import classifier_of
+    from tracelens_ext.class_statistics.statistics import Classifier
     from tracelens_ext.report.report import check_places
 
     values = {
@@ -153,7 +153,7 @@ def stats(
             tag=iteration_range,
         )
         mapping = load_class_map(class_map) if class_map is not None else None
-        specs, classifier = [spec], classifier_of(mapping, str(class_map))
+        specs, classifier = [spec], Classifier(mapping, str(class_map))
     inputs = [path for spec in specs for path in spec.files]
     places = _places(csv, xlsx)
     for note in check_places(places, inputs, force=force):
@@ -175,10 +175,10 @@ def _configured(config: Path) -> tuple[Sequence[InputSpec], Classifier]:
         ConfigurationError, RuleError: the file is no good.
     """
     from tracelens_ext.class_statistics.configuration import load_configuration
-    from tracelens_ext.class_statistics.statistics import classifier_of
+    from tracelens_ext.class_statistics.statistics import Classifier
 
     loaded = load_configuration(config)
-    return loaded.inputs, classifier_of(loaded.class_map, f"{config}: kernel_to_class_map")
+    return loaded.inputs, Classifier(loaded.class_map, f"{config}: kernel_to_class_map")
 
 
 def _main_file(given: Sequence[str], trace: Path | None, kernels: Path | None) -> Path:

@@ -13,13 +13,13 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.fleet.inputs import rank_of
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import GPU_KINDS, NONE, EventKind
+from tracelens_ext.trace import GPU_KINDS, NONE, EventKind, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tracelens_ext.trace import BoolArray, Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s)")
@@ -30,15 +30,15 @@ _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 class Choice:
     """Which events are exported."""
 
-    #: (start, end) in ns since the trace's first event; what touches it is in, whole.
+    #: (start, end) in ns since the trace's first event; what touches it is in, whole
     window: tuple[int, int] | None = None
-    #: the number of the one to export, with the GPU work that it launched.
+    #: the number of the one to export, with the GPU work that it launched
     iteration: int | None = None
-    devices: frozenset[int] | None = None  #: of the GPU events; None for all.
+    devices: frozenset[int] | None = None  #: of the GPU events; None for all
     streams: frozenset[int] | None = None
-    min_ns: int = 0  #: GPU and host events that took less are left out.
-    host: bool = True  #: whether host events are in.
-    stacks: bool = False  #: whether Python frames are.
+    min_ns: int = 0  #: GPU and host events that took less are left out
+    host: bool = True  #: whether host events are in
+    stacks: bool = False  #: whether Python frames are
 
 
 def parse_window(text: str) -> tuple[int, int]:

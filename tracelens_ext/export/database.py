@@ -17,18 +17,16 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.report.plain_tables import plain_column, plain_headers
 from tracelens_ext.sheets.options import ReportOptions
-from tracelens_ext.sheets.sheet import offered_sheets
+from tracelens_ext.sheets.sheet import Sheet, offered_sheets
 from tracelens_ext.trace import HOST_KINDS, NONE
-from tracelens_ext.work.gpu_work import KIND_NAMES
+from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.sheets.sheet import Sheet
     from tracelens_ext.trace import Int64Array
-    from tracelens_ext.work.gpu_work import GpuWork
 
 #: Grows when a table or a column gets another meaning.
 SCHEMA_VERSION = 1

@@ -17,18 +17,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.export.chosen import Choice, choose, window_of
-from tracelens_ext.export.counters import counter_events
-from tracelens_ext.export.tracks import Tracks, fit_lanes, place, us_text
+from tracelens_ext.export.counters import Span, counter_events
+from tracelens_ext.export.tracks import Placed, Tracks, fit_lanes, place, us_text
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.report.manifest import GENERATOR
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, EventKind, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracelens_ext.export.counters import Span
-    from tracelens_ext.export.tracks import Placed
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: The version of what the head says under `tracelens_ext`.
@@ -58,20 +56,20 @@ _EVER = 1 << 62  # ns
 class Source:
     """A trace to export."""
 
-    work: GpuWork  #: its GPU events.
-    label: str = ""  #: its rank in words; empty where there is one trace only.
-    shift_ns: int = 0  #: what is added to its times.
-    error: str = ""  #: how well that is known, in words; empty to say nothing.
-    spans: Sequence[Span] = ()  #: what is drawn in lanes of our own.
+    work: GpuWork  #: its GPU events
+    label: str = ""  #: its rank in words; empty where there is one trace only
+    shift_ns: int = 0  #: what is added to its times
+    error: str = ""  #: how well that is known, in words; empty to say nothing
+    spans: Sequence[Span] = ()  #: what is drawn in lanes of our own
 
 
 @dataclass
 class Told:
     """What became of the events."""
 
-    written: int = 0  #: how many events of the traces are in the export.
-    left_out: Counter[str] = field(default_factory=Counter)  #: reason → how many are not.
-    #: flows that Perfetto will not draw, as the GPU event begins before its launch.
+    written: int = 0  #: how many events of the traces are in the export
+    left_out: Counter[str] = field(default_factory=Counter)  #: reason → how many are not
+    #: flows that Perfetto will not draw, as the GPU event begins before its launch
     backwards: int = 0
 
     def text(self) -> str:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.trace import GPU_KINDS, NONE
+from tracelens_ext.trace import GPU_KINDS, NONE, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens_ext.trace import Int64Array, IntArray, Trace
+    from tracelens_ext.trace import Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Tracks:
     """Numbers for processes and threads, all different, and the events that name them."""
 
-    events: list[str] = field(default_factory=list)  #: the metadata events so far, as JSON texts.
-    #: [pid, tid, process, thread] of each lane, the last two as the trace spells them.
+    events: list[str] = field(default_factory=list)  #: the metadata events so far, as JSON texts
+    #: [pid, tid, process, thread] of each lane, the last two as the trace spells them
     recorded: list[list[int | str]] = field(default_factory=list)
     _count: int = 0
 
@@ -50,10 +50,10 @@ class Tracks:
 class Placed:
     """Where the exported events of a trace are drawn, m of them."""
 
-    pid: Int64Array  #: of each, (m,).
+    pid: Int64Array  #: of each, (m,)
     tid: Int64Array
-    lane: Int64Array  #: 0 for the first of its track, (m,).
-    gpu: dict[int, tuple[int, dict[int, int]]]  #: device → (pid, stream → tid of its first lane).
+    lane: Int64Array  #: 0 for the first of its track, (m,)
+    gpu: dict[int, tuple[int, dict[int, int]]]  #: device → (pid, stream → tid of its first lane)
 
 
 def place(tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: str) -> Placed:

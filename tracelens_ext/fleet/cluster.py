@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TracelensError, UsageError
-from tracelens_ext.fleet.job import Outcome, run_job
+from tracelens_ext.fleet.job import Outcome, TraceJob, run_job
 from tracelens_ext.processes import processes_starting
 from tracelens_ext.readers.ahead import cores, text_bytes, traces_at_once
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelens_ext.fleet.inputs import FleetInput
-    from tracelens_ext.fleet.job import TraceJob
 
 _CONNECT_WITHIN_S = 30
 _OWN_PORT = "127.0.0.1:0"  # for Dask's web servers, which cannot be left out

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TraceNotFoundError, UsageError
 from tracelens_ext.fleet.cluster import default_workers, require_fleet_extra, run_jobs, workers_of
-from tracelens_ext.fleet.inputs import ORDER, find_inputs, missing_ranks, rank_in_name
-from tracelens_ext.fleet.job import TABLES, JobOptions, TraceJob
+from tracelens_ext.fleet.inputs import (
+    ORDER,
+    FleetInput,
+    NotFound,
+    find_inputs,
+    missing_ranks,
+    rank_in_name,
+)
+from tracelens_ext.fleet.job import TABLES, JobOptions, Outcome, TraceJob
 from tracelens_ext.fleet.portable_rules import PortableRules
 from tracelens_ext.fleet.reduce import REDUCTIONS, reductions
 from tracelens_ext.fleet.store import ResultStore
@@ -24,8 +31,6 @@ from tracelens_ext.settings import read_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tracelens_ext.fleet.inputs import FleetInput, NotFound
-    from tracelens_ext.fleet.job import Outcome
 
 ATTEMPTS = 3
 _MOST_MISSING_LISTED = 100_000
@@ -36,18 +41,18 @@ _FAILURE_COLUMNS = ("trace", "rank", "stage", "message", "attempts")
 class FleetResult:
     """What became of a fleet."""
 
-    out: str  #: the folder of the results, as an absolute path or URL.
+    out: str  #: the folder of the results, as an absolute path or URL
     #: the reductions by name, and `traces`; see `docs/fleet.md`.
     tables: Mapping[str, pd.DataFrame]
     #: a row a trace or rank that is not in the tables: `trace`, `rank`, `stage`, `message`,
-    #: `attempts`.
+    #: `attempts`
     failures: pd.DataFrame
-    done: int  #: traces analysed in this run.
-    kept: int  #: traces whose results were there already.
-    failed: int  #: traces that could not be analysed, and arguments that name none.
-    missing: int  #: ranks of which there is no trace.
-    notes: Sequence[str] = ()  #: what the reader should know, a sentence each.
-    problems: Sequence[str] = ()  #: what plugins did wrong on the workers, each `NAME: error`.
+    done: int  #: traces analysed in this run
+    kept: int  #: traces whose results were there already
+    failed: int  #: traces that could not be analysed, and arguments that name none
+    missing: int  #: ranks of which there is no trace
+    notes: Sequence[str] = ()  #: what the reader should know, a sentence each
+    problems: Sequence[str] = ()  #: what plugins did wrong on the workers, each `NAME: error`
 
 
 @dataclass

@@ -35,7 +35,7 @@ import numpy as np
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.intervals import covered, inside, outside, union
 from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.trace import LAUNCH_KINDS, NONE
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, Trace
 from tracelens_ext.work.group_search import (
     by_group_and_time,
     items_before,
@@ -43,13 +43,12 @@ from tracelens_ext.work.group_search import (
     running_maximum,
 )
 from tracelens_ext.work.grouping import maxima, minima
-from tracelens_ext.work.lanes import find_lanes
+from tracelens_ext.work.lanes import Lanes, Scope, find_lanes
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray, Trace
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
-    from tracelens_ext.work.lanes import Lanes, Scope
 
 SYNCHRONISATION, HOST, DEPENDENCY, LAUNCH_OVERHEAD, UNKNOWN = range(5)
 NOT_RECORDED, START_UP, EDGE = range(5, 8)

@@ -15,8 +15,8 @@ from tracelens_ext.gaps.causes import CAUSES
 from tracelens_ext.intervals import inside, union
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import MOST_STEPS, ROOT, nearest_marked, nest
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
-from tracelens_ext.tree import UNLINKED
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind, Trace
+from tracelens_ext.tree import UNLINKED, CallTree
 from tracelens_ext.work.group_search import last_before
 from tracelens_ext.work.grouping import group_durations, number_groups, percent, texts
 from tracelens_ext.work.memoize import once_for_each
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.gaps.classified import ClassifiedGaps
-    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Trace
-    from tracelens_ext.tree import CallTree
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 

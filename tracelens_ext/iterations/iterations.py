@@ -15,17 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.nesting import ROOT
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, EventKind, Trace
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.tree import CallTree
-
-    BoolArray = npt.NDArray[np.bool_]
-    from tracelens_ext.trace import IntArray
 
 _STEP = re.compile(r"ProfilerStep#([0-9]+)")
 _RECORDING_ENDS = "Record Window End"
@@ -43,10 +40,10 @@ class Iterations:
     end: Int64Array  #: likewise, (k,)
     finished: BoolArray  #: whether each ended before the recording did, (k,)
     #: the iteration in which each GPU event was launched, as an index, `NONE` for an event launched
-    #: outside of all of them or without a launch in the trace, (g,).
+    #: outside of all of them or without a launch in the trace, (g,)
     of_gpu: Int64Array
     #: the iteration during which each GPU event started on the GPU, likewise; `NONE` where it is
-    #: not known which of several processes launched it, (g,).
+    #: not known which of several processes launched it, (g,)
     started_in: Int64Array
 
     def __len__(self) -> int:
@@ -163,9 +160,7 @@ def _annotations(trace: Trace) -> tuple[Int64Array, npt.NDArray[np.object_]]:
     return rows, numbers
 
 
-def _repeated(
-    numbers: npt.NDArray[np.object_], process: Int64Array, end: Int64Array
-) -> npt.NDArray[np.bool_]:
+def _repeated(numbers: npt.NDArray[np.object_], process: Int64Array, end: Int64Array) -> BoolArray:
     """Which annotations lie within one of the same number: the same step, recorded twice.
 
     They are given by process, start and descending end.

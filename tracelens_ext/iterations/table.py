@@ -23,9 +23,9 @@ from tracelens_ext.iterations.iterations import (
     iterations_of,
 )
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
+from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Trace
 from tracelens_ext.work.busy_time import BusyTime
-from tracelens_ext.work.gpu_work import COMMUNICATION
+from tracelens_ext.work.gpu_work import COMMUNICATION, GpuWork
 from tracelens_ext.work.group_search import engine_frames, outermost
 from tracelens_ext.work.lanes import find_lanes
 from tracelens_ext.work.launches import find_launches
@@ -33,9 +33,8 @@ from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import Expression, UserPattern, user_pattern
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
     from tracelens_ext.tree import CallTree
-    from tracelens_ext.work.gpu_work import GpuWork
 
 #: An iteration is odd when it is this many median absolute deviations from the median …
 ODD_BEYOND = 3
@@ -66,11 +65,11 @@ class IterationTable:
     #: of `computation_time_ms`, `exposed_comm_time_ms` and `exposed_memcpy_time_ms`),
     #: `idle_time_ms`, `kernels`, `launches_without_gpu_work`, `whole` (ended before the recording
     #: did, and launched GPU work), `odd` (the columns in which a whole iteration is odd, joined by
-    #: `, `), and with categories `CATEGORY_time_ms` (summed durations).
+    #: `, `), and with categories `CATEGORY_time_ms` (summed durations)
     frame: pd.DataFrame
     #: a row a measured column, and device where there are several, over whole iterations: `column`,
     #: `device`, `iterations`, `mean`, `std` (sample), `median`, `mad` (median absolute deviation),
-    #: `min`, `max`, `odd` (how many iterations).
+    #: `min`, `max`, `odd` (how many iterations)
     statistics: pd.DataFrame
     notes: tuple[str, ...]  #: what the reader should know, a sentence each
 

@@ -12,12 +12,12 @@ from tracelens_ext.operations.categories import op_categories
 from tracelens_ext.operations.launchers import busy_below
 from tracelens_ext.operations.recompute import recomputed
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
-from tracelens_ext.work.gpu_work import KIND_NAMES
+from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 from tracelens_ext.work.grouping import Groups, group_durations, number_groups, percent, sums, texts
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
+
 
 #: Column → argument of the CPU op.
 _ARGUMENTS = {

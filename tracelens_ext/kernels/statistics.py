@@ -15,7 +15,7 @@ from tracelens_ext.modules.modules import module_of_gpu
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.arguments import op_argument
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, EventKind
-from tracelens_ext.work.gpu_work import KIND_NAMES
+from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 from tracelens_ext.work.grouping import (
     group_durations,
     maxima,
@@ -27,7 +27,7 @@ from tracelens_ext.work.grouping import (
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Int64Array, IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
+
 
 KernelSort = Literal["count", "duration", "percentage", "duration-percentage"]
 

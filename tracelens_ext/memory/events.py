@@ -20,7 +20,7 @@ import numpy as np
 
 from tracelens_ext.modules.modules import MODULE_PREFIX, SEPARATOR, class_names
 from tracelens_ext.nesting import ROOT, nearest_marked, nest
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, EventKind, Trace
 from tracelens_ext.work.call_paths import find_paths
 from tracelens_ext.work.group_search import by_group_and_time, items_before
 from tracelens_ext.work.grouping import maxima, minima, number_groups, sums
@@ -28,7 +28,7 @@ from tracelens_ext.work.grouping import maxima, minima, number_groups, sums
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Trace
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
     from tracelens_ext.tree import CallTree
 
 #: The number of the host; GPUs have theirs.

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.trace import Int64Array
 
+
 _STEP: Final = "ProfilerStep#"
 BEFORE, NO_FRAME = "(before the recording)", "(no frame)"
 _SUFFIXES: Final = (".pickle", ".pkl")
@@ -54,12 +55,12 @@ class Snapshot:
     path: str
     #: allocations and frees. What was held before the first event is allocated before it.
     events: MemoryEvents
-    frame: Int64Array  #: who allocated, index into `frames`, of each event, (k,).
+    frame: Int64Array  #: who allocated, index into `frames`, of each event, (k,)
     frames: list[str]
-    recorded: np.ndarray  #: whether the file has each event, (k,).
-    #: (device, type, stream, total, allocated, active, requested) of each segment.
+    recorded: np.ndarray  #: whether the file has each event, (k,)
+    #: (device, type, stream, total, allocated, active, requested) of each segment
     segments: list[tuple[int, str, int, int, int, int]]
-    iterations: dict[int, Int64Array]  #: device → ns when a step of the profiler began, ascending.
+    iterations: dict[int, Int64Array]  #: device → ns when a step of the profiler began, ascending
     dropped: int  #: events without a usable size, address or time
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.iterations.iterations import iteration_at
+from tracelens_ext.iterations.iterations import Iterations, iteration_at
 from tracelens_ext.iterations.table import named_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import (
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tracelens_ext.iterations.iterations import Iterations
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.tree import CallTree
     from tracelens_ext.work.patterns import Expression

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.ranks.calls import PAIR
+from tracelens_ext.ranks.calls import PAIR, GroupCalls
 from tracelens_ext.ranks.part import OWN
 from tracelens_ext.ranks.verdicts import Job, find_verdicts
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
@@ -16,8 +16,8 @@ from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens_ext.ranks.calls import GroupCalls
     from tracelens_ext.trace import Float64Array, Int64Array
+
 
 _NEEDED = [
     *("rank", "device", "no", "start", "dur", "end", "base", "sizes", "complete", "matched_by"),

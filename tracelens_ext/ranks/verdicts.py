@@ -29,16 +29,16 @@ _HANGS = 10.0  #: times the longest complete call of its group
 class Job:
     """What the verdicts are made of."""
 
-    #: as in `collective_sync`, and `set`, `start`, `end` (ns, on the common clock).
+    #: as in `collective_sync`, and `set`, `start`, `end` (ns, on the common clock)
     calls: pd.DataFrame
-    kernels: pd.DataFrame  #: of them; `start`, `end` on the common clock.
-    #: a row a rank and group, the call that it launched and that was never recorded.
+    kernels: pd.DataFrame  #: of them; `start`, `end` on the common clock
+    #: a row a rank and group, the call that it launched and that was never recorded
     stuck: pd.DataFrame
-    origins: pd.DataFrame  #: as in `wait_origins`.
-    iterations: pd.DataFrame  #: a row a rank and iteration: `total` and `OWN`, ns.
-    place: Mapping[int, object]  #: rank → what it shares with the ranks that it is compared with.
-    world: int | None  #: how many ranks the job had; None if no trace says.
-    failed: Sequence[int] = ()  #: ranks whose traces could not be read.
+    origins: pd.DataFrame  #: as in `wait_origins`
+    iterations: pd.DataFrame  #: a row a rank and iteration: `total` and `OWN`, ns
+    place: Mapping[int, object]  #: rank → what it shares with the ranks that it is compared with
+    world: int | None  #: how many ranks the job had; None if no trace says
+    failed: Sequence[int] = ()  #: ranks whose traces could not be read
     rows: list[dict[str, object]] = field(default_factory=list)
 
     def say(self, verdict: str, evidence: str, **more: object) -> None:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from tracelens_ext.trace import LAUNCH_KINDS, EventKind
+from tracelens_ext.trace import LAUNCH_KINDS, EventKind, Trace
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracelens_ext.trace import Trace
 
 Kind = Literal[
     "pytorch-training", "pytorch-inference", "serving", "jax", "tensorflow", "native", "unknown"
@@ -56,9 +55,9 @@ _SIGNS: Final[tuple[tuple[Kind, tuple[EventKind, ...], str], ...]] = (
 class Program:
     """The program of a trace."""
 
-    kind: Kind  #: what it is.
-    because: str  #: what shows it, a clause.
-    tool: str  #: what recorded it: `torch`, `nsys`, `rocprofv3`, `jax`, or empty.
+    kind: Kind  #: what it is
+    because: str  #: what shows it, a clause
+    tool: str  #: what recorded it: `torch`, `nsys`, `rocprofv3`, `jax`, or empty
 
 
 @once_for_each

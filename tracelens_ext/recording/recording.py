@@ -51,17 +51,17 @@ _NEVER: Final = np.iinfo(np.int64).max
 class Recording:
     """What a recording holds of p devices."""
 
-    wall_start: int  #: ns since the trace's first event; 0 without GPU events, as `wall_end`.
-    wall_end: int  #: likewise.
+    wall_start: int  #: ns since the trace's first event; 0 without GPU events, as `wall_end`
+    wall_end: int  #: likewise
     #: what cannot be judged, by device and start. Columns `kind` (`hole`, `before` or `start_up`),
     #: `device` (an index into `find_lanes(work, "device")`), `start`, `end` (ns since the trace's
     #: first event), `ns` (the device's idle time in it), `count` (launches or calls), `what`,
-    #: `place` (texts).
+    #: `place` (texts)
     parts: pd.DataFrame
-    launches: int  #: launches of kernels, graphs and copies.
-    lost: Int64Array  #: rows of those without GPU work, by time.
-    devices: int  #: p.
-    missing: tuple[Missing, ...]  #: what was not recorded by choice.
+    launches: int  #: launches of kernels, graphs and copies
+    lost: Int64Array  #: rows of those without GPU work, by time
+    devices: int  #: p
+    missing: tuple[Missing, ...]  #: what was not recorded by choice
 
     @property
     def launches_without_gpu_work(self) -> int:

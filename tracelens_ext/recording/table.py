@@ -11,12 +11,11 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.linking import is_graph_launch
 from tracelens_ext.recording.program import program_of
 from tracelens_ext.recording.recording import BEFORE, HOLE, START_UP, recording_of
-from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS
+from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, Trace
 from tracelens_ext.work.grouping import group_durations
 from tracelens_ext.work.lanes import find_lanes
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import Trace
     from tracelens_ext.work.gpu_work import GpuWork
 
 _MANY_LOST: Final = 0.01  # of the launches

@@ -73,8 +73,8 @@ class Removed:
 class Changes:
     """What the names of changes stand for in a program."""
 
-    program: Program  #: its nodes and clocks.
-    #: what goes with each finding, by its id.
+    program: Program  #: its nodes and clocks
+    #: what goes with each finding, by its id
     claims: Mapping[str, Removed] = field(default_factory=dict)
 
     @property

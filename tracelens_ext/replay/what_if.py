@@ -12,7 +12,15 @@ from tracelens_ext.iterations.selection import Selection, span_of_step
 from tracelens_ext.lazy import pd
 from tracelens_ext.replay.changes import Changes, Named
 from tracelens_ext.replay.host import telling_calls
-from tracelens_ext.replay.path import GAP, SYNC, WAITS, critical_path, described, path_table
+from tracelens_ext.replay.path import (
+    GAP,
+    SYNC,
+    WAITS,
+    CriticalPath,
+    critical_path,
+    described,
+    path_table,
+)
 from tracelens_ext.replay.program import MOST_LANES, Program
 from tracelens_ext.replay.replay import Replay
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
@@ -22,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tracelens_ext.replay.path import CriticalPath
     from tracelens_ext.trace import Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 

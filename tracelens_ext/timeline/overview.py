@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.trace import NONE, WHOLE_GRAPH
+from tracelens_ext.trace import NONE, WHOLE_GRAPH, Trace
 from tracelens_ext.work.grouping import group_durations
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import Trace
     from tracelens_ext.work.gpu_work import GpuWork
 
 _LONGEST_NAME = 300

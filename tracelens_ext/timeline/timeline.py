@@ -10,10 +10,10 @@ import numpy as np
 from tracelens_ext.errors import UsageError
 from tracelens_ext.intervals import gaps, union_length
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
+from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Trace
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
 
