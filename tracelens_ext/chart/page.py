@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,8 @@ from tracelens_ext.report.html_text import (
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
+
+    from tracelens_ext.trace import Int64Array
 
 
 DEFAULT_TITLE: Final = "Where the elapsed time went"
@@ -107,7 +110,7 @@ def _figure(
     wholes = [run.elapsed_ns / 1e6 for run in runs]
     scales = [100 / (ms or 1.0) if percent else 1 / _MS for ms in wholes]
     bars = [plotly_lines(run.label) for run in runs]
-    instances = _instances(runs)
+    instances = [_by_category(run, run.instances) for run in runs]
     pieces, legend = [], []
     for name, row in table.iterrows():
         amounts = [0.0 if math.isnan(value) else value * _MS for value in row.tolist()]
@@ -130,7 +133,7 @@ def _figure(
                         amounts,
                         wholes,
                         bars,
-                        [_events(of_run.get(category)) for of_run in instances],
+                        [_events(of_run[category]) for of_run in instances],
                         strict=True,
                     )
                 ],
@@ -226,24 +229,17 @@ def _in_words(run: Run) -> str:
 
 def _largest(run: Run) -> tuple[str, int]:
     """The GPU category that takes most of a run."""
-    sums: dict[str, int] = {}
-    for category, ns in zip(run.category, run.gpu_ns_of.tolist(), strict=True):
-        sums[category] = sums.get(category, 0) + ns
-    return max(sums.items(), key=lambda item: item[1])
+    return max(_by_category(run, run.gpu_ns_of).items(), key=lambda item: item[1])
 
 
-def _instances(runs: Sequence[Run]) -> list[dict[str, int]]:
-    """GPU events by category, of each run."""
-    counted: list[dict[str, int]] = []
-    for run in runs:
-        of_run: dict[str, int] = {}
-        for category, count in zip(run.category, run.instances.tolist(), strict=True):
-            of_run[category] = of_run.get(category, 0) + count
-        counted.append(of_run)
-    return counted
+def _by_category(run: Run, values: Int64Array) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for category, value in zip(run.category, values.tolist(), strict=True):
+        found[category] += value
+    return found
 
 
-def _events(count: int | None) -> str:
+def _events(count: int) -> str:
     return f", {count:,} GPU event{'' if count == 1 else 's'}" if count else ""
 
 

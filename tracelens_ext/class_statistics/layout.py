@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.class_statistics.statistics import ClassStatistics, Line
+    from tracelens_ext.class_statistics.totals import RangeTotal
 
     Titled = Sequence[tuple[str, ClassStatistics]]
     Record = dict[str, object]
@@ -36,12 +37,16 @@ _ESTIMATED = "Estimated non-hidden NCCL, mem ops and bubble"
 def text(statistics: ClassStatistics, title: str | None) -> str:
     """The statistics of one input, lines that end with a line feed."""
     heading = [f"===== {safe_text(title)} ====="] if title is not None else []
-    blocks = [[*heading, *_kernels(statistics)], _nccl(statistics)]
+    kernels, nccl = statistics.kernel_total, statistics.nccl_total
+    table = _table(statistics, statistics.kernels, _CLASS_WIDTH, of=kernels.time_ns)
+    blocks = [[*heading, *_head(statistics, "Kernel", kernels), *table]]
+    table = _table(statistics, statistics.nccl, _CLASS_WIDTH)
+    blocks.append([*_head(statistics, "NCCL", nccl), *table])
     if statistics.memory is not None:
         table = _table(statistics, statistics.memory, _MEMORY_WIDTH)
         blocks.append(["Mem Ops Statistic:", *table])
     if statistics.ranges is not None:
-        blocks += [_ranges(statistics), _estimates(statistics)]
+        blocks.append(_estimates(statistics, statistics.ranges))
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
@@ -59,21 +64,6 @@ def percentage(part: Fraction | int, whole: Fraction | int) -> Fraction:
 
 def _milliseconds(ns: Fraction | int, decimals: int) -> str:
     return fixed(Fraction(ns) / _NS_PER_MS, decimals)
-
-
-def _kernels(statistics: ClassStatistics) -> list[str]:
-    total = statistics.kernel_total
-    return [
-        *_head(statistics, "Kernel", total),
-        *_table(statistics, statistics.kernels, _CLASS_WIDTH, of=total.time_ns),
-    ]
-
-
-def _nccl(statistics: ClassStatistics) -> list[str]:
-    return [
-        *_head(statistics, "NCCL", statistics.nccl_total),
-        *_table(statistics, statistics.nccl, _CLASS_WIDTH),
-    ]
 
 
 def _head(statistics: ClassStatistics, what: str, total: Line) -> list[str]:
@@ -112,21 +102,16 @@ def _table(
     return rows
 
 
-def _ranges(statistics: ClassStatistics) -> list[str]:
-    ranges = statistics.ranges
-    return [
-        f"NVTX range count: {ranges.count if ranges else 0}",
-        f"NVTX average range time: {_milliseconds(statistics.range_average_ns, 3)} (ms)",
-        f"NVTX total range time: {_milliseconds(ranges.time_ns if ranges else 0, 3)} (ms)",
-    ]
-
-
-def _estimates(statistics: ClassStatistics) -> list[str]:
-    average, total = statistics.range_average_ns, statistics.ranges
-    per_range, in_total = statistics.exposed_ns, statistics.exposed_total_ns
+def _estimates(statistics: ClassStatistics, ranges: RangeTotal) -> list[str]:
+    average, per_range = statistics.range_average_ns, statistics.exposed_ns
+    in_total = statistics.exposed_total_ns
     of_range = fixed(percentage(per_range, average), 2)
-    of_total = fixed(percentage(in_total, total.time_ns if total else 0), 2)
+    of_total = fixed(percentage(in_total, ranges.time_ns), 2)
     return [
+        f"NVTX range count: {ranges.count}",
+        f"NVTX average range time: {_milliseconds(average, 3)} (ms)",
+        f"NVTX total range time: {_milliseconds(ranges.time_ns, 3)} (ms)",
+        "",
         f"{_ESTIMATED} time per range: {_milliseconds(per_range, 3)} (ms)",
         f"{_ESTIMATED} time per range: {of_range} (%)",
         f"{_ESTIMATED} total time: {_milliseconds(in_total, 3)} (ms)",
@@ -150,11 +135,9 @@ def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
         title=TITLE,
         sheets=tables(statistics),
         facts=[("Inputs", ", ".join(title for title, _ in statistics))],
-        notes=[f"Left out: {problem}" for problem in problems]
-        + [
-            f"{title}: {note}"
-            for title, each in statistics
-            for note in (*each.warnings, *each.notes)
+        notes=[
+            *(f"Left out: {problem}" for problem in problems),
+            *(f"{title}: {n}" for title, each in statistics for n in (*each.warnings, *each.notes)),
         ],
         descriptions=DESCRIPTIONS,
     )
@@ -162,48 +145,32 @@ def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
 
 def tables(statistics: Titled) -> dict[str, pd.DataFrame]:
     """The statistics of some inputs by table, each with the column `title`; times in ms."""
-    sheets = {
-        "inputs": [{"title": title} | _input(each) for title, each in statistics],
-        "kernel_classes": [
-            {"title": title} | _line(each, line, "class") | _share(each, line)
-            for title, each in statistics
-            for line in each.kernels
-        ],
-        "nccl": [
-            {"title": title} | _line(each, line, "collective")
-            for title, each in statistics
-            for line in each.nccl
-        ],
-        "memory_operations": [
-            {"title": title} | _line(each, line, "operation") | _size(line)
-            for title, each in statistics
-            for line in each.memory or ()
-        ],
-        "kernels": [
-            {
-                "title": title,
-                "kernel_name": kernel.name,
-                "class": name,
-                "total_time_ms": _ms(kernel.time_ns),
-                "count": kernel.instances,
-            }
-            for title, each in statistics
-            for name, kernel in each.kernel_classes
-        ],
+    sheets: dict[str, list[Record]] = {
+        "inputs": [{"title": title} | _input(each) for title, each in statistics]
     }
-    return {
-        name: pd.DataFrame([_written(record) for record in records])
-        for name, records in sheets.items()
-        if records
-    }
-
-
-def _written(record: Record) -> Record:
-    """A record whose texts can be written."""
-    return {
-        column: encodable(value) if isinstance(value, str) else value
-        for column, value in record.items()
-    }
+    for title, each in statistics:
+        for table, name, lines in (
+            ("kernel_classes", "class", each.kernels),
+            ("nccl", "collective", each.nccl),
+            ("memory_operations", "operation", each.memory or ()),
+        ):
+            records = [{"title": title} | _line(each, line, name) for line in lines]
+            sheets.setdefault(table, []).extend(records)
+    sheets["kernels"] = [
+        {
+            "title": title,
+            "kernel_name": kernel.name,
+            "class": name,
+            "total_time_ms": _ms(kernel.time_ns),
+            "count": kernel.instances,
+        }
+        for title, each in statistics
+        for name, kernel in each.kernel_classes
+    ]
+    for records in sheets.values():
+        for record in records:
+            record.update({k: encodable(v) for k, v in record.items() if isinstance(v, str)})
+    return {name: pd.DataFrame(records) for name, records in sheets.items() if records}
 
 
 def _input(statistics: ClassStatistics) -> Record:
@@ -231,22 +198,19 @@ def _input(statistics: ClassStatistics) -> Record:
 
 
 def _line(statistics: ClassStatistics, line: Line, name: str) -> Record:
-    return {
+    record: Record = {
         name: line.name,
         "time_per_iteration_ms": _ms(Fraction(line.time_ns, statistics.divisor)),
         "count_per_iteration": line.per_iteration,
         "total_time_ms": _ms(line.time_ns),
         "total_count": line.instances,
     }
-
-
-def _size(line: Line) -> Record:
-    return {} if line.size_bytes is None else {"total_bytes": line.size_bytes}
-
-
-def _share(statistics: ClassStatistics, line: Line) -> Record:
-    of = statistics.kernel_total.time_ns
-    return {"% of kernel time": float(percentage(line.time_ns, of))}
+    if name == "class":
+        of = statistics.kernel_total.time_ns
+        record["% of kernel time"] = float(percentage(line.time_ns, of))
+    if name == "operation" and line.size_bytes is not None:
+        record["total_bytes"] = line.size_bytes
+    return record
 
 
 def _ms(ns: Fraction | int) -> float:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import Float64Array, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: So many launches wait at most: the host waits when a stream's queue is full.
@@ -62,7 +61,10 @@ def copies(work: GpuWork) -> pd.DataFrame:
     at = np.flatnonzero(work.kind == EventKind.MEMCPY)
     rows = work.rows[at]
     size = trace.arg("bytes").at(rows)
-    speed = _recorded_speed(work, rows)
+    column = trace.arg(_BANDWIDTH)
+    told = pd.Series([*(column.texts or ()), ""], dtype="str").str.strip('"')
+    speed = pd.to_numeric(told, errors="coerce").to_numpy(np.float64)[column.at(rows)]
+    speed = np.where((speed > 0) & (speed < np.inf), speed, np.nan)
     duration = work.duration[at]
     computed = (size > 0) & (duration > 0) & np.isnan(speed)
     speed[computed] = size[computed] / duration[computed]
@@ -89,23 +91,6 @@ def copy_bandwidth(work: GpuWork) -> pd.DataFrame:
         max=("gb_per_s", "max"),
         bytes=("bytes", "sum"),
     ).reset_index()
-
-
-def _recorded_speed(work: GpuWork, rows: Int64Array) -> Float64Array:
-    """What the profiler computed, GB/s; NaN where it did not."""
-    column = work.trace.arg(_BANDWIDTH)
-    texts = column.texts or []
-    distinct, which = np.unique(column.at(rows), return_inverse=True)
-    speeds = [_number(texts[code]) if code != NONE else np.nan for code in distinct.tolist()]
-    return np.array(speeds, dtype=np.float64)[which]
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text.strip('"'))
-    except ValueError:
-        return np.nan
-    return value if 0 < value < np.inf else np.nan
 
 
 def _direction(name: str) -> str:

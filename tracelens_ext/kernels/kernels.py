@@ -30,6 +30,10 @@ _ARGUMENTS = {
 
 def kernel_summary(work: GpuWork) -> pd.DataFrame:
     """GPU time by operation and kernel; every GPU event is in it. Longest total first."""
+    return _summary(work)[0]
+
+
+def _summary(work: GpuWork) -> tuple[pd.DataFrame, Groups]:
     op, op_labels = work.tree.cpu_op_label_of_gpu
     categories = work.categories
     keys: list[IntArray] = [op, work.name, work.kind]
@@ -44,21 +48,21 @@ def kernel_summary(work: GpuWork) -> pd.DataFrame:
     columns["kernel_name"] = texts(groups.keys[1], work.trace.names)
     if again.any():
         columns["is_recompute"] = groups.keys[-1].astype(bool)
-    columns |= _statistics(groups)
-    columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
-    columns["kind"] = texts(groups.keys[2], KIND_NAMES)
-    return pd.DataFrame(columns)
+    columns |= {
+        "count": groups.count,
+        "total_time_ms": groups.total / NS_PER_MS,
+        "avg_time_us": groups.total / NS_PER_US / groups.count,
+        "min_time_us": groups.shortest / NS_PER_US,
+        "max_time_us": groups.longest / NS_PER_US,
+        "% of GPU time": percent(groups.total, int(work.duration.sum())),
+        "kind": texts(groups.keys[2], KIND_NAMES),
+    }
+    return pd.DataFrame(columns), groups
 
 
 def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
     """As `kernel_summary`, with what TraceLens's sheet of kernels tells as well."""
-    op, _ = work.tree.cpu_op_label_of_gpu
-    keys: list[IntArray] = [op, work.name, work.kind]
-    if work.categories:
-        keys.append(work.categories.code)
-    if (again := recomputed(work)).any():
-        keys.append(again.astype(np.int64))
-    groups = group_durations(keys, work.duration)
+    frame, groups = _summary(work)
     category, labels = _parent_op_category(work)
     first, _ = number_groups([groups.number, work.trace.stream])
     streams: list[list[str]] = [[] for _ in range(len(groups))]
@@ -67,7 +71,6 @@ def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
     ):
         if stream >= 0:
             streams[group].append(str(stream))
-    frame = kernel_summary(work)
     frame["op category"] = texts(category[groups.first], labels)
     frame["streams"] = [", ".join(each) for each in streams]
     frame["% of total time"] = percent(groups.total, total_time_ns)
@@ -195,40 +198,24 @@ def _parent_op_category(work: GpuWork) -> tuple[np.ndarray, list[str]]:
     return np.append(code, len(labels))[of_gpu], [*labels, ""]
 
 
-def _statistics(groups: Groups) -> dict[str, object]:
-    return {
-        "count": groups.count,
-        "total_time_ms": groups.total / NS_PER_MS,
-        "avg_time_us": groups.total / NS_PER_US / groups.count,
-        "min_time_us": groups.shortest / NS_PER_US,
-        "max_time_us": groups.longest / NS_PER_US,
-    }
-
-
 def cpu_op_detail(work: GpuWork) -> pd.DataFrame:
     """A row a GPU event, in order of start: the innermost CPU op around its launch.
 
     `Parent cpu_op` is else the launch's name, else empty; what is below counts in the busy time.
     """
-    op = work.tree.cpu_op_of_gpu
+    tree, op = work.tree, work.tree.cpu_op_of_gpu
     ops, number = np.unique(op[op != NONE], return_inverse=True)
-    tree = work.tree
     position = tree.position[ops]
     launches = np.sort(tree.launch_position_of_gpu[tree.linked])
     below = np.searchsorted(launches, tree.subtree_end[position])
-    count = below - np.searchsorted(launches, position)
-    busy = np.full(len(work), np.nan)
+    busy, kernels = np.full(len(work), np.nan), np.full(len(work), NONE, dtype=np.int64)
     busy[op != NONE] = busy_below(work, ops)[number]
-    kernels = np.full(len(work), NONE, dtype=np.int64)
-    kernels[op != NONE] = count[number]
+    kernels[op != NONE] = (below - np.searchsorted(launches, position))[number]
     percent = np.full(len(work), np.nan)
     np.divide(100.0 * work.duration, busy, out=percent, where=busy > 0)
-    columns: dict[str, object] = {"Parent cpu_op": texts(*work.parent_op)}
-    columns |= {
-        column: texts(*op_argument(work.trace, op, argument))
-        for column, argument in _ARGUMENTS.items()
-    }
-    columns |= {
+    columns: dict[str, object] = {
+        "Parent cpu_op": texts(*work.parent_op),
+        **{name: texts(*op_argument(work.trace, op, of)) for name, of in _ARGUMENTS.items()},
         "Parent cpu_op busy time (µs)": busy / NS_PER_US,
         "Parent cpu_op kernel count": pd.Series(kernels, dtype="Int64").where(kernels != NONE),
         "Percent of Parent cpu_op busy time (%)": percent,
