@@ -249,10 +249,7 @@ def read_commented_json(path: str | os.PathLike[str]) -> object:
 def plain_json(text: str) -> str:
     """A text without comments and trailing commas; every character stays in its line and column."""
     for pattern in (_COMMENT, _LAST_COMMA):
-        text = pattern.sub(_blanked, text)
+        text = pattern.sub(
+            lambda at: at[0] if at[0].startswith('"') else re.sub(r"[^\n]", " ", at[0]), text
+        )
     return text
-
-
-def _blanked(found: re.Match[str]) -> str:
-    text = found.group()
-    return text if text.startswith('"') else re.sub(r"[^\n]", " ", text)

@@ -37,14 +37,8 @@ if TYPE_CHECKING:
 _TEXTS = ("Collective name", "Process Group Name", "Process Group Description", "dtype")
 _NUMBERS = ("Group size", "In msg nelems", "Out msg nelems")
 KEYS = (
-    "Collective name",
-    "Process Group Name",
-    "Process Group Description",
-    "Group size",
-    "dtype",
-    "In msg nelems",
-    "Out msg nelems",
-    "kernel_name",
+    *("Collective name", "Process Group Name", "Process Group Description", "Group size", "dtype"),
+    *("In msg nelems", "Out msg nelems", "kernel_name"),
 )
 
 #: Bytes an element, by PyTorch's names of scalar types.

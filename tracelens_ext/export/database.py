@@ -60,8 +60,11 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
     """A database of the events of a trace."""
     connection = sqlite3.connect(path)
     connection.executescript("pragma journal_mode = off; pragma synchronous = off;" + SCHEMA)
-    _insert(connection, "meta", _meta(analyzer))
     work, trace = analyzer.work, analyzer.trace
+    about = trace.provenance
+    said = {"trace": about.path, "format": about.format, "base_ns": trace.base_ns}
+    said |= {"schema_version": SCHEMA_VERSION, "events": trace.recorded}
+    _insert(connection, "meta", said.items())
     category = np.full(len(trace), NONE, dtype=np.int64)
     labels: list[str] = []
     if work.categories is not None:
@@ -83,13 +86,6 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
     return connection
 
 
-def _meta(analyzer: TreePerfAnalyzer) -> list[tuple[str, object]]:
-    trace = analyzer.trace
-    about = trace.provenance
-    said = {"trace": about.path, "format": about.format, "base_ns": trace.base_ns}
-    return [("schema_version", SCHEMA_VERSION), *said.items(), ("events", trace.recorded)]
-
-
 def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> Iterable[tuple[object, ...]]:
     work, trace, tree = analyzer.work, analyzer.trace, analyzer.tree
     parent = np.full(len(trace), NONE, dtype=np.int64)
@@ -109,7 +105,9 @@ def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> Iterable[tuple[o
     threads = [f"{process}/{thread}" for process, thread in trace.threads]
     rank, how = rank_of(trace.metadata, trace.provenance.path, 0)
     columns = (parent, device, stream, iteration, trace.correlation)
-    above, on, streams, steps, correlation = (_or_null(column) for column in columns)
+    above, on, streams, steps, correlation = (
+        [None if value == NONE else value for value in column.tolist()] for column in columns
+    )
     return zip(
         range(len(trace)),
         trace.ts.tolist(),
@@ -125,10 +123,6 @@ def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> Iterable[tuple[o
         steps,
         strict=True,
     )
-
-
-def _or_null(values: Int64Array) -> list[int | None]:
-    return [None if value == NONE else value for value in values.tolist()]
 
 
 def _exposed(work: GpuWork) -> Int64Array:
@@ -202,6 +196,7 @@ def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
 _READS = frozenset(
     (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
 )
+_OK, _DENY = sqlite3.SQLITE_OK, sqlite3.SQLITE_DENY
 _NO_TABLE = re.compile(r"no such table: (?:main\.)?(.+)")
 _LONGEST_VALUE = 100_000_000  # bytes
 _STEPS = 10_000  # of SQLite's machine between two looks at the clock
@@ -236,7 +231,7 @@ def _answer(
     connection: sqlite3.Connection, sql: str, limit: int, timeout: float
 ) -> tuple[pd.DataFrame, bool]:
     ends = time.monotonic() + timeout
-    connection.set_authorizer(_only_reading)
+    connection.set_authorizer(lambda action, *_: _OK if action in _READS else _DENY)
     connection.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
     try:
         cursor = connection.execute(sql)
@@ -248,10 +243,6 @@ def _answer(
         connection.set_authorizer(None)
         connection.set_progress_handler(None, 0)
     return pd.DataFrame(rows[:limit], columns=names, dtype=object), len(rows) > limit
-
-
-def _only_reading(action: int, *_: str | None) -> int:
-    return sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY
 
 
 def _added(connection: sqlite3.Connection, analyzer: TreePerfAnalyzer, name: str) -> bool:

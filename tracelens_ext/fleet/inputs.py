@@ -25,14 +25,7 @@ if TYPE_CHECKING:
 
 #: What file systems call the version of a file, the first that one has.
 _VERSIONS = (
-    "ETag",
-    "etag",
-    "md5Hash",
-    "mtime",
-    "LastModified",
-    "last_modified",
-    "updated",
-    "created",
+    *("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created"),
 )
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 _STEM_CHARACTERS = 60
@@ -121,16 +114,10 @@ def _reason(error: Exception) -> str:
     return " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())
 
 
-# Files of this machine.
-
-
 def _local(argument: str) -> list[FleetInput]:
     path = Path(argument)
-    if path.is_dir():
-        return [_of_file(p) for p in traces_in(path)]
-    if is_pattern(argument):
-        return [_of_file(p) for p in traces_matching(argument)]
-    return [_of_file(path)]
+    found = traces_matching(argument) if is_pattern(argument) else [path]
+    return [_of_file(each) for each in (traces_in(path) if path.is_dir() else found)]
 
 
 def _of_file(path: Path) -> FleetInput:
@@ -142,15 +129,12 @@ def _of_file(path: Path) -> FleetInput:
     return FleetInput(str(path), str(path.absolute()), identity)
 
 
-# What fsspec opens.
-
-
 def _remote(argument: str) -> list[FleetInput]:
     files, path = file_system(argument)
     try:
         if glob.has_magic(path) and not files.exists(path):
             infos = files.glob(path, detail=True)
-        elif _is_folder(files, path):
+        elif not is_trace_name(path) and files.isdir(path):  # web servers have only pages
             listed = {info["name"]: info for info in files.ls(path, detail=True)}
             infos = {name: listed[name] for name in trace_names(listed)}
         else:
@@ -192,12 +176,6 @@ def _identity(files: Any, path: str) -> dict[str, str] | None:  # noqa: ANN401
         return identity_in(files.info(path))
     except Exception:  # noqa: BLE001  # reading the file tells what is wrong with it
         return None
-
-
-def _is_folder(files: Any, path: str) -> bool:  # noqa: ANN401
-    if is_trace_name(path):  # web servers have no folders, only pages
-        return False
-    return bool(files.isdir(path))
 
 
 def _url_of(argument: str, files: Any, name: str) -> str:  # noqa: ANN401

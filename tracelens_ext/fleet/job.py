@@ -255,20 +255,9 @@ KEYS = ("trace", "rank", "device")
 #: What has no type of its own in a table without rows: a column has one type in all parts.
 _NUMBERS = {"time ms": "float64", "percent": "float64"}
 _TEXTS = (
-    "type",
-    "kind",
-    "cpu_op",
-    "name",
-    "Categories",
-    "kernel_category",
-    "kernel_name",
-    "collective",
-    "Collective name",
-    "Process Group Name",
-    "Process Group Description",
-    "Process Group Ranks",
-    "dtype",
-    "iteration",
+    *("type", "kind", "cpu_op", "name", "Categories", "kernel_category", "kernel_name"),
+    *("collective", "Collective name", "Process Group Name", "Process Group Description"),
+    *("Process Group Ranks", "dtype", "iteration"),
 )
 
 
@@ -280,8 +269,12 @@ def trace_tables(
     The GPU of a row is missing in tables that add up several, unless the trace has one.
     """
     work = analyzer.work
+    timeline = gpu_timeline(work)
+    if "device" not in timeline:
+        device = work.trace.device[work.counted][:1]
+        timeline.insert(0, "device", np.repeat(device, len(timeline)))
     tables = {
-        "timeline": _timeline(work),
+        "timeline": timeline,
         "categories": categories(work),
         "kernels": analyzer.get_df_kernel_summary(),
         "ops": analyzer.get_df_kernel_launchers_summary(),
@@ -311,13 +304,6 @@ def categories(work: GpuWork) -> pd.DataFrame:
             "% of GPU time": percent(groups.total, whole),
         }
     )
-
-
-def _timeline(work: GpuWork) -> pd.DataFrame:
-    frame = gpu_timeline(work)
-    if "device" not in frame:
-        frame.insert(0, "device", np.repeat(work.trace.device[work.counted][:1], len(frame)))
-    return frame
 
 
 def _keyed(frame: pd.DataFrame, work: GpuWork, name: str, rank: int) -> pd.DataFrame:

@@ -24,24 +24,14 @@ _SPREADS = {
 }
 #: All reductions, in the order in which they are shown.
 REDUCTIONS = (
-    "finding_spread",
-    "ranks",
-    "timeline_spread",
-    "category_spread",
-    "op_spread",
+    *("finding_spread", "ranks", "timeline_spread", "category_spread", "op_spread"),
     "kernel_spread",
 )
 _ROWS_TOGETHER = 100_000
 #: Rows of the timeline that are columns of `ranks`.
 _TIMES = (
-    "total_time",
-    "busy_time",
-    "computation_time",
-    "exposed_comm_time",
-    "exposed_memcpy_time",
-    "idle_time",
-    "total_comm_time",
-    "total_memcpy_time",
+    *("total_time", "busy_time", "computation_time", "exposed_comm_time", "exposed_memcpy_time"),
+    *("idle_time", "total_comm_time", "total_memcpy_time"),
 )
 
 

@@ -109,9 +109,10 @@ def answer(classified: ClassifiedGaps, selection: Selection | None = None) -> st
         f"{CAUSES[i].replace('_', ' ')} {100.0 * idle[i] / total:.1f} %" for i in shown
     )
     span = watched_time(classified)
+    percent = f"{100 * total / span:.1f} %" if total >= span * _WORTH_SAYING else "<0.1 %"
     return (
         f"{subject} {was} idle{before} for {in_words(total)} of {in_words(span)}"
-        f" ({_percent(total, span)}): {shares}."
+        f" ({percent}): {shares}."
     )
 
 
@@ -142,10 +143,6 @@ def _who(classified: ClassifiedGaps, selection: Selection) -> tuple[str, bool]:
         one = f"stream{number}{of_device}" if number else f"the stream{of_device}"
         several = f"the {count} streams{number}{of_device}"
     return (several, True) if count > 1 else (one, False)
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if part >= whole * _WORTH_SAYING else "<0.1 %"
 
 
 def in_words(nanoseconds: int, like: int | None = None) -> str:

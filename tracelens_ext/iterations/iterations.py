@@ -54,20 +54,12 @@ class Iterations:
         return np.array([*(each == number for each in self.number), False], dtype=bool)
 
     @cached_property
-    def has_gpu_work(self) -> BoolArray:
-        """Whether each iteration launched anything, (k,)."""
-        found = np.zeros(len(self), dtype=bool)
-        found[self.of_gpu[self.of_gpu != NONE]] = True
-        return found
-
-    @cached_property
     def whole(self) -> BoolArray:
         """Whether each iteration is finished and launched GPU work, (k,).
 
         A profiler that is stopped after a step has opened the next one, which does nothing.
         """
-        whole: BoolArray = self.finished & self.has_gpu_work
-        return whole
+        return self.finished & np.isin(np.arange(len(self)), self.of_gpu)
 
     @cached_property
     def whole_count(self) -> int:

@@ -46,7 +46,13 @@ def group_calls(rows: pd.DataFrame) -> GroupCalls:
 def unnamed_calls(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> GroupCalls:
     """The calls of the kernels of which no group is known."""
     matched = prepared(rows[rows["recorded"]].reset_index(drop=True), None)
-    match_unnamed(matched, one_group=one_group, ranks=ranks)
+    matched["matched_by"], matched["kind"] = "unnamed", matched["Collective name"]
+    matched["src"] = matched["dst"] = -1
+    matched["sizes"] = 0
+    matched["like"] = matched.groupby("kernel_name", sort=False).ngroup()
+    if one_group and matched["rank"].nunique() == ranks > 1:  # by order in the iteration
+        number, alike = _ordinals(matched, ranks)
+        matched["no"] = np.where(alike, number, -1)
     members, none = sorted(rows["rank"].unique().tolist()), matched[:0].assign(members="")
     return GroupCalls(*_described(matched, members, len(members)), none)
 
@@ -175,16 +181,6 @@ def match_group(rows: pd.DataFrame) -> None:
         rows.loc[part.index, "no"] = np.where(number >= 0, number + first, -1)
         rows.loc[part.index, "matched_by"] = by
         first += int(number.max(initial=-1)) + 1
-
-
-def match_unnamed(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> None:
-    """Number the calls whose group is not known, by kernel name and order in the iteration."""
-    rows["matched_by"], rows["kind"] = "unnamed", rows["Collective name"]
-    rows["src"] = rows["dst"] = -1
-    rows["sizes"], rows["like"] = 0, rows.groupby("kernel_name", sort=False).ngroup()
-    if one_group and rows["rank"].nunique() == ranks > 1:
-        number, alike = _ordinals(rows, ranks)
-        rows["no"] = np.where(alike, number, -1)
 
 
 def _ordinals(rows: pd.DataFrame, ranks: int) -> tuple[Int64Array, npt.NDArray[np.bool_]]:

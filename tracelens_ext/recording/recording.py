@@ -285,9 +285,7 @@ def _launched_before(work: GpuWork, rows: Int64Array) -> BoolArray:
     launch, name = work.tree.launch_of_gpu[events], work.name[events]
     order = np.lexsort((trace.ts[launch], name))
     first = np.diff(name[order], prepend=NONE) != 0
-    again = np.isin(rows, launch) & ~np.isin(rows, launch[order[first]])
-    result: BoolArray = again
-    return result
+    return np.isin(rows, launch) & ~np.isin(rows, launch[order[first]])
 
 
 def _comes_back(work: GpuWork, table: pd.DataFrame, half: int) -> BoolArray:

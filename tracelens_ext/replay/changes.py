@@ -121,7 +121,9 @@ class Changes:
             if name == "gaps":
                 gap *= factor
             elif name.startswith(_FINDING):
-                gone = self._claim(name.removeprefix(_FINDING))
+                if (claim := name.removeprefix(_FINDING)) not in self.claims:
+                    raise _unknown("finding", claim, list(self.claims))
+                gone = self.claims[claim]
                 duration, on_link = np.maximum(duration - gone.shorter, 0), on_link + gone.on_link
                 sooner, tail = sooner + gone.sooner, tail + gone.tail
                 for clock, (start, end) in enumerate(gone.host):
@@ -136,11 +138,6 @@ class Changes:
         time = HostTime(changed, program.frozen) if any(changed) else None
         same = duration is program.duration
         return Change(None if same else duration, time, gap, int(on_link.max()), sooner, tail)
-
-    def _claim(self, name: str) -> Removed:
-        if name not in self.claims:
-            raise _unknown("finding", name, list(self.claims))
-        return self.claims[name]
 
     def _nodes(self, name: str) -> BoolArray:
         """The nodes that a name stands for."""
