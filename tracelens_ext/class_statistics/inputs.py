@@ -237,5 +237,4 @@ def _reduced(
     chosen, code = number_groups([first, last])
     bounds = np.column_stack((first[chosen], last[chosen])).ravel()
     padded = np.append(values, values[-1:])  # the end of the last slice must be an index too
-    result: Int64Array = function.reduceat(padded, bounds)[::2][code]
-    return result
+    return function.reduceat(padded, bounds)[::2][code]

@@ -62,8 +62,8 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
     connection.executescript("pragma journal_mode = off; pragma synchronous = off;" + SCHEMA)
     work, trace = analyzer.work, analyzer.trace
     about = trace.provenance
-    said = {"trace": about.path, "format": about.format, "base_ns": trace.base_ns}
-    said |= {"schema_version": SCHEMA_VERSION, "events": trace.recorded}
+    said = {"schema_version": SCHEMA_VERSION, "trace": about.path, "format": about.format}
+    said |= {"base_ns": trace.base_ns, "events": trace.recorded}
     _insert(connection, "meta", said.items())
     category = np.full(len(trace), NONE, dtype=np.int64)
     labels: list[str] = []

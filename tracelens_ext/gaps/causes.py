@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.intervals import covered, inside, outside, union
+from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, Trace
 from tracelens_ext.work.group_search import (
@@ -43,7 +43,7 @@ from tracelens_ext.work.group_search import (
     running_maximum,
 )
 from tracelens_ext.work.grouping import maxima, minima
-from tracelens_ext.work.lanes import Lanes, Scope, find_lanes
+from tracelens_ext.work.lanes import Lanes, Scope, busy_within, find_lanes
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
@@ -288,8 +288,7 @@ def blocking_calls(work: GpuWork) -> Int64Array:
 
 def _named(trace: Trace, rows: Int64Array, pattern: re.Pattern[str]) -> Int64Array:
     """Those of some events whose name begins as a pattern says."""
-    found: Int64Array = rows[trace.named(trace.name[rows], pattern.match)]
-    return found
+    return rows[trace.named(trace.name[rows], pattern.match)]
 
 
 @once_for_each
@@ -369,20 +368,8 @@ def find_gaps(work: GpuWork, scope: Scope) -> Gaps:
         raise TraceFormatError(
             path, "its GPU is idle for more than a century", "check the times of its GPU events"
         )
-    overlapped = overlapped_time(work, after, begins, ends)
+    overlapped = busy_within(work, find_lanes(work, "device").of_gpu[after], begins, ends)
     return Gaps(lanes, lane[at], begins, ends, order[last[at]], after, overlapped)
-
-
-def overlapped_time(
-    work: GpuWork, event: Int64Array, start: Int64Array, end: Int64Array
-) -> Int64Array:
-    """How long the device of each GPU event is busy in a stretch of time, ns; all (k,)."""
-    devices = find_lanes(work, "device")
-    result = np.zeros(len(event), dtype=np.int64)
-    for device in range(len(devices)):
-        mine, here = devices.of_gpu == device, devices.of_gpu[event] == device
-        result[here] = covered(work.start[mine], work.end[mine], start[here], end[here])
-    return result
 
 
 def _in_order(lane: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.gaps.causes import CAUSES, EDGE, overlapped_time
+from tracelens_ext.gaps.causes import CAUSES, EDGE
 from tracelens_ext.gaps.hosts import HOST_KINDS, host_rows
 from tracelens_ext.kernels.statistics import simple_codes
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.work.grouping import group_durations, maxima, number_groups, percent, sums, texts
+from tracelens_ext.work.lanes import busy_within, find_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,8 +48,8 @@ def gap_summary(classified: Sequence[ClassifiedGaps]) -> pd.DataFrame:
         idle = sums(pieces.cause, idle_of, EDGE)
         overlapped = np.zeros(len(gap), dtype=np.int64)
         if each.gaps.lanes.scope == "stream":
-            after = each.gaps.after[gap]
-            overlapped = overlapped_time(each.work, after, pieces.start, pieces.end)
+            device = find_lanes(each.work, "device").of_gpu[each.gaps.after[gap]]
+            overlapped = busy_within(each.work, device, pieces.start, pieces.end)
         columns = {
             "scope": pd.array([each.gaps.lanes.scope] * EDGE, dtype="str"),
             "cause": pd.array(list(CAUSES[:EDGE]), dtype="str"),

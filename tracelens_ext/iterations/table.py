@@ -234,8 +234,7 @@ def _owner(work: GpuWork, iterations: Iterations) -> Int64Array:
 
 
 def _counts(owner: Int64Array, count: int) -> Int64Array:
-    counts: Int64Array = np.bincount(owner[owner != NONE], minlength=count).astype(np.int64)
-    return counts
+    return np.bincount(owner[owner != NONE], minlength=count).astype(np.int64)
 
 
 def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.DataFrame]:

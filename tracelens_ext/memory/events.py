@@ -74,8 +74,7 @@ class MemoryEvents:
     @cached_property
     def has_totals(self) -> BoolArray:
         """Whether a total is recorded of each device; else its levels begin at 0, (d,)."""
-        known: BoolArray = maxima(self.place, self.total, len(self.devices)) >= 0
-        return known
+        return maxima(self.place, self.total, len(self.devices)) >= 0
 
     @cached_property
     def _gap(self) -> Int64Array:
@@ -107,8 +106,7 @@ class MemoryEvents:
     @cached_property
     def before(self) -> Int64Array:
         """Bytes that were allocated on each device before its first event, (d,)."""
-        result: Int64Array = (self.level - self.size)[self.first]
-        return result
+        return (self.level - self.size)[self.first]
 
     @cached_property
     def breaks(self) -> Int64Array:

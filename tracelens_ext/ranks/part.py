@@ -186,8 +186,8 @@ def _calls(work: GpuWork, on: BoolArray) -> pd.DataFrame:
     steps = find_iterations(work.tree)
     numbers = np.array([*map(str, steps.number), ""], dtype=object)  # the last is that of NONE
     table["iteration"] = pd.array(numbers[steps.of_gpu[chosen]], dtype="str")
-    table["launch"], table["recorded"] = launch, True
-    table["start"], table["dur"] = work.start[chosen], work.duration[chosen]
+    table["launch"], table["start"] = launch, work.start[chosen]
+    table["dur"], table["recorded"] = work.duration[chosen], True
     return table.sort_values(["launch", "start"], kind="stable", ignore_index=True)
 
 

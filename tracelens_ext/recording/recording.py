@@ -29,7 +29,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.recording.program import Missing, missing_of
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
 from tracelens_ext.work.grouping import maxima, minima, number_groups, sums
-from tracelens_ext.work.lanes import find_lanes
+from tracelens_ext.work.lanes import busy_within, find_lanes
 from tracelens_ext.work.launches import Launches, captures, find_launches, lane_of_calls, place_of
 from tracelens_ext.work.memoize import once_for_each
 
@@ -228,7 +228,8 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     table = table.assign(start=table["start"].clip(start), end=table["end"].clip(upper=end))
     table["device"] = lane_of_calls(work, table["row"].to_numpy())
     table = table[(table["device"] != NONE) & (table["end"] > table["start"])]
-    table["idle"] = _idle(work, table)
+    spans = (table[name].to_numpy() for name in ("device", "start", "end"))
+    table["idle"] = table["end"] - table["start"] - busy_within(work, *spans)
     first_use = table["what"] == _FIRST_USE
     again = _launched_before(work, table["row"].to_numpy())
     table = table[(table["idle"] > np.where(first_use, _LONG_NS, 0)) & ~(first_use & again)]
@@ -266,17 +267,6 @@ def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
     shortest = minima(number, trace.dur[rows], int(number.max(initial=0)) + 1)[number]
     slow = trace.dur[rows] > np.maximum(_TIMES_THE_SHORTEST * shortest, _LONG_NS)
     yield "compilation", rows[slow], trace.end_of(rows[slow])
-
-
-def _idle(work: GpuWork, table: pd.DataFrame) -> Int64Array:
-    """How long the device of each row is idle in it, ns."""
-    lane, device = find_lanes(work, "device").of_gpu, table["device"].to_numpy()
-    start, end = table["start"].to_numpy(), table["end"].to_numpy()
-    idle: Int64Array = end - start
-    for number in np.unique(device).tolist():
-        mine, here = lane == number, device == number
-        idle[here] -= covered(work.start[mine], work.end[mine], start[here], end[here])
-    return idle
 
 
 def _launched_before(work: GpuWork, rows: Int64Array) -> BoolArray:

@@ -113,8 +113,7 @@ def _work_until(times: Int64Array, start: Int64Array, end: Int64Array) -> Int64A
         ascending = np.sort(moments)
         sums = np.concatenate(([0], np.cumsum(ascending)))
         count = np.searchsorted(ascending, times, side="right")
-        gone: Int64Array = times * count - sums[count]
-        return gone
+        return times * count - sums[count]
 
     return past(start) - past(end)
 
