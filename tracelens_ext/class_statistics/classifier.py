@@ -144,20 +144,12 @@ class StatisticReport:
 
     Attributes:
         statistics: the numbers, exact.
-        kernel_statistic_table: class → time (ms) and instances per iteration, in total.
-        kernel_total_time_per_iter: ms, as all times, without NCCL.
-        kernel_total_instancess_per_iter: spelled as in the scripts that use it.
-        kernel_total_time: of the whole run.
-        kernel_total_instances: likewise.
-        nccl_total_time_per_iter: of NCCL.
-        nccl_total_kernels_per_iter: likewise.
-        nccl_total_time: likewise.
-        nccl_total_kernels: likewise.
-        nccl_statistic_table: as `kernel_statistic_table`, by collective.
-        nvtx_avg_range_time: 0 without ranges.
-        nvtx_total_range_time: likewise.
-        nvtx_range_count: likewise.
-        mem_statistic_table: by kind of operation; None without a table of them.
+        kernel_statistic_table: class → time (ms) and instances per iteration, and in total;
+            `nccl_statistic_table` is by collective, `mem_statistic_table` by kind of operation,
+            None without a table of them.
+        kernel_total_time_per_iter: ms, as all times, without NCCL; as are the next three.
+        nccl_total_time_per_iter: of NCCL, as are the next three.
+        nvtx_avg_range_time: 0 without ranges, as are the next two.
     """
 
     def __init__(self, statistics: ClassStatistics) -> None:

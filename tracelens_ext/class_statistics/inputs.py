@@ -199,7 +199,11 @@ class ProjectedRanges:
 
 
 def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: IntArray) -> ProjectedRanges:
-    """Project ranges onto the devices that they started work on."""
+    """Project ranges onto the devices that they started work on.
+
+    As the report `nvtx_gpu_proj_trace` of Nsight Systems has it, a GPU event is inside a range when
+    the call that launched it is, on the range's own thread: from the first to the last of these.
+    """
     linked = np.flatnonzero(launch_of_gpu != NONE)
     device = trace.device[linked]
     columns: list[list[Int64Array]] = [[np.empty(0, dtype=np.int64)] for _ in range(5)]

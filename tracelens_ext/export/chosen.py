@@ -1,4 +1,4 @@
-"""Which events of a trace are exported, and why others are not."""
+"""Which events of which ranks are exported, at which time, and why others are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters of an export: what a viewer draws as levels over time, of at most 20,000 points."""
+"""What an export draws besides events: levels over time, and spans in lanes of our own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A trace as JSON that Perfetto and chrome://tracing draw whole, and that is read back.
 
 Perfetto drops events that overlap on a thread without nesting, and reads times as doubles of µs:
-so times count from the first event, and such events go to further lanes (`lanes.py`). The head has
+so times count from the first event, and such events go to further lanes (`tracks.py`). The head has
 what the events themselves cannot say (`readers/kineto/exported.py` reads it).
 Format: the "Trace Event Format" document of the Chromium project.
 """

@@ -356,6 +356,7 @@ def find_gaps(work: GpuWork, scope: Scope) -> Gaps:
     """The gaps between successive GPU events of each stream, or of each device.
 
     All events count, unlinked ones too; the gaps of a device are what its timeline calls idle.
+    Events that overlap count as one stretch of work: the one that ended last is the one before.
     """
     lanes = find_lanes(work, scope)
     order = _in_order(lanes.of_gpu, work.start, work.end)

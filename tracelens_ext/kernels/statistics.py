@@ -1,4 +1,4 @@
-"""Statistics of kernels by their simplified name: how often, how long, how evenly."""
+"""Kernels by simplified name, by source and layer; short ones, and those without a launch."""
 
 from __future__ import annotations
 

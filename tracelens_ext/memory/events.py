@@ -248,7 +248,12 @@ class _Around:
 
 
 def find_owners(tree: CallTree, events: MemoryEvents) -> Owners:
-    """Find who was at work at each memory event."""
+    """Find who was at work at each memory event: operation, phase, `nn.Module`, Python frame.
+
+    The events carry a thread and a time, so it is whoever encloses that moment on that thread. The
+    backward pass runs on a thread of its own, without Python: module and frame are those of the
+    forward operation whose gradient is computed.
+    """
     trace = tree.trace
     kinds = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
     hosts = _around(trace, trace.rows_of(*kinds), events.thread, events.time)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from tracelens_ext.trace import Int64Array
 
-
 _STEP: Final = "ProfilerStep#"
 BEFORE, NO_FRAME = "(before the recording)", "(no frame)"
 _SUFFIXES: Final = (".pickle", ".pkl")
@@ -176,18 +175,10 @@ class _Reader:
         devices, place = np.unique(device, return_inverse=True)
         nothing = np.full(len(size), NONE, dtype=np.int64)
         start = int(time[recorded].min()) if recorded.any() else 0
-        events = MemoryEvents(
-            row=nothing,
-            time=np.where(recorded, time - start, 0),
-            thread=nothing,
-            size=size,
-            address=address,
-            total=nothing,
-            reserved=nothing,
-            place=place.reshape(-1),
-            devices=devices,
-            unusable=0,
-        )
+        of_event = {"size": size, "address": address, "place": place.reshape(-1)}
+        of_event |= dict.fromkeys(("row", "thread", "total", "reserved"), nothing)
+        since = np.where(recorded, time - start, 0)
+        events = MemoryEvents(time=since, devices=devices, unusable=0, **of_event)
         return Snapshot(
             self._path,
             events,
@@ -289,7 +280,6 @@ def snapshot_tables(snapshot: Snapshot) -> dict[str, pd.DataFrame]:
     segments = pd.DataFrame(snapshot.segments, columns=[*_SEGMENT, *_SIZES])
     reserved = segments.groupby("device")["total_bytes"].sum()
     place, recorded = events.place, snapshot.recorded
-    at_end = _held(snapshot, events.last)
     peaks = pd.DataFrame(
         {
             "device": events.devices,
@@ -307,7 +297,7 @@ def snapshot_tables(snapshot: Snapshot) -> dict[str, pd.DataFrame]:
     tables = {
         "memory_peaks": peaks,
         "memory_at_peak": _held(snapshot, events.peak),
-        "memory_at_end": at_end,
+        "memory_at_end": _held(snapshot, events.last),
         "memory_segments": table.reset_index(),
     }
     return tables | {"findings": _findings(snapshot, tables)}

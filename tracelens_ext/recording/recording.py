@@ -9,7 +9,7 @@ lies before all GPU work, from that hole's first launch. What cannot be judged o
   launch with work was cut off by the end of the recording.
 * `before`: work of before the recording. One of the device's first events started long after its
   launch had returned, the device idle in between: it waited for what is not in the file.
-* `start_up`: what happens once and not in later iterations; see `start_up`.
+* `start_up`: what happens once and not in later iterations; see `find_start_up`.
 
 Parts of one device have nothing in common, lie in the wall, and hold idle time of the device: the
 idle time within them is `not_recorded` (`hole`, `before`) or `start_up`, and no finding's.
@@ -218,7 +218,18 @@ _FRAMES: Final = re.compile(
 
 
 def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
-    """The start-up of all devices in the wall, as `Recording.parts` without `ns`; may overlap."""
+    """The start-up of all devices in the wall, as `Recording.parts` without `ns`; may overlap.
+
+    * A call of the runtime or driver during which the device has nothing to do for over 5 ms, other
+      than waits, copies and graph launches: a library is loaded, a context created, the first
+      memory allocated (if anything else starts up). A launch is one only where its kernel is
+      launched for the first time.
+    * Loading of code, capture and instantiation of graphs, compilation, cuDNN's search.
+    * A compiled region that takes over ten times the shortest of its name.
+
+    What comes back is none: what the last iteration has, too; and where nothing tells iterations,
+    long calls of one name that are spread over more than half of the wall.
+    """
     trace = work.trace
     found = [
         pd.DataFrame({"what": what, "row": rows, "start": trace.ts[rows], "end": ends})
