@@ -24,7 +24,7 @@ from tracelens_ext.tables.replay import ReplayTables
 from tracelens_ext.tables.serving import ServingTables
 from tracelens_ext.tables.time import TimeTables
 from tracelens_ext.text import encodable
-from tracelens_ext.timeline.coverage import Coverage, coverage
+from tracelens_ext.timeline.overview import Coverage, coverage
 from tracelens_ext.tracelens_calls import OnClassToo, knows_tracelens
 from tracelens_ext.tree import CallTree
 from tracelens_ext.work.gpu_work import GpuWork
