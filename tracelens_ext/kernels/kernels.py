@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
+_OPERATIONS_SHOWN = 3
 #: Column → argument of the CPU op.
 _ARGUMENTS = {
     "Input dims": "Input Dims",
@@ -59,6 +60,36 @@ def kernel_summary(work: GpuWork) -> pd.DataFrame:
     columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
     columns["kind"] = texts(groups.keys[2], KIND_NAMES)
     return pd.DataFrame(columns)
+
+
+def kernel_names(work: GpuWork) -> pd.DataFrame:
+    """GPU time by kernel, whatever launched it; every GPU event is in it.
+
+    Returns:
+        Columns as the sheet `kernels`. Longest total first.
+    """
+    table = kernel_summary(work)
+    parts = table.groupby(["kernel_name", "kind"], sort=False)
+    told = {"kernel_category": ("kernel_category", "first")} if work.categories else {}
+    frame = parts.agg(
+        total_time_ms=("total_time_ms", "sum"),
+        share=("% of GPU time", "sum"),
+        **told,
+        operations=("cpu_op", _largest_operations),
+        count=("count", "sum"),
+        min_time_us=("min_time_us", "min"),
+        max_time_us=("max_time_us", "max"),
+    )
+    frame = frame.reset_index().rename(columns={"share": "% of GPU time"})
+    frame["avg_time_us"] = frame["total_time_ms"] / frame["count"] * (NS_PER_MS / NS_PER_US)
+    return frame.sort_values("total_time_ms", ascending=False, kind="stable", ignore_index=True)
+
+
+def _largest_operations(operations: pd.Series) -> str:
+    """The operations of a kernel, the one with the most time first."""
+    names = list(dict.fromkeys(operations.tolist()))
+    more = len(names) - _OPERATIONS_SHOWN
+    return ", ".join(names[:_OPERATIONS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tracelens_ext.findings.table import summary_sentence
 from tracelens_ext.hooks import PluginAnswerError, default_registry
 from tracelens_ext.hooks.guard import call_within, time_limit
 from tracelens_ext.lazy import pd
@@ -63,6 +64,12 @@ def build_perf_report(
     facts = overview.overview(analyzer.work, analyzer.coverage)
     lines = recording_lines(analyzer.work)
     facts[1:1] = zip(FIRST_FACTS, lines, strict=False)
+    cited: set[str] = set()
+    if len(analyzer.work):
+        found = analyzer.findings(chosen.device_peaks)
+        cited = {each.see for finding in found.findings for each in finding.evidence}
+        if found.findings:
+            facts.insert(1 + len(lines), (FIRST_FACTS[-1], summary_sentence(found)))
     notes = overview.advice(analyzer.work, analyzer.coverage)
     registry = default_registry()
     sheets = offered_sheets(registry)
@@ -70,7 +77,7 @@ def build_perf_report(
     page_tables: dict[str, pd.DataFrame] = {}
     charts: list[Chart] = []
     for offered in sheets:
-        asked = offered.item.is_asked_for(chosen)
+        asked = offered.item.is_asked_for(chosen) or offered.item.name in cited
         if asked or (for_page and offered.item.on_every_page):
             made = _within_limits(registry, offered, partial(_made, analyzer, chosen))
             if made is not None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.timeline.coverage import whole_graphs
 from tracelens_ext.trace import NONE
 
@@ -35,6 +36,8 @@ def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
         facts.append(("Set by one event", alone))
     if rank := _rank(trace):
         facts.append(("Rank", rank))
+    if len(steps := find_iterations(work.tree)):
+        facts.append(("Steps", steps.label(steps.whole) or "none whole"))
     facts += [
         ("Events", made.present),
         ("Events dropped", trace.provenance.dropped_text or "none"),
