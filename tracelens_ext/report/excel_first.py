@@ -98,7 +98,7 @@ class FirstSheet:
                     self._write_link(place, answer.linked(value, sheets), link)
                     continue
                 if column.is_text:
-                    style = self._book.format(**LINES, **reading, indent=1)
+                    style = self._book.format(**LINES, **reading, align="left", indent=1)
                 else:
                     shape = column.number_format
                     style = self._book.format(**LINES, **reading, num_format=shape)
@@ -157,7 +157,7 @@ class FirstSheet:
 
 def _lines_of(text: str, width: float) -> int:
     """How many lines a text takes in so many characters, at least."""
-    return sum(math.ceil(len(part) / (width - 1)) or 1 for part in text.split("\n"))
+    return sum(math.ceil(len(part) / width) or 1 for part in text.split("\n"))
 
 
 def _header_lines(column: Column, width: float) -> int:
