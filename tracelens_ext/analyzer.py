@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tracelens_ext.categorize import CategorizerLike
     from tracelens_ext.graphs.replays import GraphReplays
     from tracelens_ext.readers import TraceSource
+    from tracelens_ext.report.report import Report
     from tracelens_ext.trace import Trace
 
 
@@ -152,6 +153,20 @@ class TreePerfAnalyzer(
         methods = ", ".join(f"{name}()" for name in dir(type(self)) if name.startswith("get_df_"))
         table: str = facts.to_html(index=False, header=False)
         return f"<b>TreePerfAnalyzer</b>{table}<p>Tables: {escape(methods)}</p>"
+
+    def show(self, *tables: str) -> Report:
+        """The report, which a notebook shows: what was analysed, findings, where the time went.
+
+        Args:
+            tables: the names of sheets to show instead, such as `ops_summary`.
+
+        Raises:
+            UsageError: the report has no such table.
+        """
+        from importlib import import_module  # of what stands above this
+
+        report: Report = import_module("tracelens_ext.sheets.report").shown_report(self, tables)
+        return report
 
     @property
     def problems(self) -> list[str]:

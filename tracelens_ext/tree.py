@@ -24,7 +24,8 @@ from tracelens_ext.nesting import (
     nest,
     subtree_ends,
 )
-from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, EventKind, Trace
+from tracelens_ext.notebook import cell_html, short_repr
+from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, NS_PER_MS, EventKind, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -79,6 +80,28 @@ class CallTree:
             self._find_links()
         if trace.replays is not None:
             self._add_replays(trace.replays)
+
+    def __repr__(self) -> str:
+        said = f"{len(self.rows):,} host events, {int(self.linked.sum()):,} of"
+        return short_repr(
+            "CallTree", f"{said} {len(self.linked):,} GPU events linked; {self.trace!r}"
+        )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the outermost events by the GPU work below them."""
+        from tracelens_ext.lazy import pd
+
+        trace, roots = self.trace, np.flatnonzero(self.parent_position == ROOT)
+        launch = self.launch_position_of_gpu[self.linked]
+        top = self.rows[roots[np.searchsorted(roots, launch, side="right") - 1]]
+        names = [trace.names[name] for name in trace.name[top].tolist()]
+        ms = trace.dur[trace.gpu_rows[self.linked]] / NS_PER_MS
+        each = pd.DataFrame({"outermost event": names, "GPU time ms": ms})
+        table = each.groupby("outermost event")["GPU time ms"].agg(["count", "sum"])
+        table = table.sort_values("sum", ascending=False).reset_index()
+        table = table.rename(columns={"count": "GPU events", "sum": "GPU time ms"})
+        more = "analyzer.get_df_call_tree() and tracelens-ext tree have all of it."
+        return cell_html("Call tree", [repr(self), more], {"By outermost event": table})
 
     def _find_links(self) -> None:
         trace = self.trace
