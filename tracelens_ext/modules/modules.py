@@ -62,6 +62,32 @@ def module_of_gpu(work: GpuWork) -> tuple[Int64Array, list[str]]:
     return path, paths.texts(labels, SEPARATOR)
 
 
+def call_stacks(
+    work: GpuWork, launcher_of_gpu: Int64Array, names: list[str]
+) -> tuple[list[str], list[str]]:
+    """The modules around launchers, as TraceLens tells them.
+
+    Args:
+        work: the GPU events.
+        launcher_of_gpu: index of each GPU event's launcher, `NONE` for one that has none, (g,).
+        names: of the launchers, (k,).
+
+    Returns:
+        Of each launcher the innermost class, `NA` for none, and a list as text: its name, and the
+        modules around its first GPU event, innermost first.
+    """
+    code, paths = module_of_gpu(work)
+    of_launcher = np.full(len(names) + 1, NONE, dtype=np.int64)  # the last is that of none
+    of_launcher[launcher_of_gpu[::-1]] = code[::-1]
+    around = [
+        [f"{MODULE_PREFIX}{name}" for name in reversed(path.split(SEPARATOR))] for path in paths
+    ]
+    around.append([])  # of NONE
+    stacks = [around[path] for path in of_launcher[:-1].tolist()]
+    innermost = [_INSTANCE.sub("", stack[0]) if stack else "NA" for stack in stacks]
+    return innermost, [str([name, *stack]) for name, stack in zip(names, stacks, strict=True)]
+
+
 def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
     """GPU time by path of module classes.
 
