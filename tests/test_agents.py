@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +21,6 @@ from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 mcp = pytest.importorskip("mcp")
 
@@ -249,9 +250,9 @@ def test_the_largest_kernel_its_category_and_who_launches_it(
     for event in gpu_events(folder, "plain"):
         times[event["name"]] = times.get(event["name"], 0.0) + event["dur"]
     largest = max(times, key=times.__getitem__)
-    (row,) = ask(
-        "table", path="plain.json.gz", name="kernels_by_category", sort="-total_time_ms", limit=1
-    )["rows"]
+    (row,) = ask("table", path="plain.json.gz", name="kernels", sort="-total_time_ms", limit=1)[
+        "rows"
+    ]
     told = ask("explain_kernel", path="plain.json.gz", name=row["kernel"])
     assert told["name"] == largest
     assert told["gpu_time_ms"] == pytest.approx(times[largest] / 1e3)
@@ -411,3 +412,12 @@ def test_the_command_serves_a_client_over_stdio(folder: Path) -> None:
         *("tree", "compare", "what_if", "sql"),
     }
     assert json.loads(result.content[0].text)["findings"][0]["id"] == "dataloader"
+
+
+def test_the_tables_that_the_skill_file_names_are_there(ask: Callable[..., Any]) -> None:
+    text = (Path(__file__).resolve().parents[1] / "docs" / "agent-skill.md").read_text()
+    named = re.findall(r'table\(path, "(\w+)"(?:, sort="-(\w+)")?', text)
+    assert len(named) >= 5
+    for name, column in named:
+        row = ask("table", path="plain.json.gz", name=name, limit=1)["rows"][0]
+        assert not column or column in row

@@ -12,6 +12,7 @@ from tracelens_ext.operations.categories import op_categories
 from tracelens_ext.operations.launchers import busy_below
 from tracelens_ext.operations.recompute import recomputed
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
+from tracelens_ext.tree import UNLINKED
 from tracelens_ext.work.gpu_work import KIND_NAMES
 from tracelens_ext.work.grouping import (
     Groups,
@@ -88,6 +89,7 @@ def kernel_names(work: GpuWork) -> pd.DataFrame:
 def _largest_operations(operations: pd.Series) -> str:
     """The operations of a kernel, the one with the most time first."""
     names = list(dict.fromkeys(operations.tolist()))
+    names = [name for name in names if name != UNLINKED] or names
     more = len(names) - _OPERATIONS_SHOWN
     return ", ".join(names[:_OPERATIONS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
