@@ -195,7 +195,7 @@ def test_call_stacks_and_first_occurrences_as_tracelens_tells_them(tmp_path: Pat
         table = report.sheets["ops_unique_args"].set_index("name")
         row = table.loc["aten::mm"]
         stack = ["aten::mm", "nn.Module: Linear_0", "nn.Module: Model_0"]
-        assert ast.literal_eval(row["call_stack"]) == stack
+        assert ast.literal_eval(str(row["call_stack"])) == stack
         assert row["first_occurrence_time"] == 0.0
         others = table.drop(index="aten::mm")["first_occurrence_time"]
         assert others.min() == pytest.approx(180.0)

@@ -109,9 +109,9 @@ class FirstSheet:
             self._row += 1
         for chart, rows in charts if len(shown) else ():
             beside = len(columns) <= _BESIDE
-            row, column = (top, _BESIDE) if beside else (self._row, 0)
+            row, place = (top, _BESIDE) if beside else (self._row, 0)
             chart.set_size({"width": _CHART_PIXELS, "height": rows * ROW_PIXELS})
-            checked(self._sheet.insert_chart(row, column, chart, {"x_offset": 10}))
+            checked(self._sheet.insert_chart(row, place, chart, {"x_offset": 10}))
             self._row = max(self._row, row + rows)
         self._row += 1
 

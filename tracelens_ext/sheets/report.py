@@ -122,7 +122,7 @@ def shown_report(analyzer: TreePerfAnalyzer, names: Sequence[str] = ()) -> Repor
         raise UsageError(f"the report has no table {unknown[0]!r}; there are: {there}")
     if not names:
         return report
-    answers = [Answer(name, name, list(report.sheets[name])) for name in names]
+    answers = [Answer(name, name, list(map(str, report.sheets[name]))) for name in names]
     sheets = {name: report.sheets[name] for name in names}
     return replace(report, sheets=sheets, answers=answers, notes=(), charts=())
 
