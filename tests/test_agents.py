@@ -14,8 +14,7 @@ import pytest
 from conftest import SHARED
 from simulated_job import write_demo_trace
 
-from tracelens_ext.agents.answers import LONGEST
-from tracelens_ext.agents.server import make_server
+from tracelens_ext.agents.server import LONGEST, make_server
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
 
@@ -176,7 +175,7 @@ QUESTIONS: list[tuple[str, Calls, Callable[[Any], bool]]] = [
         "what changed when the loader got slow",
         [("compare", {"path": "plain.json.gz", "other": "host.json.gz"})],
         lambda a: (
-            {r["finding"]: r["difference_ms"] for r in a["tables"]["findings"]["rows"]}["allocator"]
+            {r["finding"]: r["difference_ms"] for r in a["tables"]["findings"]}["allocator"]
             == pytest.approx(10, rel=0.3)
         ),
     ),
@@ -207,7 +206,7 @@ REAL: list[tuple[str, Calls, Callable[[Any], bool]]] = [
         [("explain_kernel", {"path": "nvidia/torch_compile_triton.json.gz", "name": "attn_fwd"})],
         lambda a: (
             a["% of GPU time"] == pytest.approx(29.4, abs=3)
-            and a["rows"][0]["operation"] == "aten::_flash_attention_forward"
+            and a["rows"][0]["cpu_op"] == "aten::_flash_attention_forward"
         ),
     ),
     (
@@ -254,13 +253,13 @@ def test_the_largest_kernel_its_category_and_who_launches_it(
         "rows"
     ]
     told = ask("explain_kernel", path="plain.json.gz", name=row["kernel"])
-    assert told["name"] == largest
-    assert told["gpu_time_ms"] == pytest.approx(times[largest] / 1e3)
-    assert told["category"] == row["kernel_category"]
+    assert told["kernel_name"] == largest
+    assert told["total_time_ms"] == pytest.approx(times[largest] / 1e3)
+    assert told["kernel_category"] == row["kernel_category"]
     assert told["because"]["verdict"]["rule"]
     (within,) = [
         each
-        for each in ask("tree", path="plain.json.gz", node=told["rows"][0]["operation"])["rows"]
+        for each in ask("tree", path="plain.json.gz", node=told["rows"][0]["cpu_op"])["rows"]
         if each["name"] == largest
     ]
     assert within["gpu_events"] == told["rows"][0]["count"]

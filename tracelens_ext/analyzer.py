@@ -155,18 +155,11 @@ class TreePerfAnalyzer(
         table: str = facts.to_html(index=False, header=False)
         return f"<b>TreePerfAnalyzer</b>{table}<p>Tables: {escape(methods)}</p>"
 
-    def show(self, *tables: str) -> Report:
-        """The report, which a notebook shows: what was analysed, findings, where the time went.
-
-        Args:
-            tables: the names of sheets to show instead, such as `ops_summary`.
-
-        Raises:
-            UsageError: the report has no such table.
-        """
+    def show(self) -> Report:
+        """The report, which a notebook shows: what was analysed, findings, where the time went."""
         from importlib import import_module  # of what stands above this
 
-        report: Report = import_module("tracelens_ext.sheets.report").shown_report(self, tables)
+        report: Report = import_module("tracelens_ext.sheets.report").build_perf_report(self)
         return report
 
     @property

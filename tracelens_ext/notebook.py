@@ -11,9 +11,7 @@ from tracelens_ext.text import encodable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-LONGEST_REPR = 500
-_ROWS = 20  # of a table
-_LONGEST_CELL = 300
+_LONGEST_REPR, _LONGEST_CELL, _ROWS = 500, 300, 20
 
 
 def cell_html(title: str, lines: Iterable[str], tables: Mapping[str, pd.DataFrame]) -> str:
@@ -21,10 +19,9 @@ def cell_html(title: str, lines: Iterable[str], tables: Mapping[str, pd.DataFram
     parts = [f"<h3>{escape(encodable(title))}</h3>"]
     parts += [f"<p>{escape(encodable(line))}</p>" for line in lines]
     for name, frame in tables.items():
-        shown = frame.head(_ROWS).map(_cell)
-        more = f" <small>(first {_ROWS} of {len(frame):,} rows)</small>"
-        parts.append(f"<h4>{escape(name)}{more if len(frame) > _ROWS else ''}</h4>")
+        parts.append(f"<h4>{escape(name)} ({min(len(frame), _ROWS)} of {len(frame):,} rows)</h4>")
         with pd.option_context("display.max_colwidth", None):
+            shown = frame.head(_ROWS).map(_cell)
             parts.append(shown.to_html(index=False, border=0, na_rep="", justify="left"))
     return "".join(parts)
 
@@ -32,14 +29,10 @@ def cell_html(title: str, lines: Iterable[str], tables: Mapping[str, pd.DataFram
 def short_repr(kind: str, said: str) -> str:
     """What an object is, in at most 500 characters and one line."""
     text = encodable(f"<{kind}: {' '.join(said.split())}>")
-    return text if len(text) <= LONGEST_REPR else f"{text[: LONGEST_REPR - 2]}…>"
+    return text if len(text) <= _LONGEST_REPR else f"{text[: _LONGEST_REPR - 2]}…>"
 
 
 def _cell(value: object) -> object:
-    if isinstance(value, float):
-        return "" if value != value else f"{value:,.3f}"
-    text = value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else None
-    if text is None:
-        return value
-    text = encodable(text)
-    return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}…"
+    if isinstance(value, str):
+        return encodable(value if len(value) <= _LONGEST_CELL else f"{value[:_LONGEST_CELL]}…")
+    return f"{value:,.3f}" if isinstance(value, float) and value == value else value

@@ -1,94 +1,85 @@
-"""The questions that an agent may ask; an answer is one text of JSON and says what to ask next."""
+"""The questions that an agent may ask; each answer says what to ask next."""
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from dataclasses import asdict
 from difflib import get_close_matches
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.agents.answers import answer_text, table_answer
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.errors import UsageError
 from tracelens_ext.export.database import table_of_report, tables_of_report
+from tracelens_ext.export.query import query as ask
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.plain_tables import plain_column, plain_headers
 from tracelens_ext.report.units import unit_of
-from tracelens_ext.settings import reading_with
-from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.settings import is_below, reading_with
+from tracelens_ext.sheets.options import ReportOptions
+from tracelens_ext.trace_files import is_trace_name, only_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from tracelens_ext.agents.folders import Folders
-
+Answer = dict[str, object]
 Plain = str | float | bool | None
 
+_ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:")
 _MOST_ROWS, _MOST_DEPTH, _MOST_CHANGES = 200, 100, 50
-_MOST_TRACES = 4  # in memory
+_MOST_TRACES, _MOST_FILES = 4, 10_000  # in memory; looked at in a folder
 _SQL_SECONDS, _SQL_BYTES = 20, 1_000_000
-_SHARE = "% of GPU time"
 
 
 class Questions:
-    """The tools, as methods.
+    """The tools, as methods, about the traces below some folders (resolved)."""
 
-    Args:
-        folders: whose traces may be asked about.
-    """
-
-    def __init__(self, folders: Folders) -> None:
+    def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = folders
-        self._read: OrderedDict[tuple[Path, int, int], TreePerfAnalyzer] = OrderedDict()
+        self._read: dict[tuple[Path, int, int], TreePerfAnalyzer] = {}
 
-    def open_trace(self, path: str) -> str:
+    def open_trace(self, path: str) -> Answer:
         """Read a trace: facts, what limits it, and which tables it has. Ask this first.
 
         `path` is relative to the folders of the server; '.', or a folder, lists its traces.
         """
         from tracelens_ext.findings.table import summary_sentence
-        from tracelens_ext.sheets.options import ReportOptions
         from tracelens_ext.timeline.overview import advice, overview
 
-        if (found := self._folders.find(path)).is_dir():
-            named = self._folders.listed(found)
-            frame = pd.DataFrame({"path": named[:_MOST_ROWS]})
-            return answer_text(table_answer(frame, len(named), {}, "open_trace(path) of one"))
+        if (found := self._find(path)).is_dir():
+            names = pd.DataFrame({"path": self._listed(found)})
+            return _answer(names.head(_MOST_ROWS), len(names), {}, "open_trace(path) of one")
         analyzer, options = self._analyzer(path), ReportOptions()
-        judged = analyzer.findings()
-        sheets = tables_of_report().values()
-        there = {s.name: s.shows for s in sheets if not s.why_absent(analyzer, options)}
-        return answer_text(
-            {
-                "facts": dict(overview(analyzer.work, analyzer.coverage)),
-                "recording": judged.recording_lines,
-                "program": judged.program,
-                "verdict": [summary_sentence(judged), *(f.title for f in judged.findings[:5])],
-                "notes": advice(analyzer.work, analyzer.coverage),
-                "tables": there,
-                "next": "findings(path): what would save the most, with evidence and advice",
-            }
-        )
+        judged, sheets = analyzer.findings(), tables_of_report().values()
+        return {
+            "facts": dict(overview(analyzer.work, analyzer.coverage)),
+            "recording": judged.recording_lines,
+            "program": judged.program,
+            "verdict": [summary_sentence(judged), *(each.title for each in judged.findings[:5])],
+            "notes": advice(analyzer.work, analyzer.coverage),
+            "tables": {s.name: s.shows for s in sheets if not s.why_absent(analyzer, options)},
+            "next": "findings(path): what would save the most, with evidence and advice",
+        }
 
-    def findings(self, path: str, all: bool = False) -> str:  # noqa: A002  # its name
+    def findings(self, path: str, all: bool = False) -> Answer:  # noqa: A002  # its name
         """What would save the most wall time, why, where, how sure, what to change; times in ms.
 
-        `all` also gives what only informs and the places of all sizes.
+        `all` also gives what only informs.
         """
         found = self._analyzer(path).findings()
+        kept = [each.id for each in found.findings if all or not each.informs_only]
         document = found.as_dict()
-        if not all:
-            saving = [each for each in document["findings"] if each["claimed_ms"]]  # type: ignore[attr-defined]
-            document["left_out"] = len(found.findings) - len(saving)
-            document["findings"] = [
-                {**each, "where": {kind: at[:5] for kind, at in each["where"].items()}}
-                for each in saving
-            ]
-        asked = "table(path, name) for a name in `see`; what_if(path, ['finding:ID=0']) to check"
-        return answer_text({**document, "units": {"…_ms": "ms", "…_percent": "%"}, "next": asked})
+        every: list[Answer] = document["findings"]  # type: ignore[assignment]
+        return {
+            **document,
+            "findings": [each for each in every if each["id"] in kept],
+            "left_out": len(every) - len(kept),
+            "units": {"…_ms": "ms", "…_percent": "%"},
+            "next": "table(path, name) for a name in `see`; what_if(path, ['finding:ID=0'])",
+        }
 
     def table(
         self,
@@ -98,7 +89,7 @@ class Questions:
         where: dict[str, Plain] | None = None,
         sort: str | None = None,
         limit: int = 20,
-    ) -> str:
+    ) -> Answer:
         """Rows of a table that open_trace names, with the units of its columns.
 
         `where` is column → value, all of which a row must have; `sort` a column, `-column` for
@@ -106,15 +97,10 @@ class Questions:
         """
         _check("limit", limit, _MOST_ROWS)
         frame, units = _table(self._analyzer(path), name)
-        frame = frame.set_axis([str(column) for column in frame.columns], axis=1)
         for column, value in (where or {}).items():
             cells = frame[_known(column, frame)]
-            equal = (
-                cells.isna()
-                if value is None
-                else (cells == value) | (cells.astype(str) == str(value))
-            )
-            frame = frame[equal]
+            same = (cells == value) | (cells.astype(str) == str(value))
+            frame = frame[cells.isna() if value is None else same]
         if sort is not None:
             column = sort if sort in frame else sort.removeprefix("-")
             cells = frame[_known(column, frame)]
@@ -125,55 +111,38 @@ class Questions:
         more = "sql(path, query) joins and sums tables; findings(path) says what to change"
         if len(frame) > limit:
             more = f"{len(frame) - limit:,} more rows: where, sort, or limit up to {_MOST_ROWS}"
-        return answer_text(table_answer(frame.head(limit), len(frame), units, more))
+        return _answer(frame.head(limit), len(frame), units, more)
 
-    def explain_kernel(self, path: str, name: str) -> str:
+    def explain_kernel(self, path: str, name: str) -> Answer:
         """Which category a kernel has and why, its GPU time, and the operations that launch it.
 
         `name` is the kernel's as the trace or a table has it, or a part that only it has.
         """
         from tracelens_ext.categorize.explain import explain
-        from tracelens_ext.kernel_names import short_name
 
         analyzer = self._analyzer(path)
-        work, trace = analyzer.work, analyzer.trace
-        names = {trace.names[code]: code for code in np.unique(work.name).tolist()}
-        part = re.compile(".*".join(map(re.escape, name.split("…"))), re.DOTALL)
-        same = [each for each in names if part.search(each) or part.fullmatch(short_name(each))]
-        same = [name] if name in names else same
-        if len(same) != 1:
-            raise UsageError(_not_one("kernel", name, same, names))
-        mine = work.name == names[same[0]]
-        duration, total = work.end - work.start, max(int((work.end - work.start).sum()), 1)
-        code, labels = work.tree.cpu_op_label_of_gpu
-        operations = pd.DataFrame(
-            {"operation": [labels[each] for each in code[mine].tolist()], "ns": duration[mine]}
-        )
-        launched = operations.groupby("operation")["ns"].agg(count="size", ns="sum").reset_index()
-        launched = launched.sort_values("ns", ascending=False, kind="stable")
-        launched["gpu_time_ms"] = launched.pop("ns") / NS_PER_MS
-        assert analyzer.categorizer is not None  # noqa: S101  # categories are on
-        because = explain(analyzer.categorizer, same[0], str(launched["operation"].iloc[0]) or None)
-        share = 100.0 * int(duration[mine].sum()) / total
-        return answer_text(
-            {
-                "name": same[0],
-                "category": because.category,
-                "because": None if because.winner is None else asdict(because.winner),
-                "would_match_too": [asdict(match) for match in because.others[:5]],
-                "gpu_time_ms": int(duration[mine].sum()) / NS_PER_MS,
-                _SHARE: share,
-                "count": int(mine.sum()),
-                **table_answer(
-                    launched.head(20),
-                    len(launched),
-                    {"count": "GPU events", "gpu_time_ms": "ms"},
-                    "tree(path, node=operation) for where it is; findings(path) for what to change",
-                ),
-            }
-        )
+        kernels, units = _table(analyzer, "kernels")
+        found = kernels[kernels[["kernel_name", "kernel"]].eq(name).any(axis=1)]
+        if not len(found):
+            found = kernels[kernels["kernel_name"].str.contains(name, regex=False)]
+        if len(found) != 1:
+            names = found["kernel_name"].tolist()
+            raise UsageError(_not_one("kernel", name, names, kernels["kernel_name"]))
+        (kernel,) = _rows(found)
+        pairs = analyzer.get_df_kernel_summary()
+        mine = pairs[pairs["kernel_name"] == kernel["kernel_name"]]
+        launched = mine[["cpu_op", "count", "total_time_ms", "% of GPU time"]]
+        full, op = str(kernel["kernel_name"]), str(launched["cpu_op"].iloc[0])
+        because = explain(analyzer.work.op_categorizer, full, op)
+        following = "tree(path, node=cpu_op) for where it is; findings(path) for what to change"
+        return {
+            **kernel,
+            "because": None if because.winner is None else asdict(because.winner),
+            "would_match_too": [asdict(match) for match in because.others[:5]],
+            **_answer(launched.head(20), len(launched), units, following),
+        }
 
-    def tree(self, path: str, node: str | None = None, depth: int = 3) -> str:
+    def tree(self, path: str, node: str | None = None, depth: int = 3) -> Answer:
         """The call tree with GPU time: the whole, or what is below the operations called `node`.
 
         `depth` is in levels; of more than 200 nodes those with the most GPU time are given.
@@ -188,15 +157,13 @@ class Questions:
         if op is not None and not len(tree):
             raise UsageError(f"no operation is called {node!r} and has GPU work; see tree(path)")
         kept = tree.kept(depth)
-        largest = np.argsort(np.where(kept, -tree.busy_ns, 1), kind="stable")[:_MOST_ROWS]
         some = np.zeros_like(kept)
-        some[largest] = True
-        units = {"busy_time_ms": "ms", "% of GPU busy time": "%"}
+        some[np.argsort(np.where(kept, -tree.busy_ns, 1), kind="stable")[:_MOST_ROWS]] = True
+        rows, units = tree_rows(tree, kept & some), {"busy_time_ms": "ms"}
         following = "tree(path, node, depth) of a name here; explain_kernel(path, name) of a kernel"
-        rows = tree_rows(tree, kept & some)
-        return answer_text(table_answer(rows, int(kept.sum()), units, following))
+        return _answer(rows, int(kept.sum()), units, following)
 
-    def compare(self, path: str, other: str) -> str:
+    def compare(self, path: str, other: str) -> Answer:
         """What changed from the first trace to the other: time, categories, operations, kernels.
 
         `A_` is the first trace; the largest changes come first; times are in ms.
@@ -208,17 +175,15 @@ class Questions:
         both = [self._analyzer(each) for each in (path, other)]
         measured = [with_findings(measure(each.work), each.findings()) for each in both]
         report = comparison_report(compare(measured, per_iteration=None))
-        tables = {
-            name: table_answer(frame.head(15), len(frame), _units(frame.columns), "")
-            for name, frame in report.sheets.items()
+        return {
+            "facts": dict(report.facts),
+            "notes": report.notes,
+            "tables": {name: _rows(frame.head(15)) for name, frame in report.sheets.items()},
+            "units": {"…_ms": "ms", "…_%": "%"},
+            "next": "findings or table of the one trace and of the other, for why",
         }
-        for each in tables.values():
-            del each["next"]
-        following = "findings or table of the one trace and of the other, for why"
-        facts = {"facts": dict(report.facts), "notes": report.notes}
-        return answer_text({**facts, "tables": tables, "next": following})
 
-    def what_if(self, path: str, changes: list[str]) -> str:
+    def what_if(self, path: str, changes: list[str]) -> Answer:
         """The wall time in ms if something took longer or shorter, by a replay of the trace.
 
         A change is NAME=FACTOR; NAME is a category, kernels, kernel:REGEX, op:NAME, copies,
@@ -234,39 +199,57 @@ class Questions:
         if any("finding:" in each for each in changes):
             tell_claims(simulation, analyzer.findings().findings)
         frame = simulation.what_if(asked)
-        following = "findings(path): how to get there"
-        answer = table_answer(frame, len(frame), _units(frame.columns), following)
-        path_table = simulation.critical_path_summary().head(20)
-        about = {"window": simulation.window(), "model": simulation.model()}
-        return answer_text({**answer, **about, "critical_path": path_table.to_dict("records")})
+        return {
+            **_answer(frame, len(frame), _units(frame), "findings(path): how to get there"),
+            "window": simulation.window(),
+            "model": simulation.model(),
+            "critical_path": _rows(simulation.critical_path_summary().head(20)),
+        }
 
-    def sql(self, path: str, query: str) -> str:
+    def sql(self, path: str, query: str) -> Answer:
         """Up to 200 rows of one SELECT about the events, or any table that open_trace names."""
-        from tracelens_ext.export.query import query as ask
-
-        rows, more = ask(
-            self._analyzer(path), query, limit=_MOST_ROWS, timeout=_SQL_SECONDS, longest=_SQL_BYTES
-        )
+        limits = {"limit": _MOST_ROWS, "longest": _SQL_BYTES}
+        rows, more = ask(self._analyzer(path), query, timeout=_SQL_SECONDS, **limits)
         said = "there are more rows: sum, or use where and limit" if more else "findings(path)"
-        answer = table_answer(rows, len(rows), _units(rows.columns), said)
-        return answer_text({**answer, "more": more})
+        return {**_answer(rows, len(rows), _units(rows), said), "more": more}
+
+    def _find(self, path: str) -> Path:
+        """The trace, or the folder, that a relative path names; never one behind a link out."""
+        if "\0" in path or _ABSOLUTE.match(path) or ".." in re.split(r"[/\\]", path):
+            said = "only paths relative to the folders of the server, without .. and ~"
+            raise UsageError(f"{path!r}: {said}")
+        for folder in self._folders:
+            found = folder / path
+            try:
+                for _ in range(2):  # of a folder with one trace also that
+                    if not is_below(found, self._folders):
+                        raise UsageError(f"{path!r}: leads out of the folders of the server")
+                    found = only_trace(found.resolve())
+                if found.exists():
+                    return found
+            except (OSError, RuntimeError, ValueError):  # too long, or links in a circle
+                continue
+        raise UsageError(f"{path}: no such file; open_trace('.') lists the traces")
+
+    def _listed(self, folder: Path) -> list[str]:
+        """The traces in a folder and below it, by the paths that name them."""
+        root = next(root for root in self._folders if is_below(folder, [root]))
+        seen = islice(folder.rglob("*"), _MOST_FILES)
+        files = [each for each in seen if is_trace_name(each.name) and each.is_file()]
+        inside = [each for each in files if is_below(each, self._folders)]
+        return sorted(each.relative_to(root).as_posix() for each in inside)
 
     def _analyzer(self, path: str) -> TreePerfAnalyzer:
         """A trace, read once for as long as its file stays as it is."""
-        found = self._folders.find(path)
-        if found.is_dir():
-            raise UsageError(f"{path!r} is a folder; open_trace of it lists its traces")
+        found = self._find(path)
         state = found.stat()
         key = (found, state.st_mtime_ns, state.st_size)
-        if key not in self._read:
+        if (analyzer := self._read.pop(key, None)) is None:
             # Reports of Nsight Systems would have to be converted, which writes.
-            with reading_with(folders=self._folders.roots, nsys="(not here)"):
+            with reading_with(folders=self._folders, nsys="(not here)"):
                 analyzer = TreePerfAnalyzer(found, use_kernel_name_categories=True, cache=False)
-            self._read[key] = analyzer
-            if len(self._read) > _MOST_TRACES:
-                self._read.popitem(last=False)
-        self._read.move_to_end(key)
-        return self._read[key]
+        self._read = dict([*list(self._read.items())[1 - _MOST_TRACES :], (key, analyzer)])
+        return analyzer
 
 
 def _table(analyzer: TreePerfAnalyzer, name: str) -> tuple[pd.DataFrame, dict[str, str]]:
@@ -277,11 +260,23 @@ def _table(analyzer: TreePerfAnalyzer, name: str) -> tuple[pd.DataFrame, dict[st
     frame = table_of_report(analyzer, sheets[name])
     if frame is None:
         raise UsageError(f"this trace has nothing for the table {name}; open_trace names others")
-    return frame, sheets[name].units(frame)
+    return frame.set_axis([*map(str, frame.columns)], axis=1), sheets[name].units(frame)
 
 
-def _units(columns: Iterable[object]) -> dict[str, str]:
-    return {name: unit_of(name).symbol for name in map(str, columns)}
+def _rows(frame: pd.DataFrame) -> list[Answer]:
+    headers = plain_headers(frame)
+    columns = [plain_column(frame.iloc[:, at]) for at in range(len(headers))]
+    return [dict(zip(headers, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _answer(frame: pd.DataFrame, total: int, units: Mapping[str, str], following: str) -> Answer:
+    """Rows of a table, how many there are in all, the units of the columns, what to ask next."""
+    named = {name: units[name] for name in map(str, frame.columns) if units.get(name)}
+    return {"rows": _rows(frame), "total": total, "units": named, "next": following}
+
+
+def _units(frame: pd.DataFrame) -> dict[str, str]:
+    return {name: unit_of(name).symbol for name in map(str, frame.columns)}
 
 
 def _known(column: str, frame: pd.DataFrame) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.table import summary_sentence
 from tracelens_ext.hooks import PluginAnswerError, default_registry
 from tracelens_ext.hooks.guard import call_within, time_limit
@@ -108,23 +106,6 @@ def build_perf_report(
             for answer in _answer(analyzer, chosen, tables, sheet)
         ],
     )
-
-
-def shown_report(analyzer: TreePerfAnalyzer, names: Sequence[str] = ()) -> Report:
-    """The report for a notebook; of named tables those alone.
-
-    Raises:
-        UsageError: the report has no such table.
-    """
-    report = build_perf_report(analyzer)
-    if unknown := [name for name in names if name not in report.sheets]:
-        there = ", ".join(report.sheets)
-        raise UsageError(f"the report has no table {unknown[0]!r}; there are: {there}")
-    if not names:
-        return report
-    answers = [Answer(name, name, list(map(str, report.sheets[name]))) for name in names]
-    sheets = {name: report.sheets[name] for name in names}
-    return replace(report, sheets=sheets, answers=answers, notes=(), charts=())
 
 
 def _answer(
