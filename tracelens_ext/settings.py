@@ -56,8 +56,7 @@ def is_below(path: Path, folders: Sequence[Path]) -> bool:
 
 def may_read(path: Path) -> bool:
     """Whether the settings in force let a file be read."""
-    folders = read_settings().folders
-    return folders is None or is_below(path, folders)
+    return (folders := read_settings().folders) is None or is_below(path, folders)
 
 
 def size_text(size: int) -> str:

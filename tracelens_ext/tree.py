@@ -25,7 +25,7 @@ from tracelens_ext.nesting import (
     subtree_ends,
 )
 from tracelens_ext.notebook import cell_html, short_repr
-from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, NS_PER_MS, EventKind, Trace
+from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, EventKind, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -91,17 +91,13 @@ class CallTree:
         """What a notebook shows: the outermost events by the GPU work below them."""
         from tracelens_ext.lazy import pd
 
-        trace, roots = self.trace, np.flatnonzero(self.parent_position == ROOT)
+        roots = np.flatnonzero(self.parent_position == ROOT)
         launch = self.launch_position_of_gpu[self.linked]
         top = self.rows[roots[np.searchsorted(roots, launch, side="right") - 1]]
-        names = [trace.names[name] for name in trace.name[top].tolist()]
-        ms = trace.dur[trace.gpu_rows[self.linked]] / NS_PER_MS
-        each = pd.DataFrame({"outermost event": names, "GPU time ms": ms})
-        table = each.groupby("outermost event")["GPU time ms"].agg(["count", "sum"])
-        table = table.sort_values("sum", ascending=False).reset_index()
-        table = table.rename(columns={"count": "GPU events", "sum": "GPU time ms"})
+        names = pd.Series([self.trace.names[name] for name in self.trace.name[top].tolist()])
+        table = names.value_counts().rename_axis("outermost event").reset_index(name="GPU events")
         more = "analyzer.get_df_call_tree() and tracelens-ext tree have all of it."
-        return cell_html("Call tree", [repr(self), more], {"By outermost event": table})
+        return cell_html("Call tree", [repr(self), more], {"GPU events below": table})
 
     def _find_links(self) -> None:
         trace = self.trace

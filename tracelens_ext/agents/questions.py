@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -11,14 +11,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analyzer import TreePerfAnalyzer
+from tracelens_ext.categorize.explain import explain
+from tracelens_ext.compare.comparison import compare, measure
+from tracelens_ext.compare.findings import with_findings
+from tracelens_ext.compare.report import comparison_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.export.database import table_of_report, tables_of_report
 from tracelens_ext.export.query import query as ask
+from tracelens_ext.findings.detect import tell_claims
+from tracelens_ext.findings.table import summary_sentence
 from tracelens_ext.lazy import pd
+from tracelens_ext.operations.tree_table import merged_tree, tree_rows
+from tracelens_ext.replay.changes import parse_change
 from tracelens_ext.report.plain_tables import plain_column, plain_headers
 from tracelens_ext.report.units import unit_of
 from tracelens_ext.settings import is_below, reading_with
 from tracelens_ext.sheets.options import ReportOptions
+from tracelens_ext.timeline.overview import advice, overview
 from tracelens_ext.trace_files import is_trace_name, only_trace
 
 if TYPE_CHECKING:
@@ -46,9 +55,6 @@ class Questions:
 
         `path` is relative to the folders of the server; '.', or a folder, lists its traces.
         """
-        from tracelens_ext.findings.table import summary_sentence
-        from tracelens_ext.timeline.overview import advice, overview
-
         if (found := self._find(path)).is_dir():
             names = pd.DataFrame({"path": self._listed(found)})
             return _answer(names.head(_MOST_ROWS), len(names), {}, "open_trace(path) of one")
@@ -70,13 +76,10 @@ class Questions:
         `all` also gives what only informs.
         """
         found = self._analyzer(path).findings()
-        kept = [each.id for each in found.findings if all or not each.informs_only]
-        document = found.as_dict()
-        every: list[Answer] = document["findings"]  # type: ignore[assignment]
+        shown = [each for each in found.findings if all or not each.informs_only]
         return {
-            **document,
-            "findings": [each for each in every if each["id"] in kept],
-            "left_out": len(every) - len(kept),
+            **replace(found, findings=shown).as_dict(),
+            "left_out": len(found.findings) - len(shown),
             "units": {"…_ms": "ms", "…_percent": "%"},
             "next": "table(path, name) for a name in `see`; what_if(path, ['finding:ID=0'])",
         }
@@ -118,8 +121,6 @@ class Questions:
 
         `name` is the kernel's as the trace or a table has it, or a part that only it has.
         """
-        from tracelens_ext.categorize.explain import explain
-
         analyzer = self._analyzer(path)
         kernels, units = _table(analyzer, "kernels")
         found = kernels[kernels[["kernel_name", "kernel"]].eq(name).any(axis=1)]
@@ -147,8 +148,6 @@ class Questions:
 
         `depth` is in levels; of more than 200 nodes those with the most GPU time are given.
         """
-        from tracelens_ext.operations.tree_table import merged_tree, tree_rows
-
         _check("depth", depth, _MOST_DEPTH)
         op = None
         if node is not None:  # merged steps are called ProfilerStep#*
@@ -168,10 +167,6 @@ class Questions:
 
         `A_` is the first trace; the largest changes come first; times are in ms.
         """
-        from tracelens_ext.compare.comparison import compare, measure
-        from tracelens_ext.compare.findings import with_findings
-        from tracelens_ext.compare.report import comparison_report
-
         both = [self._analyzer(each) for each in (path, other)]
         measured = [with_findings(measure(each.work), each.findings()) for each in both]
         report = comparison_report(compare(measured, per_iteration=None))
@@ -189,9 +184,6 @@ class Questions:
         A change is NAME=FACTOR; NAME is a category, kernels, kernel:REGEX, op:NAME, copies,
         communication, launch, gaps, host, host:NAME, or finding:ID (=0).
         """
-        from tracelens_ext.findings.detect import tell_claims
-        from tracelens_ext.replay.changes import parse_change
-
         _check("the number of changes", len(changes), _MOST_CHANGES)
         asked = [parse_change(text) for text in changes]
         analyzer = self._analyzer(path)

@@ -64,24 +64,13 @@ def kernel_summary(work: GpuWork) -> pd.DataFrame:
 
 
 def kernel_names(work: GpuWork) -> pd.DataFrame:
-    """GPU time by kernel, whatever launched it; every GPU event is in it.
-
-    Returns:
-        Columns as the sheet `kernels`. Longest total first.
-    """
-    table = kernel_summary(work)
-    parts = table.groupby(["kernel_name", "kind"], sort=False)
-    told = {"kernel_category": ("kernel_category", "first")} if work.categories else {}
-    frame = parts.agg(
-        total_time_ms=("total_time_ms", "sum"),
-        share=("% of GPU time", "sum"),
-        **told,
-        operations=("cpu_op", _largest_operations),
-        count=("count", "sum"),
-        min_time_us=("min_time_us", "min"),
-        max_time_us=("max_time_us", "max"),
-    )
-    frame = frame.reset_index().rename(columns={"share": "% of GPU time"})
+    """GPU time by kernel, whatever launched it; columns as the sheet `kernels`, longest first."""
+    parts = kernel_summary(work).groupby(["kernel_name", "kind"], sort=False)
+    columns = {"total_time_ms": "sum", "% of GPU time": "sum", "count": "sum"}
+    columns |= {"min_time_us": "min", "max_time_us": "max"}
+    columns |= {"kernel_category": "first"} if work.categories else {}
+    frame = parts.agg({"cpu_op": _largest_operations, **columns})
+    frame = frame.rename(columns={"cpu_op": "operations"}).reset_index()
     frame["avg_time_us"] = frame["total_time_ms"] / frame["count"] * (NS_PER_MS / NS_PER_US)
     return frame.sort_values("total_time_ms", ascending=False, kind="stable", ignore_index=True)
 

@@ -65,16 +65,9 @@ def module_of_gpu(work: GpuWork) -> tuple[Int64Array, list[str]]:
 def call_stacks(
     work: GpuWork, launcher_of_gpu: Int64Array, names: list[str]
 ) -> tuple[list[str], list[str]]:
-    """The modules around launchers, as TraceLens tells them.
+    """The class of the innermost module (`NA` for none), and name and modules, of each launcher.
 
-    Args:
-        work: the GPU events.
-        launcher_of_gpu: index of each GPU event's launcher, `NONE` for one that has none, (g,).
-        names: of the launchers, (k,).
-
-    Returns:
-        Of each launcher the innermost class, `NA` for none, and a list as text: its name, and the
-        modules around its first GPU event, innermost first.
+    The modules are those around its first GPU event, innermost first, in a list as text.
     """
     code, paths = module_of_gpu(work)
     of_launcher = np.full(len(names) + 1, NONE, dtype=np.int64)  # the last is that of none

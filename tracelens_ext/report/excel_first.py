@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from typing import TYPE_CHECKING
 
 from tracelens_ext.report import excel_text
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from tracelens_ext.lazy import pd
     from tracelens_ext.report.excel_cells import Book
-    from tracelens_ext.report.excel_columns import Column
     from tracelens_ext.report.report import Answer
 
 _LINK, _GREY = "#0563C1", "#666666"
@@ -86,7 +84,9 @@ class FirstSheet:
         if len(shown):
             for place, column in enumerate(columns):
                 put(self._sheet, self._row, place, column.header, self._book.format(**HEADER))
-            self._set_height(max(map(_header_lines, columns, _WIDTHS)))
+            self._set_height(
+                max(_lines_of(c.header, 0.9 * w) for c, w in zip(columns, _WIDTHS, strict=False))
+            )
             self._row += 1
         names = list(answer.columns)
         reading = {"text_wrap": True, "valign": "top"}
@@ -158,7 +158,3 @@ class FirstSheet:
 def _lines_of(text: str, width: float) -> int:
     """How many lines a text takes in so many characters, at least."""
     return sum(math.ceil(len(part) / width) or 1 for part in text.split("\n"))
-
-
-def _header_lines(column: Column, width: float) -> int:
-    return len(textwrap.wrap(column.header, int(width * 0.9), break_long_words=False))
