@@ -123,7 +123,7 @@ class Questions:
         """
         analyzer = self._analyzer(path)
         kernels, units = _table(analyzer, "kernels")
-        found = kernels[kernels[["kernel_name", "kernel"]].eq(name).any(axis=1)]
+        found = kernels[(kernels["kernel_name"] == name) | (kernels["kernel"] == name)]
         if not len(found):
             found = kernels[kernels["kernel_name"].str.contains(name, regex=False)]
         if len(found) != 1:
