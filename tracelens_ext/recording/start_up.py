@@ -96,20 +96,20 @@ def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
     trace = work.trace
     calls = trace.rows_of(*LAUNCH_KINDS)
     long = calls[trace.dur[calls] > _LONG_NS]
-    long = long[~trace.names_matching(_WAITS.match)[trace.name[long]]]
+    long = long[~trace.named(trace.name[long], _WAITS.match)]
     yield _FIRST_USE, long, trace.end_of(long)
     yield "capture of a graph", *captures(trace)
     for what, pattern in _CALLS.items():
-        rows = calls[trace.names_matching(pattern.match)[trace.name[calls]]]
+        rows = calls[trace.named(trace.name[calls], pattern.match)]
         yield what, rows, trace.end_of(rows)
     frames = trace.rows_of(EventKind.PYTHON_FUNCTION)
-    frames = frames[trace.names_matching(_FRAMES.match)[trace.name[frames]]]
+    frames = frames[trace.named(trace.name[frames], _FRAMES.match)]
     yield "compilation", frames, trace.end_of(frames)
     around = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
     for what, pattern in _AROUND.items():
-        rows = around[trace.names_matching(pattern.match)[trace.name[around]]]
+        rows = around[trace.named(trace.name[around], pattern.match)]
         yield what, rows, trace.end_of(rows)
-    rows = around[trace.names_matching(_COMPILED_REGION.match)[trace.name[around]]]
+    rows = around[trace.named(trace.name[around], _COMPILED_REGION.match)]
     _, number = number_groups([trace.name[rows]])
     shortest = minima(number, trace.dur[rows], int(number.max(initial=0)) + 1)[number]
     slow = trace.dur[rows] > np.maximum(_TIMES_THE_SHORTEST * shortest, _LONG_NS)
