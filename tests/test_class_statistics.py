@@ -117,6 +117,12 @@ def test_show_writes_to_standard_output_or_a_file(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == stream.getvalue() == report.text("Run")
 
 
+def test_a_notebook_shows_the_tables() -> None:
+    report = StatisticClassifier(CLASSES).statistic(2, rows(KERNELS))
+    assert len(repr(report)) <= 500
+    assert "AllGather" in report._repr_html_()
+
+
 def test_instances_are_rounded_down_kernel_by_kernel() -> None:
     kernels = [["Name", "Total Time (ns)", "Instances"], ["gemm_a", 10, 3], ["gemm_b", 10, 3]]
     (others, gemm) = StatisticClassifier({"gemm": "gemm"}).statistic(2, kernels).statistics.kernels

@@ -16,6 +16,7 @@ from tracelens_ext.class_statistics.statistics import Classifier, ClassStatistic
 from tracelens_ext.class_statistics.totals import kernel_totals, memory_totals, range_total
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.notebook import cell_html, short_repr
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -183,6 +184,13 @@ class StatisticReport:
         self.nvtx_range_count = ranges.count if ranges else 0
         memory = statistics.memory
         self.mem_statistic_table = table(memory) if memory is not None else None
+
+    def __repr__(self) -> str:
+        return short_repr("StatisticReport", self.text())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the tables."""
+        return cell_html("GPU time by class of kernel", (), self.tables())
 
     def text(self, title: str | None = None) -> str:
         """The statistics as text, without a heading unless a title is given."""

@@ -44,8 +44,6 @@ def show_report(report: Report, console: Console, *, top: int) -> None:
         shown = f"{value:,.3f}" if isinstance(value, float) else str(value)
         console.print(safe_text(f"{label}: {shown}"), markup=False, highlight=False)
     for answer in report.answers:
-        if answer.sheet == "recording":
-            continue  # which the facts tell
         if answer.sheet == "findings":
             show_first(report.sheets["findings"], answer.title, str(facts["Trace"]), console)
             continue

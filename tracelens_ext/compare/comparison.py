@@ -22,6 +22,7 @@ from tracelens_ext.compare.measurement import (
 )
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
@@ -60,6 +61,14 @@ class Comparison:
 
     measurements: Sequence[Measurement]  #: of the traces, A first
     per_iteration: bool  #: whether times are of an average iteration, and not of the whole trace
+
+    def __repr__(self) -> str:
+        return short_repr("Comparison", " ".join(f"{k}: {v};" for k, v in self.facts))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what was compared, what changed most, and the tables."""
+        lines = [*(f"{label}: {value}" for label, value in self.facts), *self.notes]
+        return cell_html("Comparison", lines, self.tables)
 
     @cached_property
     def letters(self) -> list[str]:

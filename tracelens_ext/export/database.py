@@ -203,14 +203,19 @@ _STEPS = 10_000  # of SQLite's machine between two looks at the clock
 
 
 def query(
-    analyzer: TreePerfAnalyzer, sql: str, *, limit: int, timeout: float
+    analyzer: TreePerfAnalyzer,
+    sql: str,
+    *,
+    limit: int,
+    timeout: float,
+    longest: int = _LONGEST_VALUE,
 ) -> tuple[pd.DataFrame, bool]:
     """The rows that a query gives, and whether there are more than `limit` of them.
 
-    Tables of the report are made where the query names them.
+    Tables of the report are made where the query names them. No value is longer than `longest`.
     """
     connection = open_database(analyzer)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
     try:
         while True:
             try:

@@ -12,6 +12,7 @@ from tracelens_ext.operations.categories import op_categories
 from tracelens_ext.operations.launchers import busy_below
 from tracelens_ext.operations.recompute import recomputed
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
+from tracelens_ext.tree import UNLINKED
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 from tracelens_ext.work.grouping import Groups, group_durations, number_groups, percent, sums, texts
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import IntArray
 
 
+_OPERATIONS_SHOWN = 3
 #: Column → argument of the CPU op.
 _ARGUMENTS = {
     "Input dims": "Input Dims",
@@ -58,6 +60,26 @@ def _summary(work: GpuWork) -> tuple[pd.DataFrame, Groups]:
         "kind": texts(groups.keys[2], KIND_NAMES),
     }
     return pd.DataFrame(columns), groups
+
+
+def kernel_names(work: GpuWork) -> pd.DataFrame:
+    """GPU time by kernel, whatever launched it; columns as the sheet `kernels`, longest first."""
+    parts = kernel_summary(work).groupby(["kernel_name", "kind"], sort=False)
+    columns = {"total_time_ms": "sum", "% of GPU time": "sum", "count": "sum"}
+    columns |= {"min_time_us": "min", "max_time_us": "max"}
+    columns |= {"kernel_category": "first"} if work.categories else {}
+    frame = parts.agg({"cpu_op": _largest_operations, **columns})
+    frame = frame.rename(columns={"cpu_op": "operations"}).reset_index()
+    frame["avg_time_us"] = frame["total_time_ms"] / frame["count"] * (NS_PER_MS / NS_PER_US)
+    return frame.sort_values("total_time_ms", ascending=False, kind="stable", ignore_index=True)
+
+
+def _largest_operations(operations: pd.Series) -> str:
+    """The operations of a kernel, the one with the most time first."""
+    names = list(dict.fromkeys(operations.tolist()))
+    names = [name for name in names if name != UNLINKED] or names
+    more = len(names) - _OPERATIONS_SHOWN
+    return ", ".join(names[:_OPERATIONS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:

@@ -62,6 +62,25 @@ def module_of_gpu(work: GpuWork) -> tuple[Int64Array, list[str]]:
     return path, paths.texts(labels, SEPARATOR)
 
 
+def call_stacks(
+    work: GpuWork, launcher_of_gpu: Int64Array, names: list[str]
+) -> tuple[list[str], list[str]]:
+    """The class of the innermost module (`NA` for none), and name and modules, of each launcher.
+
+    The modules are those around its first GPU event, innermost first, in a list as text.
+    """
+    code, paths = module_of_gpu(work)
+    of_launcher = np.full(len(names) + 1, NONE, dtype=np.int64)  # the last is that of none
+    of_launcher[launcher_of_gpu[::-1]] = code[::-1]
+    around = [
+        [f"{MODULE_PREFIX}{name}" for name in reversed(path.split(SEPARATOR))] for path in paths
+    ]
+    around.append([])  # of NONE
+    stacks = [around[path] for path in of_launcher[:-1].tolist()]
+    innermost = [_INSTANCE.sub("", stack[0]) if stack else "NA" for stack in stacks]
+    return innermost, [str([name, *stack]) for name, stack in zip(names, stacks, strict=True)]
+
+
 def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
     """GPU time by path of module classes.
 

@@ -31,7 +31,7 @@ GPU_TIMELINE = Sheet(
     options=["micro_idle_thresh_us"],
     method="get_df_gpu_timeline()",
     answer="GPU timeline",
-    answer_columns=("device", "type", "time ms", "percent"),
+    answer_columns=("type", "time ms", "percent", "device"),
     charts=[
         Chart(
             "GPU timeline",

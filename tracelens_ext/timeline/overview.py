@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.trace import NONE, WHOLE_GRAPH, Trace
 from tracelens_ext.work.grouping import group_durations
 
@@ -34,6 +35,8 @@ def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
         facts.append(("Set by one event", alone))
     if rank := _rank(trace):
         facts.append(("Rank", rank))
+    if len(steps := find_iterations(work.tree)):
+        facts.append(("Steps", steps.label(steps.whole) or "none whole"))
     facts += [
         ("Events", made.present),
         ("Events dropped", trace.provenance.dropped_text or "none"),
