@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.compare.budgets import Verdict
-    from tracelens_ext.compare.comparison import Comparison, Measurement
+    from tracelens_ext.compare.measurement import Measurement
 
 #: What the command exits with when a budget is crossed.
 CROSSED = 3
@@ -64,6 +64,14 @@ def compare(
     maps: shared.Maps = None,
     without_pack: shared.WithoutPack = None,
     unlinked_kernels: shared.UnlinkedKernels = True,
+    capture: shared.Capture = None,
+    device_peaks: shared.DevicePeaks = None,
+    normalize: Annotated[
+        Literal["roofline"] | None,
+        typer.Option(
+            help="Also compare how much each trace loses against the roofline of its own device."
+        ),
+    ] = None,
     micro_idle_thresh_us: shared.MicroIdle = None,
     top: Annotated[int, typer.Option(help="Operations and kernels to print.", min=0)] = 10,
     quiet: shared.Quiet = False,
@@ -101,12 +109,12 @@ def compare(
         unlinked_kernels,
         maps,
         without_packs=without_pack,
+        capture=capture,
     )
-    measured, rooflines = _measure_all(paths, options, micro_idle_thresh_us)
-    comparison = compare_measurements(measured, per_iteration=False if total else None)
+    measured = _measure_all(paths, options, micro_idle_thresh_us, device_peaks)
+    comparison = compare_measurements(measured, total=total)
     verdicts = check_budgets(budgets, comparison, _finding_ids() if budgets else ())
-    lost = _compare_lost(rooflines, comparison) if len(rooflines) == len(paths) else None
-    report = comparison_report(comparison, lost)
+    report = comparison_report(comparison, normalize=normalize is not None)
     written = write_outputs(report, places, paths, force=force)
     if to_stdout and output_format is not None:
         print_report(report, output_format)
@@ -115,67 +123,38 @@ def compare(
 
         from tracelens_ext.cli.report_view import show_comparison
 
-        show_comparison(
-            comparison, Console(), top=top, lost=lost, findings=report.sheets.get("findings")
-        )
+        show_comparison(comparison, report, Console(), top=top)
     _tell(verdicts, written, quiet=quiet or to_stdout)
     if any(verdict.crossed for verdict in verdicts):
         raise typer.Exit(CROSSED)
 
 
 def _measure_all(
-    paths: Sequence[Path], options: AnalysisOptions, micro_idle_thresh_us: float | None
-) -> tuple[list[Measurement], list[pd.Series]]:
-    """Measure traces and reports; also the time lost of each trace that has shapes."""
-    from tracelens_ext.compare.finished import is_report, measure_report
+    paths: Sequence[Path],
+    options: AnalysisOptions,
+    micro_idle_thresh_us: float | None,
+    device_peaks: str | None,
+) -> list[Measurement]:
+    """Measure traces and reports, one after the other: only the measurements stay."""
+    from tracelens_ext.cli.load import analyze, show_problems
+    from tracelens_ext.compare.finished import is_report, measure_report, with_reference
     from tracelens_ext.compare.measurement import TRACELENS
+    from tracelens_ext.compare.report import measured_for_comparison
 
     shown_problems: set[str] = set()
     of_reports = {path: measure_report(path) for path in paths if is_report(path)}
     if any(measured.report == TRACELENS for measured in of_reports.values()):
         options = replace(options, unlinked_kernels=False)  # as TraceLens: alike is compared
-    rooflines: list[pd.Series] = []
-    measured = [
-        of_reports[path]
-        if path in of_reports
-        else _measured(
-            path,
-            options,
-            micro_idle_thresh_us,
-            shown_problems,
-            rooflines,
-            like_reports=bool(of_reports),
-        )
-        for path in paths
-    ]
-    return measured, rooflines
 
+    def measured(path: Path) -> Measurement:
+        if path in of_reports:
+            return of_reports[path]
+        analyzer = analyze(path, options)
+        found = measured_for_comparison(analyzer, micro_idle_thresh_us, device_peaks)
+        show_problems(analyzer.problems, shown_problems)
+        return with_reference(found, analyzer) if of_reports else found
 
-def _measured(
-    path: Path,
-    options: AnalysisOptions,
-    micro_idle_thresh_us: float | None,
-    shown_problems: set[str],
-    rooflines: list[pd.Series],
-    *,
-    like_reports: bool,
-) -> Measurement:
-    """Measure one trace; only the measurement and the time lost (if it has shapes) stay."""
-    from tracelens_ext.cli.load import analyze, show_problems
-    from tracelens_ext.compare.comparison import measure
-    from tracelens_ext.compare.findings import with_findings
-    from tracelens_ext.compare.finished import with_reference
-    from tracelens_ext.compare.roofline import time_lost
-
-    analyzer = analyze(path, options)
-    measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)
-    measured = with_findings(measured, analyzer.findings())
-    if like_reports:
-        measured = with_reference(measured, analyzer)
-    elif (roofline := analyzer.roofline()).has_shapes:
-        rooflines.append(time_lost(roofline))
-    show_problems(analyzer.problems, shown_problems)
-    return measured
+    return list(map(measured, paths))
 
 
 def _finding_ids() -> list[str]:
@@ -183,15 +162,6 @@ def _finding_ids() -> list[str]:
     from tracelens_ext.findings.detect import offered_detectors
 
     return [offered.item.id for offered in offered_detectors()]
-
-
-def _compare_lost(rooflines: Sequence[pd.Series], comparison: Comparison) -> pd.DataFrame | None:
-    """The time lost of all traces; None where none of it is known."""
-    from tracelens_ext.compare.roofline import compare_time_lost
-
-    if not all(map(len, rooflines)):
-        return None
-    return compare_time_lost(rooflines, comparison.letters)
 
 
 def _tell(verdicts: Sequence[Verdict], written: Sequence[Path], *, quiet: bool) -> None:

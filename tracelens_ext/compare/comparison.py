@@ -13,12 +13,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.compare.alignment import align
 from tracelens_ext.compare.measurement import (
     KEYS,
     REFERENCE_KEYS,
     TRACELENS,
     Measurement,
     measure,
+)
+from tracelens_ext.compare.verdict import (
+    Unit,
+    Verdict,
+    periods_agree,
+    shares_of_change,
+    verdict,
+    work_and_speed,
 )
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
@@ -36,6 +45,7 @@ __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 
 #: Without the letter that is also a unit of time.
 _LETTERS = "ABCDEFGHIJKLMNOPQRTUVWXYZ"
+_MOST_TELLING: tuple[TableName, ...] = ("operations", "kernels", "categories")
 #: Changes that are named, and the share of the baseline's GPU time below which none is, percent.
 _MOST_NAMED, _WORTH_NAMING = 3, 0.1
 #: Share of the baseline's GPU time in kernels of shared names below which kernels are not
@@ -52,6 +62,7 @@ class Aligned:
     keys: pd.DataFrame  #: the columns that name the rows, k of them
     ns: Int64Array  #: time of each row in each trace, of all its iterations together, (k, t)
     count: Int64Array  #: GPU events, likewise
+    calls: Int64Array  #: calls of operations, likewise
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +70,7 @@ class Comparison:
     """Several traces compared; A is the baseline."""
 
     measurements: Sequence[Measurement]  #: of the traces, A first
-    per_iteration: bool  #: whether times are of an average iteration, and not of the whole trace
+    total: bool = False  #: whether whole traces are compared, whatever unit they have
 
     @cached_property
     def letters(self) -> list[str]:
@@ -73,15 +84,82 @@ class Comparison:
         return list(zip(self.letters, self.measurements, strict=True))
 
     @cached_property
-    def divisors(self) -> list[int]:
-        """What the time of each trace is divided by: its iterations, or 1."""
-        return [m.iterations if self.per_iteration else 1 for m in self.measurements]
+    def unit(self) -> Unit:
+        """The repeating part that all traces have: iterations, else the period of kernel names."""
+        iterations = [m.iterations for m in self.measurements]
+        if all(iterations):
+            return Unit("iteration", iterations, 1.0)
+        periods = [m.period for m in self.measurements if m.period is not None]
+        counts = [period.count for period in periods]
+        if len(periods) == len(iterations):
+            by_calls = [ratios[0] for ratios in self._ratios_by_calls]
+            if periods_agree(counts, by_calls):
+                return Unit("period", counts, min(period.confidence for period in periods))
+        return Unit("trace", [1] * len(iterations), 0.0)
+
+    @property
+    def basis(self) -> str:
+        """What the times are of: `iteration`, `period` or `trace`."""
+        return "trace" if self.total else self.unit.kind
+
+    @cached_property
+    def divisors(self) -> list[float]:
+        """What the time of each trace is divided by: its units, or 1."""
+        return [1.0] * len(self.measurements) if self.total else list(self.unit.counts)
 
     @cached_property
     def figures(self) -> list[Figures]:
         """The figures that are compared."""
         whole = [m.whole_iterations or m.total for m in self.measurements]
-        return whole if self.per_iteration else [m.total for m in self.measurements]
+        return whole if self.basis == "iteration" else [m.total for m in self.measurements]
+
+    @cached_property
+    def places(self) -> list[pd.DataFrame] | None:
+        """The places of the baseline and of each other trace, as `align` has them.
+
+        None where a report does not tell them.
+        """
+        return _aligned_places(self.figures)
+
+    @cached_property
+    def _ratios_by_calls(self) -> list[tuple[float | None, float | None]]:
+        """Work and speed of each whole trace but the baseline, by the calls of what both did."""
+        rows = _aligned_places([m.total for m in self.measurements])
+        if rows is None:
+            known = [self.aligned[name] for name in _MOST_TELLING if name in self.aligned]
+            rows = [_of_two(known[0], at) for at in range(1, len(self.letters)) if known]
+        return [work_and_speed(each) for each in rows] or [(None, None)] * (len(self.letters) - 1)
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """What became of the work of each trace but the baseline."""
+        found = []
+        for at, letter in enumerate(self.letters[1:], start=1):
+            work, speed = self._ratios_by_calls[at - 1]
+            counts, ns = self.unit.counts, [figures.gpu_ns for figures in self.figures]
+            if self.unit.kind != "trace":
+                work = counts[at] / counts[0]
+                units = counts if self.total else self.divisors
+                speed = ns[at] / units[at] / (ns[0] / units[0]) if ns[0] else None
+            rows = self.tables.get("places", self.tables["timeline"])
+            if self.places is None:
+                rows = next(self.tables[n] for n in (*_MOST_TELLING, "timeline") if n in self.tables)
+            elif len(self.letters) > 2:
+                rows = rows[rows["trace"] == letter].dropna(axis=1, how="all")
+            found.append(verdict((self.letters[0], letter), (work, speed), rows))
+        return found
+
+    @property
+    def members(self) -> dict[str, object]:
+        """What JSON has beside the tables; lists where several traces are compared with the first."""
+        work = [each.work_ratio for each in self.verdicts]
+        told = [each.document() for each in self.verdicts]
+        several = len(told) > 1
+        return {
+            "unit": self.unit.document(self.letters),
+            "work_ratio": work if several else work[0],
+            "verdict": told if several else told[0],
+        }
 
     @cached_property
     def aligned(self) -> dict[TableName, Aligned]:
@@ -120,7 +198,7 @@ class Comparison:
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables by name: `timeline`, `categories`, `ops`, `kernels`, as far as all hold them.
+        """The tables by name: `timeline`, `categories`, `operations`, `kernels`, as far as all hold them.
 
         `phases` too where all traces have steps of a serving engine; its counts are steps, and
         `A_ms_per_step` is the time by them.
@@ -133,7 +211,40 @@ class Comparison:
         average iteration when `per_iteration`. The largest difference comes first, whatever its
         sign; the timeline keeps its order.
         """
-        return {name: self._table(name) for name in self.aligned}
+        tables = {name: self._table(name) for name in self.aligned}
+        if self.places is not None:
+            tables["places"] = self._places_table(self.places)
+        return tables
+
+    def _places_table(self, pairs: Sequence[pd.DataFrame]) -> pd.DataFrame:
+        """A row an operation of a path; of several traces each is compared with the first."""
+        parts = []
+        for at, rows in enumerate(pairs, start=1):
+            letter, several = self.letters[at], len(pairs) > 1
+            frame = rows[["path", "backward"]].copy()
+            if several:
+                frame.insert(0, "trace", letter)
+            sides = [("A", self.letters[0], self.divisors[0]), ("B", letter, self.divisors[at])]
+            for name in ("operation", "kernels", "calls", "count", "time_ms"):
+                for side, shown, units in sides:
+                    column = rows[f"{side}_{'ns' if name == 'time_ms' else name}"]
+                    if name == "time_ms":
+                        column = column / (NS_PER_MS * units)
+                    elif name in ("calls", "count") and units != 1:
+                        column = column / units
+                    frame[f"{shown}_{name}"] = column
+            prefix = f"{letter}_" if several else ""
+            times, calls = (
+                [frame[f"{shown}_{name}"].to_numpy(dtype=np.float64) for _, shown, _ in sides]
+                for name in ("time_ms", "calls")
+            )
+            change = frame[f"{prefix}difference_ms"] = times[1] - times[0]
+            frame = frame.assign(**shares_of_change(times, calls, prefix))
+            lacking = [rows["B_count"] == 0, rows["A_count"] == 0]
+            frame[f"{prefix}only_in"] = np.select(lacking, [self.letters[0], letter], "")
+            order = np.lexsort((-times[0], -np.abs(change)))
+            parts.append(frame.iloc[order])
+        return pd.concat(parts, ignore_index=True)
 
     @cached_property
     def facts(self) -> list[tuple[str, object]]:
@@ -151,9 +262,9 @@ class Comparison:
         times: FloatArray = self.aligned[name].ns / (NS_PER_MS * np.array(self._divisors(name)))
         return times
 
-    def _divisors(self, name: TableName) -> list[int]:
+    def _divisors(self, name: TableName) -> list[float]:
         """What the times of a table are divided by; phases are compared step by step."""
-        return [1] * len(self.measurements) if name == "phases" else self.divisors
+        return [1.0] * len(self.measurements) if name == "phases" else self.divisors
 
     def _table(self, name: TableName) -> pd.DataFrame:
         aligned, times = self.aligned[name], self.times_ms(name)
@@ -172,11 +283,17 @@ class Comparison:
                 f"{prefix}difference_%": 100 * _quotient(difference, times[:, 0]),
                 f"{prefix}ratio": _quotient(times[:, at], times[:, 0]),
             }
+            if name in REFERENCE_KEYS:
+                calls = [aligned.calls[:, i] / self.divisors[i] for i in (0, at)]
+                columns |= shares_of_change((times[:, 0], times[:, at]), calls, prefix)
         if name != "timeline":
             for at, letter in enumerate(self.letters):
                 divisor = self._divisors(name)[at]
                 count = aligned.count[:, at]
                 columns[f"{letter}_count"] = count if divisor == 1 else count / divisor
+                if name in REFERENCE_KEYS:
+                    calls_at = aligned.calls[:, at]
+                    columns[f"{letter}_calls"] = calls_at if divisor == 1 else calls_at / divisor
         if name == "phases":
             for at, letter in enumerate(self.letters):
                 columns[f"{letter}_ms_per_step"] = _quotient(
@@ -190,29 +307,36 @@ class Comparison:
         return frame.iloc[order].reset_index(drop=True)
 
 
-def compare(
-    measurements: Sequence[Measurement], *, per_iteration: bool | None = None
-) -> Comparison:
+def compare(measurements: Sequence[Measurement], *, total: bool = False) -> Comparison:
     """Compare traces with the first of them.
 
     Args:
         measurements: of two traces or more.
-        per_iteration: True for the average whole iteration of each, False for whole traces; None
-            for iterations when all traces have some.
+        total: whether whole traces are compared, even where all have iterations or periods.
 
     Raises:
-        UsageError: fewer than two traces, or iterations asked for where a trace has none.
+        UsageError: fewer than two traces.
         TracelensError: no trace holds a GPU event.
     """
     if len(measurements) < 2:
         raise UsageError("a comparison needs two traces at least")
-    without = [m.path for m in measurements if not m.iterations]
-    if per_iteration and without:
-        raise UsageError(f"{without[0]}: has no whole iteration; compare whole traces")
     if all(m.events == 0 for m in measurements):
         paths = ", ".join(m.path for m in measurements)
         raise TracelensError(f"{paths}: no trace holds GPU events; there is nothing to compare")
-    return Comparison(measurements, not without if per_iteration is None else per_iteration)
+    return Comparison(measurements, total)
+
+
+def _aligned_places(figures: Sequence[Figures]) -> list[pd.DataFrame] | None:
+    known = [each.places for each in figures if each.places is not None]
+    return [align(known[0], each) for each in known[1:]] if len(known) == len(figures) else None
+
+
+def _of_two(aligned: Aligned, at: int) -> pd.DataFrame:
+    """A table of the baseline and another, as `work_and_speed` takes it."""
+    columns = {"ns": aligned.ns, "calls": aligned.calls}
+    return pd.DataFrame(
+        {f"{s}_{n}": c[:, i] for n, c in columns.items() for s, i in (("A", 0), ("B", at))}
+    )
 
 
 def _aligned(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligned:
@@ -222,10 +346,11 @@ def _aligned(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligned:
     columns = list(keys)
     group = rows.groupby(columns, sort=False, dropna=False).ngroup().to_numpy()
     distinct = rows.drop_duplicates(columns)[columns].reset_index(drop=True)
-    ns, count = np.zeros((2, len(distinct), len(parts)), dtype=np.int64)
+    ns, count, calls = np.zeros((3, len(distinct), len(parts)), dtype=np.int64)
     np.add.at(ns, (group, of_trace), rows["ns"].to_numpy())
     np.add.at(count, (group, of_trace), rows["count"].to_numpy())
-    return Aligned(distinct, ns, count)
+    np.add.at(calls, (group, of_trace), rows["calls"].to_numpy())
+    return Aligned(distinct, ns, count, calls)
 
 
 def _spelled(
@@ -246,7 +371,8 @@ def _quotient(part: FloatArray, whole: FloatArray) -> FloatArray:
 
 def _facts(comparison: Comparison) -> list[tuple[str, object]]:
     """Files, devices, iterations and total time of each trace."""
-    facts: list[tuple[str, object]] = []
+    told = " ".join(each.text for each in comparison.verdicts)
+    facts: list[tuple[str, object]] = [("Verdict", told)]
     for letter, measured in comparison.named:
         role = " (baseline)" if letter == comparison.letters[0] else ""
         facts += [
@@ -255,6 +381,10 @@ def _facts(comparison: Comparison) -> list[tuple[str, object]]:
             (f"{letter} iterations", _iterations(measured)),
         ]
     facts.append(("Times", time_basis(comparison)))
+    if comparison.unit.kind == "period":
+        counts = zip(comparison.letters, comparison.unit.counts, strict=True)
+        told = ", ".join(f"{letter} {count:.4g}" for letter, count in counts)
+        facts.append(("Periods of kernel names", told))
     totals = _total_times(comparison)
     for letter, total in zip(comparison.letters, totals, strict=True):
         facts.append((f"{letter} total time (ms)", total))
@@ -265,7 +395,7 @@ def _notes(comparison: Comparison) -> list[str]:
     """How total time changed and what most; then how the comparison was made, a sentence each."""
     notes = _largest_changes(comparison)
     without = [letter for letter, measured in comparison.named if not measured.iterations]
-    if comparison.per_iteration:
+    if comparison.basis == "iteration":
         notes.append(
             "Times and counts are of an average iteration: GPU events launched in whole iterations,"
             " divided by the number of iterations. Idle and total time count a gap after each"
@@ -277,6 +407,11 @@ def _notes(comparison: Comparison) -> list[str]:
         notes.append(
             f"Whole traces are compared, as {' and '.join(reports)}"
             f" {_have(reports, 'is a report', 'are reports')}, without the times of iterations."
+        )
+    elif comparison.basis == "period":
+        notes.append(
+            "Times and counts are of an average period of kernel names, as not every trace has"
+            " iterations: all GPU events, divided by how often the kernels come back."
         )
     elif without and len(without) < len(comparison.letters):
         notes.append(
@@ -292,7 +427,7 @@ def _notes(comparison: Comparison) -> list[str]:
 #: What a table shows where some report holds no more than TraceLens's sheets do.
 _AS_REFERENCE: Mapping[TableName, str] = {
     "categories": "Categories are those of operations, by their names, without communication",
-    "ops": "Operations are those that launched GPU work, with its busy time, without communication",
+    "operations": "Operations are those that launched GPU work, with its busy time, without communication",
     "kernels": "Kernels are told apart by name alone, and copies and fills do not count",
 }
 
@@ -326,8 +461,9 @@ def _report_notes(comparison: Comparison) -> list[str]:
 
 
 def time_basis(comparison: Comparison) -> str:
-    """What the times are of: `per iteration` or `of the whole trace`."""
-    return "per iteration" if comparison.per_iteration else "of the whole trace"
+    """What the times are of: `per iteration`, `per period` or `of the whole trace`."""
+    basis = comparison.basis
+    return "of the whole trace" if basis == "trace" else f"per {basis}"
 
 
 def _iterations(measured: Measurement) -> str:
