@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
     from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.compare.budgets import Verdict
+    from tracelens_ext.compare.comparison import Comparison
     from tracelens_ext.compare.measurement import Measurement
 
 #: What the command exits with when a budget is crossed.
 CROSSED = 3
+_SAME_AMOUNT = 0.01
 
 
 def compare(
@@ -57,6 +59,14 @@ def compare(
             " 'total_time > 1.5ms', 'findings > 5%'.",
         ),
     ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Compare one trace with the median of the last traces or reports in this folder.",
+        ),
+    ] = None,
+    last: Annotated[int, typer.Option(help="How many of them, at least 3.", min=3)] = 5,
     total: shared.Total = False,
     force: shared.Force = False,
     rules: shared.Rules = None,
@@ -98,6 +108,12 @@ def compare(
     paths, problems = find_traces(traces, or_reports=True)
     if problems:
         raise problems[0]
+    if baseline is not None:
+        from tracelens_ext.compare.history import history_in
+
+        if len(paths) != 1:
+            raise UsageError("--baseline compares one trace with a folder; name one")
+        paths = [*history_in(baseline, last, paths[0]), *paths]
     if len(paths) < 2:
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
     for note in check_places(places, paths, force=force):
@@ -112,18 +128,29 @@ def compare(
         capture=capture,
     )
     measured = _measure_all(paths, options, micro_idle_thresh_us, device_peaks)
-    comparison = compare_measurements(measured, total=total)
+    if baseline is not None:
+        from tracelens_ext.compare.history import compare_with_history, history_report
+
+        comparison = compare_with_history(measured[:-1], measured[-1], total=total)
+        report = history_report(comparison)
+    else:
+        comparison = compare_measurements(measured, total=total)
+        report = comparison_report(comparison, normalize=normalize is not None)
     verdicts = check_budgets(budgets, comparison, _finding_ids() if budgets else ())
-    report = comparison_report(comparison, normalize=normalize is not None)
     written = write_outputs(report, places, paths, force=force)
     if to_stdout and output_format is not None:
         print_report(report, output_format)
     elif not quiet:
         from rich.console import Console
 
-        from tracelens_ext.cli.report_view import show_comparison
+        from tracelens_ext.cli.report_view import show_comparison, show_history
 
-        show_comparison(comparison, report, Console(), top=top)
+        if comparison.history:
+            show_history(report, Console(), top=top)
+        else:
+            show_comparison(comparison, report, Console(), top=top)
+    if comparison.basis == "trace" and any(each.unit != "mad" for each in budgets):
+        _warn_of_amounts(comparison)
     _tell(verdicts, written, quiet=quiet or to_stdout)
     if any(verdict.crossed for verdict in verdicts):
         raise typer.Exit(CROSSED)
@@ -162,6 +189,15 @@ def _finding_ids() -> list[str]:
     from tracelens_ext.findings.detect import offered_detectors
 
     return [offered.item.id for offered in offered_detectors()]
+
+
+def _warn_of_amounts(comparison: Comparison) -> None:
+    """Say on standard error that whole traces did not do the same work."""
+    for letter, verdict in zip(comparison.letters[1:], comparison.verdicts, strict=True):
+        if verdict.work_ratio is not None and abs(verdict.work_ratio - 1) > _SAME_AMOUNT:
+            line = f"{letter} did {verdict.work_ratio:.2f} of {comparison.letters[0]}'s work:"
+            line += " budgets on time compare different amounts"
+            print_line(f"tracelens-ext: {line}", error=True)
 
 
 def _tell(verdicts: Sequence[Verdict], written: Sequence[Path], *, quiet: bool) -> None:

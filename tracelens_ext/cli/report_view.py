@@ -127,14 +127,31 @@ def show_comparison(comparison: Comparison, report: Report, console: Console, *,
         console.print(safe_text(note), markup=False, highlight=False)
 
 
+def show_history(report: Report, console: Console, *, top: int) -> None:
+    """Print the verdict, and the figures that are farthest from their median."""
+    from tracelens_ext.report.terminal import frame_table, safe_text
+
+    console.print(safe_text(str(dict(report.facts)["Verdict"])), markup=False, highlight=False)
+    table = report.sheets["history"].head(top)
+    if len(table):
+        console.print()
+        console.print(frame_table(table, title="Against the median of those before"))
+
+
 def _of_comparison(frame: pd.DataFrame) -> pd.DataFrame:
     """Leave out what other columns tell; simplify kernel names, which come first."""
     from tracelens_ext.kernel_names import short_name
 
     # Of several traces there is room for the percentages alone.
     told = ("ratio", "_count", "_calls", "_kernels", "by_calls_ms", "backward", "only_in")
-    told += () if "difference_ms" in frame else ("difference_ms",)
+    told += () if "difference_ms" in frame else ("difference_ms", "by_speed_ms")
     shown = frame[[c for c in frame if not str(c).endswith(told)]]
+    if "path" in shown:
+        sides = [c for c in shown if str(c).endswith("_operation")]
+        words = shown[sides].fillna("").to_numpy().tolist()
+        told = [" → ".join(dict.fromkeys(filter(None, each))) for each in words]
+        shown = shown.drop(columns=sides)
+        shown.insert(shown.columns.get_loc("path") + 1, "operation", told)
     if "kernel_name" not in shown:
         return shown
     names = [short_name(name) for name in shown["kernel_name"]]

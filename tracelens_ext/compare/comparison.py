@@ -71,6 +71,7 @@ class Comparison:
 
     measurements: Sequence[Measurement]  #: of the traces, A first
     total: bool = False  #: whether whole traces are compared, whatever unit they have
+    history: bool = False  #: whether the last trace is compared with the median of the others
 
     @cached_property
     def letters(self) -> list[str]:

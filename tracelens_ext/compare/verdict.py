@@ -121,13 +121,13 @@ def verdict(
         change = 100 * (speed - 1)
         same = abs(change) < _SAME_SPEED
         more = f"{abs(change):.1f} % {'more' if change > 0 else 'less'}"
-        said.append("at the same speed" if same else f"in {more} GPU time for the same work")
+        said.append(" at the same speed" if same else f", and took {more} GPU time for the same work")
     changed = next(column for column in rows if str(column).endswith("difference_ms"))
     largest = rows[rows[changed].abs() > 0].head(_NAMED)
     named = [
         f"{_name(row)} {float(str(row[changed])):+,.3f} ms" for row in largest.to_dict("records")
     ]
-    told = " ".join(said) or f"{a} and {b} share nothing that could be compared"
+    told = "".join(said) or f"{a} and {b} share nothing that could be compared"
     told += f"; the largest changes: {', '.join(named)}" if named else "; nothing differs"
     return Verdict(f"{told}.", work, speed, largest)
 
