@@ -430,7 +430,10 @@ def test_compare_writes_one_workbook_more(
     assert "GPU time by category, per iteration" in out
     assert "Wrote out/comparison.xlsx" in out
     assert report("a.json", "b.json", "--compare", "--total", "-q") == 0
-    rows = [[c.value for c in row] for row in openpyxl.load_workbook("comparison.xlsx")["operations"].rows]
+    rows = [
+        [c.value for c in row]
+        for row in openpyxl.load_workbook("comparison.xlsx")["operations"].rows
+    ]
     assert rows[1][:3] == ["aten::mm", 0.08, 0.1]
 
 

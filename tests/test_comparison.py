@@ -49,7 +49,9 @@ def test_times_are_of_an_average_iteration() -> None:
             "B_calls": 1,
         }
     )
-    assert of_row(comparison.tables["operations"], "nccl:all_reduce")["B_time_ms"] == pytest.approx(0.030)
+    assert of_row(comparison.tables["operations"], "nccl:all_reduce")["B_time_ms"] == pytest.approx(
+        0.030
+    )
     assert of_row(comparison.tables["kernels"], GEMM)["B_time_ms"] == pytest.approx(0.050)
 
 

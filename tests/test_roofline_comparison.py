@@ -23,7 +23,9 @@ def test_the_largest_difference_comes_first_and_what_one_trace_lacks_is_empty() 
 
 
 def test_differences_of_several_traces_name_their_trace() -> None:
-    frame = compare_time_lost([_lost(mm=4.0), _lost(mm=3.0), _lost(mm=6.0)], ["A", "B", "C"], [1, 1, 1])
+    frame = compare_time_lost(
+        [_lost(mm=4.0), _lost(mm=3.0), _lost(mm=6.0)], ["A", "B", "C"], [1, 1, 1]
+    )
     assert frame.filter(like="difference").to_dict("records") == [
         {"B_difference_ms": -1.0, "C_difference_ms": 2.0}
     ]

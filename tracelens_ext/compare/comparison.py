@@ -144,7 +144,9 @@ class Comparison:
                 speed = ns[at] / units[at] / (ns[0] / units[0]) if ns[0] else None
             rows = self.tables.get("places", self.tables["timeline"])
             if self.places is None:
-                rows = next(self.tables[n] for n in (*_MOST_TELLING, "timeline") if n in self.tables)
+                rows = next(
+                    self.tables[n] for n in (*_MOST_TELLING, "timeline") if n in self.tables
+                )
             elif len(self.letters) > 2:
                 rows = rows[rows["trace"] == letter].dropna(axis=1, how="all")
             found.append(verdict((self.letters[0], letter), (work, speed), rows))

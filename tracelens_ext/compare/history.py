@@ -25,6 +25,7 @@ _TITLE = "GPU performance against its history"
 _TABLES: tuple[TableName, ...] = ("timeline", "categories", "operations", "kernels")
 #: A start before 2001 is none of the calendar: the clock counts since the machine's start.
 _FIRST_START = 10**18
+_ROUNDING = 1e-6  # ms, of a division
 _FAR = 3  # median absolute deviations that deserve a word
 
 
@@ -86,31 +87,32 @@ def history_table(comparison: Comparison) -> pd.DataFrame:
         found = [[known.get(each, (0.0, 0.0))[0] for known in savings] for each in ids]
         times = np.array(found).reshape(len(ids), len(savings)) / np.array(comparison.divisors)
         parts.append(("findings", ids, times))
-    frames = []
+    frames, surprise = [], []
     for table, figures, times in parts:
         median = np.median(times[:, :-1], axis=1)
         mad = np.median(np.abs(times[:, :-1] - median[:, None]), axis=1)
         change = times[:, -1] - median
         mads = np.divide(change, mad, out=np.full(len(mad), np.nan), where=mad > 0)
+        surprise.append(np.where(mad > 0, np.abs(mads), np.where(change == 0, 0.0, np.inf)))
         columns = {"median_ms": median, "mad_ms": mad, "time_ms": times[:, -1]}
         columns |= {"difference_ms": change, "difference_mads": mads}
         frames.append(pd.DataFrame({"table": table, "figure": figures, **columns}))
     frame = pd.concat(frames, ignore_index=True)
-    order = np.lexsort((-frame["difference_ms"].abs(), -frame["difference_mads"].abs().fillna(0)))
+    order = np.lexsort((-frame["difference_ms"].abs(), -np.concatenate(surprise)))
     return frame.iloc[order].reset_index(drop=True)
 
 
 def history_report(comparison: Comparison) -> Report:
     """The comparison with a history, ready for any format."""
     table, count = history_table(comparison), len(comparison.measurements) - 1
-    far = table[table["difference_mads"].abs() > _FAR]
+    far = table[table["difference_ms"].abs() > _FAR * table["mad_ms"] + _ROUNDING]
     of = far[far["table"].isin(["timeline", "categories"])].to_dict("records")
     named = [f"{row['figure']} {row['difference_ms']:+,.3f} ms" for row in of[:_FAR]]
     text = f"Of {len(table):,} figures {len(far):,} are more than {_FAR} MAD from the median of"
     text += f" {count} before{': ' if named else ''}{', '.join(named)}."
     facts: list[tuple[str, object]] = [("Verdict", text)]
-    for at, each in enumerate(comparison.measurements):
-        facts.append((f"Before {at + 1}" if at < count else "Trace", each.path))
+    for letter, each in comparison.named:
+        facts.append((letter if each is not comparison.measurements[-1] else "Trace", each.path))
     return Report(
         title=_TITLE,
         sheets={"history": table},

@@ -180,9 +180,7 @@ def _figures(
         }
         first, _ = number_groups([groups.number, call])
         calls = np.bincount(groups.number[first], minlength=len(groups))
-        return pd.DataFrame(
-            {**columns, "ns": groups.total, "count": groups.count, "calls": calls}
-        )
+        return pd.DataFrame({**columns, "ns": groups.total, "count": groups.count, "calls": calls})
 
     by_category = (category, categories.labels)
     return Figures(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.compare.findings import compare_findings, with_findings
 from tracelens_ext.compare.measurement import measure
+from tracelens_ext.compare.place_tree import place_tree
 from tracelens_ext.compare.roofline import compare_time_lost, lost_by_roofline, time_lost
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -29,6 +30,7 @@ _DESCRIPTIONS = {
     "operations": "GPU time by CPU operation, the largest change first",
     "kernels": "GPU time by kernel, the largest change first",
     "places": "GPU time by place in the program, the largest change first",
+    "call_tree": "The places of both traces as a tree, as it is drawn",
     "roofline": "Time lost against the best case, the largest change first",
 }
 
@@ -80,6 +82,12 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
             "--normalize roofline needs recorded shapes and known devices in all traces;"
             " give the peaks with --device-peaks"
         )
+    trees = {}
+    if (places := comparison.tables.get("places")) is not None and len(places):
+        own = places if len(letters) == 2 else places[places["trace"] == letters[1]]
+        trees["call_tree"] = place_tree(own, letters[:2])
+        title = f"GPU time of {letters[0]} and {letters[1]} by place"
+        charts.append(Chart(title, "call_tree", "label", "gpu_time_ns", "call_tree", on="page"))
     verdicts = comparison.verdicts
     columns = {
         "trace": letters[1:],
@@ -97,6 +105,7 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
         notes=[*told, *comparison.notes],
         descriptions=_DESCRIPTIONS,
         charts=charts,
+        page_sheets=trees,
         units={"verdict": {}},
         answers=[Answer("Verdict", "verdict", list(columns))],
         members=comparison.members,

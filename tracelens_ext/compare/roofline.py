@@ -65,9 +65,7 @@ def compare_time_lost(
     return frame.loc[order].rename_axis(_KEYS).reset_index()
 
 
-def lost_by_roofline(
-    lost: Sequence[pd.DataFrame], letters: Sequence[str]
-) -> str:
+def lost_by_roofline(lost: Sequence[pd.DataFrame], letters: Sequence[str]) -> str:
     """A sentence: how much longer than its own device's best case each trace takes."""
     sums = [each[["time_lost_ms", "roofline_ms"]].sum() for each in lost]
     told = [

@@ -121,7 +121,9 @@ def verdict(
         change = 100 * (speed - 1)
         same = abs(change) < _SAME_SPEED
         more = f"{abs(change):.1f} % {'more' if change > 0 else 'less'}"
-        said.append(" at the same speed" if same else f", and took {more} GPU time for the same work")
+        said.append(
+            " at the same speed" if same else f", and took {more} GPU time for the same work"
+        )
     changed = next(column for column in rows if str(column).endswith("difference_ms"))
     largest = rows[rows[changed].abs() > 0].head(_NAMED)
     named = [

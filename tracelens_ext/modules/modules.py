@@ -47,9 +47,7 @@ def has_modules(trace: Trace) -> bool:
     return bool(len(_module_rows(trace)) or _is_replayed_module(trace).any())
 
 
-def module_of_gpu(
-    work: GpuWork, *, instances: bool = True
-) -> tuple[Int64Array, list[str]]:
+def module_of_gpu(work: GpuWork, *, instances: bool = True) -> tuple[Int64Array, list[str]]:
     """The innermost module around each GPU event's launch, or around its forward operation.
 
     Args:
