@@ -11,7 +11,6 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import print_line, print_report
 from tracelens_ext.errors import UsageError
-from tracelens_ext.lazy import pd
 from tracelens_ext.report.formats import Format
 
 if TYPE_CHECKING:
@@ -109,11 +108,7 @@ def compare(
     if problems:
         raise problems[0]
     if baseline is not None:
-        from tracelens_ext.compare.history import history_in
-
-        if len(paths) != 1:
-            raise UsageError("--baseline compares one trace with a folder; name one")
-        paths = [*history_in(baseline, last, paths[0]), *paths]
+        paths = _with_history(baseline, last, paths)
     if len(paths) < 2:
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
     for note in check_places(places, paths, force=force):
@@ -128,13 +123,12 @@ def compare(
         capture=capture,
     )
     measured = _measure_all(paths, options, micro_idle_thresh_us, device_peaks)
+    comparison = compare_measurements(measured, total=total, history=baseline is not None)
     if baseline is not None:
-        from tracelens_ext.compare.history import compare_with_history, history_report
+        from tracelens_ext.compare.history import history_report
 
-        comparison = compare_with_history(measured[:-1], measured[-1], total=total)
         report = history_report(comparison)
     else:
-        comparison = compare_measurements(measured, total=total)
         report = comparison_report(comparison, normalize=normalize is not None)
     verdicts = check_budgets(budgets, comparison, _finding_ids() if budgets else ())
     written = write_outputs(report, places, paths, force=force)
@@ -143,17 +137,22 @@ def compare(
     elif not quiet:
         from rich.console import Console
 
-        from tracelens_ext.cli.report_view import show_comparison, show_history
+        from tracelens_ext.cli.report_view import show_comparison
 
-        if comparison.history:
-            show_history(report, Console(), top=top)
-        else:
-            show_comparison(comparison, report, Console(), top=top)
-    if comparison.basis == "trace" and any(each.unit != "mad" for each in budgets):
+        show_comparison(comparison, report, Console(), top=top)
+    if any(each.unit != "mad" for each in budgets):
         _warn_of_amounts(comparison)
     _tell(verdicts, written, quiet=quiet or to_stdout)
     if any(verdict.crossed for verdict in verdicts):
         raise typer.Exit(CROSSED)
+
+
+def _with_history(folder: Path, last: int, paths: Sequence[Path]) -> list[Path]:
+    from tracelens_ext.compare.history import history_in
+
+    if len(paths) != 1:
+        raise UsageError("--baseline compares one trace with a folder; name one")
+    return [*history_in(folder, last, paths[0]), *paths]
 
 
 def _measure_all(
@@ -193,7 +192,8 @@ def _finding_ids() -> list[str]:
 
 def _warn_of_amounts(comparison: Comparison) -> None:
     """Say on standard error that whole traces did not do the same work."""
-    for letter, verdict in zip(comparison.letters[1:], comparison.verdicts, strict=True):
+    verdicts = comparison.verdicts if comparison.basis == "trace" else []
+    for letter, verdict in zip(comparison.letters[1:], verdicts, strict=False):
         if verdict.work_ratio is not None and abs(verdict.work_ratio - 1) > _SAME_AMOUNT:
             line = f"{letter} did {verdict.work_ratio:.2f} of {comparison.letters[0]}'s work:"
             line += " budgets on time compare different amounts"

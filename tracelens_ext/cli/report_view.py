@@ -92,19 +92,20 @@ def show_summary(rows: Sequence[dict[str, object]], console: Console) -> None:
 
 
 def show_comparison(comparison: Comparison, report: Report, console: Console, *, top: int) -> None:
-    """Print the verdict, what was compared, the tables, the largest changes first, and the notes."""
-    from tracelens_ext.compare.comparison import time_basis
+    """Print the verdict, what was compared, the tables, and the notes."""
+    from tracelens_ext.compare.notes import time_basis
     from tracelens_ext.report.terminal import frame_table, safe_text
 
-    facts = dict(comparison.facts)
+    facts = dict(report.facts)
     console.print(safe_text(str(facts["Verdict"])), markup=False, highlight=False)
-    for letter in comparison.letters:
+    for letter in () if comparison.history else comparison.letters:
         role = f"{letter} (baseline)" if letter == comparison.letters[0] else letter
         line = f"{role}: {facts[role]}; devices: {facts[f'{letter} devices']};"
         line += f" iterations: {facts[f'{letter} iterations']}"
         console.print(safe_text(line), markup=False, highlight=False)
     basis = time_basis(comparison)
     titles = {
+        "history": f"Against the median of those before, {basis}",
         "findings": f"Findings, {basis}",
         "timeline": f"GPU timeline, {basis}",
         "phases": "GPU time by phase of serving, whole traces",
@@ -118,7 +119,11 @@ def show_comparison(comparison: Comparison, report: Report, console: Console, *,
         frame = report.sheets.get(name)
         if frame is None or not len(frame):
             continue
-        rows = top if name in ("operations", "kernels", "places", "roofline") else len(frame)
+        rows = (
+            top
+            if name in ("history", "operations", "kernels", "places", "roofline")
+            else len(frame)
+        )
         if rows:
             console.print()
             console.print(frame_table(_of_comparison(frame.head(rows)), title=title, rows=rows))
@@ -127,31 +132,21 @@ def show_comparison(comparison: Comparison, report: Report, console: Console, *,
         console.print(safe_text(note), markup=False, highlight=False)
 
 
-def show_history(report: Report, console: Console, *, top: int) -> None:
-    """Print the verdict, and the figures that are farthest from their median."""
-    from tracelens_ext.report.terminal import frame_table, safe_text
-
-    console.print(safe_text(str(dict(report.facts)["Verdict"])), markup=False, highlight=False)
-    table = report.sheets["history"].head(top)
-    if len(table):
-        console.print()
-        console.print(frame_table(table, title="Against the median of those before"))
-
-
 def _of_comparison(frame: pd.DataFrame) -> pd.DataFrame:
     """Leave out what other columns tell; simplify kernel names, which come first."""
     from tracelens_ext.kernel_names import short_name
 
     # Of several traces there is room for the percentages alone.
-    told = ("ratio", "_count", "_calls", "_kernels", "by_calls_ms", "backward", "only_in")
-    told += () if "difference_ms" in frame else ("difference_ms", "by_speed_ms")
+    several = () if "difference_ms" in frame else ("difference_ms", "by_speed_ms")
+    told = ("ratio", "_count", "_calls", "_kernels", "by_calls_ms", "backward", "only_in", *several)
     shown = frame[[c for c in frame if not str(c).endswith(told)]]
     if "path" in shown:
         sides = [c for c in shown if str(c).endswith("_operation")]
         words = shown[sides].fillna("").to_numpy().tolist()
-        told = [" → ".join(dict.fromkeys(filter(None, each))) for each in words]
-        shown = shown.drop(columns=sides)
-        shown.insert(shown.columns.get_loc("path") + 1, "operation", told)
+        operation = [" → ".join(dict.fromkeys(filter(None, each))) for each in words]
+        shown = shown.drop(columns=[*sides, "path"])
+        shown.insert(0, "operation", operation)
+        shown.insert(0, "path", frame["path"])
     if "kernel_name" not in shown:
         return shown
     names = [short_name(name) for name in shown["kernel_name"]]

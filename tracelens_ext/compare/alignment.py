@@ -1,135 +1,36 @@
 """Two traces place by place: which operations of one stand for which of the other.
 
 First those of the same path, outermost operation and shapes are compared, then those of other
-shapes, then those whose names differ in a number. Where the operations inside differ, their common
+shapes, then those whose names differ in a number; where the operations inside differ, their common
 ancestor is the place. What is left is paired by its operation, then by what ran before it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tracelens_ext.compare.places import Place, Work, normal
+from tracelens_ext.compare.places import normal
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping
+
+    from tracelens_ext.compare.places import Place, Work
+
+    Leaf = tuple[Place, Work]  # of a place with GPU work of its own
+    Both = tuple[list[Leaf], list[Leaf]]
+    #: path, direction, operation of A and of B → what was launched there, and its calls
+    Rows = dict[tuple[str, bool, str, str], tuple[Both, list[int]]]
 
 _MOST_KERNELS = 8  # that a cell names
-
-#: A place with GPU work of its own.
-_Leaf = tuple[Place, Work]
-
-
-@dataclass
-class _Side:
-    """One trace's part of a row."""
-
-    operations: dict[str, None] = field(default_factory=dict)  #: in order
-    kernels: dict[str, tuple[int, int]] = field(default_factory=dict)
-    calls: int = 0
-
-    def add(self, leaves: Sequence[_Leaf], operation: str, calls: int) -> None:
-        """Add what was launched at some places."""
-        self.calls += calls
-        for _, work in leaves:
-            self.operations[operation or work.label] = None
-            for name, (count, ns) in work.kernels.items():
-                before = self.kernels.get(name, (0, 0))
-                self.kernels[name] = before[0] + count, before[1] + ns
-
-    @property
-    def count(self) -> int:
-        return sum(count for count, _ in self.kernels.values())
-
-    @property
-    def ns(self) -> int:
-        return sum(ns for _, ns in self.kernels.values())
-
-    @property
-    def text(self) -> str:
-        """Its kernels with their counts, the longest first."""
-        names = sorted(self.kernels.items(), key=lambda each: (-each[1][1], each[0]))
-        shown = [f"{name} × {count}" for name, (count, _) in names[:_MOST_KERNELS]]
-        more = [f"{len(names) - _MOST_KERNELS} more"] if len(names) > _MOST_KERNELS else []
-        return "; ".join(shown + more)
-
-
-@dataclass
-class _Matching:
-    """The pairs that were found, and what is left of both traces."""
-
-    known: tuple[Mapping[Place, Work], Mapping[Place, Work]]
-    left: tuple[list[_Leaf], list[_Leaf]]
-    pairs: list[tuple[list[_Leaf], list[_Leaf], tuple[str, ...]]] = field(default_factory=list)
-
-    def match(self, key: Callable[[Place], Hashable]) -> None:
-        """Compare the chains of places of one key; what they do not share goes on."""
-        groups: dict[Hashable, tuple[list[_Leaf], list[_Leaf]]] = defaultdict(lambda: ([], []))
-        for side in (0, 1):
-            for leaf in self.left[side]:
-                groups[key(leaf[0])][side].append(leaf)
-        self.left = ([], [])
-        for group in groups.values():
-            rest = self._chains(group) if all(group) else group
-            for side in (0, 1):
-                self.left[side].extend(rest[side])
-
-    def _chains(self, group: tuple[list[_Leaf], list[_Leaf]]) -> tuple[list[_Leaf], list[_Leaf]]:
-        """Pair equal chains, then what is left below the innermost common ancestor."""
-        deepest = max(len(place.chain) for side in group for place, _ in side)
-        for depth in range(deepest, 0, -1):
-            for equal in (True, False):
-                group = self._at(group, depth, equal=equal)
-                if not all(group):
-                    return group
-        return group
-
-    def _at(
-        self, group: tuple[list[_Leaf], list[_Leaf]], depth: int, *, equal: bool
-    ) -> tuple[list[_Leaf], list[_Leaf]]:
-        below: dict[tuple[str, ...], tuple[list[_Leaf], list[_Leaf]]] = defaultdict(
-            lambda: ([], [])
-        )
-        rest: tuple[list[_Leaf], list[_Leaf]] = ([], [])
-        for side in (0, 1):
-            for leaf in group[side]:
-                chain = tuple(map(normal, leaf[0].chain))
-                fits = len(chain) == depth if equal else len(chain) >= depth
-                (below[chain[:depth]] if fits else rest)[side].append(leaf)
-        for prefix, both in below.items():
-            if all(both):
-                self.pairs.append((*both, () if equal else prefix))
-            else:
-                for side in (0, 1):
-                    rest[side].extend(both[side])
-        return rest
-
-    def pair(self, keys: Sequence[Callable[[_Leaf], Hashable]]) -> None:
-        """Pair what is left where its key, one of each trace, is equal."""
-        groups: dict[Hashable, tuple[list[_Leaf], list[_Leaf]]] = defaultdict(lambda: ([], []))
-        for side in (0, 1):
-            for leaf in self.left[side]:
-                groups[keys[side](leaf)][side].append(leaf)
-        self.left = ([], [])
-        for both in groups.values():
-            if all(both):
-                self.pairs.append((*both, ()))
-            else:
-                for side in (0, 1):
-                    self.left[side].extend(both[side])
-
-    def calls(self, side: int, leaves: Sequence[_Leaf], ancestor: tuple[str, ...]) -> int:
-        """The calls of some places, or of what encloses them."""
-        if not ancestor:
-            return sum(work.calls for _, work in leaves)
-        above = {
-            Place(place.path, place.backward, place.chain[: len(ancestor)], place.shapes)
-            for place, _ in leaves
-        }
-        return sum(self.known[side][place].calls for place in above)
+_SCOPES: tuple[Callable[[Place], Hashable], ...] = (
+    lambda place: (place.path, place.backward, place.chain[0], place.shapes),
+    lambda place: (place.path, place.backward, place.chain[0]),
+    lambda place: (place.path, place.backward, normal(place.chain[0])),
+)
 
 
 def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> pd.DataFrame:
@@ -139,78 +40,124 @@ def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> pd.DataFrame:
         `path`, `backward`, and of each trace `A_operation`, `A_kernels`, `A_calls`, `A_count`,
         `A_ns`.
     """
-    matching = _Matching((a, b), (_leaves(a), _leaves(b)))
-    matching.match(lambda p: (p.path, p.backward, p.chain[0], p.shapes))
-    matching.match(lambda p: (p.path, p.backward, p.chain[0]))
-    matching.match(lambda p: (p.path, p.backward, normal(p.chain[0])))
-    by_operation = lambda leaf: (leaf[0].path, leaf[0].backward, leaf[1].label)  # noqa: E731
-    matching.pair([by_operation, by_operation])
-    matching.pair([_slots(matching.pairs, side) for side in (0, 1)])
-    rows: dict[tuple[str, bool, str, str], tuple[_Side, _Side]] = {}
-    own: dict[tuple[str, bool, str], tuple[str, bool, str, str]] = {}
-    for *both, ancestor in matching.pairs:
+    known = a, b
+    left: Both = _leaves(a), _leaves(b)
+    rows: Rows = {}
+    found: list[tuple[int, Both]] = []  # how long the chain of the common ancestor is, and what
+    deepest = max((len(place.chain) for side in left for place, _ in side), default=0)
+    for scope in _SCOPES:
+        for depth in range(deepest, 0, -1):
+            left = _paired(left, _equal_chain(scope, depth), 0, found)
+            left = _paired(left, _below(scope, depth), depth, found)
+    left = _paired(left, lambda _, each: (each[0].path, each[0].backward, each[0].name), 0, found)
+    left = _paired(left, _after(found), 0, found)
+    for depth, both in found:
         place = both[0][0][0]
-        names = [_operation(leaves, ancestor) for leaves in both]
-        key = (place.path, place.backward, names[0], names[1])
-        sides = rows.setdefault(key, (_Side(), _Side()))
+        names = [place.chain[depth - 1]] * 2 if depth else [_operation(each) for each in both]
+        key = place.path, place.backward, names[0], names[1]
+        held, calls = rows.setdefault(key, (([], []), [0, 0]))
         for side in (0, 1):
-            own.setdefault((place.path, place.backward, names[side]), key)
-            calls = matching.calls(side, both[side], ancestor)
-            sides[side].add(both[side], names[side], calls)
-    for side in (0, 1):
-        for place, work in matching.left[side]:
-            names = [work.label, ""] if side == 0 else ["", work.label]
+            held[side].extend(both[side])
+            calls[side] += _calls(known[side], both[side], depth)
+    own = {(key[0], key[1], key[2 + side], side): key for key in reversed(rows) for side in (0, 1)}
+    for side in (0, 1):  # what is in one trace alone, beside other work of the same operation
+        for place, work in left[side]:
+            alone = (place.name, "") if side == 0 else ("", place.name)
             key = own.get(
-                (place.path, place.backward, work.label),
-                (place.path, place.backward, names[0], names[1]),
+                (place.path, place.backward, place.name, side),
+                (place.path, place.backward, *alone),
             )
-            sides = rows.setdefault(key, (_Side(), _Side()))
-            sides[side].add([(place, work)], "", work.calls)
+            held, calls = rows.setdefault(key, (([], []), [0, 0]))
+            held[side].append((place, work))
+            calls[side] += work.calls
     return _table(rows)
 
 
-def _leaves(known: Mapping[Place, Work]) -> list[_Leaf]:
+def _leaves(known: Mapping[Place, Work]) -> list[Leaf]:
     return [leaf for leaf in known.items() if leaf[1].kernels]
 
 
-def _operation(leaves: Iterable[_Leaf], ancestor: tuple[str, ...]) -> str:
-    """What a row calls the operation: the common ancestor, or what launched."""
-    if ancestor:
-        return ancestor[-1]
-    labels = list(dict.fromkeys(work.label for _, work in leaves))
-    alike = {normal(label) for label in labels}
-    return labels[0] if len(labels) == 1 else " + ".join(sorted(alike))
+def _paired(
+    left: Both, key: Callable[[int, Leaf], Hashable], depth: int, found: list[tuple[int, Both]]
+) -> Both:
+    """Pair what has one key, other than None, in both traces; the rest is left."""
+    groups: dict[Hashable, Both] = defaultdict(lambda: ([], []))
+    for side in (0, 1) if all(left) else ():
+        for leaf in left[side]:
+            groups[key(side, leaf)][side].append(leaf)
+    if not groups:
+        return left
+    rest: Both = groups.pop(None, ([], []))
+    for both in groups.values():
+        if all(both):
+            found.append((depth, both))
+        else:
+            rest[0].extend(both[0])
+            rest[1].extend(both[1])
+    return rest
 
 
-def _slots(
-    pairs: Sequence[tuple[list[_Leaf], list[_Leaf], tuple[str, ...]]], side: int
-) -> Callable[[_Leaf], Hashable]:
-    """The last pair of its path that ran before a place; in a module they all are one."""
-    starts: dict[tuple[str, bool], list[tuple[int, int]]] = defaultdict(list)
-    for at, pair in enumerate(pairs):
-        place = pair[side][0][0]
-        first = min(work.first for _, work in pair[side])
-        starts[place.path, place.backward].append((first, at))
+def _equal_chain(scope: Callable[[Place], Hashable], depth: int) -> Callable[[int, Leaf], Hashable]:
+    return lambda _, leaf: (scope(leaf[0]), leaf[0].plain) if len(leaf[0].chain) == depth else None
 
-    def slot(leaf: _Leaf) -> Hashable:
+
+def _below(scope: Callable[[Place], Hashable], depth: int) -> Callable[[int, Leaf], Hashable]:
+    return lambda _, leaf: (
+        (scope(leaf[0]), leaf[0].plain[:depth]) if len(leaf[0].chain) >= depth else None
+    )
+
+
+def _after(found: list[tuple[int, Both]]) -> Callable[[int, Leaf], Hashable]:
+    """The last pair that ran before a place without a path; all of one path are one."""
+    starts = [
+        sorted(
+            (min(work.first for _, work in both[side]), at) for at, (_, both) in enumerate(found)
+        )
+        for side in (0, 1)
+    ]
+
+    def last(side: int, leaf: Leaf) -> Hashable:
         place, work = leaf
-        if place.path:
-            return place.path, place.backward
-        before = [each for each in starts["", place.backward] if each[0] < work.first]
-        return "", place.backward, max(before, default=(0, -1))[1]
+        before = bisect(starts[side], (work.first, -1)) - 1
+        slot = starts[side][before][1] if before >= 0 else -1
+        return place.path, place.backward, None if place.path else slot
 
-    return slot
+    return last
 
 
-def _table(rows: Mapping[tuple[str, bool, str, str], tuple[_Side, _Side]]) -> pd.DataFrame:
-    columns: dict[str, list[object]] = {
-        "path": [path for path, *_ in rows],
-        "backward": [backward for _, backward, *_ in rows],
-    }
-    for at, letter in enumerate("AB"):
-        columns[f"{letter}_operation"] = [key[2 + at] for key in rows]
-        for name in ("kernels", "calls", "count", "ns"):
-            attribute = "text" if name == "kernels" else name
-            columns[f"{letter}_{name}"] = [getattr(sides[at], attribute) for sides in rows.values()]
-    kinds = {f"{letter}_{name}": "int64" for letter in "AB" for name in ("calls", "count", "ns")}
-    return pd.DataFrame(columns).astype(kinds)
+def _operation(leaves: Iterable[Leaf]) -> str:
+    return " + ".join(dict.fromkeys(place.name for place, _ in leaves))
+
+
+def _calls(known: Mapping[Place, Work], leaves: Iterable[Leaf], depth: int) -> int:
+    """The calls of some places, or of their ancestors of so long a chain."""
+    if not depth:
+        return sum(work.calls for _, work in leaves)
+    above = {replace(place, chain=place.chain[:depth]) for place, _ in leaves}
+    return sum(known[place].calls for place in above)
+
+
+def _table(rows: Rows) -> pd.DataFrame:
+    """The rows, with the kernels of each side summed by name, the longest first."""
+    records = []
+    for (path, backward, *names), (held, calls) in rows.items():
+        record: dict[str, object] = {"path": path, "backward": backward}
+        for side, letter in enumerate("AB"):
+            sums: dict[str, tuple[int, int]] = {}
+            for _, work in held[side]:
+                for name, (ns, count) in work.kernels.items():
+                    before = sums.get(name, (0, 0))
+                    sums[name] = before[0] + ns, before[1] + count
+            order = sorted(sums, key=lambda name: (-sums[name][0], name))
+            told = [f"{name} × {sums[name][1]}" for name in order[:_MOST_KERNELS]]
+            told += [f"{len(order) - _MOST_KERNELS} more"] * (len(order) > _MOST_KERNELS)
+            record[f"{letter}_operation"] = names[side]
+            record[f"{letter}_kernels"] = "; ".join(told)
+            record[f"{letter}_calls"] = calls[side]
+            record[f"{letter}_count"] = sum(count for _, count in sums.values())
+            record[f"{letter}_ns"] = sum(ns for ns, _ in sums.values())
+        records.append(record)
+    columns = ["operation", "kernels", "calls", "count", "ns"]
+    return pd.DataFrame(
+        records, columns=["path", "backward", *(f"{s}_{c}" for s in "AB" for c in columns)]
+    )

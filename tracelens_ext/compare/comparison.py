@@ -17,10 +17,10 @@ from tracelens_ext.compare.alignment import align
 from tracelens_ext.compare.measurement import (
     KEYS,
     REFERENCE_KEYS,
-    TRACELENS,
     Measurement,
     measure,
 )
+from tracelens_ext.compare.notes import facts_of, notes_of
 from tracelens_ext.compare.verdict import (
     Unit,
     Verdict,
@@ -34,7 +34,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from tracelens_ext.compare.measurement import Figures, TableName
     from tracelens_ext.trace import Float64Array, Int64Array
@@ -46,13 +46,6 @@ __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 #: Without the letter that is also a unit of time.
 _LETTERS = "ABCDEFGHIJKLMNOPQRTUVWXYZ"
 _MOST_TELLING: tuple[TableName, ...] = ("operations", "kernels", "categories")
-#: Changes that are named, and the share of the baseline's GPU time below which none is, percent.
-_MOST_NAMED, _WORTH_NAMING = 3, 0.1
-#: Share of the baseline's GPU time in kernels of shared names below which kernels are not
-#: worth comparing, percent.
-_SHARED_KERNELS = 50.0
-#: Share of the GPU time outside of whole iterations that deserves a word, percent.
-_MUCH_OUTSIDE = 1.0
 
 
 @dataclass(frozen=True)
@@ -142,19 +135,16 @@ class Comparison:
                 work = counts[at] / counts[0]
                 units = counts if self.total else self.divisors
                 speed = ns[at] / units[at] / (ns[0] / units[0]) if ns[0] else None
-            rows = self.tables.get("places", self.tables["timeline"])
-            if self.places is None:
-                rows = next(
-                    self.tables[n] for n in (*_MOST_TELLING, "timeline") if n in self.tables
-                )
-            elif len(self.letters) > 2:
+            held = (name for name in ("places", *_MOST_TELLING, "timeline") if name in self.tables)
+            rows = self.tables[next(held)]
+            if "trace" in rows:
                 rows = rows[rows["trace"] == letter].dropna(axis=1, how="all")
             found.append(verdict((self.letters[0], letter), (work, speed), rows))
         return found
 
     @property
     def members(self) -> dict[str, object]:
-        """What JSON has beside the tables; lists where several traces are compared with the first."""
+        """What JSON has beside the tables; lists for several traces."""
         work = [each.work_ratio for each in self.verdicts]
         told = [each.document() for each in self.verdicts]
         several = len(told) > 1
@@ -201,7 +191,7 @@ class Comparison:
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables by name: `timeline`, `categories`, `operations`, `kernels`, as far as all hold them.
+        """The tables by name, as far as all hold them.
 
         `phases` too where all traces have steps of a serving engine; its counts are steps, and
         `A_ms_per_step` is the time by them.
@@ -214,7 +204,7 @@ class Comparison:
         average iteration when `per_iteration`. The largest difference comes first, whatever its
         sign; the timeline keeps its order.
         """
-        tables = {name: self._table(name) for name in self.aligned}
+        tables: dict[str, pd.DataFrame] = {n: self._table(n) for n in self.aligned}
         if self.places is not None:
             tables["places"] = self._places_table(self.places)
         return tables
@@ -252,12 +242,12 @@ class Comparison:
     @cached_property
     def facts(self) -> list[tuple[str, object]]:
         """What was compared, label and value."""
-        return _facts(self)
+        return facts_of(self)
 
     @cached_property
     def notes(self) -> list[str]:
         """What changed most, and how the comparison was made, a sentence each."""
-        return _notes(self)
+        return notes_of(self)
 
     def times_ms(self, name: TableName) -> FloatArray:
         """The times of a table as shown, ms, (k, t)."""
@@ -310,12 +300,15 @@ class Comparison:
         return frame.iloc[order].reset_index(drop=True)
 
 
-def compare(measurements: Sequence[Measurement], *, total: bool = False) -> Comparison:
+def compare(
+    measurements: Sequence[Measurement], *, total: bool = False, history: bool = False
+) -> Comparison:
     """Compare traces with the first of them.
 
     Args:
         measurements: of two traces or more.
         total: whether whole traces are compared, even where all have iterations or periods.
+        history: whether the last is compared with the median of all before it.
 
     Raises:
         UsageError: fewer than two traces.
@@ -326,7 +319,7 @@ def compare(measurements: Sequence[Measurement], *, total: bool = False) -> Comp
     if all(m.events == 0 for m in measurements):
         paths = ", ".join(m.path for m in measurements)
         raise TracelensError(f"{paths}: no trace holds GPU events; there is nothing to compare")
-    return Comparison(measurements, total)
+    return Comparison(measurements, total, history)
 
 
 def _aligned_places(figures: Sequence[Figures]) -> list[pd.DataFrame] | None:
@@ -370,207 +363,3 @@ def _quotient(part: FloatArray, whole: FloatArray) -> FloatArray:
     result = np.full(part.shape, np.nan)
     np.divide(part, whole, out=result, where=whole != 0)
     return result
-
-
-def _facts(comparison: Comparison) -> list[tuple[str, object]]:
-    """Files, devices, iterations and total time of each trace."""
-    told = " ".join(each.text for each in comparison.verdicts)
-    facts: list[tuple[str, object]] = [("Verdict", told)]
-    for letter, measured in comparison.named:
-        role = " (baseline)" if letter == comparison.letters[0] else ""
-        facts += [
-            (f"{letter}{role}", measured.path),
-            (f"{letter} devices", measured.devices),
-            (f"{letter} iterations", _iterations(measured)),
-        ]
-    facts.append(("Times", time_basis(comparison)))
-    if comparison.unit.kind == "period":
-        counts = zip(comparison.letters, comparison.unit.counts, strict=True)
-        told = ", ".join(f"{letter} {count:.4g}" for letter, count in counts)
-        facts.append(("Periods of kernel names", told))
-    totals = _total_times(comparison)
-    for letter, total in zip(comparison.letters, totals, strict=True):
-        facts.append((f"{letter} total time (ms)", total))
-    return facts
-
-
-def _notes(comparison: Comparison) -> list[str]:
-    """How total time changed and what most; then how the comparison was made, a sentence each."""
-    notes = _largest_changes(comparison)
-    without = [letter for letter, measured in comparison.named if not measured.iterations]
-    if comparison.basis == "iteration":
-        notes.append(
-            "Times and counts are of an average iteration: GPU events launched in whole iterations,"
-            " divided by the number of iterations. Idle and total time count a gap after each"
-            " iteration; the one after the last is taken to be average."
-        )
-        notes += _single_iteration_notes(comparison)
-        notes += _outside_notes(comparison)
-    elif reports := [letter for letter, measured in comparison.named if measured.report]:
-        notes.append(
-            f"Whole traces are compared, as {' and '.join(reports)}"
-            f" {_have(reports, 'is a report', 'are reports')}, without the times of iterations."
-        )
-    elif comparison.basis == "period":
-        notes.append(
-            "Times and counts are of an average period of kernel names, as not every trace has"
-            " iterations: all GPU events, divided by how often the kernels come back."
-        )
-    elif without and len(without) < len(comparison.letters):
-        notes.append(
-            f"Whole traces are compared, as {' and '.join(without)} {_have(without)} no whole"
-            " iteration (a ProfilerStep annotation that launched GPU work and ended in time)."
-        )
-    empty = [letter for letter, measured in comparison.named if measured.events == 0]
-    if empty:
-        notes.append(f"{' and '.join(empty)} {_have(empty, 'holds', 'hold')} no GPU events.")
-    return notes + _report_notes(comparison) + _different_kernels_notes(comparison)
-
-
-#: What a table shows where some report holds no more than TraceLens's sheets do.
-_AS_REFERENCE: Mapping[TableName, str] = {
-    "categories": "Categories are those of operations, by their names, without communication",
-    "operations": "Operations are those that launched GPU work, with its busy time, without communication",
-    "kernels": "Kernels are told apart by name alone, and copies and fills do not count",
-}
-
-
-def _report_notes(comparison: Comparison) -> list[str]:
-    """What reports do not hold, and what that means for the comparison."""
-    notes = []
-    for name, said in _AS_REFERENCE.items():
-        lacking = [
-            letter
-            for letter, figures in zip(comparison.letters, comparison.figures, strict=True)
-            if name not in figures.tables
-        ]
-        if not lacking:
-            continue
-        holds = f"{' and '.join(lacking)} {_have(lacking, 'does', 'do')} not hold"
-        if name in comparison.aligned:
-            notes.append(f"{said}, as in TraceLens's sheets: {holds} more.")
-        else:
-            notes.append(f"There is no table of {name}, which {holds}.")
-    makers = {measured.report for measured in comparison.measurements}
-    if TRACELENS in makers and len(makers) > 1:
-        notes.append(
-            "TraceLens's timeline leaves out GPU events without a launch; with"
-            " --exclude-unlinked-kernels (which `compare` takes beside such a report) so does ours."
-            " It files some operations, such as those of flash attention, under `other`."
-        )
-    return notes + [
-        f"{letter}: {note}." for letter, measured in comparison.named for note in measured.notes
-    ]
-
-
-def time_basis(comparison: Comparison) -> str:
-    """What the times are of: `per iteration`, `per period` or `of the whole trace`."""
-    basis = comparison.basis
-    return "of the whole trace" if basis == "trace" else f"per {basis}"
-
-
-def _iterations(measured: Measurement) -> str:
-    if measured.report:
-        return "not in the report"
-    if not measured.iterations:
-        return "none whole" if measured.left_out else "none"
-    label = measured.iteration_label
-    shown = f"{measured.iterations} ({label})"
-    return f"{shown}, not {measured.left_out}" if measured.left_out else shown
-
-
-def _total_times(comparison: Comparison) -> list[float]:
-    """The total time of each trace, ms; of its longest device where it has several."""
-    kinds = comparison.aligned["timeline"].keys["type"].to_numpy()
-    totals = comparison.times_ms("timeline")[kinds == "total_time"]
-    return [float(total) for total in totals.max(axis=0, initial=0.0)]
-
-
-def _largest_changes(comparison: Comparison) -> list[str]:
-    """The categories that changed most, for each trace but the baseline."""
-    totals = _total_times(comparison)
-    names, times = [], np.empty((0, len(totals)))
-    if categories := comparison.aligned.get("categories"):
-        names = categories.keys.iloc[:, 0].tolist()
-        times = comparison.times_ms("categories")
-    notes = []
-    for at, letter in enumerate(comparison.letters[1:], start=1):
-        difference = totals[at] - totals[0]
-        notes.append(
-            f"{letter} against {comparison.letters[0]}, total time {time_basis(comparison)}:"
-            f" {totals[0]:,.3f} to {totals[at]:,.3f} ms,"
-            f" {difference:+,.3f} ms{_in_percent(difference, totals[0])}."
-        )
-        change = times[:, at] - times[:, 0]
-        worth = _WORTH_NAMING / 100 * times[:, 0].sum()
-        order = np.argsort(-np.abs(change), kind="stable")[:_MOST_NAMED].tolist()
-        told = [
-            f"{names[row]} {change[row]:+,.3f} ms{_in_percent(change[row], times[row, 0])}"
-            for row in order
-            if abs(change[row]) > worth
-        ]
-        if not names:
-            continue
-        if told:
-            notes.append(f"{letter}, largest changes by category: {'; '.join(told)}.")
-        else:
-            notes.append(
-                f"{letter}: no category changed by more than {_WORTH_NAMING} % of the GPU time."
-            )
-    return notes
-
-
-def _in_percent(change: float, baseline: float) -> str:
-    return f" ({100 * change / baseline:+.1f} %)" if baseline else " (new)"
-
-
-def _outside_notes(comparison: Comparison) -> list[str]:
-    """How much GPU time of each trace is in none of its whole iterations."""
-    notes = []
-    for letter, measured in comparison.named:
-        counted = measured.whole_iterations
-        if counted is None or not measured.total.gpu_ns:
-            continue
-        outside = 100 * (1 - counted.gpu_ns / measured.total.gpu_ns)
-        if outside >= _MUCH_OUTSIDE:
-            notes.append(
-                f"{letter}: {outside:.1f} % of the GPU time was not launched in whole iterations,"
-                " or has no launch in the trace, and does not count; --total compares all of it."
-            )
-    return notes
-
-
-def _have(letters: list[str], one: str = "has", several: str = "have") -> str:
-    return one if len(letters) == 1 else several
-
-
-def _single_iteration_notes(comparison: Comparison) -> list[str]:
-    """Traces of one iteration beside such of several: the gap between iterations is unknown."""
-    single = [letter for letter, measured in comparison.named if measured.iterations == 1]
-    if not single or len(single) == len(comparison.letters):
-        return []
-    note = (
-        f"{' and '.join(single)} {_have(single)} a single whole iteration, and so no gap between"
-        " iterations: idle and total time are short of one."
-    )
-    return [note]
-
-
-def _different_kernels_notes(comparison: Comparison) -> list[str]:
-    """Where two traces run other kernels: on another device, with another library or version."""
-    if "kernels" not in comparison.aligned:
-        return []
-    times = comparison.times_ms("kernels")
-    notes = []
-    for at, letter in enumerate(comparison.letters[1:], start=1):
-        baseline = times[:, 0].sum()
-        if not baseline or not times[:, at].sum():
-            continue
-        shared = 100 * times[times[:, at] > 0, 0].sum() / baseline
-        if shared < _SHARED_KERNELS:
-            notes.append(
-                f"{letter} runs other kernels: those that {comparison.letters[0]} has too make"
-                f" {shared:.1f} % of {comparison.letters[0]}'s GPU time. Compare categories and"
-                " operations."
-            )
-    return notes

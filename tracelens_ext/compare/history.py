@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.compare.comparison import Comparison, time_basis
 from tracelens_ext.compare.finished import is_report, reports_among
+from tracelens_ext.compare.notes import time_basis
 from tracelens_ext.errors import TracelensError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
@@ -15,10 +15,11 @@ from tracelens_ext.report.report import Report
 from tracelens_ext.trace_files import traces_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-    from tracelens_ext.compare.measurement import Measurement, TableName
+    from tracelens_ext.compare.comparison import Comparison
+    from tracelens_ext.compare.measurement import TableName
+    from tracelens_ext.trace import Float64Array
 
 LEAST = 3
 _TITLE = "GPU performance against its history"
@@ -63,20 +64,13 @@ def _start(path: Path) -> int:
     return path.stat().st_mtime_ns
 
 
-def compare_with_history(
-    history: Sequence[Measurement], measured: Measurement, *, total: bool = False
-) -> Comparison:
-    """Compare a trace with all before it, the oldest first."""
-    return Comparison([*history, measured], total, history=True)
-
-
 def history_table(comparison: Comparison) -> pd.DataFrame:
     """A row a figure: its median, its median absolute deviation, and the trace's own value.
 
     Columns `table`, `figure`, `median_ms`, `mad_ms`, `time_ms`, `difference_ms` (from the median)
     and `difference_mads` (empty where the history does not vary). The farthest come first.
     """
-    parts = []
+    parts: list[tuple[str, list[str], Float64Array]] = []
     for name in _TABLES:
         if (aligned := comparison.aligned.get(name)) is not None:
             keys = aligned.keys.drop(columns="device", errors="ignore").astype(str)

@@ -71,8 +71,8 @@ TRACELENS = "TraceLens"
 class Figures:
     """Where the GPU time of a trace, or of its whole iterations, went."""
 
-    #: each with its key columns, `ns`, `count` (GPU events) and `calls` (of operations; both 0 in the
-    #: timeline). Those of a report may lack some.
+    #: each with its key columns, `ns`, `count` (GPU events) and `calls` (of operations), both 0 in
+    #: the timeline. Those of a report may lack some.
     tables: Mapping[TableName, pd.DataFrame]
     gpu_ns: int  #: sum of the durations of all GPU events; 0 if a report does not tell
     #: the tables that `REFERENCE_KEYS` describes, where they are known.

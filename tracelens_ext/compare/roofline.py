@@ -17,7 +17,7 @@ _KEYS = ["op_name", "shapes"]
 
 
 def time_lost(roofline: Roofline) -> pd.DataFrame:
-    """`time_lost_ms` and `roofline_ms` by operation and shapes (with types), where both are known."""
+    """`time_lost_ms` and `roofline_ms` by operation and shapes (with types), where known."""
     known = [row for row in roofline.rows if row.lost_ns is not None]
     frame = pd.DataFrame(
         {
@@ -27,7 +27,8 @@ def time_lost(roofline: Roofline) -> pd.DataFrame:
             "roofline_ms": [(row.roofline_ns or 0.0) / NS_PER_MS for row in known],
         }
     )
-    return frame.groupby(_KEYS, sort=False).sum()
+    sums: pd.DataFrame = frame.groupby(_KEYS, sort=False).sum()
+    return sums
 
 
 def compare_time_lost(
@@ -45,23 +46,25 @@ def compare_time_lost(
     `difference_by_roofline`, which then orders the rows, each by A's best case. Empty where a trace
     has no such operation.
     """
-    known = pd.concat(dict(zip(letters, lost, strict=True)), axis=1, sort=False)
-    units = pd.Series(divisors, index=letters, dtype="float64")
-    ms = known.xs("time_lost_ms", axis=1, level=1) / units
-    best = known.xs("roofline_ms", axis=1, level=1) / units
-    prefixes = {letter: "" if len(letters) == 2 else f"{letter}_" for letter in letters[1:]}
-    frame = ms.add_suffix("_time_lost_ms")
-    for letter, prefix in prefixes.items():
-        frame[f"{prefix}difference_ms"] = ms[letter].fillna(0.0) - ms[letters[0]].fillna(0.0)
-    size = frame.filter(like="difference_ms").abs()
+    names = [f"{letter}_time_lost_ms" for letter in letters]
+    ms = [each["time_lost_ms"] / units for each, units in zip(lost, divisors, strict=True)]
+    frame = pd.concat(ms, axis=1, keys=names, sort=False)
+    best = pd.concat([each["roofline_ms"] for each in lost], axis=1, keys=names, sort=False)
+    shares = pd.concat([each["time_lost_ms"] for each in lost], axis=1, keys=names, sort=False)
+    shares /= best.mask(best <= 0)
+    sizes = {}
+    for letter, name in zip(letters[1:], names[1:], strict=True):
+        prefix = "" if len(letters) == 2 else f"{letter}_"
+        frame[f"{prefix}difference_ms"] = frame[name].fillna(0.0) - frame[names[0]].fillna(0.0)
+        sizes[letter] = frame[f"{prefix}difference_ms"]
+        if normalize:
+            change = frame[f"{prefix}difference_by_roofline"] = shares[name] - shares[names[0]]
+            sizes[letter] = change * best[names[0]]
     if normalize:
-        shares = ms / best.where(best > 0)
-        frame = frame.join(shares.add_suffix("_lost_by_roofline"))
-        for letter, prefix in prefixes.items():
-            change = shares[letter] - shares[letters[0]]
-            frame[f"{prefix}difference_by_roofline"] = change
-            size[f"{prefix}difference_ms"] = change.abs() * best[letters[0]]
-    order = size.max(axis=1).sort_values(ascending=False, kind="stable").index
+        for letter, name in zip(letters, names, strict=True):
+            frame[f"{letter}_lost_by_roofline"] = shares[name]
+    size = pd.DataFrame(sizes).abs().max(axis=1).fillna(0.0)
+    order = size.sort_values(ascending=False, kind="stable").index
     return frame.loc[order].rename_axis(_KEYS).reset_index()
 
 

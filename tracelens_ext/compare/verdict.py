@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -126,15 +126,13 @@ def verdict(
         )
     changed = next(column for column in rows if str(column).endswith("difference_ms"))
     largest = rows[rows[changed].abs() > 0].head(_NAMED)
-    named = [
-        f"{_name(row)} {float(str(row[changed])):+,.3f} ms" for row in largest.to_dict("records")
-    ]
+    named = [f"{_name(row)} {row[changed]:+,.3f} ms" for row in largest.to_dict("records")]
     told = "".join(said) or f"{a} and {b} share nothing that could be compared"
     told += f"; the largest changes: {', '.join(named)}" if named else "; nothing differs"
     return Verdict(f"{told}.", work, speed, largest)
 
 
-def _name(row: Mapping[str, object]) -> str:
+def _name(row: Mapping[Any, Any]) -> str:
     """What a row is called in a sentence."""
     texts = [str(v) for k, v in row.items() if str(k).endswith(("operation", "_name", "category"))]
     name = next((text for text in texts if text), "")
