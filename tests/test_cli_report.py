@@ -421,7 +421,7 @@ def test_compare_writes_one_workbook_more(
         "comparison.html",
     ]
     book = openpyxl.load_workbook("out/comparison.xlsx")
-    tables = ["findings", "timeline", "categories", "operations", "kernels"]
+    tables = ["verdict", "findings", "timeline", "categories", "operations", "kernels", "places"]
     assert book.sheetnames == ["summary", *tables, "charts"]
     rows = [[cell.value for cell in row] for row in book["categories"].rows]
     assert rows[0][:4] == ["kernel_category", "A_time_ms", "B_time_ms", "difference_ms"]

@@ -101,11 +101,14 @@ class Comparison:
         """What the time of each trace is divided by: its units, or 1."""
         return [1.0] * len(self.measurements) if self.total else list(self.unit.counts)
 
-    @cached_property
+    @property
     def figures(self) -> list[Figures]:
         """The figures that are compared."""
+        return self._figures_of(self.basis)
+
+    def _figures_of(self, basis: str) -> list[Figures]:
         whole = [m.whole_iterations or m.total for m in self.measurements]
-        return whole if self.basis == "iteration" else [m.total for m in self.measurements]
+        return whole if basis == "iteration" else [m.total for m in self.measurements]
 
     @cached_property
     def places(self) -> list[pd.DataFrame] | None:
@@ -130,11 +133,11 @@ class Comparison:
         found = []
         for at, letter in enumerate(self.letters[1:], start=1):
             work, speed = self._ratios_by_calls[at - 1]
-            counts, ns = self.unit.counts, [figures.gpu_ns for figures in self.figures]
+            counts = self.unit.counts
             if self.unit.kind != "trace":
-                work = counts[at] / counts[0]
-                units = counts if self.total else self.divisors
-                speed = ns[at] / units[at] / (ns[0] / units[0]) if ns[0] else None
+                figures = self._figures_of(self.unit.kind)
+                ns = [figures[i].gpu_ns / counts[i] for i in (0, at)]
+                work, speed = counts[at] / counts[0], ns[1] / ns[0] if ns[0] else None
             held = (name for name in ("places", *_MOST_TELLING, "timeline") if name in self.tables)
             rows = self.tables[next(held)]
             if "trace" in rows:

@@ -191,7 +191,6 @@ def _different_kernels_notes(comparison: Comparison) -> list[str]:
         if shared < _SHARED_KERNELS:
             notes.append(
                 f"{letter} runs other kernels: those that {comparison.letters[0]} has too make"
-                f" {shared:.1f} % of {comparison.letters[0]}'s GPU time. Compare categories and"
-                " operations."
+                f" {shared:.1f} % of {comparison.letters[0]}'s GPU time. Compare places."
             )
     return notes

@@ -94,7 +94,7 @@ def _judged(name: Int64Array, weight: Float64Array, starts: Int64Array) -> Perio
     held, cell = np.unique(stretch * names + name, return_inverse=True)
     number = np.bincount(cell)
     of, what = held // names, held % names
-    typical = _medians(what, number, len(starts), names)
+    typical = _medians(what[of > 0], number[of > 0], len(starts), names)
     common = np.minimum(number, typical[what])
     stretches = len(starts) + 1
     ends = np.isin(np.arange(stretches), (0, stretches - 1))  # which may be cut off
@@ -123,11 +123,11 @@ def _count(number: Int64Array, typical: Float64Array, weight: Float64Array) -> f
 
 
 def _medians(what: Int64Array, number: Int64Array, starts: int, names: int) -> Float64Array:
-    """The median number of each name over the stretches, of which some lack it."""
+    """The (lower) median number of each name over the stretches, of which some lack it."""
     order = np.lexsort((number, what))
     have = np.bincount(what, minlength=names)
     begin = np.cumsum(have) - have
-    at = starts // 2 - (starts - have)  # those that lack it come first
+    at = (starts - 1) // 2 - (starts - have)  # those that lack it come first
     result = np.zeros(names)
     there = (at >= 0) & (have > 0)
     places = np.minimum(begin + np.maximum(at, 0), begin + np.maximum(have - 1, 0))

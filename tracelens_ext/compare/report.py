@@ -36,7 +36,9 @@ _DESCRIPTIONS = {
 
 
 def measured_for_comparison(
-    analyzer: TreePerfAnalyzer, micro_idle_thresh_us: float | None, device_peaks: str | None
+    analyzer: TreePerfAnalyzer,
+    micro_idle_thresh_us: float | None = None,
+    device_peaks: str | None = None,
 ) -> Measurement:
     """Measure a trace, its findings and the time that it loses."""
     measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)
