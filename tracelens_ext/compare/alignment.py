@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tracelens_ext.compare.places import normal
 from tracelens_ext.lazy import pd
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from tracelens_ext.compare.places import Place, Work
+    from tracelens_ext.trace import Int64Array
 
     Leaf = tuple[Place, Work]  # of a place with GPU work of its own
     Both = tuple[list[Leaf], list[Leaf]]
@@ -33,12 +36,20 @@ _SCOPES: tuple[Callable[[Place], Hashable], ...] = (
 )
 
 
-def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> pd.DataFrame:
-    """The rows of two traces, a row an operation of a path; times in ns, of whole recordings.
+@dataclass(frozen=True)
+class Aligned:
+    """One table of all traces: k rows, t traces."""
 
-    Returns:
-        `path`, `backward`, and of each trace `A_operation`, `A_kernels`, `A_calls`, `A_count`,
-        `A_ns`.
+    keys: pd.DataFrame  #: the columns that name the rows, k of them
+    ns: Int64Array  #: time of each row in each trace, of all its iterations together, (k, t)
+    count: Int64Array  #: GPU events, likewise
+    calls: Int64Array  #: calls of operations, likewise
+
+
+def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> Aligned:
+    """The rows of two traces, a row an operation of a path.
+
+    Their keys are `path`, `backward`, `A_operation`, `B_operation`, `A_kernels`, `B_kernels`.
     """
     known = a, b
     left: Both = _leaves(a), _leaves(b)
@@ -137,27 +148,28 @@ def _calls(known: Mapping[Place, Work], leaves: Iterable[Leaf], depth: int) -> i
     return sum(known[place].calls for place in above)
 
 
-def _table(rows: Rows) -> pd.DataFrame:
+def _table(rows: Rows) -> Aligned:
     """The rows, with the kernels of each side summed by name, the longest first."""
-    records = []
-    for (path, backward, *names), (held, calls) in rows.items():
-        record: dict[str, object] = {"path": path, "backward": backward}
-        for side, letter in enumerate("AB"):
+    ns, count, calls = np.zeros((3, len(rows), 2), dtype=np.int64)
+    kernels: list[list[str]] = [[], []]
+    for row, (held, called) in enumerate(rows.values()):
+        calls[row] = called
+        for side in (0, 1):
             sums: dict[str, tuple[int, int]] = {}
             for _, work in held[side]:
-                for name, (ns, count) in work.kernels.items():
+                for name, own in work.kernels.items():
                     before = sums.get(name, (0, 0))
-                    sums[name] = before[0] + ns, before[1] + count
+                    sums[name] = before[0] + own[0], before[1] + own[1]
+            ns[row, side] = sum(each for each, _ in sums.values())
+            count[row, side] = sum(each for _, each in sums.values())
             order = sorted(sums, key=lambda name: (-sums[name][0], name))
             told = [f"{name} × {sums[name][1]}" for name in order[:_MOST_KERNELS]]
             told += [f"{len(order) - _MOST_KERNELS} more"] * (len(order) > _MOST_KERNELS)
-            record[f"{letter}_operation"] = names[side]
-            record[f"{letter}_kernels"] = "; ".join(told)
-            record[f"{letter}_calls"] = calls[side]
-            record[f"{letter}_count"] = sum(count for _, count in sums.values())
-            record[f"{letter}_ns"] = sum(ns for ns, _ in sums.values())
-        records.append(record)
-    columns = ["operation", "kernels", "calls", "count", "ns"]
-    return pd.DataFrame(
-        records, columns=["path", "backward", *(f"{s}_{c}" for s in "AB" for c in columns)]
-    )
+            kernels[side].append("; ".join(told))
+    columns = list(zip(*rows, strict=True)) or [()] * 4
+    names = ("path", "backward", "A_operation", "B_operation")
+    keys = dict(zip(names, columns, strict=True)) | {
+        "A_kernels": kernels[0],
+        "B_kernels": kernels[1],
+    }
+    return Aligned(pd.DataFrame(keys), ns, count, calls)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.compare.alignment import align
+from tracelens_ext.compare.alignment import Aligned, align
 from tracelens_ext.compare.measurement import (
     KEYS,
     REFERENCE_KEYS,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tracelens_ext.compare.measurement import Figures, TableName
-    from tracelens_ext.trace import Float64Array, Int64Array
+    from tracelens_ext.trace import Float64Array
 
     FloatArray = Float64Array
 
@@ -45,17 +45,8 @@ __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 
 #: Without the letter that is also a unit of time.
 _LETTERS = "ABCDEFGHIJKLMNOPQRTUVWXYZ"
+_WITHOUT_CALLS = ("timeline", "phases")
 _MOST_TELLING: tuple[TableName, ...] = ("operations", "kernels", "categories")
-
-
-@dataclass(frozen=True)
-class Aligned:
-    """One table of all traces: k rows, t traces."""
-
-    keys: pd.DataFrame  #: the columns that name the rows, k of them
-    ns: Int64Array  #: time of each row in each trace, of all its iterations together, (k, t)
-    count: Int64Array  #: GPU events, likewise
-    calls: Int64Array  #: calls of operations, likewise
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,21 +102,14 @@ class Comparison:
         return whole if basis == "iteration" else [m.total for m in self.measurements]
 
     @cached_property
-    def places(self) -> list[pd.DataFrame] | None:
-        """The places of the baseline and of each other trace, as `align` has them.
-
-        None where a report does not tell them.
-        """
-        return _aligned_places(self.figures)
-
-    @cached_property
     def _ratios_by_calls(self) -> list[tuple[float | None, float | None]]:
         """Work and speed of each whole trace but the baseline, by the calls of what both did."""
-        rows = _aligned_places([m.total for m in self.measurements])
-        if rows is None:
-            known = [self.aligned[name] for name in _MOST_TELLING if name in self.aligned]
-            rows = [_of_two(known[0], at) for at in range(1, len(self.letters)) if known]
-        return [work_and_speed(each) for each in rows] or [(None, None)] * (len(self.letters) - 1)
+        others = range(1, len(self.letters))
+        if pairs := _aligned_places([m.total for m in self.measurements]):
+            return [work_and_speed(pair, 1) for pair in pairs]
+        held = (self.aligned[name] for name in _MOST_TELLING if name in self.aligned)
+        table = next(held, None)
+        return [work_and_speed(table, at) if table else (None, None) for at in others]
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
@@ -207,40 +191,19 @@ class Comparison:
         average iteration when `per_iteration`. The largest difference comes first, whatever its
         sign; the timeline keeps its order.
         """
-        tables: dict[str, pd.DataFrame] = {n: self._table(n) for n in self.aligned}
-        if self.places is not None:
-            tables["places"] = self._places_table(self.places)
-        return tables
-
-    def _places_table(self, pairs: Sequence[pd.DataFrame]) -> pd.DataFrame:
-        """A row an operation of a path; of several traces each is compared with the first."""
+        tables: dict[str, pd.DataFrame] = {}
+        for name, aligned in self.aligned.items():
+            divisors = self._divisors(name)
+            tables[name] = _table(name, aligned, self.letters, divisors)
         parts = []
-        for at, rows in enumerate(pairs, start=1):
-            letter, several = self.letters[at], len(pairs) > 1
-            frame = rows[["path", "backward"]].copy()
-            if several:
+        for at, pair in enumerate(_aligned_places(self.figures), start=1):
+            letter, divisors = self.letters[at], [self.divisors[0], self.divisors[at]]
+            frame = _table("places", pair, [self.letters[0], letter], divisors)
+            if len(self.letters) > 2:
+                frame.columns = pd.Index([_renamed(str(column), letter) for column in frame])
                 frame.insert(0, "trace", letter)
-            sides = [("A", self.letters[0], self.divisors[0]), ("B", letter, self.divisors[at])]
-            for name in ("operation", "kernels", "calls", "count", "time_ms"):
-                for side, shown, units in sides:
-                    column = rows[f"{side}_{'ns' if name == 'time_ms' else name}"]
-                    if name == "time_ms":
-                        column = column / (NS_PER_MS * units)
-                    elif name in ("calls", "count") and units != 1:
-                        column = column / units
-                    frame[f"{shown}_{name}"] = column
-            prefix = f"{letter}_" if several else ""
-            times, calls = (
-                [frame[f"{shown}_{name}"].to_numpy(dtype=np.float64) for _, shown, _ in sides]
-                for name in ("time_ms", "calls")
-            )
-            change = frame[f"{prefix}difference_ms"] = times[1] - times[0]
-            frame = frame.assign(**shares_of_change(times, calls, prefix))
-            lacking = [rows["B_count"] == 0, rows["A_count"] == 0]
-            frame[f"{prefix}only_in"] = np.select(lacking, [self.letters[0], letter], "")
-            order = np.lexsort((-times[0], -np.abs(change)))
-            parts.append(frame.iloc[order])
-        return pd.concat(parts, ignore_index=True)
+            parts.append(frame)
+        return tables | ({"places": pd.concat(parts, ignore_index=True)} if parts else {})
 
     @cached_property
     def facts(self) -> list[tuple[str, object]]:
@@ -262,45 +225,54 @@ class Comparison:
         """What the times of a table are divided by; phases are compared step by step."""
         return [1.0] * len(self.measurements) if name == "phases" else self.divisors
 
-    def _table(self, name: TableName) -> pd.DataFrame:
-        aligned, times = self.aligned[name], self.times_ms(name)
-        columns: dict[str, object] = {
-            str(key): aligned.keys[key].to_numpy()
-            for key in aligned.keys
-            if key != "device" or (aligned.keys[key] != NONE).any()
+
+def _table(
+    name: str, aligned: Aligned, letters: Sequence[str], divisors: Sequence[float]
+) -> pd.DataFrame:
+    times, calls = aligned.ns / (NS_PER_MS * np.array(divisors)), aligned.calls / divisors
+    named = {str(key): aligned.keys[key].to_numpy() for key in aligned.keys}
+    if name == "timeline" and (aligned.keys["device"] == NONE).all():
+        del named["device"]
+    columns: dict[str, object] = {**named}
+    columns[f"{letters[0]}_time_ms"] = times[:, 0]
+    for at, letter in enumerate(letters[1:], start=1):
+        prefix = "" if len(letters) == 2 else f"{letter}_"
+        difference = times[:, at] - times[:, 0]
+        columns |= {
+            f"{letter}_time_ms": times[:, at],
+            f"{prefix}difference_ms": difference,
+            f"{prefix}difference_%": 100 * _quotient(difference, times[:, 0]),
+            f"{prefix}ratio": _quotient(times[:, at], times[:, 0]),
         }
-        columns[f"{self.letters[0]}_time_ms"] = times[:, 0]
-        for at, letter in enumerate(self.letters[1:], start=1):
-            prefix = "" if len(self.letters) == 2 else f"{letter}_"
-            difference = times[:, at] - times[:, 0]
-            columns |= {
-                f"{letter}_time_ms": times[:, at],
-                f"{prefix}difference_ms": difference,
-                f"{prefix}difference_%": 100 * _quotient(difference, times[:, 0]),
-                f"{prefix}ratio": _quotient(times[:, at], times[:, 0]),
-            }
-            if name in REFERENCE_KEYS:
-                calls = [aligned.calls[:, i] / self.divisors[i] for i in (0, at)]
-                columns |= shares_of_change((times[:, 0], times[:, at]), calls, prefix)
-        if name != "timeline":
-            for at, letter in enumerate(self.letters):
-                divisor = self._divisors(name)[at]
-                count = aligned.count[:, at]
-                columns[f"{letter}_count"] = count if divisor == 1 else count / divisor
-                if name in REFERENCE_KEYS:
-                    calls_at = aligned.calls[:, at]
-                    columns[f"{letter}_calls"] = calls_at if divisor == 1 else calls_at / divisor
+        if name not in _WITHOUT_CALLS:
+            columns |= shares_of_change(
+                (times[:, 0], times[:, at]), (calls[:, 0], calls[:, at]), prefix
+            )
+    for at, (letter, divisor) in enumerate(zip(letters, divisors, strict=True)):
+        for what, number in (("count", aligned.count), ("calls", aligned.calls)):
+            if name not in _WITHOUT_CALLS or (name, what) == ("phases", "count"):
+                own = number[:, at]
+                columns[f"{letter}_{what}"] = own if divisor == 1 else own / divisor
         if name == "phases":
-            for at, letter in enumerate(self.letters):
-                columns[f"{letter}_ms_per_step"] = _quotient(
-                    times[:, at], aligned.count[:, at].astype(np.float64)
-                )
-        frame = pd.DataFrame(columns)
-        if name in ("timeline", "phases"):
-            return frame
-        change = np.abs(times[:, 1:] - times[:, :1]).max(axis=1, initial=0.0)
-        order = np.lexsort((-times[:, 0], -change))
-        return frame.iloc[order].reset_index(drop=True)
+            columns[f"{letter}_ms_per_step"] = _quotient(
+                times[:, at], aligned.count[:, at].astype(np.float64)
+            )
+    if name == "places":
+        lacking = [aligned.count[:, 1] == 0, aligned.count[:, 0] == 0]
+        columns["only_in"] = np.select(lacking, list(letters), "")
+    frame = pd.DataFrame(columns)
+    if name in _WITHOUT_CALLS:
+        return frame
+    change = np.abs(times[:, 1:] - times[:, :1]).max(axis=1, initial=0.0)
+    order = np.lexsort((-times[:, 0], -change))
+    return frame.iloc[order].reset_index(drop=True)
+
+
+def _renamed(column: str, letter: str) -> str:
+    """A column of places of two traces, as it is called beside others."""
+    if column in ("path", "backward") or column.startswith(("A_", f"{letter}_")):
+        return column
+    return f"{letter}_{column.removeprefix('B_')}"
 
 
 def compare(
@@ -325,17 +297,10 @@ def compare(
     return Comparison(measurements, total, history)
 
 
-def _aligned_places(figures: Sequence[Figures]) -> list[pd.DataFrame] | None:
+def _aligned_places(figures: Sequence[Figures]) -> list[Aligned]:
+    """The places of the first with those of each other; none where a report does not tell them."""
     known = [each.places for each in figures if each.places is not None]
-    return [align(known[0], each) for each in known[1:]] if len(known) == len(figures) else None
-
-
-def _of_two(aligned: Aligned, at: int) -> pd.DataFrame:
-    """A table of the baseline and another, as `work_and_speed` takes it."""
-    columns = {"ns": aligned.ns, "calls": aligned.calls}
-    return pd.DataFrame(
-        {f"{s}_{n}": c[:, i] for n, c in columns.items() for s, i in (("A", 0), ("B", at))}
-    )
+    return [align(known[0], each) for each in known[1:]] if len(known) == len(figures) else []
 
 
 def _aligned(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligned:

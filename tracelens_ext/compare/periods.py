@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tracelens_ext.work.gpu_work import GpuWork
 
 _LEAST_KERNELS, _TWICE = 8, 1.8
+_MOST_CELLS = 1 << 22  # names of all stretches
 _MOST_TRIED = 48  # counts of occurrences, the smallest of which are the longest periods
 #: Share of a stretch's time and kernels that it has in common with the typical one.
 _ALIKE = 0.9
@@ -82,26 +83,24 @@ def _candidates(name: Int64Array) -> list[Int64Array]:
             apart = np.diff(np.append(places, len(name) if first < mean else places[-1] + mean))
             uneven = float(np.abs(apart - mean).max()) / mean
             quality = uneven + first / len(name)
-            if uneven <= _MOST_UNEVEN and quality < best.get(count, (np.inf,))[0]:
+            fits = uneven <= _MOST_UNEVEN and count * (int(name.max()) + 1) <= _MOST_CELLS
+            if fits and quality < best.get(count, (np.inf,))[0]:
                 best[count] = quality, places
     return [best[count][1] for count in sorted(best)[:_MOST_TRIED]]
 
 
 def _judged(name: Int64Array, weight: Float64Array, starts: Int64Array) -> Period:
     """How alike the stretches are, the part before the first start being one of them."""
-    names = len(weight)
+    names, stretches = len(weight), len(starts) + 1
     stretch = np.searchsorted(starts, np.arange(len(name)), side="right")
-    held, cell = np.unique(stretch * names + name, return_inverse=True)
-    number = np.bincount(cell)
-    of, what = held // names, held % names
-    typical = _medians(what[of > 0], number[of > 0], len(starts), names)
-    common = np.minimum(number, typical[what])
-    stretches = len(starts) + 1
+    number = np.bincount(stretch * names + name, minlength=stretches * names)
+    number = number.reshape(stretches, names)
+    typical = np.percentile(number[1:], 50, axis=0, method="lower")
+    common = np.minimum(number, typical)
     ends = np.isin(np.arange(stretches), (0, stretches - 1))  # which may be cut off
     alike = np.ones(stretches)
     for unit in (weight, np.ones(names)):
-        own, whole = np.bincount(of, number * unit[what], stretches), float((typical * unit).sum())
-        shared = np.bincount(of, common * unit[what], stretches)
+        own, whole, shared = number @ unit, typical @ unit, common @ unit
         size = np.maximum(own, np.where(ends, 0.0, whole))
         alike = np.minimum(alike, np.where(size > 0, shared / np.maximum(size, 1e-9), 1.0))
     time = np.bincount(stretch, weight[name], stretches)
@@ -120,16 +119,3 @@ def _count(number: Int64Array, typical: Float64Array, weight: Float64Array) -> f
     if share[most] >= _COVERED * time.sum():
         return most
     return float((number * weight).sum() / time.sum())
-
-
-def _medians(what: Int64Array, number: Int64Array, starts: int, names: int) -> Float64Array:
-    """The (lower) median number of each name over the stretches, of which some lack it."""
-    order = np.lexsort((number, what))
-    have = np.bincount(what, minlength=names)
-    begin = np.cumsum(have) - have
-    at = (starts - 1) // 2 - (starts - have)  # those that lack it come first
-    result = np.zeros(names)
-    there = (at >= 0) & (have > 0)
-    places = np.minimum(begin + np.maximum(at, 0), begin + np.maximum(have - 1, 0))
-    result[there] = number[order][places[there]]
-    return result

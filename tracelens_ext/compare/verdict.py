@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tracelens_ext.compare.alignment import Aligned
     from tracelens_ext.trace import Float64Array
 
 #: The largest rows that a verdict names.
@@ -21,6 +21,7 @@ _NAMED = 3
 _SAME_WORK, _SAME_SPEED = 0.005, 0.5
 #: How far the counts of periods may lie from what calls say.
 _PERIODS_AGREE = 0.1
+_NS = 6  # decimals of ms
 
 
 @dataclass(frozen=True)
@@ -53,44 +54,36 @@ class Verdict:
         return {"text": self.text, "speed_ratio": self.speed_ratio, "places": places}
 
 
-def by_calls(
-    a_ns: Float64Array, b_ns: Float64Array, a_calls: Float64Array, b_calls: Float64Array
-) -> Float64Array:
-    """What of each difference is the number of calls, whole ns; all of it on one side alone."""
-    both = (a_calls > 0) & (b_calls > 0)
-    per_call = np.divide(a_ns, a_calls, out=np.zeros(len(a_ns)), where=both)
-    result: Float64Array = np.where(both, np.rint((b_calls - a_calls) * per_call), b_ns - a_ns)
-    return result
-
-
 def shares_of_change(
     times_ms: Sequence[Float64Array], calls: Sequence[Float64Array], prefix: str
 ) -> dict[str, Float64Array]:
-    """The columns that divide a difference into the number of calls and their speed."""
-    (a, b), difference = times_ms, times_ms[1] - times_ms[0]
-    amount = by_calls(a * NS_PER_MS, b * NS_PER_MS, *calls) / NS_PER_MS
-    amount = np.where((calls[0] > 0) & (calls[1] > 0), amount, difference)
-    speed = np.round(difference - amount, 9) + 0.0
+    """What of each difference is the number of calls, in whole ns, and what their speed.
+
+    What is on one side alone is all number of calls.
+    """
+    both, difference = (calls[0] > 0) & (calls[1] > 0), times_ms[1] - times_ms[0]
+    per_call = np.divide(times_ms[0], calls[0], out=np.zeros(len(both)), where=both)
+    amount = np.round((calls[1] - calls[0]) * per_call, _NS)
+    amount = np.where(both, amount, difference)
+    speed = np.round(difference - amount, _NS + 3) + 0.0  # what rounding leaves is no difference
     return {f"{prefix}by_calls_ms": amount, f"{prefix}by_speed_ms": speed}
 
 
-def work_and_speed(rows: pd.DataFrame) -> tuple[float | None, float | None]:
-    """The ratios of two whole traces by the calls of what both have.
-
-    Args:
-        rows: columns `A_ns`, `B_ns`, `A_calls`, `B_calls`.
+def work_and_speed(rows: Aligned, at: int) -> tuple[float | None, float | None]:
+    """The ratios of whole traces by the calls of what both have.
 
     Returns:
         The median ratio of calls, weighted by A's time; and B's time by that of as many calls of A.
     """
-    both = rows[(rows[["A_ns", "B_ns", "A_calls", "B_calls"]] > 0).all(axis=1)]
-    if not len(both):
+    pair = [0, at]
+    both = ((rows.ns[:, pair] > 0) & (rows.calls[:, pair] > 0)).all(axis=1)
+    if not both.any():
         return None, None
-    ratio = (both["B_calls"] / both["A_calls"]).to_numpy(dtype=np.float64)
+    ns, ratio = rows.ns[both], rows.calls[both, at] / rows.calls[both, 0]
     order = np.argsort(ratio)
-    weight = np.cumsum(both["A_ns"].to_numpy(dtype=np.float64)[order])
+    weight = np.cumsum(ns[order, 0])
     median = float(ratio[order][np.searchsorted(weight, weight[-1] / 2)])
-    return median, float(both["B_ns"].sum() / (both["A_ns"] * ratio).sum())
+    return median, float(ns[:, at].sum() / (ns[:, 0] * ratio).sum())
 
 
 def periods_agree(counts: Sequence[float], ratios: Sequence[float | None]) -> bool:
