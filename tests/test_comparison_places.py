@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +18,9 @@ from tracelens_ext.compare.comparison import compare, measure
 from tracelens_ext.compare.periods import find_period
 from tracelens_ext.compare.places import Place, Work
 from tracelens_ext.compare.verdict import work_and_speed
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -45,6 +45,7 @@ __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 
 #: Without the letter that is also a unit of time.
 _LETTERS = "ABCDEFGHIJKLMNOPQRTUVWXYZ"
+_LEAST_PLACES = 3  # that tell the amount of work
 _WITHOUT_CALLS = ("timeline", "phases")
 _MOST_TELLING: tuple[TableName, ...] = ("operations", "kernels", "categories")
 
@@ -104,11 +105,16 @@ class Comparison:
     @cached_property
     def _ratios_by_calls(self) -> list[tuple[float | None, float | None]]:
         """Work and speed of each whole trace but the baseline, by the calls of what both did."""
-        others = range(1, len(self.letters))
-        if pairs := _aligned_places([m.total for m in self.measurements]):
+        others, totals = range(1, len(self.letters)), [m.total for m in self.measurements]
+        pairs = _aligned_places(totals)
+        if pairs and min(len(pair.ns) for pair in pairs) >= _LEAST_PLACES:
             return [work_and_speed(pair, 1) for pair in pairs]
-        held = (self.aligned[name] for name in _MOST_TELLING if name in self.aligned)
-        table = next(held, None)
+        if pairs:  # without operations names of kernels tell more
+            kernels = [each.tables["kernels"] for each in totals]
+            table: Aligned | None = _aligned(kernels, KEYS["kernels"])
+        else:
+            held = (self.aligned[name] for name in _MOST_TELLING if name in self.aligned)
+            table = next(held, None)
         return [work_and_speed(table, at) if table else (None, None) for at in others]
 
     @cached_property
@@ -320,10 +326,12 @@ def _aligned(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligned:
 def _spelled(
     part: pd.DataFrame, keys: tuple[str, ...], spelled: Callable[[str], str] | None
 ) -> pd.DataFrame:
-    """A table whose names are spelt as reports spell them, if one is compared."""
+    """A table as reports have it, if one is compared: spelling, and GPU events for calls."""
     if spelled is None:
         return part
-    return part.assign(**{key: [spelled(name) for name in part[key]] for key in keys})
+    return part.assign(
+        calls=part["count"], **{key: [spelled(name) for name in part[key]] for key in keys}
+    )
 
 
 def _quotient(part: FloatArray, whole: FloatArray) -> FloatArray:
