@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     #: path, direction, operation of A and of B → what was launched there, and its calls
     Rows = dict[tuple[str, bool, str, str], tuple[Both, list[int]]]
 
-_MOST_KERNELS = 8  # that a cell names
+_MOST_KERNELS, _MOST_NAMED = 8, 4  # kernels and operations that a cell names
 _SCOPES: tuple[Callable[[Place], Hashable], ...] = (
     lambda place: (place.path, place.backward, place.chain[0], place.shapes),
     lambda place: (place.path, place.backward, place.chain[0]),
@@ -137,7 +137,9 @@ def _after(found: list[tuple[int, Both]]) -> Callable[[int, Leaf], Hashable]:
 
 
 def _operation(leaves: Iterable[Leaf]) -> str:
-    return " + ".join(dict.fromkeys(place.name for place, _ in leaves))
+    names = list(dict.fromkeys(place.name for place, _ in leaves))
+    more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+    return " + ".join(names[:_MOST_NAMED] + more)
 
 
 def _calls(known: Mapping[Place, Work], leaves: Iterable[Leaf], depth: int) -> int:

@@ -124,7 +124,7 @@ class Comparison:
         for at, letter in enumerate(self.letters[1:], start=1):
             work, speed = self._ratios_by_calls[at - 1]
             counts = self.unit.counts
-            if self.unit.kind != "trace":
+            if self.unit.kind != "trace" and work is not None:  # not of two that share nothing
                 figures = self._figures_of(self.unit.kind)
                 ns = [figures[i].gpu_ns / counts[i] for i in (0, at)]
                 work, speed = counts[at] / counts[0], ns[1] / ns[0] if ns[0] else None
