@@ -428,7 +428,7 @@ def test_compare_writes_one_workbook_more(
         "comparison.html",
     ]
     book = openpyxl.load_workbook("out/comparison.xlsx")
-    tables = ["findings", "timeline", "categories", "ops", "kernels"]
+    tables = ["verdict", "findings", "timeline", "categories", "operations", "kernels", "places"]
     assert book.sheetnames == ["summary", *tables, "charts"]
     rows = [[cell.value for cell in row] for row in book["categories"].rows]
     assert rows[0][:4] == ["kernel_category", "A_time_ms", "B_time_ms", "difference_ms"]
@@ -437,7 +437,10 @@ def test_compare_writes_one_workbook_more(
     assert "GPU time by category, per iteration" in out
     assert "Wrote out/comparison.xlsx" in out
     assert report("a.json", "b.json", "--compare", "--total", "-q") == 0
-    rows = [[c.value for c in row] for row in openpyxl.load_workbook("comparison.xlsx")["ops"].rows]
+    rows = [
+        [c.value for c in row]
+        for row in openpyxl.load_workbook("comparison.xlsx")["operations"].rows
+    ]
     assert rows[1][:3] == ["aten::mm", 0.08, 0.1]
 
 
@@ -514,9 +517,11 @@ def test_numbers_of_three_traces_fit_80_columns() -> None:
     from rich.console import Console
 
     from tracelens_ext.compare.comparison import compare
+    from tracelens_ext.compare.report import comparison_report
 
     console = Console(file=io.StringIO(), width=80)
-    show_comparison(compare([measured(training(2))] * 3), console, top=3)
+    comparison = compare([measured(training(2))] * 3)
+    show_comparison(comparison, comparison_report(comparison), console, top=3)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "too narrow" not in shown
     assert "C (baseline)" not in shown

@@ -169,7 +169,7 @@ class Questions:
         """
         both = [self._analyzer(each) for each in (path, other)]
         measured = [with_findings(measure(each.work), each.findings()) for each in both]
-        report = comparison_report(compare(measured, per_iteration=None))
+        report = comparison_report(compare(measured))
         return {
             "facts": dict(report.facts),
             "notes": report.notes,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.tree import CallTree
 
-_STEP = re.compile(r"ProfilerStep#([0-9]+)")
+STEP = re.compile(r"ProfilerStep#([0-9]+)")
 _RECORDING_ENDS = "Record Window End"
 #: Profilers before 2023 record the annotation as an operator.
 _KINDS = (EventKind.USER_ANNOTATION, EventKind.CPU_OP)
@@ -144,7 +144,7 @@ def _annotations(trace: Trace) -> tuple[Int64Array, npt.NDArray[np.object_]]:
     of_name = {
         code: int(found[1])
         for code, name in enumerate(trace.names)
-        if (found := _STEP.fullmatch(name)) and len(name) < 40  # no number of a step is longer
+        if (found := STEP.fullmatch(name)) and len(name) < 40  # no number of a step is longer
     }
     rows = trace.rows_of(*_KINDS)
     rows = rows[np.isin(trace.name[rows], list(of_name))]

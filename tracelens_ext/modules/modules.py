@@ -47,8 +47,12 @@ def has_modules(trace: Trace) -> bool:
     return bool(len(_module_rows(trace)) or _is_replayed_module(trace).any())
 
 
-def module_of_gpu(work: GpuWork) -> tuple[Int64Array, list[str]]:
+def module_of_gpu(work: GpuWork, *, instances: bool = True) -> tuple[Int64Array, list[str]]:
     """The innermost module around each GPU event's launch, or around its forward operation.
+
+    Args:
+        work: the GPU events.
+        instances: whether a path names modules, and not their classes.
 
     Returns:
         Codes, `NONE` without a module, (g,), and the paths that they stand for, such as
@@ -56,6 +60,8 @@ def module_of_gpu(work: GpuWork) -> tuple[Int64Array, list[str]]:
     """
     frames = _find_frames(work)
     labels, codes = _module_names(work.trace, frames.rows)
+    if not instances:
+        labels, codes = class_names(labels, codes)
     paths = find_paths(frames.parent, codes)
     frame = np.where(frames.of_gpu != NONE, frames.of_gpu, frames.of_forward)
     path = np.append(paths.of_node, NONE)[frame]
@@ -174,7 +180,7 @@ def _recorded_frames(work: GpuWork) -> tuple[_Frames, Int64Array]:
     forward = np.full(len(work), NONE, dtype=np.int64)
     inner = forward[:0]
     if len(modules) or trace.replays is not None:  # without them nothing is looked for
-        forward = _forward_of_gpu(work)
+        forward = forward_of_gpu(work)
         launches = tree.launch_of_gpu[tree.linked]
         inner = np.unique(np.concatenate((launches, forward[forward != NONE])))
     rows = np.concatenate((modules, inner))
@@ -198,7 +204,7 @@ def _recorded_frames(work: GpuWork) -> tuple[_Frames, Int64Array]:
     return frames, frame_of_row
 
 
-def _forward_of_gpu(work: GpuWork) -> Int64Array:
+def forward_of_gpu(work: GpuWork) -> Int64Array:
     """The forward op that made the autograd node around each GPU event's launch, `NONE` without."""
     tree = work.tree
     forward_of = tree.forward_of_backward
