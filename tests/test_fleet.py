@@ -22,7 +22,7 @@ from tracelens_ext.fleet.cluster import workers_of
 from tracelens_ext.fleet.inputs import find_inputs, identity_in
 from tracelens_ext.fleet.ranks import missing_ranks, rank_in_name, rank_of, world_size_of
 from tracelens_ext.report.manifest import MANIFEST
-from tracelens_ext.settings import reading_with
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from tracelens_ext.fleet import FleetResult
@@ -187,8 +187,7 @@ def test_when_all_fail_there_are_no_reductions_of_before(ranks: Path, tmp_path: 
 
 
 def test_settings_reach_the_workers(ranks: Path, tmp_path: Path) -> None:
-    with reading_with(max_bytes=100):
-        result = fleet(ranks, tmp_path / "out")
+    result = fleet(ranks, tmp_path / "out", reading=ReadingOptions(max_bytes=100))
     assert result.failed == 4
     assert "--max-bytes" in result.failures["message"].iloc[0]
 

@@ -41,7 +41,7 @@ from tracelens_ext.cli import run
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.fleet.ranks import rank_in_name
 from tracelens_ext.readers import read_trace
-from tracelens_ext.settings import reading_with
+from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
 from tracelens_ext.trace_files import trace_names, traces_in
 from tracelens_ext.tree import CallTree
@@ -541,12 +541,11 @@ def test_without_protobuf_the_message_says_what_to_install(
 
 
 def result_of(content: bytes, *, salvage: bool = False) -> Trace | TraceError:
-    with reading_with(salvage=salvage):
-        try:
-            return read_trace(io.BytesIO(content))
-        except TraceError as error:
-            assert "\n" not in str(error)
-            return error
+    try:
+        return read_trace(io.BytesIO(content), reading=ReadingOptions(salvage=salvage))
+    except TraceError as error:
+        assert "\n" not in str(error)
+        return error
 
 
 def test_a_cut_file_is_refused_and_whole_planes_are_salvaged() -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+#: Called with the bytes of a file that are read so far, and its size or None.
+Progress = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True)
-class ReadSettings:
-    """What the user chose about reading."""
+class ReadingOptions:
+    """What the user chose about reading; whoever reads is handed it."""
 
     #: analyse the events before the place where a file is cut off or damaged
     salvage: bool = False
@@ -25,24 +23,14 @@ class ReadSettings:
     nsys: str | None = None
     #: the file that says what is in CUDA graphs; None: found beside the trace
     kernel_annotations: str | None = None
+    #: read the file, whatever the cache holds
+    no_cache: bool = False
+    #: use what the cache holds only if no byte of the file has changed
+    verify_cache: bool = False
 
 
-_current: ContextVar[ReadSettings] = ContextVar("read_settings", default=ReadSettings())  # noqa: B039  # frozen
-
-
-def read_settings() -> ReadSettings:
-    """The settings in force."""
-    return _current.get()
-
-
-@contextmanager
-def reading_with(**changes: Any) -> Iterator[ReadSettings]:  # noqa: ANN401  # the settings' own types
-    """Put changed settings in force for a while."""
-    token = _current.set(replace(_current.get(), **changes))
-    try:
-        yield _current.get()
-    finally:
-        _current.reset(token)
+#: As when nothing is chosen.
+AS_USUAL = ReadingOptions()
 
 
 def size_text(size: int) -> str:

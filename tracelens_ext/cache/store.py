@@ -37,7 +37,7 @@ from tracelens_ext.cache.settings import (
     cache_limit,
 )
 from tracelens_ext.errors import MergedRanksError
-from tracelens_ext.settings import read_settings
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
@@ -266,7 +266,9 @@ class TraceCache:
         return len(stems), sum(remove(self.folder, stem) for stem in stems)
 
 
-def open_cache(wanted: TraceCache | bool | None) -> TraceCache | None:
+def open_cache(
+    wanted: TraceCache | bool | None, reading: ReadingOptions = AS_USUAL
+) -> TraceCache | None:
     """The cache that an argument `cache=` means; None for none.
 
     True is the user's cache, unless `TRACELENS_EXT_NO_CACHE` is set. There is none while files are
@@ -277,13 +279,12 @@ def open_cache(wanted: TraceCache | bool | None) -> TraceCache | None:
     Raises:
         UsageError: the limit in the environment is no size.
     """
-    settings = read_settings()
-    if settings.salvage or settings.max_bytes is not None:
+    if reading.no_cache or reading.salvage or reading.max_bytes is not None:
         return None
     if not isinstance(wanted, TraceCache):
         if not wanted or cache_is_off():
             return None
-        wanted = TraceCache.from_environment()
+        wanted = TraceCache.from_environment(verify=reading.verify_cache)
     if others_may_write(wanted.folder):
         wanted.tell(
             f"the cache {wanted.folder} is not used, because others may write to it;"

@@ -12,6 +12,7 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
 from tracelens_ext.cli.messages import print_line
 from tracelens_ext.cli.reading import reads_traces
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -121,6 +122,8 @@ def suggest(
     ] = None,
     top: Annotated[int, typer.Option("--top", help="At most this many rules.", min=1)] = 20,
     rules: shared.Rules = None,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first."""
     from tracelens_ext.categorize import UNCATEGORIZED
@@ -132,7 +135,7 @@ def suggest(
 
     if output is not None and output.exists():
         raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")
-    analyzer = analyze(trace, AnalysisOptions(rules=rules))
+    analyzer = analyze(trace, AnalysisOptions(rules=rules, reading=reading))
     show_problems(analyzer.problems, set())
     table = analyzer.get_df_kernel_summary()
     unknown = table[(table["kernel_category"] == UNCATEGORIZED) & (table["kind"] == "kernel")]

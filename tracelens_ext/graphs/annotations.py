@@ -22,7 +22,6 @@ from tracelens_ext.graphs.recorded import Capture, CapturedGraph
 from tracelens_ext.modules.modules import MODULE_PREFIX, SEPARATOR
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.readers.builder import Interner
-from tracelens_ext.settings import read_settings
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind
 from tracelens_ext.work.grouping import number_groups
@@ -47,7 +46,7 @@ class Annotations:
     words: list[_Word]
 
 
-def find_annotations(trace: Trace) -> Annotations | None:
+def find_annotations(trace: Trace, chosen: str | None = None) -> Annotations | None:
     """What is said of GPU events: by themselves, other replays of their node, or the side file.
 
     Returns:
@@ -57,7 +56,7 @@ def find_annotations(trace: Trace) -> Annotations | None:
         TraceFormatError: the side file that was chosen is none.
     """
     has_own = any(name in trace.args for name in _ARGUMENTS)
-    sides = _side_files(trace) if "graph node id" in trace.args else []
+    sides = _side_files(trace, chosen) if "graph node id" in trace.args else []
     if not (has_own or sides):
         return None
     words: Interner[_Word] = Interner()
@@ -86,9 +85,9 @@ def find_annotations(trace: Trace) -> Annotations | None:
     return Annotations(of_gpu, list(words)) if words else None
 
 
-def _side_files(trace: Trace) -> list[Path]:
+def _side_files(trace: Trace, chosen: str | None) -> list[Path]:
     """The files beside a trace: its name begins with the rank, they are one folder above."""
-    if (chosen := read_settings().kernel_annotations) is not None:
+    if chosen is not None:
         return [Path(chosen)]
     path = Path(trace.provenance.path)
     rank = re.match(r"\d{1,9}", path.name)

@@ -13,6 +13,7 @@ from tracelens_ext.errors import TraceCutOffError, TraceFormatError, TraceNotFou
 from tracelens_ext.graphs.matching import padded_sizes
 from tracelens_ext.graphs.recorded import Capture, find_captures
 from tracelens_ext.readers import read_trace
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def read_captures(
     tokens: Collection[int] | None,
     cache: TraceCache | None,
     known: str = "",
+    reading: ReadingOptions = AS_USUAL,
 ) -> list[Capture]:
     """The captures in a trace, or in all traces in a folder and below it.
 
@@ -48,6 +50,7 @@ def read_captures(
             another batch size are not read. None for all.
         cache: where traces are looked for.
         known: a trace whose captures are known already; it is not read again.
+        reading: how traces are read.
 
     Raises:
         TraceError: there is no other capture, or a file cannot be read.
@@ -63,7 +66,7 @@ def read_captures(
     wanted = _wanted(said, tokens)
     for file in wanted:
         try:
-            tree = CallTree(read_trace(file, cache=cache), add_python_func=True)
+            tree = CallTree(read_trace(file, cache=cache, reading=reading), add_python_func=True)
         except TraceFormatError as error:
             if not is_folder or isinstance(error, TraceCutOffError):
                 raise

@@ -13,6 +13,7 @@ from tracelens_ext.graphs.launches import GraphLaunches, find_graph_launches
 from tracelens_ext.graphs.matching import GraphMatcher, Match
 from tracelens_ext.graphs.merging import with_replays
 from tracelens_ext.graphs.recorded import Capture, find_captures, holds_captures
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.trace import NONE
 from tracelens_ext.tree import CallTree
 
@@ -40,7 +41,10 @@ class GraphReplays:
 
 
 def find_replays(
-    tree: CallTree, source: str | os.PathLike[str] | None = None, cache: TraceCache | None = None
+    tree: CallTree,
+    source: str | os.PathLike[str] | None = None,
+    cache: TraceCache | None = None,
+    reading: ReadingOptions = AS_USUAL,
 ) -> GraphReplays | None:
     """Find what the graph launches of a trace replay.
 
@@ -48,6 +52,7 @@ def find_replays(
         tree: the call tree of the trace, which may hold captures itself.
         source: the trace of further captures, or a folder of such traces.
         cache: where these are looked for.
+        reading: how they are read, and where annotations are.
 
     Returns:
         None if there is no graph launch, or neither a capture to look in nor an annotation.
@@ -57,7 +62,7 @@ def find_replays(
     """
     trace = tree.trace
     own = holds_captures(trace)
-    annotations = find_annotations(trace)
+    annotations = find_annotations(trace, reading.kernel_annotations)
     if not (own or annotations or source is not None) or not tree.by_graph.any():
         return None
     launches = find_graph_launches(tree)
@@ -69,7 +74,7 @@ def find_replays(
         steps = np.unique(launches.tokens)
         tokens = None if NONE in steps else steps.tolist()
         known = trace.provenance.path if captures else ""
-        captures += read_captures(source, tokens, cache, known)
+        captures += read_captures(source, tokens, cache, known, reading)
     if not captures and source is None and annotations is None:
         return None
     matches = GraphMatcher(trace, launches, captures).matches()

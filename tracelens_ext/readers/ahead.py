@@ -7,8 +7,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tracelens_ext.settings import read_settings
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,9 +47,9 @@ def traces_at_once(largest: int) -> int:
     return max(1, memory // 2 // (_TRACE_BYTES + largest))
 
 
-def threads_for(size: int | None, *, compressed: bool) -> int:
+def threads_for(size: int | None, jobs: int | None, *, compressed: bool) -> int:
     """How many threads may read a file ahead; 0 if it is small or there is one core for it."""
-    count = min(read_settings().jobs or cores(), _MOST_THREADS)
+    count = min(jobs or cores(), _MOST_THREADS)
     small = text_bytes(size or 0, compressed=compressed) < WORTHWHILE_BYTES
     return 0 if small or count < 2 else count
 

@@ -20,6 +20,7 @@ from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, Read
 from tracelens_ext.readers import unsupported
 from tracelens_ext.readers.copy_names import with_directions
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.trace import Trace
 
 if TYPE_CHECKING:
@@ -48,7 +49,11 @@ def suffixes_of(reader: Reader) -> tuple[str, ...]:
     return tuple(getattr(reader, "suffixes", ()))
 
 
-def read_document(document: Mapping[str, object] | list[object], path: str = "<dict>") -> Trace:
+def read_document(
+    document: Mapping[str, object] | list[object],
+    path: str = "<dict>",
+    reading: ReadingOptions = AS_USUAL,
+) -> Trace:
     """The trace of a loaded JSON document, or of its list of events.
 
     Raises:
@@ -59,7 +64,7 @@ def read_document(document: Mapping[str, object] | list[object], path: str = "<d
 
     members = document if isinstance(document, Mapping) else {"traceEvents": document}
     if json_records.ROOT in members:
-        return json_records.from_document(members, path)
+        return json_records.from_document(members, path, reading)
     events = members.get("traceEvents")
     if not isinstance(events, list):
         raise unsupported.refuse_members(path, map(str, members))
@@ -74,6 +79,7 @@ def read_file(
     progress: Callable[[int, int | None], None] | None = None,
     cache: TraceCache | None = None,
     registry: PluginRegistry | None = None,
+    reading: ReadingOptions = AS_USUAL,
     *,
     own: bool,
 ) -> Trace | None:
@@ -84,6 +90,7 @@ def read_file(
         progress: called as of `read_trace`.
         cache: where a reader may keep what it converts.
         registry: the plugins to ask instead of the installed ones.
+        reading: what the user chose.
         own: whether this distribution's readers are asked, or those of other plugins. An error of
             the latter becomes a problem of the registry.
 
@@ -96,7 +103,7 @@ def read_file(
     """
     registry = registry or default_registry()
     readers = offered_readers(registry)
-    with ByteSource(source, progress, cache) as opened:
+    with ByteSource(source, progress, cache, reading) as opened:
         head = opened.peek(HEAD_BYTES)
         for each in readers:
             if each.plugin.own is not own:
@@ -107,7 +114,7 @@ def read_file(
                 if recognised:
                     found = _answer(each.item, opened)
             if recognised:
-                return None if found is None else _as_trace(found, opened.path)
+                return None if found is None else _as_trace(found, opened)
         if own:
             raise _unknown(opened, head, readers)
     return None
@@ -132,13 +139,13 @@ def _answer(reader: Reader, source: ByteSource) -> Mapping[str, object] | Trace:
     return found
 
 
-def _as_trace(found: Mapping[str, object] | Trace, path: str) -> Trace:
+def _as_trace(found: Mapping[str, object] | Trace, source: ByteSource) -> Trace:
     """A reader's answer under the file's own name, refused if it cannot be analysed."""
     if isinstance(found, Mapping):
-        trace = read_document(found, path)
+        trace = read_document(found, source.path, source.reading)
         return replace(trace, provenance=replace(trace.provenance, format="read by a plugin"))
     trace = with_directions(found)
-    trace = replace(trace, provenance=replace(trace.provenance, path=path))
+    trace = replace(trace, provenance=replace(trace.provenance, path=source.path))
     unsupported.refuse_trace(trace)
     return trace
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelens_ext.readers.source import AGAIN, SALVAGE
+
 if TYPE_CHECKING:
     from tracelens_ext.errors import TraceError
     from tracelens_ext.readers.source import ByteSource
@@ -13,7 +15,7 @@ _AT_ONCE = 1 << 18
 
 
 def salvage_note(source: ByteSource, damage: TraceError, place: int, events: int) -> str:
-    """The note that goes with the events before damage.
+    """The note that goes with the events before damage, where these are asked for.
 
     Args:
         source: the bytes; what is left of them is read, to know how much that is.
@@ -25,8 +27,11 @@ def salvage_note(source: ByteSource, damage: TraceError, place: int, events: int
         A sentence.
 
     Raises:
-        TraceError: `damage`, when there are no events.
+        TraceError: `damage`, when they are not, or there are none.
     """
+    if not source.reading.salvage:
+        remedy = f"{AGAIN}, or {SALVAGE}" if events else AGAIN
+        raise type(damage)(damage.path, damage.problem, remedy)
     if not events:
         raise type(damage)(damage.path, damage.problem, "no event comes before that") from None
     while source.read(_AT_ONCE) if source.size is None or source.compressed else b"":

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,7 +20,7 @@ from tracelens_ext.errors import (
 )
 from tracelens_ext.readers import gunzip
 from tracelens_ext.readers.ahead import ReadAhead, threads_for
-from tracelens_ext.settings import read_settings, reading_with, size_text
+from tracelens_ext.settings import AS_USUAL, ReadingOptions, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ _FILE_BUFFER = 1 << 18
 #: Most text that a file may hold unless the user says so, bytes; gzipped, when it is beyond
 #: `_ALWAYS_BYTES`, also at most so many times the file. Profilers' traces shrink 10 to 30 times.
 _MOST_BYTES, _ALWAYS_BYTES, _MOST_TIMES = 64 * 10**9, 2 * 10**8, 100
-_AGAIN = "copy or record the file again"
+AGAIN = "copy or record the file again"
 #: What the user can do to get the events before the damage.
 SALVAGE = "analyse what comes before that with --salvage"
 _LOOKED_AT = 1 << 16
@@ -50,15 +51,14 @@ class Readable(Protocol):
 class ByteSource:
     """The decompressed bytes of a trace, read a piece at a time.
 
-    What `read_settings()` says of salvage and of the most bytes holds.
-
     Args:
         source: a path, or an open file (binary or text).
         progress: called with (bytes of the file read, its size or None) after every piece.
         cache: where a reader may keep what it converted the file to.
+        reading: what the user chose.
 
     Attributes:
-        progress, cache: as given.
+        progress, cache, reading: as given.
         path: the file as the user named it.
         file: the same as a path; None if it was given as an open file.
         size: bytes of the file; None if unknown.
@@ -78,10 +78,9 @@ class ByteSource:
         source: str | os.PathLike[str] | Readable,
         progress: Callable[[int, int | None], None] | None = None,
         cache: TraceCache | None = None,
+        reading: ReadingOptions = AS_USUAL,
     ) -> None:
-        settings = read_settings()
-        self.progress, self.cache = progress, cache
-        self._salvage, self._max_bytes = settings.salvage, settings.max_bytes
+        self.progress, self.cache, self.reading = progress, cache, reading
         self.size: int | None = None
         self.file: Path | None = None
         if isinstance(source, str | os.PathLike):
@@ -102,9 +101,9 @@ class ByteSource:
             with self._explained():
                 self.compressed = file.peek(2).startswith(gunzip.MAGIC)
             if self.compressed:
-                unpacked = gunzip.Gunzip(file, thorough=self._salvage)
+                unpacked = gunzip.Gunzip(file, thorough=reading.salvage)
                 self._bytes, self._gunzip_errors = unpacked, unpacked.errors
-                if self.file is not None and threads_for(self.size, compressed=True):
+                if self.file is not None and self.threads():
                     self._bytes = ReadAhead(unpacked)
             elif self.size is not None:
                 self._check_size(self.size)
@@ -173,7 +172,7 @@ class ByteSource:
             with self._explained():
                 piece = self._bytes.read(size)
         except TraceError as error:
-            if self._salvage and isinstance(error, TraceCutOffError):
+            if self.reading.salvage and isinstance(error, TraceCutOffError):
                 self.damage = error
                 return b""
             self._error = error
@@ -187,7 +186,7 @@ class ByteSource:
         Raises:
             TraceTooLargeError: there is.
         """
-        limit, why = self._max_bytes, ""
+        limit, why = self.reading.max_bytes, ""
         if limit is None:
             limit = _MOST_BYTES
             if self.compressed and self.size is not None:
@@ -222,13 +221,13 @@ class ByteSource:
             raise TraceCutOffError(
                 self.path,
                 f"the gzip stream ends in the middle (after {self._unpacked:,} bytes of text)",
-                _AGAIN,
+                AGAIN,
             ) from None
         except self._gunzip_errors as error:
             raise TraceCutOffError(
                 self.path,
                 f"the gzip stream is damaged after {self._unpacked:,} bytes of text ({error})",
-                f"{_AGAIN}, or {SALVAGE}" if self._has_events_before_damage() else _AGAIN,
+                f"{AGAIN}, or {SALVAGE}" if self._has_events_before_damage() else AGAIN,
             ) from None
         except UnicodeDecodeError:
             raise TraceFormatError(
@@ -241,11 +240,16 @@ class ByteSource:
 
     def _has_events_before_damage(self) -> bool:
         """Whether a stream of which not one byte was given gives events when it is salvaged."""
-        if self.file is None or self._salvage or self._unpacked:
+        if self.file is None or self.reading.salvage or self._unpacked:
             return False
-        with suppress(TraceError), reading_with(salvage=True), ByteSource(self.file) as again:
+        salvaging = replace(self.reading, salvage=True)
+        with suppress(TraceError), ByteSource(self.file, reading=salvaging) as again:
             return _AN_EVENT.search(again.peek(_LOOKED_AT)) is not None
         return False
+
+    def threads(self) -> int:
+        """How many threads may read ahead; 0 if the file is small or there is one core for it."""
+        return threads_for(self.size, self.reading.jobs, compressed=self.compressed)
 
     def _position(self) -> int:
         try:

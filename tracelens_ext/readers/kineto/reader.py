@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from tracelens_ext.readers.ahead import threads, threads_for
+from tracelens_ext.readers.ahead import threads
 from tracelens_ext.readers.builder import Labels, TraceBuilder
 from tracelens_ext.readers.json_events import SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
@@ -185,7 +185,7 @@ def read(source: ByteSource) -> tuple[Trace | None, Mapping[str, object]]:
     columns = KinetoColumns()
     library = compiled_reader()
     quick = None if library is None else NativeReader(library, columns.slices, columns.take)
-    count = threads_for(source.size, compressed=source.compressed) if quick else 0
+    count = source.threads() if quick else 0
     with threads(count) as pool:
         stream = EventStream(source, columns, SLICE_BYTES, quick, pool)
         for events in stream:

@@ -42,7 +42,7 @@ class NsysReportReader(Reader):
         if source.file is None or source.compressed:
             what = "a report of Nsight Systems that is gzipped or an open file"
             raise TraceFormatError(source.path, f"is {what}", "unpack it and give its path")
-        with export.exported(source.path, source.cache) as database:
+        with export.exported(source) as database:
             return sqlite.read(source.path, database, source.progress)
 
 

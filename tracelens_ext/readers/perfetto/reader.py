@@ -18,17 +18,15 @@ from tracelens_ext.readers.perfetto.events import Events
 from tracelens_ext.readers.perfetto.making import TraceMaker
 from tracelens_ext.readers.perfetto.packets import windows
 from tracelens_ext.readers.salvage import salvage_note
-from tracelens_ext.readers.source import SALVAGE
+from tracelens_ext.readers.source import AGAIN
 from tracelens_ext.readers.xplane.many_messages import PADDING, MessageError, fields_of
 from tracelens_ext.readers.xplane.wire import DamagedError
-from tracelens_ext.settings import read_settings
 
 if TYPE_CHECKING:
     from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Trace
 
 FORMAT: Final = "Perfetto trace"
-_AGAIN: Final = "copy or record the file again"
 
 
 def read(source: ByteSource) -> Trace:
@@ -53,14 +51,11 @@ def read(source: ByteSource) -> Trace:
     except DamagedError as error:
         problem = "ends in the middle" if error.is_cut else f"is damaged at byte {place:,}"
         kind = TraceCutOffError if error.is_cut else TraceFormatError
-        damage = damage or kind(source.path, problem, _AGAIN)
+        damage = damage or kind(source.path, problem, AGAIN)
     except MessageError:
         problem = f"is damaged behind byte {place:,}"
-        damage = damage or TraceFormatError(source.path, problem, _AGAIN)
+        damage = damage or TraceFormatError(source.path, problem, AGAIN)
     notes: tuple[str, ...] = ()
     if damage is not None:
-        if not read_settings().salvage:
-            remedy = f"{_AGAIN}, or {SALVAGE}" if events.count else _AGAIN
-            raise type(damage)(source.path, damage.problem, remedy)
         notes = (salvage_note(source, damage, place, events.count),)
     return TraceMaker(events).finish(source.path, FORMAT, size, notes)

@@ -44,6 +44,7 @@ from tracelens_ext.readers.rocprof.records import (
 from tracelens_ext.readers.salvage import salvage_note
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.readers.sqlite_columns import distinct_rows
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind
 
@@ -78,7 +79,9 @@ def read(source: ByteSource) -> Trace:
     return records.finish(source.path, FORMAT, source.bytes_read)
 
 
-def from_document(document: Mapping[str, object], path: str) -> Trace:
+def from_document(
+    document: Mapping[str, object], path: str, reading: ReadingOptions = AS_USUAL
+) -> Trace:
     """The trace of a loaded document.
 
     Raises:
@@ -90,7 +93,7 @@ def from_document(document: Mapping[str, object], path: str) -> Trace:
         raise TraceFormatError(
             path, f"is no JSON document ({error})", "give it as loaded"
         ) from None
-    with ByteSource(BytesIO(text)) as source:
+    with ByteSource(BytesIO(text), reading=reading) as source:
         source.path = path
         return read(source)
 

@@ -16,13 +16,12 @@ from google.protobuf.message import DecodeError
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.readers.salvage import salvage_note
-from tracelens_ext.readers.source import SALVAGE
+from tracelens_ext.readers.source import AGAIN
 from tracelens_ext.readers.xplane.hlo import Programs
 from tracelens_ext.readers.xplane.many_messages import Fields, MessageError, fields_of, joined
 from tracelens_ext.readers.xplane.recording import GPU_PLANE, NUMBERS, TEXTS, Recording
 from tracelens_ext.readers.xplane.schema import message_class
 from tracelens_ext.readers.xplane.wire import DamagedError, fields
-from tracelens_ext.settings import read_settings
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import Device
 
@@ -50,7 +49,6 @@ _STAT_ID, _UINT64, _INT64, _STR, _REF = 1, 3, 4, 5, 7
 _NO_TIME = -(2**62)
 _MOST = 2**62
 _WARP, _USUAL_WARP = {"AMD": 64}, 32
-_AGAIN = "copy or record the file again"
 
 
 def read(source: ByteSource) -> Trace:
@@ -70,9 +68,6 @@ def read(source: ByteSource) -> Trace:
         damage, place = damage or _damage(source.path, error), error.place
     notes = []
     if damage is not None:
-        if not read_settings().salvage:
-            remedy = f"{_AGAIN}, or {SALVAGE}" if profile.recording.present else _AGAIN
-            raise type(damage)(source.path, damage.problem, remedy)
         notes.append(salvage_note(source, damage, place, profile.recording.present))
     return profile.finish(len(data), notes)
 
@@ -80,8 +75,8 @@ def read(source: ByteSource) -> Trace:
 def _damage(path: str, error: DamagedError) -> TraceFormatError:
     if error.is_cut:
         problem = f"the profile ends in the middle (the plane at byte {error.place:,} is not whole)"
-        return TraceCutOffError(path, problem, _AGAIN)
-    return TraceFormatError(path, f"is damaged at byte {error.place:,}", _AGAIN)
+        return TraceCutOffError(path, problem, AGAIN)
+    return TraceFormatError(path, f"is damaged at byte {error.place:,}", AGAIN)
 
 
 class _Profile:
