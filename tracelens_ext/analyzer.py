@@ -113,9 +113,9 @@ class TreePerfAnalyzer(
             if (replays := find_replays(self.tree, capture, store, reading)) is not None:
                 self.tree, self.trace = replays.tree, replays.tree.trace
                 self.graph_replays = replays if replays.captures or capture else None
-        usual = self.trace.conventions.categorizer
-        if self.categorizer is not None and categorizer is None and usual is not None:
-            self.categorizer = asked(categorizer=usual)
+        framework = self.trace.conventions.framework
+        if self.categorizer is not None and categorizer is None and framework:
+            self.categorizer = asked(framework=framework)
         self.work: GpuWork = GpuWork(
             self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
         )

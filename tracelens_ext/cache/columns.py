@@ -11,6 +11,7 @@ import numpy as np
 
 from tracelens_ext.trace import (
     NONE,
+    PROGRAM_SHIFT,
     ArgColumn,
     Conventions,
     Device,
@@ -51,7 +52,12 @@ def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
         arguments.append([name, of_texts])
     made = trace.provenance
     provenance = {field.name: getattr(made, field.name) for field in fields(made)}
+    columns["instruction rows"] = trace.instructions.rows
+    columns["instructions"] = trace.instructions.values
+    for number, program in enumerate(trace.programs):
+        columns[f"program {number}"] = np.frombuffer(program, dtype=np.uint8)
     about: dict[str, object] = {
+        "programs": len(trace.programs),
         "args": arguments,
         "threads": trace.threads,
         "base_ns": trace.base_ns,
@@ -102,8 +108,12 @@ def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str)
         thread_names={(process, thread): name for process, thread, name in kept.thread_names},
         provenance=Provenance(**(msgspec.structs.asdict(kept.provenance) | {"path": path})),
         conventions=Conventions(**kept.conventions),
+        programs=tuple(found[f"program {i}"].tobytes() for i in range(kept.programs)),
+        instructions=ArgColumn(found["instruction rows"], found["instructions"]),
     )
     _check_columns(trace)
+    last = len(trace.programs) << PROGRAM_SHIFT
+    _check_range("instructions", trace.instructions.values, 0, last)
     return trace
 
 
@@ -125,6 +135,7 @@ class _Made(msgspec.Struct, forbid_unknown_fields=True):
 class _Kept(msgspec.Struct):
     """What is kept of a trace as JSON, and its types."""
 
+    programs: int
     args: list[tuple[str, str | None]]
     threads: list[tuple[_Label, _Label]]
     base_ns: int
@@ -158,7 +169,7 @@ def _check_columns(trace: Trace) -> None:
             raise ValueError(f"the column {name} has another length or type")
         if name in most:
             _check_range(name, column, 0, most[name])
-    for name, arg in trace.args.items():
+    for name, arg in (*trace.args.items(), ("instructions", trace.instructions)):
         if len(arg.rows) != len(arg.values) or (arg.rows[1:] <= arg.rows[:-1]).any():
             raise ValueError(f"the rows of {name} are not in order")
         _check_range(name, arg.rows, 0, count)

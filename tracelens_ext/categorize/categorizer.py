@@ -52,6 +52,7 @@ class KernelCategorizer:
         without_packs: Sequence[str] = (),
         plugins: bool = True,
         registry: PluginRegistry | None = None,
+        framework: str = "",
     ) -> KernelCategorizer:
         """Put together the rules of a run.
 
@@ -67,6 +68,8 @@ class KernelCategorizer:
             without_packs: the names of packs that take no part, though they would unasked.
             plugins: False to leave out what other distributions have installed.
             registry: the plugins to use instead of the installed ones.
+            framework: what ran, such as `JAX`; without a `categorizer` the pack that is usual for
+                it is asked.
 
         Raises:
             RuleError: a rule file or map is invalid.
@@ -82,6 +85,9 @@ class KernelCategorizer:
         selectable = {o.item.name: o for o in offered if o.item.selectable}
         passed_over: list[str] = []
         selectable |= {o.item.name: o for o in user_maps(maps, registry, passed_over)}
+        if categorizer is None and framework:
+            usual = (o.item.name for o in offered if o.item.usual_for == framework)
+            categorizer = next(usual, None)
         chosen = choose(categorizer, registry, offered, selectable, passed_over)
         taken = {
             id(source.pack) if isinstance(source, BoundPack) else source.name

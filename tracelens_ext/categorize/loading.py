@@ -18,7 +18,7 @@ from tracelens_ext.categorize.rules import MOST_RULES, Example, PackKind, Rule, 
 from tracelens_ext.errors import RuleError
 
 _TOP_KEYS: Final = ("pack", "rule")
-_PACK_KEYS: Final = ("name", "priority", "selectable", "kind")
+_PACK_KEYS: Final = ("name", "priority", "selectable", "kind", "usual_for")
 _RULE_KEYS: Final = (
     "category",
     "pattern",
@@ -113,6 +113,7 @@ def parse_pack(
         selectable=check.boolean(head, "selectable", "[pack]: "),
         kind=cast("PackKind", kind),
         source=source,
+        usual_for=check.text(head, "usual_for", "[pack]: ") or "",
     )
 
 

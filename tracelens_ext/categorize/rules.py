@@ -101,6 +101,8 @@ class RulePack:
         selectable: when True, the pack takes part only when a user chooses it.
         kind: `kernel` packs look at kernel names, `op` packs at names of CPU operations.
         source: the file it came from, or None.
+        usual_for: the framework, such as `JAX`, whose traces it is chosen for unless the user
+            chooses another.
     """
 
     name: str
@@ -109,6 +111,7 @@ class RulePack:
     selectable: bool = False
     kind: PackKind = "kernel"
     source: str | None = None
+    usual_for: str = ""
 
     def ordered(self) -> list[Rule]:
         """The rules in the order they are tried: higher priority first, then position."""

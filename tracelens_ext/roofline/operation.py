@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache, reduce
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from tracelens_ext.roofline.hlo_work import Work
     from tracelens_ext.serving.annotations import Batch
 
 from tracelens_ext.readers.xplane.shapes import TYPE_BITS
@@ -193,6 +194,8 @@ class Operation:
         kernels: the names of the GPU events that its calls launched.
         batch: what the step of a serving engine that its calls are part of computes; None for
             those whose model needs none (`roofline/serving.py` lists the others).
+        work: what an instruction of XLA computes and moves; None for other operations, and where
+            the HLO does not say.
     """
 
     name: str
@@ -202,6 +205,7 @@ class Operation:
     concrete: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
     batch: Batch | None = None
+    work: Work | None = None
 
     @classmethod
     def from_json(

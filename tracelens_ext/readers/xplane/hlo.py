@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from tracelens_ext.readers.xplane.schema import message_class
-from tracelens_ext.readers.xplane.work import Work, Worker, results_of
-from tracelens_ext.trace import NONE
+from tracelens_ext.readers.xplane.shapes import instructions_of, operands_of, results_of, windows_of
+from tracelens_ext.trace import NONE, PROGRAM_SHIFT
 
 if TYPE_CHECKING:
     from tracelens_ext.readers.xplane.schema import Message
@@ -24,25 +24,31 @@ _PROGRAM: Final = re.compile(r"(.*)\((\d{1,18})\)$", re.DOTALL)
 
 
 class Arguments(NamedTuple):
-    """The arguments of an operation, each as the JSON of a list.
+    """The arguments of an operation, the first three as the JSON of a list.
 
     Attributes:
         dims: sizes of each operand.
         types: type of each operand.
-        concrete: texts `name=value`: `opcode`, `target` of a call of a library, `result`, `flops`,
-            `bytes`, of a product `product`, `type` and `sizes`, of a window `stride`, `padding` and
-            `dilation`, and `source`, the file and the line.
+        concrete: texts `name=value`: `opcode`, `target` of a call of a library, `result`, of a
+            window `stride`, `padding` and `dilation`, and `source`, the file and the line.
+        instruction: as `Trace.instructions` has it.
     """
 
     dims: bytes
     types: bytes
     concrete: bytes
+    instruction: int
 
 
 class Programs:
-    """The programs of a profile, decoded when they are asked for."""
+    """The programs of a profile, decoded when they are asked for.
+
+    Attributes:
+        used: those that were asked for, as `Trace.programs` has them.
+    """
 
     def __init__(self) -> None:
+        self.used: list[bytes] = []
         self._by_id: dict[int, bytes] = {}
         self._by_name: dict[str, set[int]] = {}
         self._names: dict[int, str] = {}
@@ -84,43 +90,39 @@ class Programs:
 
     def _decode(self, program: int) -> _Program | None:
         try:
-            return _Program(message_class("HloProto").FromString(self._by_id[program]).hlo_module)
+            module = message_class("HloProto").FromString(self._by_id[program]).hlo_module
         except DecodeError:
             self._damaged.append(self._names[program])
             return None
+        self.used.append(self._by_id[program])
+        return _Program(module, len(self.used) - 1)
 
 
 class _Program:
-    def __init__(self, module: Message) -> None:
-        instructions = [each for part in module.computations for each in part.instructions]
-        self._by_name = {each.name: each for each in instructions}
-        computations = {p.id: (p.instructions, p.root_id) for p in module.computations}
-        self._worker = Worker({each.id: each for each in instructions}, computations)
+    def __init__(self, module: Message, number: int) -> None:
+        instructions = instructions_of(module)
+        self._number = number
+        self._by_name = {each.name: (place, each) for place, each in enumerate(instructions)}
+        self._by_id = {each.id: each for each in instructions}
         self._frames = module.stack_frames
         self.arguments = cache(self._arguments)
 
     def _arguments(self, operation: str) -> Arguments | None:
-        each = self._by_name.get(operation.encode("utf-8", "replace"))
+        place, each = self._by_name.get(operation.encode("utf-8", "replace"), (NONE, None))
         if each is None:
             return None
-        operands = self._worker.operands(each)
+        operands = operands_of(each, self._by_id)
         texts = [f"opcode={each.opcode.decode('utf-8', 'replace')}"]
         if target := each.custom_call_target.decode("utf-8", "replace"):
             texts.append(f"target={target}")
         texts += [f"result={array}" for array in results_of(each)]
-        if (work := self._worker.work(each)) is not None:
-            texts += _about_work(work)
-        if windows := each.window.dimensions:
-            for name, field in (
-                ("stride", "stride"),
-                ("padding", "padding_low"),
-                ("dilation", "window_dilation"),
-            ):
-                texts.append(f"{name}={_sizes([getattr(w, field) for w in windows])}")
+        for name, sizes in windows_of(each).items():
+            texts.append(f"{name}={'x'.join(map(str, sizes))}")
         if source := self._source(each.metadata):
             texts.append(f"source={source}")
         columns = [array.dims for array in operands], [array.kind for array in operands], texts
-        return Arguments(*(json.dumps(column).encode() for column in columns))
+        dims, types, concrete = (json.dumps(column).encode() for column in columns)
+        return Arguments(dims, types, concrete, self._number << PROGRAM_SHIFT | place)
 
     def _source(self, metadata: Message) -> str:
         """File and line: those of the instruction, or of the innermost frame of its stack."""
@@ -133,18 +135,6 @@ class _Program:
                 return ""
             file, line = _at(frames.file_names, place.file_name_id) or b"", place.line
         return f"{file.decode('utf-8', 'replace')}:{line}" if file else ""
-
-
-def _about_work(work: Work) -> list[str]:
-    texts = [f"flops={work.flops}", f"bytes={work.bytes}"]
-    if work.product:
-        texts += [f"product={work.product}", f"type={work.kind}"]
-        texts += [f"sizes={_sizes(work.sizes)}"] if work.sizes else []
-    return texts
-
-
-def _sizes(numbers: list[int] | tuple[int, ...]) -> str:
-    return "x".join(map(str, numbers))
 
 
 def _at(items: Message, number: int) -> Message | None:

@@ -38,6 +38,7 @@ class Operations:
         name: code of its name, (k,).
         like: an event of its thread, (k,).
         arguments: argument → (rows of operations, those of the recording too, ascending; JSON).
+        instructions: of the same rows, as `Trace.instructions` has them.
     """
 
     kind: Int64Array
@@ -46,6 +47,7 @@ class Operations:
     name: Int64Array
     like: Int64Array
     arguments: dict[str, tuple[Int64Array, list[bytes]]]
+    instructions: tuple[Int64Array, Int64Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,25 +85,22 @@ def find_operations(
     # Scopes come first: of equal intervals the first is the parent.
     kind = [EventKind.USER_ANNOTATION] * len(scoped) + [EventKind.CPU_OP] * len(hlo_op)
     both = np.concatenate((scoped, np.arange(len(hlo_op))))
-    made = Operations(
+    on_host = np.flatnonzero(events.kind == EventKind.CPU_OP)
+    rows = np.arange(len(hlo_op)) + len(events.kind) + len(scoped)
+    asked = np.concatenate((on_host, calls.event))
+    known, found = _arguments(events, asked, np.concatenate((on_host, rows)), arguments_of)
+    return Operations(
         np.array(kind, dtype=np.int64),
         calls.start[both],
         (calls.end - calls.start)[both],
         names[place.reshape(-1)],
         calls.launch[both],
-        {},
+        {
+            name: (known, [(each.dims, each.types, each.concrete)[i] for each in found])
+            for i, name in enumerate(_ARGUMENTS)
+        },
+        (known, np.array([each.instruction for each in found], dtype=np.int64)),
     )
-    on_host = np.flatnonzero(events.kind == EventKind.CPU_OP)
-    rows = np.arange(len(hlo_op)) + len(events.kind) + len(scoped)
-    made.arguments.update(
-        _arguments(
-            events,
-            np.concatenate((on_host, calls.event)),
-            np.concatenate((on_host, rows)),
-            arguments_of,
-        )
-    )
-    return made
 
 
 def _launched(events: Events) -> tuple[Int64Array, Int64Array]:
@@ -171,8 +170,8 @@ def _arguments(
     asked: Int64Array,
     rows: Int64Array,
     arguments_of: Callable[[int, str, str], Arguments | None],
-) -> dict[str, tuple[Int64Array, list[bytes]]]:
-    """The arguments of operations.
+) -> tuple[Int64Array, list[Arguments]]:
+    """The operations of which the HLO knows the arguments, and these.
 
     Args:
         events: the recording.
@@ -193,7 +192,4 @@ def _arguments(
     ]
     known = np.flatnonzero(np.array([each is not None for each in found], dtype=bool)[number])
     of_each = [found[i] for i in number[known].tolist()]
-    return {
-        argument: (rows[known], [each[i] for each in of_each if each is not None])
-        for i, argument in enumerate(_ARGUMENTS)
-    }
+    return rows[known], [each for each in of_each if each is not None]

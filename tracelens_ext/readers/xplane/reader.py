@@ -116,6 +116,7 @@ class _Profile:
             bytes_read=size,
             devices=tuple(self._devices[number] for number in sorted(self._devices)),
             metadata={"hostnames": self._hosts, **self._about},
+            programs=self._programs.used,
         )
 
     def _read_plane(self, data: memoryview, place: int) -> None:
