@@ -25,7 +25,7 @@ from trace_properties import accounted_for
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.perfetto.slices import ends_of
+from tracelens_ext.readers.perfetto.events import ends_of
 from tracelens_ext.readers.xplane.many_messages import PADDING, varints
 from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import NONE, EventKind

@@ -278,7 +278,7 @@ class TreePerfAnalyzer(
 
     def get_df_cpu_ops(self) -> pd.DataFrame:
         """Host time by CPU op, as the sheet `cpu_ops`."""
-        from tracelens_ext.operations.cpu_ops import cpu_ops
+        from tracelens_ext.operations.op_tables import cpu_ops
 
         return cpu_ops(self.tree)
 

@@ -1,4 +1,4 @@
-"""The union of intervals: busy time, in which overlaps count once.
+"""The union of intervals (busy time, in which overlaps count once), and sorting in linear time.
 
 All times are int64; intervals are given as start and end arrays of one shape.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import Int64Array, IntArray
 
 
 def union(start: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -136,3 +136,25 @@ def inside(
     opens, closes = np.maximum(start[window], first[other]), np.minimum(end[window], last[other])
     real = closes > opens
     return opens[real], closes[real], window[real], other[real]
+
+
+_RADIX = 1 << 16  # numpy sorts integers of 16 bits by radix
+
+
+def stable_order(numbers: IntArray) -> Int64Array:
+    """A stable argsort.
+
+    Args:
+        numbers: shape (m,). Those from 0 to 2^32 - 1 are sorted by radix, 16 bits at a time.
+
+    Returns:
+        Places, shape (m,).
+    """
+    least, greatest = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+    if least < 0 or greatest >= _RADIX**2:
+        return np.argsort(numbers, kind="stable")
+    order = np.argsort(numbers.astype(np.uint16), kind="stable")
+    if greatest >= _RADIX:
+        high = (numbers >> 16).astype(np.uint16)
+        order = order[np.argsort(high[order], kind="stable")]
+    return order

@@ -20,21 +20,25 @@ from weakref import WeakKeyDictionary
 
 from tracelens_ext.cache.columns import check_links, trace_columns, trace_of
 from tracelens_ext.cache.file import TooLargeError, read_about, read_columns, write_columns
-from tracelens_ext.cache.folder import CacheFile, cache_files, make_room, others_may_write, remove
+from tracelens_ext.cache.folder import (
+    DEFAULT_SIZE,
+    FOLDER_VARIABLE,
+    OFF_VARIABLE,
+    SIZE_VARIABLE,
+    CacheFile,
+    cache_files,
+    cache_folder,
+    cache_is_off,
+    cache_limit,
+    make_room,
+    others_may_write,
+    remove,
+)
 from tracelens_ext.cache.identity import (
     hash_of_whole,
     identity_of,
     journal_beside,
     reader_version,
-)
-from tracelens_ext.cache.settings import (
-    DEFAULT_SIZE,
-    FOLDER_VARIABLE,
-    OFF_VARIABLE,
-    SIZE_VARIABLE,
-    cache_folder,
-    cache_is_off,
-    cache_limit,
 )
 from tracelens_ext.errors import MergedRanksError
 from tracelens_ext.settings import AS_USUAL, ReadingOptions

@@ -110,7 +110,7 @@ def _bytes(text: str | None) -> int | None:
     Raises:
         UsageError: it is none.
     """
-    from tracelens_ext.cache.settings import parse_size
+    from tracelens_ext.cache.folder import parse_size
     from tracelens_ext.errors import UsageError
 
     if text is None:
@@ -127,7 +127,7 @@ def chosen_cache(reading: ReadingOptions) -> TraceCache | None:
     Raises:
         UsageError: the limit in the environment is no size.
     """
-    from tracelens_ext.cache.settings import cache_is_off
+    from tracelens_ext.cache.folder import cache_is_off
     from tracelens_ext.cache.store import TraceCache
 
     if reading.no_cache or cache_is_off():

@@ -13,15 +13,17 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, Reader, default_registry
 from tracelens_ext.readers import unsupported
-from tracelens_ext.readers.copy_names import with_directions
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
+from tracelens_ext.readers.sqlite_columns import distinct_rows
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
-from tracelens_ext.trace import Trace
+from tracelens_ext.trace import NONE, EventKind, Trace
 
 if TYPE_CHECKING:
     import os
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.readers.source import Readable
+
 
 #: How much of a file a reader sees before it says whether it recognises it.
 HEAD_BYTES = 4096
@@ -165,3 +168,27 @@ def _check(reader: object) -> None:
         raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method 'recognises'")
     if not any(callable(getattr(reader, name, None)) for name in ("read", "read_source")):
         raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method 'read'")
+
+
+_ARGUMENTS: Final = ("copy kind", "src kind", "dst kind")
+
+
+def with_directions(trace: Trace) -> Trace:
+    """The trace with names such as `Memcpy HtoD (Pageable -> Device)`."""
+    if _ARGUMENTS[0] not in trace.args:
+        return trace
+    rows = trace.rows_of(EventKind.MEMCPY)
+    rows = rows[trace.names_matching(lambda name: name == "Memcpy")[trace.name[rows]]]
+    columns = [trace.arg(name) for name in _ARGUMENTS]
+    distinct, place = distinct_rows(*(column.at(rows) for column in columns))
+    texts = next(column.texts or [] for column in columns)  # the same of all
+    codes = {name: code for code, name in enumerate(trace.names)}
+    made = []
+    for row in distinct:
+        kind, *ends = (texts[code].strip('"') if code != NONE else "" for code in row)
+        name = " ".join(filter(None, ("Memcpy", kind)))
+        name += f" ({' -> '.join(map(str.capitalize, ends))})" if all(ends) else ""
+        made.append(codes.setdefault(name, len(codes)))
+    names = trace.name.copy()
+    names[rows] = np.array(made, dtype=np.int32)[place]
+    return replace(trace, name=names, names=list(codes))

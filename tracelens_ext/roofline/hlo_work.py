@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.readers.xplane.schema import message_class
+from tracelens_ext.readers.xplane.hlo import message_class
 from tracelens_ext.readers.xplane.shapes import (
     MOST_DIMENSIONS,
     Shape,
@@ -30,7 +30,7 @@ from tracelens_ext.trace import NONE, PROGRAM_SHIFT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tracelens_ext.readers.xplane.schema import Message
+    from tracelens_ext.readers.xplane.hlo import Message
     from tracelens_ext.trace import Int64Array, IntArray, Trace
 
 #: Instructions that compute nothing: they move data, or name it.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens_ext.intervals import stable_order
 from tracelens_ext.nesting import ROOT, depths, lowest_common, preorder, summed_up
-from tracelens_ext.ordering import stable_order
 from tracelens_ext.trace import NONE
 from tracelens_ext.work.grouping import inverse
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.ordering import stable_order
+from tracelens_ext.intervals import stable_order
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:

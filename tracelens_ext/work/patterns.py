@@ -28,7 +28,7 @@ class UserPattern:
 
         import regex
 
-        from tracelens_ext.categorize.timed_pattern import TimedPattern
+        from tracelens_ext.categorize.matcher import TimedPattern
 
         text: Any = getattr(given, "pattern", given)
         kept = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII

@@ -23,8 +23,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.csv_rows import UnfinishedRow, encoding_of, rows_of
-from tracelens_ext.readers.nsys.csv_numbers import Cell, UnknownUnitError, nanoseconds, sizes, whole
+from tracelens_ext.readers.csv_rows import (
+    Cell,
+    UnfinishedRow,
+    UnknownUnitError,
+    encoding_of,
+    nanoseconds,
+    rows_of,
+    sizes,
+    whole,
+)
 from tracelens_ext.readers.source import ByteSource
 
 if TYPE_CHECKING:

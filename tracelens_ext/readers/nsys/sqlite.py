@@ -17,8 +17,7 @@ import numpy as np
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Labels, TraceBuilder
 from tracelens_ext.readers.nsys.database import NsysDatabase
-from tracelens_ext.readers.nsys.names import MEMSET_NAME, api_name, memcpy_name
-from tracelens_ext.readers.nsys.places import Places
+from tracelens_ext.readers.nsys.places import MEMSET_NAME, Places, api_name, memcpy_name
 from tracelens_ext.readers.nsys.ranges import TABLE as NVTX
 from tracelens_ext.readers.nsys.ranges import NvtxRanges, present
 from tracelens_ext.readers.sqlite_columns import MISSING

@@ -14,8 +14,16 @@ import numpy as np
 
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.sqlite_columns import distinct_rows
-from tracelens_ext.readers.xplane.many_messages import Fields, MessageError, fields_of, varints
-from tracelens_ext.readers.xplane.wire import VARINT, DamagedError, fields, varint
+from tracelens_ext.readers.xplane.many_messages import (
+    VARINT,
+    DamagedError,
+    Fields,
+    MessageError,
+    fields,
+    fields_of,
+    varint,
+    varints,
+)
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:

@@ -32,8 +32,7 @@ from tracelens_ext.readers.rocprof.records import (
     RocprofRecords,
     kernel_name,
 )
-from tracelens_ext.readers.salvage import salvage_note
-from tracelens_ext.readers.source import AGAIN, ByteSource
+from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_note
 from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
 from tracelens_ext.trace import NONE, EventKind
 

@@ -41,8 +41,7 @@ from tracelens_ext.readers.rocprof.records import (
     kernel_name,
     looked_up,
 )
-from tracelens_ext.readers.salvage import salvage_note
-from tracelens_ext.readers.source import ByteSource
+from tracelens_ext.readers.source import ByteSource, salvage_note
 from tracelens_ext.readers.sqlite_columns import distinct_rows
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable

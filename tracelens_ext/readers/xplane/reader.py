@@ -15,13 +15,17 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.salvage import salvage_note
-from tracelens_ext.readers.source import AGAIN
-from tracelens_ext.readers.xplane.hlo import Programs
-from tracelens_ext.readers.xplane.many_messages import Fields, MessageError, fields_of, joined
+from tracelens_ext.readers.source import AGAIN, salvage_note
+from tracelens_ext.readers.xplane.hlo import Programs, message_class
+from tracelens_ext.readers.xplane.many_messages import (
+    DamagedError,
+    Fields,
+    MessageError,
+    fields,
+    fields_of,
+    joined,
+)
 from tracelens_ext.readers.xplane.recording import GPU_PLANE, NUMBERS, TEXTS, Recording
-from tracelens_ext.readers.xplane.schema import message_class
-from tracelens_ext.readers.xplane.wire import DamagedError, fields
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import Device
 
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tracelens_ext.readers.source import ByteSource
-    from tracelens_ext.readers.xplane.schema import Message
+    from tracelens_ext.readers.xplane.hlo import Message
     from tracelens_ext.trace import Int64Array, Trace
 
 FORMAT = "JAX/XLA profile (xplane)"

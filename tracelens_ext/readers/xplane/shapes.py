@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracelens_ext.readers.xplane.schema import Message
+    from tracelens_ext.readers.xplane.hlo import Message
 
 _NAMES: Final = dict(
     enumerate(
