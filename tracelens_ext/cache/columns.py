@@ -32,13 +32,9 @@ _DTYPES = {"kind": np.uint8, "name": np.int32, "thread": np.int32, "category": n
 
 
 def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
-    """What to keep of a trace.
+    """What to keep of a trace: what is kept as JSON, and the columns.
 
-    Returns:
-        What is kept as JSON, and the columns.
-
-    Raises:
-        TypeError, ValueError: something in it cannot be kept and given back as it was.
+    Raises TypeError or ValueError for what cannot be given back as it was.
     """
     columns: dict[str, Column] = {name: getattr(trace, name) for name in _PER_EVENT + _TEXT_LISTS}
     lists: dict[int, str] = {}  # arguments share their list of texts
@@ -78,11 +74,7 @@ def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
 
 
 def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str) -> Trace:
-    """The trace that was kept.
-
-    Raises:
-        KeyError, TypeError, ValueError: it does not hold together.
-    """
+    """The trace that was kept."""
     found = cast("dict[str, Any]", columns)
     try:
         kept = msgspec.convert(about, _Kept)
@@ -149,11 +141,7 @@ class _Kept(msgspec.Struct):
 
 
 def _check_columns(trace: Trace) -> None:
-    """Check that every code stands for something, and that every time is possible.
-
-    Raises:
-        ValueError, TypeError: the columns are of no trace.
-    """
+    """Check that every code stands for something, and that every time is possible."""
     count = len(trace)
     most: dict[str, int | None] = {
         "name": len(trace.names),
@@ -178,11 +166,7 @@ def _check_columns(trace: Trace) -> None:
 
 
 def check_links(trace: Trace, links: Mapping[str, Column]) -> None:
-    """Check that the links of a trace's tree are of events that it has.
-
-    Raises:
-        KeyError, TypeError, ValueError: they are not.
-    """
+    """Check that the links of a trace's tree are of events that it has."""
     if not links:
         return
     found = cast("dict[str, Any]", links)

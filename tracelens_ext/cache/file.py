@@ -60,21 +60,11 @@ def write_columns(
     columns: Mapping[str, Column],
     most: int | None = None,
 ) -> int:
-    """Write a file of columns: to a temporary name, then renamed.
+    """Write a file of columns: to a temporary name, then renamed; its size in bytes.
 
-    Args:
-        path: the file; its folder exists.
-        about: what else to keep, as JSON.
-        columns: one-dimensional arrays of whole numbers or truth values, or lists of texts.
-        most: bytes that the file may have.
-
-    Returns:
-        The size of the file in bytes.
-
-    Raises:
-        OSError: it cannot be written; nothing is left behind.
-        TypeError, ValueError: something in it cannot be kept.
-        TooLargeError: it would have more bytes than it may.
+    Columns are one-dimensional arrays of whole numbers or truth values, or lists of texts. Nothing
+    is left behind by an OSError, by a TypeError or ValueError (something cannot be kept), or by
+    TooLargeError (more bytes than `most`).
     """
     listing, blobs = [], []
     for name, column in columns.items():
@@ -123,19 +113,9 @@ def read_about(path: Path) -> dict[str, Any]:
 def read_columns(
     path: Path, wanted: Callable[[dict[str, Any]], bool] = lambda _: True
 ) -> tuple[dict[str, Any], dict[str, Array | list[str]] | None]:
-    """Read a file of columns.
+    """What a file of columns says about itself; and the columns, None where that is not `wanted`.
 
-    Args:
-        path: the file.
-        wanted: says by what the file says about itself whether the columns are wanted.
-
-    Returns:
-        What it says about itself; the columns, whose arrays are the caller's own, None when they
-        are not wanted.
-
-    Raises:
-        OSError: it cannot be read.
-        DamagedFileError: it is no such file, or not whole.
+    Raises OSError where it cannot be read, DamagedFileError where it is no such file, or not whole.
     """
     try:
         with _opened(path) as file, zipfile.ZipFile(file) as archive:
@@ -153,12 +133,7 @@ def read_columns(
 
 
 def _opened(path: Path) -> BinaryIO:
-    """An open file; a pipe would never answer.
-
-    Raises:
-        OSError: it cannot be opened.
-        DamagedFileError: it is a pipe, a folder, a link or a device.
-    """
+    """An open file; a pipe would never answer."""
     try:
         descriptor = os.open(path, _OLD_FILE)
     except OSError as error:

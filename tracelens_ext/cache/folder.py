@@ -28,11 +28,7 @@ class CacheFile(NamedTuple):
 
 
 def cache_files(folder: Path) -> list[CacheFile]:
-    """The files of the cache, by name; what else lies in the folder does not count.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """The files of the cache, by name; what else lies in the folder does not count."""
     found: list[CacheFile] = []
     if not folder.exists():
         return found
@@ -62,14 +58,7 @@ def others_may_write(folder: Path) -> bool:
 
 
 def remove(folder: Path, stem: str) -> int:
-    """Remove the files of one trace.
-
-    Returns:
-        How many bytes that were.
-
-    Raises:
-        OSError: a file cannot be removed.
-    """
+    """Remove the files of one trace; how many bytes that were."""
     freed = 0
     for file in cache_files(folder):
         if file.stem == stem:
@@ -83,9 +72,6 @@ def make_room(folder: Path, limit: int, spared: str) -> None:
     """Remove the least recently used traces until the folder holds `limit` bytes or less.
 
     The trace with the stem `spared` stays. What killed processes left half written goes too.
-
-    Raises:
-        OSError: the folder cannot be read, or a file cannot be removed.
     """
     for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
         with contextlib.suppress(OSError):
@@ -125,11 +111,7 @@ def cache_folder() -> Path:
 
 
 def cache_limit() -> int:
-    """The bytes that the user's cache may hold: what the environment says, else 5 GB.
-
-    Raises:
-        UsageError: that is no size.
-    """
+    """The bytes that the user's cache may hold: what the environment says, else 5 GB."""
     text = os.environ.get(SIZE_VARIABLE, "")
     if not text.strip():
         return DEFAULT_SIZE

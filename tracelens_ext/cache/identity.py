@@ -16,13 +16,9 @@ _JOURNALS = ("-wal", "-journal")
 
 
 def identity_of(path: Path) -> dict[str, object] | None:
-    """Size, modification time, inode, and a hash of the first and last 64 KiB of a file.
+    """Size, modification time, inode, and a hash of the first and last 64 KiB of a file, as JSON.
 
-    Returns:
-        As JSON; None for what is no regular file.
-
-    Raises:
-        OSError, ValueError: it cannot be read.
+    None for what is no regular file.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -41,11 +37,7 @@ def identity_of(path: Path) -> dict[str, object] | None:
 
 
 def hash_of_whole(path: Path) -> str:
-    """A hash of the whole content of a file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """A hash of the whole content of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -67,11 +59,7 @@ def reader_version() -> str:
 
 
 def journal_beside(database: Path) -> Path | None:
-    """The file beside a SQLite database that says it is being written; None without one.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """The file beside a SQLite database that says it is being written; None without one."""
     for ending in _JOURNALS:
         beside = database.with_name(database.name + ending)
         if beside.exists() and beside.stat().st_size:

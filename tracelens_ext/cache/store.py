@@ -91,11 +91,7 @@ class TraceCache:
     def from_environment(
         cls, *, verify: bool = False, tell: Callable[[str], None] = _tell_nobody
     ) -> TraceCache:
-        """The user's cache; its folder and limit can be set by environment variables.
-
-        Raises:
-            UsageError: the limit is no size.
-        """
+        """The user's cache; its folder and limit can be set by environment variables."""
         return cls(cache_folder(), cache_limit(), WORTH_KEEPING, verify, tell)
 
     def read(self, source: str | os.PathLike[str], parse: Callable[[], Trace]) -> Trace:
@@ -136,8 +132,7 @@ class TraceCache:
     def keep_conversion(self, source: str | os.PathLike[str], made: Path) -> Path | None:
         """Move the database that another program made of a file into the cache.
 
-        Returns:
-            Where it is now; None when it could not be kept and is where it was.
+        Where it is now; None when it could not be kept and is where it was.
         """
         file = self._file(source, _CONVERSION)
         try:
@@ -217,11 +212,7 @@ class TraceCache:
     ) -> None:
         """Write a file of the cache, if there is room beside what else is kept of the trace.
 
-        Args:
-            file: where it goes.
-            about: what the file says about itself.
-            columns: what it holds.
-            database_size: bytes of the database that comes with it.
+        `database_size` is that of the database that comes with it.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         stem, replaced = file.name.split(".")[0], (file, _database_of(file))
@@ -231,11 +222,7 @@ class TraceCache:
         make_room(self.folder, room, spared=stem)
 
     def entries(self) -> list[CacheEntry]:
-        """What is kept, last used first.
-
-        Raises:
-            OSError: the folder cannot be read.
-        """
+        """What is kept, last used first."""
         of_trace: dict[str, list[CacheFile]] = {}
         for file in cache_files(self.folder):
             of_trace.setdefault(file.stem, []).append(file)
@@ -261,11 +248,7 @@ class TraceCache:
             return path, False
 
     def clear(self) -> tuple[int, int]:
-        """Remove everything; how many traces, and how many bytes, that were.
-
-        Raises:
-            OSError: something cannot be removed.
-        """
+        """Remove everything; how many traces, and how many bytes, that were."""
         stems = {file.stem for file in cache_files(self.folder)}
         return len(stems), sum(remove(self.folder, stem) for stem in stems)
 

@@ -150,17 +150,7 @@ class KernelCategorizer:
         )
 
     def categorize_ops(self, op_names: Collection[str]) -> list[str]:
-        """Categorise CPU operations with the packs of kind `op`.
-
-        Args:
-            op_names: names of operations, such as `aten::addmm`.
-
-        Returns:
-            A category for each, in the order asked; `other` where no rule matches.
-
-        Raises:
-            RuleError: a rule of the user takes too long on a name.
-        """
+        """A category for each CPU operation by the packs of kind `op`; `other` without a rule."""
         _refuse_text("op_names", op_names)
         verdicts = self._decide([(name, None) for name in op_names], kind="op")
         return [OTHER_OP if v is UNKNOWN else v.category for v in verdicts]

@@ -39,12 +39,7 @@ def choose(
     selectable: Mapping[str, Offered[RulePack]],
     passed_over: Sequence[str] = (),
 ) -> list[Source]:
-    """What the user's choice stands for.
-
-    Raises:
-        RuleError: a map is invalid.
-        UsageError: nothing has this name.
-    """
+    """What the user's choice stands for."""
     if choice is None:
         return []
     if isinstance(choice, Mapping):

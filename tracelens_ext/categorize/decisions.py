@@ -43,12 +43,7 @@ class Decisions:
         return len(self.category)
 
     def to_frame(self) -> pd.DataFrame:
-        """A table in the order asked.
-
-        Returns:
-            Columns `kernel_category`, `vendor`, `library`, `rule`, `pack`; None where a rule
-            says nothing or no rule matched.
-        """
+        """A table in the order asked; None where a rule says nothing or no rule matched."""
         columns = {
             "kernel_category": self.category,
             "vendor": self.vendor,

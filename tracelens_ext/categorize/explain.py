@@ -47,17 +47,7 @@ def explain(
     cpu_op: str | None = None,
     kind: PackKind = "kernel",
 ) -> Explanation:
-    """Say which rule gives a kernel its category, and what else would have matched.
-
-    Args:
-        categorizer: whose rules to ask.
-        name: the kernel (or operation) as the trace spells it.
-        cpu_op: the operation that launched the kernel, when known.
-        kind: `op` to explain the category of an operation.
-
-    Raises:
-        RuleError: a rule of the user takes too long on the name.
-    """
+    """Say which rule gives a kernel or operation its category, and what else would match."""
     matches = [
         match
         for stage in categorizer.stages(kind)

@@ -109,11 +109,7 @@ def _whole_pack(name: str, patterns: object, source: str, *, check_patterns: boo
 
 
 def load_map_file(path: str | os.PathLike[str], *, check_patterns: bool = True) -> list[RulePack]:
-    """Read one engine/model map; see `engine_packs`.
-
-    Raises:
-        RuleError: the file cannot be read, is not JSON, or has another shape.
-    """
+    """Read one engine/model map; see `engine_packs`."""
     return engine_packs(read_json(path), os.fspath(path), check_patterns=check_patterns)
 
 
@@ -163,11 +159,7 @@ def user_map_files() -> list[Path]:
 
 
 def pack_from_mapping(mapping: Mapping[str, Any], name: str = "categorizer") -> RulePack:
-    """Make one rule pack from a substring map, or from an engine/model map of a single model.
-
-    Raises:
-        RuleError: the mapping is neither, or it holds several models.
-    """
+    """Make one rule pack from a substring map, or from an engine/model map of a single model."""
     if not any(isinstance(value, Mapping) for value in mapping.values()):
         if not mapping:
             raise RuleError(f'{name}: is empty; expected {{"part_of_kernel_name": "category"}}')
@@ -180,11 +172,7 @@ def pack_from_mapping(mapping: Mapping[str, Any], name: str = "categorizer") -> 
 
 
 def read_json(path: str | os.PathLike[str]) -> object:
-    """Decode a JSON file.
-
-    Raises:
-        RuleError: the file cannot be read or is not JSON.
-    """
+    """Decode a JSON file."""
     source = os.fspath(path)
     try:
         if Path(source).stat().st_size > _LARGEST:

@@ -184,11 +184,7 @@ class Matcher:
         return _prefilter(tuple(bound.rule.pattern for bound in self.rules))
 
     def decide(self, kernels: Iterable[Kernel]) -> list[Verdict | None]:
-        """The winning rule's verdict for each kernel; None where no rule matches.
-
-        Raises:
-            RuleError: a pattern takes too long, or is not a regular expression.
-        """
+        """The winning rule's verdict for each kernel; None where no rule matches."""
         found: dict[str, list[BoundRule]] = {}
         verdicts = []
         for name, cpu_op in kernels:

@@ -119,9 +119,7 @@ Stage = Matcher | PythonStage
 def build_stages(sources: Iterable[Source], kind: PackKind) -> list[Stage]:
     """Join neighbouring rule packs of one kind, so that names are indexed once for all of them.
 
-    Args:
-        sources: packs and functions in order of precedence.
-        kind: which packs to take; functions are asked about kernels only.
+    Sources come in order of precedence; functions are asked about kernels only.
     """
     stages: list[Stage] = []
     rules: list[BoundRule] = []

@@ -34,8 +34,7 @@ class Unknown:
 def group_unknown(kernels: Iterable[tuple[str, str, float]]) -> list[Unknown]:
     """Group kernels by the stem of their names, the longest GPU time first.
 
-    Args:
-        kernels: kernel name, launching operation and GPU time in ms of uncategorised kernels.
+    Of each kernel there are the name, the launching operation and the GPU time in ms.
     """
     groups: dict[str, Unknown] = {}
     for name, cpu_op, time_ms in kernels:

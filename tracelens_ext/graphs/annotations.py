@@ -49,11 +49,7 @@ class Annotations:
 def find_annotations(trace: Trace, chosen: str | None = None) -> Annotations | None:
     """What is said of GPU events: by themselves, other replays of their node, or the side file.
 
-    Returns:
-        None if nothing is said.
-
-    Raises:
-        TraceFormatError: the side file that was chosen is none.
+    None if nothing is said. Raises TraceFormatError when the side file that was chosen is none.
     """
     has_own = any(name in trace.args for name in _ARGUMENTS)
     sides = _side_files(trace, chosen) if "graph node id" in trace.args else []
@@ -153,14 +149,7 @@ def with_annotations(
     matches: Sequence[Match | None],
     captures: Sequence[Capture],
 ) -> tuple[list[Match | None], list[Capture]]:
-    """The same with what is annotated: it wins over captures.
-
-    Args:
-        annotations: of the trace.
-        launches: its graph launches, n of them.
-        matches: what each replays, n of them.
-        captures: what `matches` refers to.
-    """
+    """Matches and captures with what is annotated, which wins over captures."""
     graphs: list[CapturedGraph] = []
     known: dict[tuple[bytes, int, int, bytes], Match] = {}
     result = list(matches)

@@ -118,11 +118,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _read_details(path: Path) -> dict[str, list[_Detail]]:
-    """What the details say, by name of file; nothing without that file.
-
-    Raises:
-        TraceFormatError: they are of another form.
-    """
+    """What the details say, by name of file; nothing without that file."""
     try:
         with path.open("rb") as file:
             details = msgspec.json.decode(file.read(_MOST_BYTES), type=list[_Detail])

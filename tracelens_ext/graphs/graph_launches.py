@@ -78,13 +78,10 @@ def graph_launches(work: GpuWork) -> pd.DataFrame:
 
 
 def _launches(work: GpuWork) -> tuple[Int64Array, Int64Array]:
-    """The graph launches, and which of them started each GPU event.
+    """The graph launches, ascending; and which of them, or `NONE`, started each GPU event.
 
     A launch that started nothing counts too (a trace may end before its work does), as long as
     another of the same name shows that the call launches graphs.
-
-    Returns:
-        Rows, ascending, shape (n,); index into them or `NONE` for each GPU event, (g,).
     """
     tree, trace = work.tree, work.trace
     started = np.where(tree.by_graph, tree.launch_of_gpu, NONE)
@@ -98,11 +95,7 @@ def _launches(work: GpuWork) -> tuple[Int64Array, Int64Array]:
 def _sites(
     work: GpuWork, rows: Int64Array, launch_of_gpu: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Number the launch sites.
-
-    Returns:
-        The site of each launch, shape (n,); the first launch of each site, (s,).
-    """
+    """The site of each launch; and the first launch of each site."""
     path, _ = _op_paths(work.tree, work.tree.position[rows])
     sequence = _sequence_hash(work, launch_of_gpu, len(rows))
     first, site = number_groups([work.trace.name[rows], path, sequence.view(np.int64)])
@@ -176,9 +169,8 @@ def _category_shares(
 def graph_operations(work: GpuWork) -> pd.DataFrame:
     """GPU events of graph launches by the innermost CPU op around the captured launch.
 
-    Returns:
-        Columns as the sheet `graph_operations`; longest total first. Events that no captured
-        launch corresponds to, or without a CPU op around it, are in no row.
+    Longest total first. Events that no captured launch corresponds to, or without a CPU op around
+    it, are in no row.
     """
     trace = work.trace
     events = np.flatnonzero(work.tree.has_captured_op)
@@ -199,11 +191,7 @@ _KEYS = ["launch", "capture", "graph", "batch_size", "mode"]
 
 
 def graph_captures(replays: GraphReplays) -> pd.DataFrame:
-    """Graph launches by the captured graph that they replay.
-
-    Returns:
-        Columns as the sheet `graph_captures`; longest GPU time first, ties in order of the trace.
-    """
+    """Graph launches by the captured graph that they replay, longest GPU time first."""
     trace, launches = replays.tree.trace, replays.launches
     duration = trace.dur[trace.gpu_rows]
     rows = []

@@ -164,9 +164,7 @@ def padded_sizes(
 ) -> set[tuple[int | None, str]]:
     """The batch sizes, with their modes, that so many tokens may be padded to: one a mode at most.
 
-    Args:
-        tokens: how many there are.
-        captured: batch sizes (None for one that is not known) and modes.
+    `captured` are batch sizes (None for one that is not known) and modes.
     """
     found: dict[str, int] = {}
     for size, mode in captured:
@@ -317,10 +315,9 @@ class GraphMatcher:
         return capture, (later or graphs)[0]
 
     def _fit(self, launch: int, capture: int) -> tuple[tuple[int, int], list[int]]:
-        """How well a capture fits a launch: events that match, less of the graph's are better.
+        """How well a capture fits a launch, and the graphs of it that fit so.
 
-        Returns:
-            That, and the graphs of the capture that fit so.
+        Events that match are better, less of the graph's next.
         """
         sequence = self._sequences[launch]
         if (sequence, capture) not in self._fits:

@@ -103,12 +103,7 @@ def holds_captures(trace: Trace) -> bool:
 
 
 def find_captures(tree: CallTree, file: str) -> list[Capture]:
-    """The captures in a trace, in order of their first graph.
-
-    Args:
-        tree: the call tree, with Python frames if there are any.
-        file: what the trace is called.
-    """
+    """The captures in a trace, in order of their first graph."""
     segments = _find_segments(tree)
     rows, segment = _find_launches(tree, segments)
     if not len(rows):
@@ -204,14 +199,7 @@ def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int
 def _covering(trace: Trace, rows: Int64Array, segments: _Segments, place: IntArray) -> Int64Array:
     """The latest segment at the place of each event that covers it, `NONE` without one.
 
-    Args:
-        trace: the events.
-        rows: some of them, shape (k,).
-        segments: where to look.
-        place: of each thread: the thread itself, or its process.
-
-    Returns:
-        Shape (k,).
+    The place of a thread is the thread itself, or its process.
     """
     if not len(segments.start):
         return np.full(len(rows), NONE, dtype=np.int64)

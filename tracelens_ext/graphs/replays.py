@@ -105,11 +105,7 @@ def with_replays(
 ) -> CallTree:
     """Add what was around the captured launches, once for each graph launch that replays them.
 
-    Args:
-        tree: the call tree of the trace. If it has no Python frames, none are added but modules.
-        launches: its graph launches, n of them.
-        matches: what each replays, n of them.
-        captures: what `matches` refers to.
+    If the tree has no Python frames, none are added but modules.
     """
     added = _Added(tree.trace, python_frames=tree.add_python_func)
     same: dict[tuple[int, int, bytes], list[int]] = {}
@@ -146,13 +142,10 @@ class _Added:
     def add(
         self, graph: CapturedGraph, node: Int64Array, launches: Int64Array, events: Int64Array
     ) -> None:
-        """Add a graph, once for each launch that replays the same nodes of it.
+        """Add a graph, once for each of n launches that replay the same nodes of it.
 
-        Args:
-            graph: as it was captured.
-            node: the node that each event replays, `NONE` for none, (m,).
-            launches: rows of the graph launches, (n,).
-            events: their GPU events, (n, m).
+        `node` is the one that each of m events replays, `NONE` for none; `events` are the GPU
+        events, (n, m).
         """
         needed = np.zeros(len(graph.names), dtype=bool)
         at = np.unique(graph.launches[node[node != NONE]])

@@ -52,9 +52,8 @@ def has_modules(trace: Trace) -> bool:
 def module_of_gpu(work: GpuWork) -> tuple[Int64Array, list[str]]:
     """The innermost module around each GPU event's launch, or around its forward operation.
 
-    Returns:
-        Codes, `NONE` without a module, (g,), and the paths that they stand for, such as
-        `Model_0/Block_3`.
+    Codes, `NONE` without a module, (g,), and the paths that they stand for, such as
+    `Model_0/Block_3`.
     """
     frames = _find_frames(work)
     labels, codes = _module_names(work.trace, frames.rows)
@@ -65,14 +64,9 @@ def module_of_gpu(work: GpuWork) -> tuple[Int64Array, list[str]]:
 
 
 def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
-    """GPU time by path of module classes.
+    """GPU time by path of module classes, longest total first; no rows without modules.
 
-    Args:
-        work: the GPU events.
-        instances: a row for each module; PyTorch numbers those of a class, `Block_0`, `Block_1`.
-
-    Returns:
-        Columns as the sheet `nn_modules`. Longest total first. No rows without modules.
+    With `instances` there is a row for each module: PyTorch numbers those of a class, `Block_0`.
     """
     frames = _find_frames(work)
     trace = work.trace
@@ -148,9 +142,7 @@ def _find_frames(work: GpuWork) -> _Frames:
 def _recorded_frames(work: GpuWork) -> tuple[_Frames, Int64Array]:
     """Nest module frames, launches, and the forward ops whose backward launched something.
 
-    Returns:
-        The frames; and the frame around each of those events, by row, `NONE` for others and at the
-        end, (n + 1,).
+    The frames; and the frame around each of those events, by row, `NONE` for others and at the end.
     """
     trace, tree = work.trace, work.tree
     modules = _module_rows(trace)
@@ -220,18 +212,7 @@ def _class_name(label: str) -> str:
 def _below(
     paths: CallPaths, frame_of_gpu: Int64Array, column: IntArray, values: Int64Array, columns: int
 ) -> Int64Array:
-    """Sum a number of GPU events over each path and the paths below it, column by column.
-
-    Args:
-        paths: of the module frames.
-        frame_of_gpu: the frame of each GPU event, `NONE` without, shape (g,).
-        column: of each GPU event, (g,).
-        values: what is summed, (g,).
-        columns: number of columns.
-
-    Returns:
-        Shape (p, columns).
-    """
+    """Sum a number of GPU events over each path and the paths below it, column by column."""
     inside = np.flatnonzero(frame_of_gpu != NONE)
     result = np.zeros((len(paths), columns), dtype=np.int64)
     np.add.at(result, (paths.of_node[frame_of_gpu[inside]], column[inside]), values[inside])

@@ -28,15 +28,7 @@ def argument_values(
 ) -> tuple[Int64Array, list[Value]]:
     """An argument of some events, converted once for each distinct text.
 
-    Args:
-        trace: the events.
-        rows: their rows, `NONE` for no event, shape (k,).
-        name: the argument's name in the trace.
-        convert: what is made of its raw JSON text.
-        missing: what stands for an event that has no such argument.
-
-    Returns:
-        Codes, shape (k,), and the values that they stand for.
+    Codes, and the values that they stand for; `missing` is that of an event without the argument.
     """
     column = trace.arg(name)
     code = np.where(rows == NONE, NONE, column.at(np.maximum(rows, 0)))
@@ -48,9 +40,7 @@ def argument_values(
 def op_argument(trace: Trace, rows: IntArray, name: str) -> tuple[Int64Array, list[str]]:
     """An argument of some events, such as `Input Dims`, as a table shows it.
 
-    Returns:
-        Codes, shape of `rows`, and the distinct texts: tuples as Python writes them, empty where an
-        event has no such argument.
+    Codes, and the distinct texts: tuples as Python writes them, empty where an event has none.
     """
     return argument_values(trace, rows, name, as_tuples, "")
 

@@ -84,15 +84,10 @@ def find_launchers(work: GpuWork) -> Launchers:
 
 
 def _forest(work: GpuWork, places: RowArray) -> tuple[Int32Array, Int64Array]:
-    """How the given positions of the tree nest, and which of them is innermost at each GPU event.
+    """How given positions of the tree nest, and which of them is innermost at each GPU event.
 
-    Args:
-        work: the GPU events.
-        places: positions in the tree, ascending, shape (k,).
-
-    Returns:
-        Parents among `places`, `ROOT` without one, (k,); indices into `places`, `NONE` for a GPU
-        event below none of them, (g,).
+    Parents among the positions, `ROOT` without one; indices into them, `NONE` for a GPU event below
+    none of them.
     """
     tree = work.tree
     index = np.full(len(tree.rows) + 1, NONE, dtype=np.int64)
@@ -107,15 +102,7 @@ def _forest(work: GpuWork, places: RowArray) -> tuple[Int32Array, Int64Array]:
 
 
 def busy_below(work: GpuWork, rows: RowArray) -> Int64Array:
-    """Busy time of all GPU events below some host events, ns.
-
-    Args:
-        work: the GPU events.
-        rows: distinct host events of the tree, in any order, shape (k,).
-
-    Returns:
-        Shape (k,).
-    """
+    """Busy time of all GPU events below some distinct host events of the tree, ns."""
     position = work.tree.position[rows]
     order = np.argsort(position)
     result = np.empty(len(rows), dtype=np.int64)
@@ -229,7 +216,7 @@ _NODE = "autograd::engine::evaluate_function: "
 def recomputed(work: GpuWork) -> BoolArray:
     """Whether each GPU event was launched by a forward operation that ran again, (g,).
 
-    With `torch.utils.checkpoint` the backward runs a part of the forward again, for its activations.
+    With `torch.utils.checkpoint` the backward runs a part of the forward again for its activations.
     Such operations run below an autograd node and nevertheless make nodes of their own, so PyTorch
     gives them a sequence number, which operations that a backward formula calls do not have; or the
     node itself is that of a checkpoint. They count if the same operation ran with the same shapes

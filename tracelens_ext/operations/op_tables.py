@@ -44,11 +44,7 @@ _SHORT_NAME = 64
 
 
 def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
-    """GPU time by category of operation.
-
-    Returns:
-        Columns as the sheet `ops_summary_by_category`; longest first.
-    """
+    """GPU time by category of operation, as the sheet `ops_summary_by_category`; longest first."""
     groups = _Groups(launchers, ["op category"])
     return _longest_first(
         {
@@ -61,11 +57,7 @@ def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(launchers: pd.DataFrame) -> pd.DataFrame:
-    """GPU time by operation.
-
-    Returns:
-        Columns as the sheet `ops_summary`; longest direct time first.
-    """
+    """GPU time by operation, as the sheet `ops_summary`; longest direct time first."""
     groups = _Groups(launchers, ["name"])
     sums = {column: groups.statistic(column, "sum") for column in (_DIRECT, _SUBTREE)}
     pairs = _Groups(launchers, ["name", "op category"]).keys()
@@ -217,14 +209,8 @@ class LaunchedKernels:
     ) -> tuple[list[str], list[str]]:
         """What each group of launchers launched, by name and stream, longest total first.
 
-        Args:
-            uids: launchers, shape (k,).
-            group: the group of each, shape (k,).
-            groups: number of groups.
-
-        Returns:
-            For each group a list of dictionaries as a Python literal, with full names and
-            statistics in µs; and the same with short names and the mean alone.
+        For each group a list of dictionaries as a Python literal, with full names and statistics in
+        µs; and the same with short names and the mean alone.
         """
         order = np.argsort(uids)
         place = np.minimum(np.searchsorted(uids, self._uid, sorter=order), max(len(uids) - 1, 0))
@@ -274,11 +260,7 @@ def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
 
 
 def cpu_ops(tree: CallTree) -> pd.DataFrame:
-    """Host time by CPU op.
-
-    Returns:
-        Columns as the sheet `cpu_ops`; longest self time first.
-    """
+    """Host time by CPU op, as the sheet `cpu_ops`; longest self time first."""
     trace = tree.trace
     is_op = tree.is_operation & (tree.rows < trace.recorded)  # what a graph replays takes no time
     above = nearest_marked(tree.parent_position, is_op)

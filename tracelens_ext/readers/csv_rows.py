@@ -121,10 +121,6 @@ def nanoseconds(cells: Sequence[Cell], unit: str | None) -> list[int | None]:
     Args:
         cells: the numbers.
         unit: the unit in the title of the column; ns without one.
-
-    Raises:
-        UnknownUnitError: the unit is unknown.
-        ValueError: a cell is no number, or does not fit in 64 bits.
     """
     return _scaled(cells, _TIMES, unit or "ns")
 
@@ -135,11 +131,7 @@ def sizes(cells: Sequence[Cell], unit: str | None) -> list[int | None]:
 
 
 def whole(cells: Sequence[Cell]) -> list[int | None]:
-    """Whole numbers; None for an empty cell.
-
-    Raises:
-        ValueError: a cell is no whole number, or does not fit in 64 bits.
-    """
+    """Whole numbers; None for an empty cell."""
     numbers = _plain(cells)
     if numbers is None:
         exact = [_exact(cell) for cell in cells]

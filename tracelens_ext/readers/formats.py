@@ -38,11 +38,7 @@ HEAD_BYTES = 4096
 
 
 def offered_readers(registry: PluginRegistry | None = None) -> list[Offered[Reader]]:
-    """All readers: our own, then those of other plugins, each in order of precedence.
-
-    Args:
-        registry: the plugins to ask instead of the installed ones.
-    """
+    """All readers: our own, then those of other plugins, each in order of precedence."""
     offered = (registry or default_registry()).offers("tracelens_readers", _check)
     return sorted(offered, key=lambda each: not each.plugin.own)
 

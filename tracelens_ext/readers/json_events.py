@@ -352,13 +352,8 @@ class EventStream(Generic[E]):
     def _slice(self, text: bytes, base: int) -> tuple[list[E], int, bool]:
         """Decode events; all of `text` when it is right, else those it begins with.
 
-        Args:
-            text: events between square brackets.
-            base: the byte of the document at which the first event begins.
-
-        Returns:
-            The events, how many bytes within the brackets they took, and whether the array ended
-            after them.
+        The events, how many bytes within the brackets they took, and whether the array ended after
+        them. `base` is the byte of the document at which the first begins.
         """
         mended = text
         for _ in range(2):

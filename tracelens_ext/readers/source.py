@@ -113,20 +113,12 @@ class ByteSource:
             raise
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, up to `size` of them, which `read` will give again.
-
-        Raises:
-            TraceError: not one byte can be read.
-        """
+        """The next bytes, up to `size` of them, which `read` will give again."""
         self._ahead = self._filled(self._ahead, size)
         return self._ahead[:size]
 
     def read(self, size: int) -> bytes:
-        """Up to `size` decompressed bytes; fewer at the end or before damage, and none behind it.
-
-        Raises:
-            TraceError: the file cannot be read, or there is more text than may be.
-        """
+        """Up to `size` decompressed bytes; fewer at the end or before damage, none behind it."""
         piece, self._ahead = self._ahead[:size], self._ahead[size:]
         piece = self._filled(piece, size)
         try:
@@ -182,11 +174,7 @@ class ByteSource:
         return piece
 
     def _check_size(self, size: int) -> None:
-        """Raise when there is more text than may be.
-
-        Raises:
-            TraceTooLargeError: there is.
-        """
+        """Raise when there is more text than may be."""
         limit, why = self.reading.max_bytes, ""
         if limit is None:
             limit = _MOST_BYTES
@@ -204,11 +192,7 @@ class ByteSource:
             )
 
     def check_rest(self) -> None:
-        """Read a gzip stream to its end, where its checksum tells whether it is damaged.
-
-        Raises:
-            TraceCutOffError: it is, or it ends in the middle.
-        """
+        """Read a gzip stream to its end, where its checksum tells whether it is damaged."""
         while self.compressed and self.read(_FILE_BUFFER):
             pass
 
@@ -337,19 +321,9 @@ _AT_ONCE = 1 << 18
 
 
 def salvage_note(source: ByteSource, damage: TraceError, place: int, events: int) -> str:
-    """The note that goes with the events before damage, where these are asked for.
+    """The note that goes with the events before damage, which begins at a byte of the text.
 
-    Args:
-        source: the bytes; what is left of them is read, to know how much that is.
-        damage: what is wrong.
-        place: the byte of the text before which all was read.
-        events: how many events those bytes hold.
-
-    Returns:
-        A sentence.
-
-    Raises:
-        TraceError: `damage`, when they are not, or there are none.
+    Raises the damage, when events before it are not asked for, or there are none.
     """
     if not source.reading.salvage:
         remedy = f"{AGAIN}, or {SALVAGE}" if events else AGAIN

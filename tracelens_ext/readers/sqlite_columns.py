@@ -177,16 +177,9 @@ class Database:
     ) -> Iterator[dict[str, Int64Array]]:
         """Whole numbers of a table, some hundred thousand rows at a time, in the table's order.
 
-        Args:
-            table: its name; one that is not there has no rows.
-            columns: their names.
-            where: a condition on a column that is certain to be there.
-
-        Yields:
-            The columns, `MISSING` where a row has no whole number, each shape (m,).
-
-        Raises:
-            TraceFormatError: the database is damaged.
+        A table that is not there has no rows; `MISSING` is where a row has no whole number. A
+        condition is on a column that is certain to be there. Raises TraceFormatError where the
+        database is damaged.
         """
         have = self.tables.get(table)
         if have is None:
@@ -243,11 +236,7 @@ class Database:
                 yield row[0]
 
     def _check_rows(self, count: int) -> None:
-        """Raise when a table has given more rows than the file has bytes.
-
-        Raises:
-            TraceFormatError: it has; its pages refer to one another in a circle.
-        """
+        """Raise when a table has given more rows than the file has bytes."""
         if count > self.size:
             with self._explained():
                 raise sqlite3.DatabaseError("a table has no end")
@@ -310,11 +299,7 @@ def _in_memory(content: bytes) -> sqlite3.Connection:
 
 
 def distinct_rows(*columns: Int64Array) -> tuple[list[tuple[int, ...]], Int64Array]:
-    """Number the distinct rows of up to three columns of one piece of a table.
-
-    Returns:
-        Each distinct row, and the number of every row's, shape (m,).
-    """
+    """The distinct rows of up to three columns of one piece of a table; every row's number."""
     key = np.zeros(len(columns[0]), dtype=np.int64)  # at most 2**19 values a column: they fit
     values = []
     for column in columns:

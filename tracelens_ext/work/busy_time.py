@@ -35,15 +35,7 @@ class BusyTime:
         self._ends, self._end_rank = np.unique(end[self._by_start], return_inverse=True)
 
     def by_owner(self, owner: IntArray, owners: int) -> Int64Array:
-        """The length of the union of each owner's intervals.
-
-        Args:
-            owner: who owns each interval, `NONE` for nobody, shape (g,).
-            owners: number of owners.
-
-        Returns:
-            ns, shape (owners,); 0 for an owner without intervals.
-        """
+        """The length of the union of each owner's intervals, ns; `NONE` owns for nobody."""
         of_sorted = owner[self._by_start]
         mine = np.flatnonzero(of_sorted != NONE)
         busy = np.zeros(owners, dtype=np.int64)
@@ -62,15 +54,7 @@ class BusyTime:
         return busy
 
     def by_subtree(self, parent: Int32Array, owner: IntArray) -> Int64Array:
-        """The length of the union of the intervals of each node of a forest and all below it.
-
-        Args:
-            parent: node → its parent, `ROOT` without one, shape (m,).
-            owner: the node that owns each interval, `NONE` for nobody, shape (g,).
-
-        Returns:
-            ns, shape (m,).
-        """
+        """The length of the union of the intervals of each node of a forest and all below, ns."""
         of_sorted = owner[self._by_start]
         end = self._ends[self._end_rank]
         mine = np.flatnonzero((of_sorted != NONE) & (end > self._start))

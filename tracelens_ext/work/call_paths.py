@@ -28,12 +28,7 @@ class CallPaths:
         return len(self.name)
 
     def texts(self, labels: Sequence[str], separator: str) -> list[str]:
-        """Each path as its names, outermost first.
-
-        Args:
-            labels: what the name codes stand for.
-            separator: what stands between two names.
-        """
+        """Each path as its names, outermost first, joined."""
         result: list[str] = []
         for parent, name in zip(self.parent.tolist(), self.name.tolist(), strict=True):
             label = labels[name]
@@ -42,12 +37,7 @@ class CallPaths:
 
 
 def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
-    """Number the distinct paths of a forest, one level of depth after the other.
-
-    Args:
-        parent: node → its parent, `ROOT` without one, shape (m,).
-        name: code of each node's name, not negative, shape (m,).
-    """
+    """Number the distinct paths of a forest, one level of depth after the other."""
     names = int(name.max()) + 1 if len(name) else 1
     of_node = np.full(len(parent), ROOT, dtype=np.int64)
     parents: list[Int64Array] = [np.empty(0, dtype=np.int64)]

@@ -97,8 +97,7 @@ class GpuWork:
     def parent_op(self) -> tuple[Int32Array, list[str]]:
         """The innermost CPU op around each launch, else the launch's name, else empty.
 
-        Returns:
-            Codes, shape (g,), and what they stand for.
+        Codes, and what they stand for.
         """
         tree, trace = self.tree, self.trace
         code = np.full(len(self), len(trace.names), dtype=np.int32)

@@ -18,13 +18,9 @@ _ROOM_ANYHOW = 1 << 16
 
 
 def number_groups(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
-    """Number the distinct combinations of several columns, in ascending order.
+    """Number the distinct combinations of columns of integers, in ascending order.
 
-    Args:
-        keys: one column or more of any integers, each shape (m,).
-
-    Returns:
-        The first place of each combination, shape (k,), and the number of each place, shape (m,).
+    The first place of each combination, and the number of each place.
     """
     combined, bound = _from_zero(keys[0])
     for key in keys[1:]:
@@ -49,10 +45,9 @@ def _from_zero(values: IntArray) -> tuple[Int64Array, int]:
 
 
 def ranks(values: IntArray) -> tuple[Int64Array, int]:
-    """The place of each value among the distinct ones, in ascending order, and how many those are.
+    """The place of each integer among the distinct ones, ascending, and how many those are.
 
-    Args:
-        values: any integers, shape (m,). Where they lie close together nothing is sorted.
+    Where they lie close together nothing is sorted.
     """
     if not len(values):
         return np.empty(0, dtype=np.int64), 0
@@ -110,11 +105,7 @@ class Groups:
         return mean
 
     def deviation(self, duration: Int64Array) -> Float64Array:
-        """The standard deviation of a sample (n - 1); 0 for a single event, ns, (k,).
-
-        Args:
-            duration: of each event, as it was grouped, ns, shape (m,).
-        """
+        """The standard deviation of a sample (n - 1); 0 for a single event, ns, (k,)."""
         # From a whole number near the mean, differences are exact and small.
         centre = np.rint(self.mean).astype(np.int64)
         off = (duration - centre[self.number]).astype(np.float64)
@@ -126,15 +117,7 @@ class Groups:
 
 
 def group_durations(keys: Sequence[IntArray], duration: Int64Array) -> Groups:
-    """Group events by several columns of codes.
-
-    Args:
-        keys: columns of any integers, each shape (m,).
-        duration: ns, shape (m,).
-
-    Returns:
-        The groups, by total duration, then by first event.
-    """
+    """Group events by columns of codes; the groups, by total duration, then by first event."""
     first, number = number_groups(keys)
     total = sums(number, duration, len(first))
     order = np.lexsort((first, -total))

@@ -43,12 +43,7 @@ class Lanes:
 
 @once_for_each
 def find_lanes(work: GpuWork, scope: Scope) -> Lanes:
-    """The streams, or the devices, on which GPU events ran.
-
-    Args:
-        work: the GPU events.
-        scope: `stream`, or `device` for all streams of a device taken together.
-    """
+    """The streams, or the devices (all streams of one taken together), on which GPU events ran."""
     trace = work.trace
     process = trace.process_of_thread[trace.thread[work.rows]]
     keys: list[IntArray] = [process, trace.device]

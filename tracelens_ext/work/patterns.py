@@ -39,11 +39,7 @@ class UserPattern:
             raise UsageError(f"{self._called} is no regular expression ({error})") from None
 
     def search(self, name: str) -> bool:
-        """Whether the expression occurs in a name.
-
-        Raises:
-            UsageError: it takes too long.
-        """
+        """Whether the expression occurs in a name."""
         try:
             return self._pattern.search(name)
         except TimeoutError:

@@ -43,9 +43,6 @@ def parse_integers(tokens: list[Raw]) -> Int64Array:
 
     Returns:
         Their values, shape (n,).
-
-    Raises:
-        UnusualNumberError: a token is no integer, or does not fit in 64 bits.
     """
     text = b",".join(tokens)
     if b"." in text:

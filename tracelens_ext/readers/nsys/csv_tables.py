@@ -113,11 +113,7 @@ class Piece:
     unfinished: bool = False  #: whether the line of the last row does not end
 
     def nanoseconds(self, column: str) -> list[int | None]:
-        """The times of a column in ns; None for an empty cell.
-
-        Raises:
-            TraceFormatError: the unit is unknown, or a cell is no number.
-        """
+        """The times of a column in ns; None for an empty cell."""
         unit = self.units[column]
         return self._numbers(column, lambda cells: nanoseconds(cells, unit))
 
@@ -127,19 +123,11 @@ class Piece:
         return self._numbers(column, lambda cells: sizes(cells, unit))
 
     def whole(self, column: str) -> list[int | None]:
-        """The whole numbers of a column; None for an empty cell.
-
-        Raises:
-            TraceFormatError: a cell is no whole number.
-        """
+        """The whole numbers of a column; None for an empty cell."""
         return self._numbers(column, whole)
 
     def required(self, column: str, numbers: Sequence[int | None]) -> list[int]:
-        """Numbers of which none may be missing or negative.
-
-        Raises:
-            TraceFormatError: one is.
-        """
+        """Numbers of which none may be missing or negative."""
         for line, number in zip(self.lines, numbers, strict=True):
             if number is None or number < 0:
                 what = "no number" if number is None else "a negative number"
@@ -182,14 +170,8 @@ class Table:
 def open_report(source: TableSource | ByteSource, report: Report, *, label: str = "table") -> Table:
     """Find a report in a CSV file (its path, or opened), a DataFrame or rows.
 
-    Args:
-        source: the table.
-        report: which it must be.
-        label: what messages call a table that is no file.
-
-    Raises:
-        TraceNotFoundError: there is no such file.
-        TraceFormatError: it holds no such report; the message says what it is.
+    Raises TraceNotFoundError, or TraceFormatError where it holds no such report. `label` is what
+    messages call a table that is no file.
     """
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)

@@ -45,10 +45,6 @@ def read_gpu_trace(source: TableSource | ByteSource) -> Trace:
 
     Returns:
         A trace of GPU events; `threads` are (device, stream).
-
-    Raises:
-        TraceNotFoundError: there is no such file.
-        TraceFormatError: it holds no such report, or no events.
     """
     table = open_report(source, Report.GPU_TRACE)
     builder = TraceBuilder()

@@ -31,10 +31,8 @@ _TROUBLE = re.compile(
 def exported(source: ByteSource) -> Iterator[Path]:
     """The SQLite export of a report, for as long as it is read.
 
-    It is looked for and kept in the cache of the source; without, it is removed afterwards.
-
-    Raises:
-        TraceFormatError: `nsys` is missing, or it failed; the message has its own.
+    It is looked for and kept in the cache of the source; without, it is removed afterwards. Raises
+    TraceFormatError where `nsys` is missing, or failed; the message has its own.
     """
     path, cache = source.path, source.cache
     if cache is not None and (kept := cache.conversion(path)) is not None:

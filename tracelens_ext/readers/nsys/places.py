@@ -177,12 +177,7 @@ MEMSET_NAME = "[CUDA memset]"
 
 
 def memcpy_name(copy_kind: int, label: str | None = None) -> str:
-    """A copy as `nsys stats` names it: `[CUDA memcpy Host-to-Device]`.
-
-    Args:
-        copy_kind: the number in the export.
-        label: what the export itself says of a number that is not known here.
-    """
+    """A copy as `nsys stats` names it; of an unknown kind, by the label of the export."""
     if 0 <= copy_kind < len(_COPY_KINDS):
         return f"[CUDA memcpy {_COPY_KINDS[copy_kind]}]"
     return f"[CUDA memcpy {label or f'kind {copy_kind}'}]"

@@ -50,16 +50,9 @@ def read(
     source: Path | bytes,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Trace:
-    """Read an export.
+    """Read an export, which messages call `path`, from a file or from its bytes.
 
-    Args:
-        path: what messages and the trace call it.
-        source: the file that it is in, or the whole of it.
-        progress: called with (bytes read so far, size) now and then.
-
-    Raises:
-        TraceNotFoundError: it cannot be opened.
-        TraceFormatError: it is damaged, no export of Nsight Systems, or has no CUDA events.
+    Raises TraceFormatError where it is damaged, no export of Nsight Systems, or has no CUDA events.
     """
     with NsysDatabase(path, source) as database:
         if not any(map(database.has_rows, _OF_CUDA)):

@@ -112,11 +112,7 @@ class Events:
         return list(self._sequences.texts)
 
     def take(self, packets: Fields, count: int) -> None:
-        """Take over the packets of a window.
-
-        Raises:
-            MessageError: one is damaged.
-        """
+        """Take over the packets of a window."""
         state, time = self._sequences.take(packets, count)
         self.is_foreign |= bool(np.isin(packets.key >> 3, _FOREIGN).any())
         for _, descriptor in said.messages(self.raw, packets, _DESCRIPTOR):
@@ -290,20 +286,12 @@ def _number_at_end(text: bytes) -> int | str:
 
 
 def ends_of(begins: BoolArray, track: Int64Array, time: Int64Array) -> Int64Array:
-    """The end of each begin.
+    """The end of each begin, `NONE` without one and for ends.
 
-    A track is a stack: an end is that of the last begin that has none yet. The order is that of
-    the file, if the times of each track are in order there. A file may also have all begins of a
-    kind, then all their ends, the first for the first; what is left is put in order of time, ends
-    before begins.
-
-    Args:
-        begins: whether each is a begin, shape (k,).
-        track: where it is, (k,).
-        time: when, (k,).
-
-    Returns:
-        The index of the end of each begin, `NONE` without one and for ends, (k,).
+    A track is a stack: an end is that of the last begin that has none yet. The order is that of the
+    file, if the times of each track are in order there. A file may also have all begins of a kind,
+    then all their ends, the first for the first; what is left is put in order of time, ends before
+    begins.
     """
     result = np.full(len(begins), NONE, dtype=np.int64)
     order = np.argsort(track, kind="stable")

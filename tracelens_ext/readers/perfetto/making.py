@@ -283,11 +283,7 @@ def _whole(value: object) -> int:
 
 
 def _annotation(data: memoryview, deep: int = 0) -> object:
-    """The value of a `DebugAnnotation`; None of one that is too deep.
-
-    Raises:
-        MessageError: it is damaged.
-    """
+    """The value of a `DebugAnnotation`; None of one that is too deep."""
     result: object = [] if deep and not len(data) else None  # such as the shape of a number
     for number, values in message_at(data, 0, len(data)).items():
         value = values[-1]
@@ -310,12 +306,7 @@ FORMAT: Final = "Perfetto trace"
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a file.
-
-    Raises:
-        TraceCutOffError: it ends in the middle.
-        TraceFormatError: it is damaged, or a trace of a phone or a browser.
-    """
+    """Read a file."""
     content = source.read_all()
     size = len(content)
     data = np.frombuffer(b"".join((content, PADDING)), dtype=np.uint8)

@@ -51,11 +51,7 @@ _FACTORS: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 
 
 def windows(data: Bytes, size: int) -> Iterator[tuple[Int64Array, Int64Array]]:
-    """Where the packets of a file begin and end, some megabytes at a time.
-
-    Raises:
-        DamagedError: from there on there are no packets.
-    """
+    """Where the packets of a file begin and end, some megabytes at a time."""
     at = 0
     while at < size:
         start, end = _chain(data, at, min(at + _WINDOW, size), size)
@@ -257,11 +253,7 @@ Message = dict[int, list[int | tuple[int, int]]]
 
 
 def message_at(data: memoryview, start: int, end: int) -> Message:
-    """The fields of one message; for messages of which there are few.
-
-    Raises:
-        MessageError: it is none.
-    """
+    """The fields of one message; for messages of which there are few."""
     result: Message = {}
     try:
         for _, first, a, b in fields(data[start:end]):

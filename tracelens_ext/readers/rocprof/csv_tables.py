@@ -227,11 +227,7 @@ class TableReader:
         self.read(_Table(source, _kind_of(places), places, len(titles), enumerate(rows)))
 
     def _add_sums(self, piece: _Piece) -> None:
-        """Add as many calls of each kernel as are told, one after the other, each of mean duration.
-
-        Raises:
-            TraceFormatError: there are more calls than any run has.
-        """
+        """Add as many calls of each kernel as are told, in a row, each of mean duration."""
         builder = self._records.builder
         calls, total = (np.maximum(piece.whole(t), 0) for t in ("calls", "totaldurationns"))
         if calls.sum(dtype=np.float64) > _MOST_CALLS:

@@ -61,11 +61,7 @@ _WALKED = ("strings", "buffer_records", "callback_records")
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a document.
-
-    Raises:
-        TraceCutOffError, TraceFormatError: as `EventStream` says, or it has no record to analyse.
-    """
+    """Read a document."""
     records = RocprofRecords()
     decoder = _Decoder(records)
     stream = _RecordStream(source, decoder, SLICE_BYTES)
@@ -81,11 +77,7 @@ def read(source: ByteSource) -> Trace:
 def from_document(
     document: Mapping[str, object], path: str, reading: ReadingOptions = AS_USUAL
 ) -> Trace:
-    """The trace of a loaded document.
-
-    Raises:
-        TraceFormatError: as `read`, or it holds what JSON does not.
-    """
+    """The trace of a loaded document."""
     try:
         text = msgspec.json.encode(document)
     except (TypeError, ValueError, RecursionError) as error:

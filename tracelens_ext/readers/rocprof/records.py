@@ -72,12 +72,7 @@ class Agent(msgspec.Struct):
 
 
 def kernel_name(text: str | None, number: int) -> str:
-    """A kernel's name without the suffix of its descriptor (`.kd`).
-
-    Args:
-        text: as it was recorded; None for a kernel that the file does not describe.
-        number: its id.
-    """
+    """A kernel's name without the suffix of its descriptor (`.kd`), else its number."""
     if text is None:
         return f"kernel {number}"
     text = text.strip().strip('"').strip()
@@ -123,10 +118,7 @@ class RocprofRecords:
     def process(self, key: Hashable, pid: int | str, command: str = "") -> int:
         """The number of a process for `add_calls` and `add_work`.
 
-        Args:
-            key: tells it from others, which may have the same pid on another machine.
-            pid: what it is called.
-            command: its command line.
+        The key tells it from others, which may have the same pid on another machine.
         """
         if key not in self._process_of:
             same = self._same_pid[pid] = self._same_pid.get(pid, 0) + 1
@@ -157,9 +149,8 @@ class RocprofRecords:
     def add_calls(self, columns: Mapping[str, Int64Array]) -> None:
         """Add calls, ranges and marks.
 
-        Args:
-            columns: each shape (m,): `start`, `end` in ns; `process` of this object; `thread`;
-                `name` and `domain`, codes of the builder; `correlation`.
+        Columns: `start`, `end` in ns; `process` of this object; `thread`; `name` and `domain`,
+        codes of the builder; `correlation`.
         """
         for piece in _pieces(columns):
             kinds = np.array([call_kind(domain) for domain in self.builder.categories])
@@ -174,12 +165,10 @@ class RocprofRecords:
             )
 
     def add_work(self, kind: EventKind, columns: Mapping[str, Int64Array]) -> None:
-        """Add dispatches or copies.
+        """Add dispatches or copies: columns as of `add_calls`, without `thread`.
 
-        Args:
-            kind: what all of them are.
-            columns: as of `add_calls`, without `thread`; `device`, and `lane`: the queue of a
-                dispatch, the stream of a copy; `bytes` if they are known.
+        Also `device`, and `lane`: the queue of a dispatch, the stream of a copy; `bytes` if they
+        are known.
         """
         word = "queue" if kind == EventKind.KERNEL else "stream"
         for piece in _pieces(columns):
@@ -196,10 +185,8 @@ class RocprofRecords:
     ) -> Int64Array:
         """The GPU that copies belong to: that which their name says is the target, or the source.
 
-        Args:
-            name: their names, codes of the builder, such as `MEMORY_COPY_HOST_TO_DEVICE`, (m,).
-            source: numbers of GPUs, `NONE` of a CPU, (m,).
-            target: likewise.
+        Names are codes of the builder (`MEMORY_COPY_HOST_TO_DEVICE`); GPUs are numbers, `NONE` of a
+        CPU.
         """
         to_device = np.array([known.endswith("TO_DEVICE") for known in self.builder.names])[name]
         first, other = np.where(to_device, target, source), np.where(to_device, source, target)
@@ -242,11 +229,7 @@ class RocprofRecords:
             self.builder.dropped[reason] += count
 
     def finish(self, path: str, format_name: str, bytes_read: int) -> Trace:
-        """The trace.
-
-        Raises:
-            TraceFormatError: no record can be used.
-        """
+        """The trace."""
         if not self._has_calls:
             self.notes.append(
                 "No calls were recorded, so no GPU event has a launch: record with --hip-trace."

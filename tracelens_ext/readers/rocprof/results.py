@@ -70,11 +70,7 @@ def is_results(path: Path) -> bool:
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a database or a document.
-
-    Raises:
-        TraceCutOffError, TraceFormatError: it is cut off or damaged, or holds no records.
-    """
+    """Read a database or a document."""
     records = RocprofRecords()
     reader = TableReader(records)
     is_database = source.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC

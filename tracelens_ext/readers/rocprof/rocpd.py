@@ -81,16 +81,9 @@ def read(
     source: Path | bytes,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Trace:
-    """Read a database.
+    """Read a database, which messages call `path`, from a file or from its bytes.
 
-    Args:
-        path: what messages and the trace call it.
-        source: the file that it is in, or the whole of it.
-        progress: called with (bytes read so far, size) now and then.
-
-    Raises:
-        TraceNotFoundError: it cannot be opened.
-        TraceFormatError: it is damaged, no database of rocprofv3, or holds no records.
+    Raises TraceFormatError where it is damaged, no database of rocprofv3, or holds no records.
     """
     with RocpdDatabase(path, source) as database:
         records = RocprofRecords()

@@ -141,11 +141,8 @@ class Programs:
     def arguments(self, program: int, module: str, operation: str) -> Arguments | None:
         """The arguments of an operation.
 
-        Args:
-            program: the id of its program; if that is unknown, the module's name tells it, if no
-                other program has the same.
-            module: the name of its module.
-            operation: its own name.
+        If the id of the program is unknown, the module's name tells it, if no other program has the
+        same.
         """
         if program not in self._by_id:
             same = self._by_name.get(module, set())

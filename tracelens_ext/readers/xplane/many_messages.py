@@ -78,15 +78,9 @@ def joined(messages: Sequence[bytes]) -> tuple[Bytes, Int64Array, Int64Array]:
 
 
 def fields_of(data: Bytes, start: Int64Array, end: Int64Array) -> Fields:
-    """All fields of messages.
+    """All fields of messages, of which the bytes are from `joined`, or as padded.
 
-    Args:
-        data: the bytes, from `joined`, or others with as much padding.
-        start: where each message begins, shape (m,).
-        end: where it ends, (m,).
-
-    Raises:
-        MessageError: one is no message.
+    Raises MessageError where one is no message.
     """
     at = start.copy()
     passes: list[tuple[Int64Array, Int64Array, Int64Array, Int64Array]] = []
@@ -152,14 +146,10 @@ class DamagedError(Exception):
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of a message, in file order.
+    """The fields of a message, in file order: number, begin, begin of the content, end.
 
-    Yields:
-        The field's number; where it begins, where its content begins, and where it ends. The
-        number is 0 for content that is no text, no bytes and no message.
-
-    Raises:
-        DamagedError: the bytes are no field, or end within one.
+    The number is 0 for content that is no text, no bytes and no message. Raises DamagedError where
+    the bytes are no field, or end within one.
     """
     at, size = 0, len(data)
     while at < size:

@@ -71,10 +71,8 @@ def find_operations(
 ) -> Operations:
     """The operations of a recording.
 
-    Args:
-        events: the recording.
-        arguments_of: what the HLO says of an operation: of the program's id (`NONE` for unknown),
-            the module's and the operation's name.
+    `arguments_of` tells what the HLO says of one: by the program's id (`NONE` for unknown), the
+    module's and the operation's name.
     """
     texts = [*events.texts, ""]
     calls = _calls(events, *_launched(events))
@@ -171,13 +169,10 @@ def _arguments(
     rows: Int64Array,
     arguments_of: Callable[[int, str, str], Arguments | None],
 ) -> tuple[Int64Array, list[Arguments]]:
-    """The operations of which the HLO knows the arguments, and these.
+    """The rows of operations of which the HLO knows the arguments, and these.
 
-    Args:
-        events: the recording.
-        asked: an event of each, whose statistics name it, shape (k,).
-        rows: where each is in the trace, ascending, shape (k,).
-        arguments_of: as of `find_operations`.
+    Of each, `asked` is an event whose statistics name it, and `rows` where it is in the trace,
+    ascending.
     """
     program, module, hlo_op = (
         events.stats[stat].at(asked) for stat in ("program_id", "hlo_module", "hlo_op")

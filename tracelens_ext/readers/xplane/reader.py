@@ -56,12 +56,7 @@ _WARP, _USUAL_WARP = {"AMD": 64}, 32
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a profile.
-
-    Raises:
-        TraceCutOffError: the file ends in the middle; with salvage, in its first plane.
-        TraceFormatError: it is damaged, or holds no plane.
-    """
+    """Read a profile."""
     data = memoryview(source.read_all())
     profile = _Profile(source.path)
     damage: TraceError | None = source.damage
@@ -99,11 +94,7 @@ class _Profile:
         self._about: dict[str, object] = {}
 
     def read(self, data: memoryview) -> None:
-        """Read a whole file.
-
-        Raises:
-            DamagedError: it is damaged; the planes before that are read.
-        """
+        """Read a whole file."""
         for number, _, start, end in fields(data):
             if number == _PLANES:
                 self._read_plane(data[start:end], start)
@@ -196,11 +187,7 @@ class _LineReader:
         }
 
     def read(self, line: Message) -> None:
-        """Add the events of a line.
-
-        Raises:
-            MessageError: one is no message.
-        """
+        """Add the events of a line."""
         lane = self._process, line.id
         self._recording.lines[lane] = _text(line.display_name or line.name)
         code, events = self._recording.lanes[lane], line.events

@@ -83,9 +83,8 @@ class Recording:
     def add(self, columns: Mapping[str, Int64Array], stats: Stats) -> None:
         """Add events.
 
-        Args:
-            columns: `ts` and `dur` in ns, codes `name` and `lane`, each shape (m,).
-            stats: those of `NUMBERS` and `TEXTS` that there are; rows among these m.
+        Columns are `ts` and `dur` in ns, codes `name` and `lane`; statistics those of `NUMBERS` and
+        `TEXTS` that there are, with the rows among these events.
         """
         for column, pieces in self._pieces.items():
             pieces.append(columns[column])

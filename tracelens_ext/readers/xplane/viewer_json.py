@@ -121,11 +121,7 @@ class _Columns:
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a document.
-
-    Raises:
-        TraceCutOffError, TraceFormatError: as `EventStream` says; or it has no `traceEvents`.
-    """
+    """Read a document."""
     columns = _Columns()
     stream = EventStream(source, columns)
     for events in stream:
