@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from tracelens_ext.readers.kineto.decimals import (
+from tracelens_ext.readers.kineto.schema import (
     MISSING,
     MISSING_NS,
     UnusualNumberError,

@@ -14,7 +14,7 @@ from refusal_helpers import refused
 
 from tracelens_ext.errors import TraceError, TraceFormatError
 from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.nsys.database import is_other_database
+from tracelens_ext.readers.nsys.sqlite import is_other_database
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:

@@ -18,8 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from tracelens_ext.cache.columns import check_links, trace_columns, trace_of
-from tracelens_ext.cache.file import TooLargeError, read_about, read_columns, write_columns
+from tracelens_ext.cache.file import (
+    TooLargeError,
+    check_links,
+    read_about,
+    read_columns,
+    trace_columns,
+    trace_of,
+    write_columns,
+)
 from tracelens_ext.cache.folder import (
     DEFAULT_SIZE,
     FOLDER_VARIABLE,
@@ -30,15 +37,13 @@ from tracelens_ext.cache.folder import (
     cache_folder,
     cache_is_off,
     cache_limit,
-    make_room,
-    others_may_write,
-    remove,
-)
-from tracelens_ext.cache.identity import (
     hash_of_whole,
     identity_of,
     journal_beside,
+    make_room,
+    others_may_write,
     reader_version,
+    remove,
 )
 from tracelens_ext.errors import MergedRanksError
 from tracelens_ext.settings import AS_USUAL, ReadingOptions

@@ -11,12 +11,11 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tracelens_ext.categorize.categories import OTHER_OP
 from tracelens_ext.categorize.choice import CategorizerLike, choose, python_stage, user_maps
-from tracelens_ext.categorize.decisions import UNKNOWN, Decisions, Kernel, Verdict
 from tracelens_ext.categorize.loading import load_pack
+from tracelens_ext.categorize.maps import offered_packs, python_hooks
 from tracelens_ext.categorize.matcher import Matcher, RuleTimeoutError
-from tracelens_ext.categorize.offered import offered_packs, python_hooks
+from tracelens_ext.categorize.rules import OTHER_OP, UNKNOWN, Decisions, Kernel, Verdict
 from tracelens_ext.categorize.stages import BoundPack, Source, Stage, build_stages
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry, default_registry

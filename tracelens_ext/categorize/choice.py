@@ -12,10 +12,10 @@ from tracelens_ext.categorize.maps import (
     load_map_file,
     load_maps,
     pack_from_mapping,
+    python_hooks,
     read_json,
     user_map_files,
 )
-from tracelens_ext.categorize.offered import python_hooks
 from tracelens_ext.categorize.stages import BoundPack, PythonStage, Source
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.hooks import Hook, Offered, Plugin, PluginRegistry

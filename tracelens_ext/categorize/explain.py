@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelens_ext.categorize.categories import OTHER_OP, UNCATEGORIZED
 from tracelens_ext.categorize.matcher import BoundRule, Matcher, RuleTimeoutError
+from tracelens_ext.categorize.rules import OTHER_OP, UNCATEGORIZED
 from tracelens_ext.hooks.guard import guarded, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens_ext.categorize.categorizer import KernelCategorizer
-    from tracelens_ext.categorize.decisions import Verdict
-    from tracelens_ext.categorize.rules import PackKind
+    from tracelens_ext.categorize.rules import PackKind, Verdict
     from tracelens_ext.categorize.stages import PythonStage, Stage
 
 

@@ -14,18 +14,15 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
-from tracelens_ext.categorize.categories import UNCATEGORIZED
-from tracelens_ext.categorize.decisions import Verdict
 from tracelens_ext.categorize.prefilter import Prefilter
-from tracelens_ext.categorize.rules import too_large
+from tracelens_ext.categorize.rules import UNCATEGORIZED, Verdict, too_large
 from tracelens_ext.errors import RuleError
 from tracelens_ext.text import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tracelens_ext.categorize.decisions import Kernel
-    from tracelens_ext.categorize.rules import Rule, RulePack
+    from tracelens_ext.categorize.rules import Kernel, Rule, RulePack
 
 _SEARCH_SECONDS: Final = 0.8
 _FIRST_SECONDS: Final = 1.0

@@ -9,9 +9,8 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.categorize.categories import UNCATEGORIZED
-from tracelens_ext.categorize.decisions import Verdict
 from tracelens_ext.categorize.matcher import BoundRule, Matcher, Origin
+from tracelens_ext.categorize.rules import UNCATEGORIZED, Verdict
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.text import encodable
@@ -19,8 +18,7 @@ from tracelens_ext.text import encodable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from tracelens_ext.categorize.decisions import Kernel
-    from tracelens_ext.categorize.rules import PackKind, RulePack
+    from tracelens_ext.categorize.rules import Kernel, PackKind, RulePack
 
 
 @dataclass(frozen=True)

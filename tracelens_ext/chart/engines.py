@@ -27,7 +27,7 @@ def known_models(
         RuleError: a place in `maps` does not exist, or is a file that is no such map.
     """
     from tracelens_ext.categorize.choice import user_maps
-    from tracelens_ext.categorize.offered import offered_packs
+    from tracelens_ext.categorize.maps import offered_packs
     from tracelens_ext.hooks import default_registry
 
     registry = default_registry()

@@ -65,7 +65,7 @@ def show(
     pack: Annotated[str, typer.Argument(metavar="PACK", help="Its name, as in `rules list`.")],
 ) -> None:
     """Print a pack as a rule file, to read or to start from: rules show gemm > my.toml."""
-    from tracelens_ext.categorize.suggest import toml_pack
+    from tracelens_ext.categorize.check import toml_pack
     from tracelens_ext.report.json_text import json_safe
 
     packs, _ = _installed_packs()
@@ -127,7 +127,7 @@ def suggest(
 ) -> None:
     """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first."""
     from tracelens_ext.categorize import UNCATEGORIZED
-    from tracelens_ext.categorize.suggest import draft_rules, group_unknown
+    from tracelens_ext.categorize.check import draft_rules, group_unknown
     from tracelens_ext.errors import OutputError
     from tracelens_ext.report.atomic import written_beside
     from tracelens_ext.report.json_text import json_safe
@@ -206,7 +206,7 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 def _installed_packs() -> tuple[list[BoundPack], list[str]]:
     """Every pack that is installed, chosen or not, and the plugins that fail."""
     from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.categorize.offered import offered_packs
+    from tracelens_ext.categorize.maps import offered_packs
     from tracelens_ext.categorize.stages import BoundPack
     from tracelens_ext.hooks import load_registry
 

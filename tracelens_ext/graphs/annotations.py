@@ -29,7 +29,7 @@ from tracelens_ext.work.grouping import number_groups
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tracelens_ext.graphs.launches import GraphLaunches
+    from tracelens_ext.graphs.recorded import GraphLaunches
     from tracelens_ext.trace import Int64Array, Trace
 
 #: A path of modules, and a name; one of them may be empty.

@@ -14,8 +14,8 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
 from tracelens_ext.work.busy_time import BusyTime
-from tracelens_ext.work.call_paths import find_paths
 from tracelens_ext.work.grouping import (
+    find_paths,
     group_durations,
     maxima,
     minima,

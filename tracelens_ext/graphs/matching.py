@@ -24,8 +24,7 @@ from tracelens_ext.trace import NONE, EventKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tracelens_ext.graphs.launches import GraphLaunches
-    from tracelens_ext.graphs.recorded import Capture
+    from tracelens_ext.graphs.recorded import Capture, GraphLaunches
     from tracelens_ext.trace import Int32Array, Int64Array, IntArray, Trace
 
 #: What a row of the table takes beside its elements, in elements.

@@ -18,8 +18,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, depths, levels, nearest_marked, nest
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, EventKind
 from tracelens_ext.work.busy_time import BusyTime
-from tracelens_ext.work.call_paths import CallPaths, find_paths
-from tracelens_ext.work.grouping import percent, sums
+from tracelens_ext.work.grouping import CallPaths, find_paths, percent, sums
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.categorize.categories import OTHER_OP
+from tracelens_ext.categorize.rules import OTHER_OP
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above, nearest_marked
 from tracelens_ext.operations.arguments import op_argument

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from tracelens_ext.cache.identity import journal_beside
+from tracelens_ext.cache.folder import journal_beside
 from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers.unsupported import one_line
 

@@ -27,8 +27,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.recording.missing import Missing, missing_of
 from tracelens_ext.recording.start_up import find_start_up
 from tracelens_ext.trace import NONE
-from tracelens_ext.work.lanes import find_lanes
-from tracelens_ext.work.launches import Launches, find_launches, place_of
+from tracelens_ext.work.lanes import Launches, find_lanes, find_launches, place_of
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
 from tracelens_ext.work.grouping import maxima, minima, number_groups, sums
-from tracelens_ext.work.lanes import find_lanes
-from tracelens_ext.work.launches import captures, lane_of_calls, place_of
+from tracelens_ext.work.lanes import captures, find_lanes, lane_of_calls, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,18 +19,16 @@ from tracelens_ext.readers.kineto.columns import (
     in_row_order,
     special_of,
 )
-from tracelens_ext.readers.kineto.decimals import (
-    MISSING,
-    mend,
-    parse_integers,
-    parse_nanoseconds,
-)
 from tracelens_ext.readers.kineto.schema import (
     CATEGORIES,
+    MISSING,
     NAME_IN_FILE,
     PHASES,
     PLAN,
     Event,
+    mend,
+    parse_integers,
+    parse_nanoseconds,
 )
 from tracelens_ext.trace import EventKind
 

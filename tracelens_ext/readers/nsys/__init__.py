@@ -55,7 +55,7 @@ class NsysDatabaseReader(Reader):
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """Whether a file is an SQLite database, as far as can be seen of Nsight Systems."""
-        from tracelens_ext.readers.nsys.database import is_other_database
+        from tracelens_ext.readers.nsys.sqlite import is_other_database
 
         return head.startswith(SQLITE_MAGIC) and not is_other_database(path)
 

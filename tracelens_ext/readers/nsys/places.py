@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.readers.builder import Labels, TraceBuilder
-    from tracelens_ext.readers.nsys.database import NsysDatabase
+    from tracelens_ext.readers.nsys.sqlite import NsysDatabase
     from tracelens_ext.trace import Int32Array, Int64Array
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.readers.builder import TraceBuilder
-    from tracelens_ext.readers.nsys.database import NsysDatabase
     from tracelens_ext.readers.nsys.places import Places
+    from tracelens_ext.readers.nsys.sqlite import NsysDatabase
     from tracelens_ext.trace import Int32Array, Int64Array
 
     Names = dict[tuple[int, ...], bytes]

@@ -21,25 +21,23 @@ from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.json_events import ANY_CUT, SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto.reader import plain
-from tracelens_ext.readers.rocprof.json_schema import (
+from tracelens_ext.readers.rocprof.records import (
     COLUMNS,
+    DISPATCH,
     LEFT_OUT,
+    MOST_GPUS,
+    MOST_ID,
+    Agent,
     Call,
     Dispatch,
     Message,
     Operations,
-    Symbol,
-    type_of,
-)
-from tracelens_ext.readers.rocprof.records import (
-    DISPATCH,
-    MOST_GPUS,
-    MOST_ID,
-    Agent,
     RocprofRecords,
+    Symbol,
     call_kind,
     kernel_name,
     looked_up,
+    type_of,
 )
 from tracelens_ext.readers.source import ByteSource, salvage_note
 from tracelens_ext.readers.sqlite_columns import distinct_rows
