@@ -191,6 +191,10 @@ class ByteSource:
                 "if you trust it, allow more with --max-bytes",
             )
 
+    def file_or_bytes(self) -> Path | bytes:
+        """The file, if it can be read where it lies; of one that is gzipped or open, all bytes."""
+        return self.file if self.file is not None and not self.compressed else self.read_all()
+
     def check_rest(self) -> None:
         """Read a gzip stream to its end, where its checksum tells whether it is damaged."""
         while self.compressed and self.read(_FILE_BUFFER):

@@ -15,11 +15,12 @@ from urllib.parse import quote
 import numpy as np
 
 from tracelens_ext.cache.folder import journal_beside
-from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
+from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError
+from tracelens_ext.readers.source import SQLITE_MAGIC
 from tracelens_ext.readers.unsupported import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tracelens_ext.trace import Int64Array
@@ -77,6 +78,20 @@ class Database:
                 self._connection.close()
                 raise
         self._refuse_others()
+
+    @classmethod
+    def is_one(cls, path: Path) -> bool | None:
+        """Whether a file is such a database; None where that cannot be known: it may be damaged."""
+        try:
+            with path.open("rb") as file:
+                if file.read(len(SQLITE_MAGIC)) != SQLITE_MAGIC:
+                    return None
+            cls(str(path), path).close()
+        except OtherDatabaseError:
+            return False
+        except (OSError, TraceError):
+            return None
+        return True
 
     def _open(self, file: Path) -> sqlite3.Connection:
         if beside := journal_beside(file):
@@ -235,6 +250,16 @@ class Database:
                     self._check_rows(done)
                 yield row[0]
 
+    def words(self, table: str, column: str) -> list[str]:
+        """The texts of a column; empty ones where there are none."""
+        return [_text(text or b"") for text in self.texts(table, column)]
+
+    def whole(self, table: str, *columns: str) -> dict[str, Int64Array]:
+        """Whole numbers of all rows; otherwise as `chunks`."""
+        chunks = list(self.chunks(table, columns))
+        empty = np.empty(0, dtype=np.int64)
+        return {name: np.concatenate([empty, *(c[name] for c in chunks)]) for name in columns}
+
     def _check_rows(self, count: int) -> None:
         """Raise when a table has given more rows than the file has bytes."""
         if count > self.size:
@@ -312,6 +337,18 @@ def distinct_rows(*columns: Int64Array) -> tuple[list[tuple[int, ...]], Int64Arr
         rest, code = np.divmod(rest, max(len(distinct), 1))
         chosen.append(distinct[code].tolist())
     return list(zip(*reversed(chosen), strict=True)), number
+
+
+def looked_up(ids: Int64Array, find: Callable[[Int64Array], Sequence[int]]) -> Int64Array:
+    """What ids stand for, asked once for each distinct one; shape as `ids`."""
+    distinct, number = _numbered(ids)
+    return np.array(find(distinct), dtype=np.int64)[number]
+
+
+def present(values: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The rows that have a value, and the values: an argument as `TraceBuilder.add` takes it."""
+    rows = np.flatnonzero(values >= 0)
+    return rows, values[rows]
 
 
 def _numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:

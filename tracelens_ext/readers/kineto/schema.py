@@ -99,7 +99,7 @@ def _integers(text: bytes, count: int) -> Int64Array:
             raise UnusualNumberError(msg)
     values = np.fromstring(text, dtype=np.int64, sep=",")
     # The C parser stops at INT64_MAX or INT64_MIN, so a value there may have been a longer one.
-    if len(values) != count or int(values.max()) == _INT64_MAX or int(values.min()) < -_INT64_MAX:
+    if len(values) != count or int(values.max()) == _INT64_MAX or int(values.min()) <= -_INT64_MAX:
         msg = "a number beyond 64 bits"
         raise UnusualNumberError(msg)
     return values

@@ -104,11 +104,11 @@ class Places:
     def name(self, labels: Labels) -> None:
         """Give the processes and threads of events the names that the export has for them."""
         processes = self._ids("PROCESSES", "globalPid")
-        names = self._database.texts("PROCESSES", "name")
+        names = self._database.words("PROCESSES", "name")
         for global_pid, name in zip(processes, names, strict=True):
             process = self._processes.get(global_pid >> PROCESS_SHIFT)
             if process is not None and name:
-                labels.processes.setdefault(process, name.decode("utf-8", "replace"))
+                labels.processes.setdefault(process, name)
         for chunk in self._database.chunks("ThreadNames", ("globalTid", "nameId", "priority")):
             order = np.argsort(-chunk["priority"], kind="stable")
             order = order[np.isin(chunk["globalTid"][order], list(self._thread_ids))]
@@ -121,17 +121,16 @@ class Places:
         """The GPUs that the export describes."""
         found: dict[int, Device] = {}
         for table, columns in _DEVICES.items():
-            names = self._database.texts(table, "name")
+            names = self._database.words(table, "name")
             told = [self._first(table, choice.split("|")) for choice in columns.split()]
             for name, machine, ordinal, major, minor, *sizes in zip(names, *told, strict=True):
                 index = self._machines.get(machine >> _MACHINE_SHIFT, 0)
                 number = max(ordinal, 0) + index * DEVICES_A_MACHINE
-                text = (name or b"").decode("utf-8", "replace")
                 capability = 10 * max(major, 0) + max(minor, 0)
                 units, warp, memory, clock, bandwidth = (max(size, 0) for size in sizes)
                 # The old table counts clocks in kHz, and bandwidth in kB/s.
                 rates = _scaled(clock, 10**8), _scaled(bandwidth, 10**10), capability
-                found.setdefault(number, Device(number, text, units, warp, memory, *rates))
+                found.setdefault(number, Device(number, name, units, warp, memory, *rates))
         return tuple(found[number] for number in sorted(found))
 
     def _first(self, table: str, choice: Sequence[str]) -> list[int]:
@@ -140,8 +139,8 @@ class Places:
         return next((ids for ids in read if any(n != MISSING for n in ids)), read[0])
 
     def _ids(self, table: str, column: str) -> list[int]:
-        chunks = self._database.chunks(table, (column,))
-        return [number for chunk in chunks for number in chunk[column].tolist()]
+        numbers: list[int] = self._database.whole(table, column)[column].tolist()
+        return numbers
 
 
 def _scaled(value: int, least: int) -> int:

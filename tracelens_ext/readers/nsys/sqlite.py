@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.errors import TraceError, TraceFormatError
+from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Labels, TraceBuilder
 from tracelens_ext.readers.nsys.places import MEMSET_NAME, Places, api_name, memcpy_name
 from tracelens_ext.readers.nsys.ranges import TABLE as NVTX
-from tracelens_ext.readers.nsys.ranges import NvtxRanges, present
-from tracelens_ext.readers.source import SQLITE_MAGIC
-from tracelens_ext.readers.sqlite_columns import MISSING, Database, OtherDatabaseError
+from tracelens_ext.readers.nsys.ranges import NvtxRanges
+from tracelens_ext.readers.sqlite_columns import MISSING, Database, looked_up, present
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind
 
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+    from tracelens_ext.trace import Int64Array, Trace
 
-_SEVERE, _MOST_TOLD = (b"2", b"3"), 5  # warnings and errors
+_SEVERE, _MOST_TOLD = ("2", "3"), 5  # warnings and errors
 _META_DATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 #: How tables begin that an export has even if nothing was recorded.
 _OF_EVERY_EXPORT = (*_META_DATA, "META_DATA_CAPTURE", "TARGET_INFO_", "ENUM_NSYS_")
@@ -55,36 +54,16 @@ class NsysDatabase(Database):
     def meta_data(self) -> dict[str, str]:
         """What the export says about itself, by name."""
         for table in _META_DATA:
-            names = [_text(name) for name in self.texts(table, "name")]
-            if names:
-                values = [_text(value) for value in self.texts(table, "value")]
-                return dict(zip(names, values, strict=True))
+            if names := self.words(table, "name"):
+                return dict(zip(names, self.words(table, "value"), strict=True))
         return {}
 
     def diagnostics(self) -> list[str]:
         """The warnings and errors of the recording, each once."""
         table = "DIAGNOSTIC_EVENT"
-        told = zip(self.texts(table, "severity"), self.texts(table, "text"), strict=True)
-        found = [_text(text).strip() for severity, text in told if severity in _SEVERE]
+        told = zip(self.words(table, "severity"), self.words(table, "text"), strict=True)
+        found = [text.strip() for severity, text in told if severity in _SEVERE]
         return list(dict.fromkeys(found))[:_MOST_TOLD]
-
-
-def is_other_database(path: Path) -> bool:
-    """Whether a file is a database of something else, and not one that is merely damaged."""
-    try:
-        with path.open("rb") as file:
-            if file.read(len(SQLITE_MAGIC)) != SQLITE_MAGIC:
-                return False
-        NsysDatabase(str(path), path).close()
-    except OtherDatabaseError:
-        return True
-    except (OSError, TraceError):
-        return False
-    return False
-
-
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode("utf-8", "replace")
 
 
 FORMAT = "Nsight Systems SQLite export"
@@ -222,24 +201,19 @@ class _Export:
     def _copies(self) -> None:
         columns = (*_ON_GPU, "bytes", "copyKind", *MEMORY_KINDS)
         for chunk in self._database.chunks(_COPIES, columns):
-            name = self._copy_names(chunk["copyKind"])
+            name = looked_up(chunk["copyKind"], self._copy_names)
             self._add_gpu(chunk, EventKind.MEMCPY, name, "gpu_memcpy")
         for chunk in self._database.chunks(_MEMSETS, (*_ON_GPU, "bytes")):
-            name = np.full(len(chunk["start"]), self._builder.names[MEMSET_NAME], dtype=np.int32)
+            name = np.full(len(chunk["start"]), self._builder.names[MEMSET_NAME])
             self._add_gpu(chunk, EventKind.MEMSET, name, "gpu_memset")
 
     def _graphs(self) -> None:
         """Graphs recorded as a whole: one GPU event each, called after its graph."""
         count = 0
         for chunk in self._database.chunks(_GRAPHS, (*_ON_GPU, "graphId")):
-            distinct, number = np.unique(chunk["graphId"], return_inverse=True)
-            codes = [
-                self._builder.names["CUDA graph" if graph == MISSING else f"CUDA graph {graph}"]
-                for graph in distinct.tolist()
-            ]
-            name = np.array(codes, dtype=np.int32)[number]
+            name = looked_up(chunk["graphId"], self._graph_names)
             self._add_gpu(chunk, EventKind.KERNEL, name, WHOLE_GRAPH)
-            count += len(number)
+            count += len(name)
         if count:
             self._notes.append(
                 f"CUDA graphs recorded whole, one GPU event each: {count:,}; record with"
@@ -247,7 +221,7 @@ class _Export:
             )
 
     def _add_gpu(
-        self, chunk: dict[str, Int64Array], kind: EventKind, name: Int32Array, category: str
+        self, chunk: dict[str, Int64Array], kind: EventKind, name: Int64Array, category: str
     ) -> None:
         thread, device = self._places.streams(
             chunk["globalPid"], chunk["deviceId"], chunk["streamId"]
@@ -269,31 +243,26 @@ class _Export:
 
     # Names.
 
-    def _names(self, ids: Int64Array, spell: Callable[[str], str] = str) -> Int32Array:
+    def _names(self, ids: Int64Array, spell: Callable[[str], str] = str) -> Int64Array:
         """The name that each id of a text stands for, as the builder numbers it."""
-        distinct, number = np.unique(ids, return_inverse=True)
-        texts = self._database.strings(distinct)
-        codes = [self._builder.names[spell(text) if text else NO_NAME] for text in texts]
-        return np.array(codes, dtype=np.int32)[number]
+        names = self._builder.names
+        return looked_up(
+            ids,
+            lambda distinct: [
+                names[spell(text) if text else NO_NAME] for text in self._database.strings(distinct)
+            ],
+        )
 
-    def _copy_names(self, copy_kind: Int64Array) -> Int32Array:
-        distinct, number = np.unique(copy_kind, return_inverse=True)
-        labels = self._copy_labels()
-        codes = [
-            self._builder.names[memcpy_name(kind, labels.get(kind))] for kind in distinct.tolist()
-        ]
-        return np.array(codes, dtype=np.int32)[number]
+    def _graph_names(self, graphs: Int64Array) -> list[int]:
+        numbers = ("" if graph == MISSING else f" {graph}" for graph in graphs.tolist())
+        return [self._builder.names[f"CUDA graph{number}"] for number in numbers]
 
-    def _copy_labels(self) -> dict[int, str]:
-        """What the export itself calls the kinds of copies."""
+    def _copy_names(self, kinds: Int64Array) -> list[int]:
+        """The names of kinds of copies; of unknown ones, as the export itself calls them."""
         table = "ENUM_CUDA_MEMCPY_OPER"
-        labels = [text or b"" for text in self._database.texts(table, "label")]
-        ids = [i for c in self._database.chunks(table, ("id",)) for i in c["id"].tolist()]
-        return {
-            kind: label.decode("utf-8", "replace")
-            for kind, label in zip(ids, labels, strict=True)
-            if label
-        }
+        ids = self._database.whole(table, "id")["id"].tolist()
+        labels = dict(zip(ids, self._database.words(table, "label"), strict=True))
+        return [self._builder.names[memcpy_name(k, labels.get(k))] for k in kinds.tolist()]
 
 
 _KEPT_META_DATA = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")

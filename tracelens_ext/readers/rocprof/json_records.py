@@ -36,11 +36,10 @@ from tracelens_ext.readers.rocprof.records import (
     Symbol,
     call_kind,
     kernel_name,
-    looked_up,
     type_of,
 )
 from tracelens_ext.readers.source import ByteSource, salvage_note
-from tracelens_ext.readers.sqlite_columns import distinct_rows
+from tracelens_ext.readers.sqlite_columns import distinct_rows, looked_up
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind

@@ -17,12 +17,12 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Labels, TraceBuilder
-from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
+from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows, present
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, Conventions, Device, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from tracelens_ext.trace import Int32Array, Int64Array, Trace
 
@@ -89,13 +89,6 @@ def call_kind(domain: str) -> EventKind:
     if "marker" in word:
         return EventKind.USER_ANNOTATION
     return EventKind.DRIVER if "hsa" in word else EventKind.RUNTIME
-
-
-def looked_up(ids: Int64Array, find: Callable[[Int64Array], Sequence[int]]) -> Int64Array:
-    """What ids stand for, asked once for each distinct one; shape as `ids`."""
-    distinct, number = distinct_rows(ids)
-    values = find(np.array([value for (value,) in distinct], dtype=np.int64))
-    return np.array(values, dtype=np.int64)[number]
 
 
 class RocprofRecords:
@@ -208,10 +201,6 @@ class RocprofRecords:
         thread: Int32Array,
         numbers: Mapping[str, Int64Array],
     ) -> None:
-        arguments = {}
-        for name, values in numbers.items():
-            rows = np.flatnonzero((values >= 0) & (values < MOST_ID))
-            arguments[name] = (rows, values[rows])
         self.builder.add(
             {
                 "ts": piece["start"],
@@ -221,7 +210,7 @@ class RocprofRecords:
                 "thread": thread,
                 "category": piece["domain"],
             },
-            arguments,
+            {name: present(np.where(ids < MOST_ID, ids, NONE)) for name, ids in numbers.items()},
             {},
         )
 
