@@ -11,9 +11,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from tracelens_ext.categorize.matcher import LONG_NAME, BoundRule, Matcher, RuleTimeoutError
+from tracelens_ext.categorize.matcher import (
+    LONG_NAME,
+    BoundPack,
+    BoundRule,
+    Matcher,
+    RuleTimeoutError,
+)
 from tracelens_ext.categorize.prefilter import requirements
-from tracelens_ext.categorize.stages import BoundPack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

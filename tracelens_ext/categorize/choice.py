@@ -16,7 +16,7 @@ from tracelens_ext.categorize.maps import (
     read_json,
     user_map_files,
 )
-from tracelens_ext.categorize.stages import BoundPack, PythonStage, Source
+from tracelens_ext.categorize.matcher import BoundPack, PythonStage, Source
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.hooks import Hook, Offered, Plugin, PluginRegistry
 from tracelens_ext.lazy import pd

@@ -39,7 +39,7 @@ class ClassMap:
 
     def __init__(self, mapping: Mapping[str, str], name: str = "class map") -> None:
         from tracelens_ext.categorize.categorizer import KernelCategorizer
-        from tracelens_ext.categorize.stages import BoundPack
+        from tracelens_ext.categorize.matcher import BoundPack
 
         pack = substring_pack(mapping, name)
         for key, category in mapping.items():

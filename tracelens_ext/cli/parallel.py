@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tracelens_ext.errors import OutputError, TraceError
-from tracelens_ext.processes import processes_starting
+from tracelens_ext.processes import cores, processes_starting, traces_at_once
 from tracelens_ext.settings import Progress, ReadingOptions
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def each_trace(
 
 def _worker_count(traces: Sequence[Path], asked: int | None) -> tuple[int, int]:
     """How many processes work on traces, and how many processes each of them may use."""
-    from tracelens_ext.readers.ahead import cores, text_bytes, traces_at_once
+    from tracelens_ext.readers.ahead import text_bytes
 
     sizes = []
     for trace in traces:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.categorize.stages import BoundPack
+    from tracelens_ext.categorize.matcher import BoundPack
 
 app = typer.Typer(help="The rules that give kernels their categories.", no_args_is_help=True)
 
@@ -89,7 +89,7 @@ def check(
     """Run all examples, find rules that can never win, and patterns that take too long."""
     from tracelens_ext.categorize import load_pack
     from tracelens_ext.categorize.check import check_packs
-    from tracelens_ext.categorize.stages import BoundPack
+    from tracelens_ext.categorize.matcher import BoundPack
 
     problems: list[str] = []
     if files:
@@ -207,7 +207,7 @@ def _installed_packs() -> tuple[list[BoundPack], list[str]]:
     """Every pack that is installed, chosen or not, and the plugins that fail."""
     from tracelens_ext.categorize import KernelCategorizer
     from tracelens_ext.categorize.maps import offered_packs
-    from tracelens_ext.categorize.stages import BoundPack
+    from tracelens_ext.categorize.matcher import BoundPack
     from tracelens_ext.hooks import load_registry
 
     registry = load_registry()

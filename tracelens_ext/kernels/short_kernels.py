@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.operations.arguments import op_argument
+from tracelens_ext.operations.launchers import op_argument
 from tracelens_ext.work.grouping import group_durations, percent, texts
 
 if TYPE_CHECKING:

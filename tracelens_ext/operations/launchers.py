@@ -8,15 +8,16 @@ below it. Communication has no launcher here: its time is mostly waiting for oth
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from tracelens_ext.categorize.rules import OTHER_OP
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above, nearest_marked
-from tracelens_ext.operations.arguments import op_argument
 from tracelens_ext.trace import NONE, NS_PER_US, EventKind
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.grouping import number_groups
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from tracelens_ext.work.gpu_work import GpuWork
 
     RowArray = IntArray
+    from collections.abc import Callable
+
     from tracelens_ext.trace import BoolArray, IntArray
 
 
@@ -259,3 +262,45 @@ def _ran_first(work: GpuWork, inside: BoolArray, candidate: BoolArray) -> BoolAr
     result = np.zeros(len(rows), dtype=bool)
     result[asked] = begun[group[len(forward) :]] >= trace.ts[rows[asked]]
     return result
+
+
+Value = TypeVar("Value")
+
+
+def argument_values(
+    trace: Trace,
+    rows: IntArray,
+    name: str,
+    convert: Callable[[str], Value],
+    missing: Value,
+) -> tuple[Int64Array, list[Value]]:
+    """An argument of some events, converted once for each distinct text.
+
+    Codes, and the values that they stand for; `missing` is that of an event without the argument.
+    """
+    column = trace.arg(name)
+    code = np.where(rows == NONE, NONE, column.at(np.maximum(rows, 0)))
+    first, number = number_groups([code])
+    raw = column.texts or []
+    return number, [convert(raw[i]) if i != NONE else missing for i in code[first].tolist()]
+
+
+def op_argument(trace: Trace, rows: IntArray, name: str) -> tuple[Int64Array, list[str]]:
+    """An argument of some events, such as `Input Dims`, as a table shows it.
+
+    Codes, and the distinct texts: tuples as Python writes them, empty where an event has none.
+    """
+    return argument_values(trace, rows, name, as_tuples, "")
+
+
+@lru_cache(maxsize=1024)  # the types of operations repeat
+def as_tuples(text: str) -> str:
+    """`[[4, 3], []]` as `((4, 3), ())`; a text that is no JSON as it is."""
+
+    def convert(value: object) -> object:
+        return tuple(map(convert, value)) if isinstance(value, list) else value
+
+    try:
+        return repr(convert(json.loads(text)))
+    except (ValueError, RecursionError):
+        return text

@@ -18,8 +18,7 @@ from tracelens_ext.errors import (
     TraceNotFoundError,
     TraceTooLargeError,
 )
-from tracelens_ext.readers import gunzip
-from tracelens_ext.readers.ahead import ReadAhead, threads_for
+from tracelens_ext.readers.ahead import DAMAGE, GZIP, Gunzip, ReadAhead, threads_for
 from tracelens_ext.settings import AS_USUAL, ReadingOptions, size_text
 
 if TYPE_CHECKING:
@@ -96,13 +95,13 @@ class ByteSource:
         self.damage: TraceCutOffError | None = None
         self.cut_off = False
         self.bytes_read = self._unpacked = 0
-        self._bytes: io.BufferedReader | gunzip.Gunzip | ReadAhead = file
-        self._gunzip_errors = gunzip.ERRORS  # of a file too that its owner unpacks
+        self._bytes: io.BufferedReader | Gunzip | ReadAhead = file
+        self._gunzip_errors = DAMAGE  # of a file too that its owner unpacks
         try:
             with self._explained():
-                self.compressed = file.peek(2).startswith(gunzip.MAGIC)
+                self.compressed = file.peek(2).startswith(GZIP)
             if self.compressed:
-                unpacked = gunzip.Gunzip(file, thorough=reading.salvage)
+                unpacked = Gunzip(file, thorough=reading.salvage)
                 self._bytes, self._gunzip_errors = unpacked, unpacked.errors
                 if self.file is not None and self.threads():
                     self._bytes = ReadAhead(unpacked)

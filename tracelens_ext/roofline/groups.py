@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.operations.arguments import as_tuples
-from tracelens_ext.operations.launchers import ARGUMENTS
+from tracelens_ext.operations.launchers import ARGUMENTS, as_tuples
 from tracelens_ext.roofline.operation import Operation
 from tracelens_ext.roofline.serving import takes_lengths
 from tracelens_ext.serving.steps import find_steps
