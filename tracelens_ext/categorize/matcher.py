@@ -33,15 +33,7 @@ _SECONDS_PER_SEARCH: Final = 0.0005
 
 
 class TimedPattern:
-    """A regular expression whose searches end in time.
-
-    Args:
-        expression: in the syntax of the `regex` library.
-        flags: such as `re.IGNORECASE`.
-
-    Raises:
-        regex.error, OverflowError, RecursionError: it is no regular expression.
-    """
+    """A regular expression, in the syntax of `regex`, whose searches end in time."""
 
     def __init__(self, expression: str, flags: int = 0) -> None:
         import regex

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import TraceFormatError, UsageError
 from tracelens_ext.readers.nsys.csv_tables import Report, open_report
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -49,13 +50,13 @@ class RangeTotal:
     count: int
 
 
-def kernel_totals(source: TableSource) -> Totals:
+def kernel_totals(source: TableSource, reading: ReadingOptions = AS_USUAL) -> Totals:
     """Totals by kernel, of a `cuda_gpu_kern_sum` table.
 
     Raises:
         TraceError: there is no such table, or it has no rows.
     """
-    totals = _totals(source, Report.KERNELS, "name", "instances", "the kernel table")
+    totals = _totals(source, Report.KERNELS, "name", "instances", "the kernel table", reading)
     if not totals:
         path = source if isinstance(source, str | os.PathLike) else "the kernel table"
         raise TraceFormatError(
@@ -64,21 +65,25 @@ def kernel_totals(source: TableSource) -> Totals:
     return totals
 
 
-def memory_totals(source: TableSource, sizes: TableSource | None = None) -> Totals:
+def memory_totals(
+    source: TableSource, sizes: TableSource | None = None, reading: ReadingOptions = AS_USUAL
+) -> Totals:
     """Totals by kind of memory operation.
 
     Args:
         source: a `cuda_gpu_mem_time_sum` table.
         sizes: the `cuda_gpu_mem_size_sum` table of the same report, if there is one.
+        reading: how files are read.
 
     Raises:
         TraceError: there is no such table.
     """
-    totals = _totals(source, Report.MEMORY_TIME, "operation", "count", "the memory table")
+    totals = _totals(source, Report.MEMORY_TIME, "operation", "count", "the memory table", reading)
     if sizes is None:
         return totals
     moved: Counter[str] = Counter()
-    for piece in open_report(sizes, Report.MEMORY_SIZE, label="the table of sizes").pieces:
+    table = open_report(sizes, Report.MEMORY_SIZE, label="the table of sizes", reading=reading)
+    for piece in table.pieces:
         given = piece.required("total", piece.sizes("total"))
         for name, size in zip(piece.texts("operation"), given, strict=True):
             moved[name] += size
@@ -86,19 +91,20 @@ def memory_totals(source: TableSource, sizes: TableSource | None = None) -> Tota
     return totals
 
 
-def range_total(source: TableSource, tag: str) -> RangeTotal:
+def range_total(source: TableSource, tag: str, reading: ReadingOptions = AS_USUAL) -> RangeTotal:
     """The ranges of a tag, of an `nvtx_gpu_proj_trace` table.
 
     Args:
         source: the table.
         tag: the name of the ranges, matched exactly but for the colon that `nsys stats` puts
             before names of the default domain: `step` is `:step`.
+        reading: how a file is read.
 
     Raises:
         TraceError: there is no such table.
         UsageError: no range has that tag; the message names the nearest.
     """
-    table = open_report(source, Report.RANGES, label="the NVTX table")
+    table = open_report(source, Report.RANGES, label="the NVTX table", reading=reading)
     seen: set[str] = set()
     time = count = 0
     for piece in table.pieces:
@@ -138,10 +144,15 @@ def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
 
 
 def _totals(
-    source: TableSource, report: Report, name_column: str, count_column: str, label: str
+    source: TableSource,
+    report: Report,
+    name_column: str,
+    count_column: str,
+    label: str,
+    reading: ReadingOptions,
 ) -> Totals:
     """Totals by name, in the order of the table; rows of one name are taken together."""
-    table = open_report(source, report, label=label)
+    table = open_report(source, report, label=label, reading=reading)
     sums: dict[str, tuple[int, int]] = {}
     longest: tuple[int, object] = (0, None)
     unfinished = False

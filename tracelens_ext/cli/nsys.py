@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -234,7 +233,7 @@ def _computed(
     for spec in specs:
         try:
             check_files([] if spec.missing else spec.files)
-            found = statistics_of(spec, classifier, partial(_read, options=reading))
+            found = statistics_of(spec, classifier, _read, reading)
         except TracelensError as error:
             if len(specs) == 1:
                 raise

@@ -173,13 +173,7 @@ def padded_sizes(
 
 
 class GraphMatcher:
-    """Aligns each distinct sequence of GPU events with each distinct captured graph, once.
-
-    Args:
-        trace: the events.
-        launches: its graph launches.
-        captures: where they may be from.
-    """
+    """Aligns each distinct sequence of GPU events with each distinct captured graph, once."""
 
     def __init__(self, trace: Trace, launches: GraphLaunches, captures: Sequence[Capture]) -> None:
         self._launches, self._captures = launches, captures

@@ -69,8 +69,7 @@ class Stream(Protocol):
 class ReadAhead:
     """A stream of which a thread reads the next piece while this one works on the last.
 
-    Args:
-        stream: of which nobody else reads until `close`.
+    Nobody else reads of the stream until `close`.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -104,14 +103,9 @@ _GZIP_BITS = 16 + zlib.MAX_WBITS
 
 
 class Gunzip:
-    """The text of a gzip stream.
+    """The text of a gzip stream; `thorough` up to the very byte that is damaged, which is slower.
 
-    Args:
-        file: the stream.
-        thorough: whether to unpack up to the very byte that is damaged, which is slower.
-
-    Attributes:
-        errors: what `read` raises if the stream is damaged, besides `EOFError` if it is cut off.
+    `read` raises `errors` if the stream is damaged, and `EOFError` if it is cut off.
     """
 
     def __init__(self, file: io.BufferedReader, *, thorough: bool = False) -> None:

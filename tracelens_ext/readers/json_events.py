@@ -79,13 +79,7 @@ _REMEDY_DAMAGED = "record the trace again or repair the file"
 
 
 class _Ahead(NamedTuple):
-    """A slice that was read before its turn.
-
-    Attributes:
-        rest: what was left before it.
-        piece: what was read.
-        parsed: what a thread makes of it.
-    """
+    """A slice that was read before its turn: what was left before it, and what a thread parses."""
 
     rest: bytes
     piece: bytes

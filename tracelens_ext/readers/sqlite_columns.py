@@ -39,22 +39,13 @@ class OtherDatabaseError(TraceFormatError):
 
 
 class Database:
-    """An open database.
+    """An open database, which messages call `path`: a file, or the whole of it.
 
-    Args:
-        path: what messages call it.
-        source: the file that it is in, or the whole of it.
+    Raises TraceNotFoundError where it cannot be opened, TraceFormatError where it is damaged or
+    half written, OtherDatabaseError where a subclass knows that it is of something else.
 
-    Raises:
-        TraceNotFoundError: it cannot be opened.
-        TraceFormatError: it is damaged or half written.
-        OtherDatabaseError: a subclass knows that it is of something else.
-
-    Attributes:
-        tables: each table's columns.
-        size: bytes of the database.
-        format: what it should be, in words.
-        remedy: what to do when it is not, or is damaged.
+    `tables` are each table's columns; `format` is what it should be, in words, and `remedy` what to
+    do when it is not, or is damaged.
     """
 
     format: ClassVar[str]

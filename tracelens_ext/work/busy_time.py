@@ -21,12 +21,7 @@ _NEVER: Final = 2**62
 
 
 class BusyTime:
-    """Busy-time unions over groups of one set of intervals, without a Python loop over either.
-
-    Args:
-        start: ns, shape (g,), in any order.
-        end: no less than `start`, shape (g,).
-    """
+    """Busy-time unions over groups of one set of intervals, without a Python loop over either."""
 
     def __init__(self, start: Int64Array, end: Int64Array) -> None:
         self._by_start = np.argsort(start, kind="stable")

@@ -45,10 +45,8 @@ class Categories:
 class GpuWork:
     """The GPU events of a trace (g of them, in file order) as columns.
 
-    Args:
-        tree: the call tree.
-        categorizer: gives each event a category; None for no categories.
-        include_unlinked: whether events without a launch in the trace count in the timeline.
+    Without a categorizer there are no categories. `include_unlinked` tells whether events without a
+    launch in the trace count in the timeline.
     """
 
     def __init__(

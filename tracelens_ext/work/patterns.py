@@ -15,12 +15,8 @@ _SHOWN: Final = 80
 class UserPattern:
     """An expression of a user; its searches have the time limit that rules have.
 
-    Args:
-        given: the expression, as a text or compiled.
-        what: what the user knows it as, such as `annotation` or `--op`.
-
-    Raises:
-        UsageError: it is no regular expression.
+    `what` is what the user knows it as, such as `annotation` or `--op`. Raises UsageError where it
+    is no regular expression.
     """
 
     def __init__(self, given: str | re.Pattern[str], what: str) -> None:

@@ -78,13 +78,7 @@ _PLACE = {field: place for place, field in enumerate(NAME_IN_FILE)}
 
 
 class NativeReader:
-    """Makes columns of text; a `QuickReader`.
-
-    Args:
-        native: the compiled code.
-        slices: whose codes the columns have.
-        take: where the columns go.
-    """
+    """Makes columns of text, in the codes of `slices`, for `take`; a `QuickReader`."""
 
     def __init__(
         self, native: ModuleType, slices: SliceReader, take: Callable[[SliceColumns], None]

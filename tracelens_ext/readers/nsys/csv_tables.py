@@ -34,6 +34,7 @@ from tracelens_ext.readers.csv_rows import (
     whole,
 )
 from tracelens_ext.readers.source import ByteSource
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -167,7 +168,13 @@ class Table:
     pieces: Iterator[Piece]  #: the rows, some thousands at a time
 
 
-def open_report(source: TableSource | ByteSource, report: Report, *, label: str = "table") -> Table:
+def open_report(
+    source: TableSource | ByteSource,
+    report: Report,
+    *,
+    label: str = "table",
+    reading: ReadingOptions = AS_USUAL,
+) -> Table:
     """Find a report in a CSV file (its path, or opened), a DataFrame or rows.
 
     Raises TraceNotFoundError, or TraceFormatError where it holds no such report. `label` is what
@@ -175,7 +182,7 @@ def open_report(source: TableSource | ByteSource, report: Report, *, label: str 
     """
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
-        return _find(_read_file(path), report, path)
+        return _find(_read_file(path, reading), report, path)
     if isinstance(source, ByteSource):
         return _find(rows_of(source, _MAKE), report, source.path)
     return _find(_given_rows(source, label), report, label)
@@ -294,8 +301,8 @@ def _bad_cell(source: str, line: int, column: str, what: str) -> TraceFormatErro
 # Where rows come from.
 
 
-def _read_file(path: str) -> Iterator[tuple[int, Row]]:
-    with ByteSource(path) as opened:
+def _read_file(path: str, reading: ReadingOptions) -> Iterator[tuple[int, Row]]:
+    with ByteSource(path, reading=reading) as opened:
         yield from rows_of(opened, _MAKE)
 
 

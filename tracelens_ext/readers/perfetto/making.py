@@ -65,11 +65,7 @@ _Pieces = dict[str, tuple["Int64Array", "Int64Array"]]
 
 
 class TraceMaker:
-    """Makes a trace of events.
-
-    Args:
-        events: all of a file.
-    """
+    """Makes a trace of all events of a file."""
 
     def __init__(self, events: Events) -> None:
         self._events = events

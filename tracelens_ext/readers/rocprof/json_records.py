@@ -89,9 +89,7 @@ def from_document(
 class _Decoder:
     """Decodes the items of the list that is being read.
 
-    Attributes:
-        process: to which the items belong.
-        path: where the list is in the process, such as `("buffer_records", "hip_api")`.
+    `path` is where the list is in `process`, such as `("buffer_records", "hip_api")`.
     """
 
     def __init__(self, records: RocprofRecords) -> None:
@@ -182,12 +180,7 @@ class _RecordStream(EventStream[Any]):
 
 
 class _Process:
-    """The records of one process, as columns until all that they refer to is known.
-
-    Args:
-        records: where they go.
-        number: which process of the document it is.
-    """
+    """The records of one process, as columns until all that they refer to is known."""
 
     def __init__(self, records: RocprofRecords, number: int) -> None:
         self._records, self._number = records, number

@@ -88,11 +88,7 @@ def _schema_version(database: RocpdDatabase, guid: str) -> str:
 
 
 class _ById:
-    """Columns of a table, looked up by the ids of its rows.
-
-    Args:
-        columns: `id` and others, each shape (n,).
-    """
+    """Columns of a table, `id` among them, looked up by the ids of its rows."""
 
     def __init__(self, columns: Columns) -> None:
         ids = columns["id"]

@@ -79,11 +79,7 @@ def _damage(path: str, error: DamagedError) -> TraceFormatError:
 
 
 class _Profile:
-    """A profile on its way to a trace.
-
-    Attributes:
-        recording: the events so far.
-    """
+    """A profile on its way to a trace."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -154,11 +150,7 @@ class _Profile:
 
 
 class _Stats:
-    """The statistics of a plane.
-
-    Attributes:
-        names: id → what a statistic is called, or a text that one refers to.
-    """
+    """The statistics of a plane: what they are called by id, and the texts that they refer to."""
 
     def __init__(self, plane: Message) -> None:
         self.names = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
