@@ -15,7 +15,7 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.findings.inspection import NO_SHAPES
-from tracelens_ext.findings.table import NOTHING
+from tracelens_ext.findings.told import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,9 +31,9 @@ from tracelens_ext.hooks import (
     load_registry,
 )
 from tracelens_ext.hooks.guard import SECONDS_VARIABLE
+from tracelens_ext.perf_report import plugin_tables
 from tracelens_ext.readers.formats import offered_readers
 from tracelens_ext.roofline.models import offered_models
-from tracelens_ext.sheets.plugin_tables import plugin_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("tracelens_"))

@@ -10,9 +10,9 @@ from make_trace import TraceMaker
 from report_html_helpers import HOSTILE
 from test_memory import analyzed, recorded
 
+from tracelens_ext.memory.tables import TABLES
 from tracelens_ext.report.html_memory import memory_figures
-from tracelens_ext.sheets.memory import SHEETS
-from tracelens_ext.sheets.options import ReportOptions
+from tracelens_ext.tables.options import ReportOptions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def at_peak(steps: list[tuple[float, int, int]], maker: TraceMaker | None = None) -> pd.DataFrame:
     events = recorded(steps, before=1_000_000)
     analyzer = analyzed(events, maker)
-    frame = SHEETS[1].table(analyzer, ReportOptions())
+    frame = TABLES[1].table(analyzer, ReportOptions())
     assert frame is not None
     return frame
 
@@ -66,7 +66,7 @@ def test_names_are_no_markup() -> None:
 
 def test_a_host_that_allocates_a_few_bytes_beside_a_gpu_is_not_drawn() -> None:
     events = recorded([(0, 5_000_000, 1)]) + recorded([(1, 8, 2)], device=-1)
-    frame = SHEETS[1].table(analyzed(events), ReportOptions())
+    frame = TABLES[1].table(analyzed(events), ReportOptions())
     assert frame is not None
     assert [figure.title for figure in memory_figures(frame)] == ["Memory of device 0"]
 

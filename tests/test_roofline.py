@@ -23,9 +23,9 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.hooks.guard import SECONDS_VARIABLE
 from tracelens_ext.iterations.selection import Selection
-from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.html_charts import page_figures
 from tracelens_ext.roofline import models
+from tracelens_ext.roofline.found import Roofline, find_roofline
 from tracelens_ext.roofline.shapes import shape_text
 from tracelens_ext.roofline.summary import (
     NO_FAMILY,
@@ -34,7 +34,7 @@ from tracelens_ext.roofline.summary import (
     modelled,
     utilisation,
 )
-from tracelens_ext.roofline.table import Roofline, find_roofline
+from tracelens_ext.tables.charts import Chart
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -261,7 +261,7 @@ def found(analyzer: TreePerfAnalyzer, **offered: Any) -> tuple[Roofline, list[st
     theirs = plugin(tracelens_performance_models=tracelens_performance_models)
     found = [FakeEntryPoint("own", models, own=True), FakeEntryPoint("theirs", theirs)]
     registry = PluginRegistry(found)
-    return find_roofline(analyzer.work, analyzer._launchers, registry=registry), registry.problems
+    return find_roofline(analyzer.work, analyzer.launchers, registry=registry), registry.problems
 
 
 def test_the_example_of_the_documentation() -> None:

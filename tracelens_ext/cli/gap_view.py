@@ -56,7 +56,7 @@ class GapReport:
             UsageError: there is nothing that could be selected.
         """
         from tracelens_ext.cli.gap_options import selected_text
-        from tracelens_ext.gaps import tables
+        from tracelens_ext.gaps import summaries as tables
         from tracelens_ext.gaps.answer import answer
         from tracelens_ext.gaps.classified import classify_gaps
         from tracelens_ext.gaps.hosts import gap_hosts
@@ -82,7 +82,7 @@ class GapReport:
     @property
     def sorted_by(self) -> str:
         """What the pairs are sorted by, in words."""
-        from tracelens_ext.gaps.tables import PAIR_SORTS
+        from tracelens_ext.gaps.summaries import PAIR_SORTS
 
         return PAIR_SORTS[self.options.sort.value][1]
 
@@ -146,7 +146,7 @@ class GapReport:
         """
         import numpy as np
 
-        from tracelens_ext.gaps.tables import gap_list
+        from tracelens_ext.gaps.summaries import gap_list
 
         found, why = self.histogram(FILE_BINS)
         edges, counts = found.edges, [found.below, *found.counts.tolist(), found.above]
@@ -166,7 +166,7 @@ class GapReport:
 
     @property
     def _full_names(self) -> pd.DataFrame:
-        from tracelens_ext.gaps.tables import gap_full_names
+        from tracelens_ext.gaps.summaries import gap_full_names
 
         return gap_full_names(self.classified, self.sheets["gap_pairs"])
 

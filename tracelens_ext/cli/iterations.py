@@ -14,7 +14,7 @@ from tracelens_ext.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tracelens_ext.iterations.table import IterationTable
+    from tracelens_ext.iterations.measured import IterationTable
     from tracelens_ext.tree import CallTree
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -41,7 +41,7 @@ def iterations(
 ) -> None:
     """Show wall time, GPU time and idle time of each iteration, and the odd ones out."""
     from tracelens_ext.cli.load import AnalysisOptions, analyze
-    from tracelens_ext.iterations.table import iteration_table
+    from tracelens_ext.iterations.measured import iteration_table
     from tracelens_ext.work.patterns import user_pattern
 
     pattern = user_pattern(annotation, "annotation")
@@ -123,7 +123,7 @@ def _print(trace: Path, work: GpuWork, table: IterationTable, top: int) -> None:
 
 def _shown(columns: Iterable[str]) -> list[str]:
     """The columns to print; what does not fit is left out from the end."""
-    from tracelens_ext.iterations.table import is_category_time
+    from tracelens_ext.iterations.measured import is_category_time
 
     shown = [c for c in columns if c not in ("odd", "whole", *_SHOWN_LAST)]
     at = next((at for at, column in enumerate(shown) if is_category_time(column)), len(shown))
@@ -132,7 +132,7 @@ def _shown(columns: Iterable[str]) -> list[str]:
 
 def _odd_lines(table: IterationTable, width: int) -> list[str]:
     """What each odd iteration took, against the median, in lines of so many cells at most."""
-    from tracelens_ext.iterations.table import ODD_AT_LEAST, ODD_BEYOND
+    from tracelens_ext.iterations.measured import ODD_AT_LEAST, ODD_BEYOND
     from tracelens_ext.report.terminal import name_text
 
     odd = table.frame[table.frame["odd"] != ""]
@@ -164,7 +164,7 @@ def _odd_lines(table: IterationTable, width: int) -> list[str]:
 
 def _against(column: str, value: float, median: float) -> str:
     """A value and its median, with as many decimals: `idle_time 2.461 ms (median 3.907 ms)`."""
-    from tracelens_ext.report.units import unit_of
+    from tracelens_ext.tables.units import unit_of
 
     unit = unit_of(column)
     largest = max(abs(value), abs(median))

@@ -48,7 +48,7 @@ def show_lines(lines: Sequence[str], console: Console, *, style: str = "") -> No
 
 def first_lines(work: GpuWork) -> list[str]:
     """What the recording holds, to be printed first; nothing without GPU work."""
-    from tracelens_ext.recording.table import recording_lines
+    from tracelens_ext.recording.told import recording_lines
 
     return [f"Recording: {' '.join(recording_lines(work))}", ""] if len(work) else []
 
@@ -137,8 +137,8 @@ def show_full_names(names: pd.DataFrame, console: Console, *, top: int) -> None:
 def show_sources(sources: pd.DataFrame, console: Console, *, top: int) -> None:
     """Print the first rows of `kernel_sources`, two lines each; where they are is not cut."""
     from tracelens_ext.kernel_names import short_name
-    from tracelens_ext.report.short_names import told_apart
     from tracelens_ext.report.terminal import name_text
+    from tracelens_ext.tables.short_names import told_apart
 
     shown = sources.head(top)
     counts = [f"{_times(console)}{count:,}" for count in shown["count"]]
@@ -177,8 +177,8 @@ def transitions(pairs: pd.DataFrame, room: int, console: Console, *, lines: int 
         console: where it will be shown.
         lines: 1; or 2 for two texts a pair, `BEFORE` and `→ AFTER`.
     """
-    from tracelens_ext.report.short_names import cut_middle
     from tracelens_ext.report.terminal import name_text
+    from tracelens_ext.tables.short_names import cut_middle
 
     arrow = "->" if console.options.ascii_only else "→"
     marks = _marks(pairs["full_names"].tolist(), console)
@@ -274,7 +274,7 @@ def _cut(
         dots: what stands for what is cut out.
         beside: texts that tell names apart too.
     """
-    from tracelens_ext.report.short_names import cut_middle
+    from tracelens_ext.tables.short_names import cut_middle
 
     pairs = list(zip(names, marks, strict=True))
     cut = [cut_middle(name, room - len(mark), dots) + mark for name, mark in pairs]

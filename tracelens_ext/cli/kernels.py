@@ -199,6 +199,6 @@ def _why_none(analyzer: TreePerfAnalyzer, selection: Selection) -> str:
     """Why no kernel is listed."""
     if len(analyzer.work):
         return f"No GPU event is of {selection.text}, so all counts are 0."
-    from tracelens_ext.recording.table import no_gpu_work
+    from tracelens_ext.recording.told import no_gpu_work
 
     return no_gpu_work(analyzer.work)

@@ -62,7 +62,7 @@ def analyze(
     """
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cli.reading import chosen_cache
-    from tracelens_ext.recording.table import is_of_tpu
+    from tracelens_ext.recording.told import is_of_tpu
     from tracelens_ext.settings import read_settings
     from tracelens_ext.trace_files import only_trace
 

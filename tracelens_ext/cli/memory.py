@@ -58,7 +58,7 @@ def memory(
     from tracelens_ext.errors import UsageError
     from tracelens_ext.memory.events import has_memory_events
     from tracelens_ext.memory.snapshot import is_snapshot
-    from tracelens_ext.memory.tables import memory_notes
+    from tracelens_ext.memory.usage import memory_notes
     from tracelens_ext.report.report import Report
 
     if is_snapshot(trace):

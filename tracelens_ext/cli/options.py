@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tracelens_ext.sheets.options import ReportOptions
+from tracelens_ext.tables.options import ReportOptions
 
 
 def report_option(name: str) -> Any:  # noqa: ANN401  # typer's, which has no public type

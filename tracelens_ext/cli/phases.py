@@ -52,11 +52,11 @@ def phases(
     from tracelens_ext.cli.kernel_view import console, first_lines, show_lines
     from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
     from tracelens_ext.cli.messages import print_report
+    from tracelens_ext.graphs.tables import capture_notes
     from tracelens_ext.report.report import Report
     from tracelens_ext.roofline.peaks import read_peaks
     from tracelens_ext.serving.steps import own_phases
-    from tracelens_ext.sheets.graphs import capture_notes
-    from tracelens_ext.sheets.serving import phase_notes
+    from tracelens_ext.serving.tables import phase_notes
 
     own = tuple(phase or ())
     own_phases(own)  # before a trace is read that takes long

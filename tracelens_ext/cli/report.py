@@ -14,7 +14,7 @@ from tracelens_ext.cli.messages import print_line
 from tracelens_ext.cli.report_options import with_report_options
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.report.formats import Format
-from tracelens_ext.sheets.options import ReportOptions
+from tracelens_ext.tables.options import ReportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -231,8 +231,8 @@ class Run:
         """Analyse a trace, and write its report; the problems of plugins come last."""
         from tracelens_ext.cli.load import analyze
         from tracelens_ext.cli.outputs import write_outputs
+        from tracelens_ext.perf_report import build_perf_report
         from tracelens_ext.report.report import check_places
-        from tracelens_ext.sheets.report import build_perf_report
 
         for note in check_places(places, inputs, force=self.force):
             print_line(f"tracelens-ext: {note}", error=True)

@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Annotated, Any, get_type_hints
 
 from tracelens_ext.cli.options import report_option
-from tracelens_ext.sheets.options import ReportOptions
+from tracelens_ext.tables.options import ReportOptions
 
 
 def with_report_options(command: Callable[..., None]) -> Callable[..., None]:

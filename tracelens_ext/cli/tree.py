@@ -87,8 +87,8 @@ def tree(
 
 
 def _print_lines(lines: Iterator[str], width: int | None) -> None:
-    from tracelens_ext.report.short_names import cut_middle
     from tracelens_ext.report.terminal import safe_text
+    from tracelens_ext.tables.short_names import cut_middle
 
     for line in lines:
         safe = safe_text(line)

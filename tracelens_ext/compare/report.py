@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.compare.findings import compare_findings
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.report import Report
+from tracelens_ext.tables.charts import Chart
 
 if TYPE_CHECKING:
     from tracelens_ext.compare.comparison import Comparison

@@ -10,7 +10,7 @@ from tracelens_ext.roofline.shapes import shape_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.roofline.table import Roofline
+    from tracelens_ext.roofline.found import Roofline
 
 _NS_PER_MS = 1e6
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.colours import ONE_COLOUR
 from tracelens_ext.report.html import write_html
 from tracelens_ext.report.html_figures import Figure
 from tracelens_ext.report.html_text import bytes_text, duration_text, elided, plotly_text
+from tracelens_ext.tables.charts import Chart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -75,7 +75,7 @@ def _reports(store: ResultStore, done: Mapping[str, Mapping[str, Any]]) -> list[
     """Name and address of the ranks' report pages, in the folder of the results or by the trace."""
     if not store.is_local:
         return []
-    from tracelens_ext.sheets.report import default_report_path
+    from tracelens_ext.perf_report import default_report_path
 
     out = Path(store.path_of(PAGE)).resolve().parent
     pages = []

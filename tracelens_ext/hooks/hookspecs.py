@@ -131,10 +131,10 @@ def tracelens_categorize_kernels(
 
 @_hookspec
 def tracelens_sheets() -> Iterable[Any]:
-    """Sheets of the report that say what they hold.
+    """Tables that say what they hold: sheets of the report.
 
     Returns:
-        `tracelens_ext.sheets.sheet.Sheet` objects.
+        `tracelens_ext.tables.table.Sheet` objects.
 
     Example:
         >>> @hookimpl

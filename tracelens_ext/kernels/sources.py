@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.errors import UsageError
 from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.lazy import pd
 from tracelens_ext.modules.modules import module_of_gpu
 from tracelens_ext.nesting import ROOT, nearest_above
+from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_US, EventKind
 from tracelens_ext.work.grouping import group_durations, percent, texts
 
 if TYPE_CHECKING:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: Python frames that only pass a call on: of PyTorch, Triton, Python itself and its built-ins.
@@ -64,3 +67,43 @@ def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.D
             "% of duration": percent(groups.total, int(duration.sum())),
         }
     )
+
+
+def _sources(analyzer: TreePerfAnalyzer, *, selection: Selection | None = None) -> pd.DataFrame:
+    """Kernels by source line and layer.
+
+    Raises:
+        UsageError: the analyzer was made without `add_python_func=True`.
+    """
+    if not analyzer.tree.add_python_func:
+        raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
+    return kernel_sources(analyzer.work, selection=selection)
+
+
+TABLES = [
+    Table(
+        name="kernel_sources",
+        shows="Kernels by source line and layer",
+        columns="""
+            kernel_name: as the trace has it
+            cpu_op: that launched it
+            source: the innermost Python function around the launch that does not only pass the call
+                on: file, the line where it begins, name; empty where none was recorded
+            layer: the `nn.Module`s around, outermost first; of a backward operation those of its
+                forward operation
+            count [GPU events]: how many
+            total_time_us: summed duration
+            avg_time_us: of a GPU event
+            % of duration: of all that were selected
+            """,
+        table=_sources,
+        when=[
+            GPU_EVENTS,
+            Condition(
+                "Python frames are in the call tree",
+                lambda analyzer, _: analyzer.tree.add_python_func,
+            ),
+        ],
+        asked_by="tables",
+    ),
+]

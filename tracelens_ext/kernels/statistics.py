@@ -10,11 +10,13 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
+from tracelens_ext.tables.table import Table
 from tracelens_ext.trace import NS_PER_US
 from tracelens_ext.work.gpu_work import KIND_NAMES
 from tracelens_ext.work.grouping import group_durations, number_groups, percent, texts
 
 if TYPE_CHECKING:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.trace import Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -144,3 +146,53 @@ def _joined(category: np.ndarray, code: Int64Array, labels: list[str], size: int
     for group, label in zip(code[first].tolist(), category[first].tolist(), strict=True):
         of_group[group].append(labels[label])
     return [", ".join(found) for found in of_group]
+
+
+def _statistics(
+    analyzer: TreePerfAnalyzer, sort: KernelSort = "count", *, selection: Selection | None = None
+) -> pd.DataFrame:
+    """How often and how long kernels ran, by simplified name; only those that are selected."""
+    return kernel_statistics(analyzer.work, sort=sort, selection=selection)
+
+
+def _table_of_full_names(
+    analyzer: TreePerfAnalyzer, sort: KernelSort = "count", *, selection: Selection | None = None
+) -> pd.DataFrame:
+    """The full names behind the simplified ones of `kernels`."""
+    of_kernels = _statistics(analyzer, sort, selection=selection)
+    return full_names(analyzer.work, of_kernels, selection=selection)
+
+
+TABLES = [
+    Table(
+        name="kernels",
+        shows="How often and how long kernels ran, by simplified name",
+        columns="""
+            rank: by what the table is sorted by; by count
+            kernel_name: simplified
+            count [GPU events]: how many
+            avg_time_us, total_time_us, std_time_us, min_time_us, max_time_us: of a GPU event; `std`
+                is that of a sample, 0 for a single event
+            % of launches, % of duration: of all that were selected
+            kind: `kernel`, `memcpy` or `memset`
+            kernel_category: when categories are on; several are joined by a comma
+            full_names [names]: that share the simplified one
+            example_full_name: the most frequent of them
+            """,
+        table=_statistics,
+        asked_by="tables",
+        method="get_df_kernel_statistics()",
+    ),
+    Table(
+        name="kernel_full_names",
+        shows="The names behind the simplified ones of `kernels`",
+        columns="""
+            rank, kernel_name: of the row of `kernels`
+            full_name: of each rank the most frequent first
+            count [GPU events]: how many
+            total_time_us: summed duration
+            """,
+        table=_table_of_full_names,
+        asked_by="tables",
+    ),
+]

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 from tracelens_ext.work.gpu_work import KIND_NAMES
 from tracelens_ext.work.grouping import group_durations, maxima, minima, percent, texts
 
 if TYPE_CHECKING:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.trace import IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -51,3 +53,39 @@ def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
         "last_end_ms": maxima(groups.number, end, len(groups)) / NS_PER_MS,
     }
     return pd.DataFrame(columns)
+
+
+def _unlinked_kernels(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """GPU events without a launch in the trace."""
+    return unlinked_kernels(analyzer.work)
+
+
+TABLES = [
+    Table(
+        name="unlinked_kernels",
+        shows="GPU events whose launch is not in the trace",
+        columns="""
+            kernel: a short name, which tells it from the others of the sheet
+            kernel_category: of the kernel, by its name; when categories are on
+            kind: `kernel`, `memcpy` or `memset`
+            reason: `launch not in the trace` (as when the profiler started between launch and
+                kernel) or `no correlation id`
+            count [GPU events]: how many
+            total_time_ms: summed duration
+            avg_time_us, min_time_us, max_time_us: of a GPU event
+            % of unlinked time: of the summed durations of unlinked GPU events
+            % of GPU time: of all summed durations
+            first_start_ms: since the trace's first event
+            last_end_ms: likewise; all early means that the profiler started late
+            kernel_name: as the trace has it
+            """,
+        table=_unlinked_kernels,
+        short_names="kernel_name",
+        when=[
+            GPU_EVENTS,
+            Condition(
+                "some GPU events are unlinked", lambda analyzer, _: not analyzer.tree.linked.all()
+            ),
+        ],
+    ),
+]

@@ -8,11 +8,14 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_marked
+from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.grouping import group_durations, percent, sums, texts
 
 if TYPE_CHECKING:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.tree import CallTree
 
 
@@ -44,3 +47,46 @@ def cpu_ops(tree: CallTree) -> pd.DataFrame:
         }
     )
     return frame.iloc[np.argsort(-own, kind="stable")].reset_index(drop=True)
+
+
+def _cpu_ops(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """Host time by CPU operation."""
+    return cpu_ops(analyzer.tree)
+
+
+TABLES = [
+    Table(
+        name="cpu_ops",
+        shows="Host time by CPU operation",
+        columns="""
+            cpu_op: the operation
+            count [operations]: how many
+            total_time_ms: on the host; an operation within itself counts each time
+            self_time_ms: without the CPU ops directly below
+            avg_time_us: of one, with those
+            % of CPU op time: of the sum of self times
+            """,
+        table=_cpu_ops,
+        when=[
+            Condition(
+                "the trace has no GPU events",
+                lambda analyzer, options: not GPU_EVENTS.holds(analyzer, options),
+            )
+        ],
+        answer="Top CPU operations",
+        answer_columns=(
+            *("cpu_op", "count", "total_time_ms", "self_time_ms", "avg_time_us"),
+            "% of CPU op time",
+        ),
+        charts=[
+            Chart(
+                "CPU time by operation",
+                "cpu_ops",
+                "cpu_op",
+                "self_time_ms",
+                top=15,
+                on="page",
+            )
+        ],
+    )
+]

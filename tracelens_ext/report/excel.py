@@ -14,11 +14,11 @@ from xlsxwriter.exceptions import FileCreateError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.atomic import written_beside
-from tracelens_ext.report.charts import chart_table
 from tracelens_ext.report.excel_cells import Book, checked, print_one_page_wide, put, put_text
 from tracelens_ext.report.excel_charts import CHARTS, drawing, write_charts
 from tracelens_ext.report.excel_columns import column_of
-from tracelens_ext.report.units import unit_of, with_units
+from tracelens_ext.tables.charts import chart_table
+from tracelens_ext.tables.units import unit_of, with_units
 
 if TYPE_CHECKING:
     import os
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from xlsxwriter.format import Format
     from xlsxwriter.worksheet import Worksheet
 
-    from tracelens_ext.report.charts import Chart
     from tracelens_ext.report.excel_columns import Column
     from tracelens_ext.report.report import Answer
+    from tracelens_ext.tables.charts import Chart
 
 MOST_ROWS = 1_048_576  # of a sheet, with the header
 MOST_COLUMNS = 16_384

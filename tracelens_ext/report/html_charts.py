@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.charts import Chart, chart_table
 from tracelens_ext.report.html_figures import Figure, bar_figure, timeline_figure
 from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_memory import memory_figures
 from tracelens_ext.report.html_roofline import roofline_figures
 from tracelens_ext.report.html_views import view_figures
+from tracelens_ext.tables.charts import Chart, chart_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from tracelens_ext.report.charts import Chart
     from tracelens_ext.report.formats import Places
+    from tracelens_ext.tables.charts import Chart
 
 
 @dataclass(frozen=True)

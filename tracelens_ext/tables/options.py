@@ -10,6 +10,8 @@ from typing import Any, TypeVar, get_type_hints
 from tracelens_ext.errors import UsageError
 from tracelens_ext.work.patterns import user_pattern
 
+#: What `tables` is for every table.
+ALL_TABLES = "all"
 _LIMITS = ("least", "most")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -87,6 +89,15 @@ class ReportOptions:
         metavar="REGEX",
         shown_default="ProfilerStep#N",
     )
+
+    tables: str = _option(
+        "", "Also write these tables, joined by commas; `all` for every table.", metavar="NAMES"
+    )
+
+    @property
+    def named_tables(self) -> frozenset[str]:
+        """What `tables` names."""
+        return frozenset(name.strip() for name in self.tables.split(",")) - {""}
 
     def __post_init__(self) -> None:
         for each in fields(self):

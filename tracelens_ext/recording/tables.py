@@ -1,4 +1,4 @@
-"""The tables behind the time axis and the call tree of the page."""
+"""The tables of what was recorded: how much can be judged, and GPU work over time."""
 
 from __future__ import annotations
 
@@ -6,30 +6,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.intervals import union
+from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.charts import Chart
-from tracelens_ext.sheets.sheet import Sheet
+from tracelens_ext.recording.recording import recording_of
+from tracelens_ext.recording.told import recording_table
+from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.table import Table
+from tracelens_ext.timeline.time_axis import MOST_BINS, time_axis
+from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.work.lanes import find_lanes
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.sheets.options import ReportOptions
 
 
-def _time_axis(analyzer: TreePerfAnalyzer, _: ReportOptions) -> pd.DataFrame:
-    from tracelens_ext.timeline.time_axis import time_axis
+def _recording(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """How much of the wall time the recording lets anybody judge."""
+    return recording_table(analyzer.work)
 
-    return time_axis(analyzer.work)
 
-
-def _marks(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame | None:
+def _marks(analyzer: TreePerfAnalyzer, *, device_peaks: str | None = None) -> pd.DataFrame | None:
     """Iterations of the first process that has any, parts of the recording, findings."""
-    from tracelens_ext.intervals import union
-    from tracelens_ext.iterations.iterations import find_iterations
-    from tracelens_ext.recording.recording import recording_of
-    from tracelens_ext.timeline.time_axis import MOST_BINS
-    from tracelens_ext.trace import NONE, NS_PER_MS
-    from tracelens_ext.work.lanes import find_lanes
-
     work = analyzer.work
     found, recording = find_iterations(work.tree), recording_of(work)
     first, parts = found.process == found.process[:1], recording.parts
@@ -41,7 +39,7 @@ def _marks(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame |
     cuts = parts[["start", "end"]].assign(kind=kind, name=parts["what"], device=device, finding="")
     tables = [pd.DataFrame(steps), cuts]
     bin_ns = recording.wall_ns // MOST_BINS
-    for finding in analyzer.findings(options.device_peaks).findings:
+    for finding in analyzer.findings(device_peaks).findings:
         if finding.claim is not None:
             start, end, *_ = finding.claim.intervals
             start, end = union(start, end + bin_ns)
@@ -53,14 +51,33 @@ def _marks(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame |
     return marks if len(marks) else None
 
 
-def _call_tree(analyzer: TreePerfAnalyzer, _: ReportOptions) -> pd.DataFrame:
-    from tracelens_ext.modules.call_tree import call_tree
-
-    return call_tree(analyzer.work)
-
-
-SHEETS = [
-    Sheet(
+TABLES = [
+    Table(
+        name="recording",
+        shows="How much of the wall time can be judged, and what was not recorded",
+        columns="""
+            kind: `wall`, what of it is `not_recorded` and `start_up`, and what can be `judged`, as
+                means over the devices; `launches` of kernels, graphs and copies, and how many of
+                them have no GPU work; then each `hole`, work of `before` the recording and
+                `start_up`, the longest first; without GPU work `api_calls` by time; and what is
+                `missing`
+            device: the number of the device
+            start_ms, end_ms: since the start of the wall
+            ms: idle time of the device in it
+            % of wall time: `ms`, of the wall time
+            count [launches]: launches, or calls, that it is about
+            what: what it is
+            place: the operation, annotation or frame in which it begins
+            how: how to record what is missing
+            """,
+        table=_recording,
+        when=(),
+        answer="Recording",
+        answer_columns=["kind", "ms", "% of wall time", "count", "what", "place", "how"],
+    ),
+]
+VIEWS = [
+    Table(
         name="time_axis",
         shows="GPU time by category over time",
         columns="""
@@ -70,12 +87,12 @@ SHEETS = [
             start_ms, end_ms: of it, since the trace's first event
             gpu_time_ns [ns]: summed durations of the GPU events in it
             """,
-        table=_time_axis,
+        table=lambda analyzer: time_axis(analyzer.work),
         asked_by="time_axis",
         on_every_page=True,
         charts=[Chart("GPU work over time", "time_axis", "bin", "gpu_time_ns", "time_axis")],
     ),
-    Sheet(
+    Table(
         name="time_axis_marks",
         shows="What is marked on the time axis",
         columns="""
@@ -89,23 +106,5 @@ SHEETS = [
         table=_marks,
         asked_by="time_axis",
         on_every_page=True,
-    ),
-    Sheet(
-        name="call_tree",
-        shows="GPU time by module, operation and kernel, the largest kernels",
-        columns="""
-            node: its number
-            parent: the node above it; -1 at the top
-            label: module, operation or kernel; `other` for what is too small to be shown
-            kind: `module`, `operation`, `kernel` or `other`
-            category: of its kernels, or of most of them
-            gpu_time_ns [ns]: summed durations of its GPU events
-            """,
-        table=_call_tree,
-        asked_by="call_tree",
-        on_every_page=True,
-        charts=[
-            Chart("GPU time in the call tree", "call_tree", "label", "gpu_time_ns", "call_tree")
-        ],
     ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,26 +11,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tracelens_ext.hooks import PluginAnswerError, default_registry
 from tracelens_ext.hooks.guard import call_within, time_limit
 from tracelens_ext.lazy import pd
-from tracelens_ext.recording.table import recording_lines
+from tracelens_ext.recording.told import recording_lines
 from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.report import Answer, Report, check_places, write_report
-from tracelens_ext.report.units import FIRST_FACTS
-from tracelens_ext.sheets.options import ReportOptions, takes_report_options
-from tracelens_ext.sheets.plugin_tables import plugin_tables
-from tracelens_ext.sheets.sheet import offered_sheets
+from tracelens_ext.tables.options import ReportOptions, takes_report_options
+from tracelens_ext.tables.registry import offered_tables
+from tracelens_ext.tables.units import FIRST_FACTS
 from tracelens_ext.timeline import overview
 from tracelens_ext.tracelens_calls import knows_tracelens
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.categorize import CategorizerLike
     from tracelens_ext.hooks import Offered, PluginRegistry
-    from tracelens_ext.report.charts import Chart
-    from tracelens_ext.sheets.sheet import Sheet
+    from tracelens_ext.tables.charts import Chart
+    from tracelens_ext.tables.table import Table
 
 T = TypeVar("T")
 _TITLE = "GPU performance report"
@@ -65,7 +65,7 @@ def build_perf_report(
     facts[1:1] = zip(FIRST_FACTS, lines, strict=False)
     notes = overview.advice(analyzer.work, analyzer.coverage)
     registry = default_registry()
-    sheets = offered_sheets(registry)
+    sheets = offered_tables(registry)
     tables: dict[str, pd.DataFrame] = {}
     page_tables: dict[str, pd.DataFrame] = {}
     charts: list[Chart] = []
@@ -106,7 +106,7 @@ def _answer(
     analyzer: TreePerfAnalyzer,
     options: ReportOptions,
     tables: Mapping[str, pd.DataFrame],
-    sheet: Sheet,
+    sheet: Table,
 ) -> list[Answer]:
     """What is shown first of a sheet; nothing if it does not answer anything."""
     table = tables.get(sheet.name)
@@ -120,7 +120,7 @@ def _answer(
 
 
 def _within_limits(
-    registry: PluginRegistry, offered: Offered[Sheet], ask: Callable[[Sheet], T]
+    registry: PluginRegistry, offered: Offered[Table], ask: Callable[[Table], T]
 ) -> T | None:
     """What a sheet answers; None if it is a plugin's and fails, which is then a problem."""
     if offered.plugin.own:
@@ -132,12 +132,12 @@ def _within_limits(
 
 
 def _made(
-    analyzer: TreePerfAnalyzer, options: ReportOptions, sheet: Sheet
+    analyzer: TreePerfAnalyzer, options: ReportOptions, sheet: Table
 ) -> tuple[pd.DataFrame, list[Chart]] | None:
     """The table of a sheet and what can be drawn of it; None if the report has no such sheet."""
     if sheet.why_absent(analyzer, options):
         return None
-    table = sheet.table(analyzer, options)
+    table = sheet.make(analyzer, options)
     if table is None:
         return None
     if not isinstance(table, pd.DataFrame):
@@ -147,7 +147,7 @@ def _made(
 
 
 def _absent(
-    sheets: Iterable[Sheet],
+    sheets: Iterable[Table],
     tables: Mapping[str, pd.DataFrame],
     analyzer: TreePerfAnalyzer,
     options: ReportOptions,
@@ -166,9 +166,44 @@ def _notes(
     analyzer: TreePerfAnalyzer,
     options: ReportOptions,
     tables: Mapping[str, pd.DataFrame],
-    sheet: Sheet,
+    sheet: Table,
 ) -> list[str]:
     return list(sheet.notes(analyzer, options, tables))
+
+
+def plugin_tables(
+    analyzer: object, taken: Iterable[str] = (), registry: PluginRegistry | None = None
+) -> dict[str, pd.DataFrame]:
+    """The tables that plugins add.
+
+    Args:
+        analyzer: the `TreePerfAnalyzer` to hand over.
+        taken: names of sheets the report already has (case does not matter to Excel).
+        registry: the plugins to ask instead of the installed ones.
+    """
+    registry = registry or default_registry()
+    sheets: dict[str, pd.DataFrame] = {}
+    names = {name.lower() for name in taken}
+    for hook in registry.hooks("tracelens_report_sheets"):
+        with registry.guard(hook.plugin.name):
+            answer = hook.call(analyzer=analyzer)
+            if not isinstance(answer, Mapping):
+                raise PluginAnswerError(
+                    "tracelens_report_sheets: expected sheet name → DataFrame, "
+                    f"got {type(answer).__name__}"
+                )
+            for name, table in answer.items():
+                with registry.guard(hook.plugin.name):
+                    if not isinstance(name, str) or not isinstance(table, pd.DataFrame):
+                        raise PluginAnswerError(
+                            "tracelens_report_sheets: expected sheet name → DataFrame, "
+                            f"got {name!r} → {type(table).__name__}"
+                        )
+                    if name.lower() in names:
+                        raise PluginAnswerError(f"sheet {name!r}: the report has one already")
+                    names.add(name.lower())
+                    sheets[name] = table
+    return sheets
 
 
 @knows_tracelens
@@ -211,7 +246,7 @@ def generate_perf_report_pytorch(
         options: fields of `ReportOptions`.
 
     Returns:
-        Sheet name → table.
+        Table name → table.
 
     Raises:
         TraceError: the trace cannot be analysed.

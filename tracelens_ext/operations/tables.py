@@ -1,4 +1,4 @@
-"""The three `ops_` sheets: GPU time by the operations that launched it."""
+"""The three `ops_` tables: GPU time by the operations that launched it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.operations.op_tables import METRICS
-from tracelens_ext.report.charts import Chart
-from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
+from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.sheets.options import ReportOptions
+    from tracelens_ext.tables.options import ReportOptions
 
 _CPU_OPS = Condition(
     "the trace has CPU ops",
@@ -79,8 +79,8 @@ def _unique_args(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataF
     return table[[*first, *last]]
 
 
-SHEETS = [
-    Sheet(
+TABLES = [
+    Table(
         name="ops_summary_by_category",
         shows="GPU time by category of operation, without communication",
         columns="""
@@ -106,7 +106,7 @@ SHEETS = [
             )
         ],
     ),
-    Sheet(
+    Table(
         name="ops_summary",
         shows="GPU time by operation, without communication",
         columns="""
@@ -137,7 +137,7 @@ SHEETS = [
             )
         ],
     ),
-    Sheet(
+    Table(
         name="ops_unique_args",
         shows="GPU time by operation and its arguments, without communication",
         columns="""

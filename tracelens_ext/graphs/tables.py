@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tracelens_ext.errors import UsageError
+from tracelens_ext.graphs.graph_captures import graph_captures
+from tracelens_ext.graphs.graph_launches import graph_launches
+from tracelens_ext.graphs.graph_operations import graph_operations
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.charts import Chart
-from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
+from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +67,34 @@ def capture_notes(analyzer: TreePerfAnalyzer) -> Iterator[str]:
     yield f"{known} GPU events of graph launches have the operation of their capture{rest}."
 
 
-GRAPH_LAUNCHES = Sheet(
+def _launches(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """A row a site that launches a graph."""
+    return graph_launches(analyzer.work)
+
+
+def _operations(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """GPU events of graph launches by captured operation.
+
+    No rows without a `capture`, and where no captured graph fits.
+    """
+    return graph_operations(analyzer.work)
+
+
+def _captures(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """Which captured graphs the graph launches replay.
+
+    Raises:
+        UsageError: there is no graph launch, or no capture.
+    """
+    if analyzer.graph_replays is None:
+        raise UsageError(
+            "this needs a trace with graph launches, and"
+            " TreePerfAnalyzer(trace, capture=FILE_OR_FOLDER)"
+        )
+    return graph_captures(analyzer.graph_replays)
+
+
+GRAPH_LAUNCHES = Table(
     name="graph_launches",
     shows="Graph launches by the place that launches them",
     columns="""
@@ -80,7 +111,7 @@ GRAPH_LAUNCHES = Sheet(
         CATEGORY (% of kernel time): when categories are on: share in the summed durations of the
             site
         """,
-    table=lambda analyzer, _: analyzer.get_df_graph_launches(),
+    table=_launches,
     when=[
         GPU_EVENTS,
         Condition(
@@ -88,7 +119,6 @@ GRAPH_LAUNCHES = Sheet(
             lambda analyzer, _: bool(analyzer.tree.by_graph.any()),
         ),
     ],
-    method="get_df_graph_launches()",
     notes=lambda analyzer, *_: _ask_for_captures(analyzer),
     charts=[
         Chart(
@@ -112,7 +142,7 @@ CAPTURED = [
         lambda analyzer, _: analyzer.graph_replays is not None,
     ),
 ]
-GRAPH_OPERATIONS = Sheet(
+GRAPH_OPERATIONS = Table(
     name="graph_operations",
     shows="Graph launches by the operations that were captured",
     columns="""
@@ -121,11 +151,10 @@ GRAPH_OPERATIONS = Sheet(
         kernels [GPU events]: how many replay what those launched
         total_time_us: summed duration of these
         """,
-    table=lambda analyzer, _: analyzer.get_df_graph_operations(),
+    table=_operations,
     when=CAPTURED,
-    method="get_df_graph_operations()",
 )
-GRAPH_CAPTURES = Sheet(
+GRAPH_CAPTURES = Table(
     name="graph_captures",
     shows="Which captured graphs the graph launches replay, and how well they correspond",
     columns="""
@@ -144,9 +173,8 @@ GRAPH_CAPTURES = Sheet(
         tokens_per_replay [tokens]: what the annotation of the step says, on average
         padding (%): how much of the batch size those do not need
         """,
-    table=lambda analyzer, _: analyzer.get_df_graph_captures(),
+    table=_captures,
     when=CAPTURED,
-    method="get_df_graph_captures()",
     notes=lambda analyzer, *_: capture_notes(analyzer),
 )
-SHEETS = [GRAPH_LAUNCHES, GRAPH_OPERATIONS, GRAPH_CAPTURES]
+TABLES = [GRAPH_LAUNCHES, GRAPH_OPERATIONS, GRAPH_CAPTURES]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.charts import Chart
-from tracelens_ext.sheets.sheet import Condition, Sheet
-from tracelens_ext.timeline.gpu_counters import has_gpu_counters
+from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.table import Condition, Table
+from tracelens_ext.timeline.gpu_counters import gpu_counters, has_gpu_counters
+from tracelens_ext.timeline.timeline import gpu_timeline
+
+if TYPE_CHECKING:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
 
 
 def _with_device(table: pd.DataFrame) -> pd.DataFrame:
@@ -13,7 +19,24 @@ def _with_device(table: pd.DataFrame) -> pd.DataFrame:
     return table if "device" in table else table.assign(device="")
 
 
-GPU_TIMELINE = Sheet(
+def _gpu_timeline(
+    analyzer: TreePerfAnalyzer, micro_idle_thresh_us: float | None = None
+) -> pd.DataFrame:
+    """How the GPU spent its time.
+
+    Args:
+        analyzer: of the trace.
+        micro_idle_thresh_us: splits idle time into holes up to this many µs and longer ones.
+    """
+    return gpu_timeline(analyzer.work, micro_idle_thresh_us)
+
+
+def _gpu_counters(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """Sampled counters of GPUs."""
+    return gpu_counters(analyzer.trace)
+
+
+GPU_TIMELINE = Table(
     name="gpu_timeline",
     shows="How the GPU spent its time; overlaps counted once",
     columns="""
@@ -27,9 +50,7 @@ GPU_TIMELINE = Sheet(
         time ms: busy time over all streams
         percent: of `total_time`
         """,
-    table=lambda analyzer, options: analyzer.get_df_gpu_timeline(options.micro_idle_thresh_us),
-    options=["micro_idle_thresh_us"],
-    method="get_df_gpu_timeline()",
+    table=_gpu_timeline,
     answer="GPU timeline",
     answer_columns=("device", "type", "time ms", "percent"),
     charts=[
@@ -48,7 +69,7 @@ GPU_TIMELINE = Sheet(
     ],
 )
 
-GPU_COUNTERS = Sheet(
+GPU_COUNTERS = Table(
     name="gpu_counters",
     shows="Counters of the GPUs, sampled while the program ran",
     columns="""
@@ -57,12 +78,11 @@ GPU_COUNTERS = Sheet(
         samples [samples]: how many have a value
         mean, min, max: of their values
         """,
-    table=lambda analyzer, _: analyzer.get_df_gpu_counters(),
+    table=_gpu_counters,
     when=[
         Condition(
             "counters of a GPU were sampled", lambda analyzer, _: has_gpu_counters(analyzer.trace)
         )
     ],
-    method="get_df_gpu_counters()",
 )
-SHEETS = [GPU_TIMELINE, GPU_COUNTERS]
+TABLES = [GPU_TIMELINE, GPU_COUNTERS]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens_ext.findings.table import details_table, summary_sentence
+from tracelens_ext.findings.told import details_table, findings_table, summary_sentence
 from tracelens_ext.lazy import pd
-from tracelens_ext.sheets.sheet import Sheet
+from tracelens_ext.tables.table import Table
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Mapping
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.sheets.options import ReportOptions
+    from tracelens_ext.tables.options import ReportOptions
 
 
 def _notes(
@@ -28,13 +29,23 @@ def _nothing(analyzer: TreePerfAnalyzer, options: ReportOptions) -> str:
     return summary_sentence(analyzer.findings(options.device_peaks)).rstrip(".")
 
 
-def _details(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame | None:
-    table = details_table(analyzer.findings(options.device_peaks))
+def _findings(
+    analyzer: TreePerfAnalyzer, device_peaks: str | os.PathLike[str] | None = None
+) -> pd.DataFrame:
+    """What would save the most wall time, a row a finding; see `findings`."""
+    return findings_table(analyzer.findings(device_peaks))
+
+
+def _details(
+    analyzer: TreePerfAnalyzer, device_peaks: str | os.PathLike[str] | None = None
+) -> pd.DataFrame | None:
+    """Where each finding is, and the numbers it rests on."""
+    table = details_table(analyzer.findings(device_peaks))
     return table if len(table) else None
 
 
-SHEETS = [
-    Sheet(
+TABLES = [
+    Table(
         name="findings",
         shows="What would save the most time, why, and what to do",
         columns="""
@@ -57,10 +68,8 @@ SHEETS = [
             snippet: the change in code, where one line does it
             documentation: the section about it
             """,
-        table=lambda analyzer, options: analyzer.get_df_findings(options.device_peaks),
-        options=["device_peaks"],
+        table=_findings,
         notes=_notes,
-        method="get_df_findings()",
         answer="What would save the most time",
         answer_if_empty=_nothing,
         answer_columns=[
@@ -68,7 +77,7 @@ SHEETS = [
         ],
         answer_links="see",
     ),
-    Sheet(
+    Table(
         name="finding_details",
         shows="Where each finding is, and the numbers it rests on",
         columns="""
@@ -82,7 +91,6 @@ SHEETS = [
             """,
         table=_details,
         asked_by="finding_details",
-        options=["device_peaks"],
         on_every_page=True,
     ),
 ]

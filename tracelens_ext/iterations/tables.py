@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelens_ext.iterations.measured import iteration_table
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.charts import Chart
-from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
+from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable, Mapping
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.iterations.table import IterationTable
-    from tracelens_ext.sheets.options import ReportOptions
+    from tracelens_ext.tables.options import ReportOptions
 
 
-def _found(analyzer: TreePerfAnalyzer, options: ReportOptions) -> IterationTable:
-    from tracelens_ext.iterations.table import iteration_table
+def _iterations(
+    analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
+) -> pd.DataFrame:
+    """A row an iteration; `annotation` says what is one, `ProfilerStep#N` by default."""
+    return iteration_table(analyzer.work, annotation).frame.copy()
 
-    return iteration_table(analyzer.work, options.annotation)
+
+def _statistics(
+    analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
+) -> pd.DataFrame:
+    """Mean and spread over whole iterations."""
+    return iteration_table(analyzer.work, annotation).statistics.copy()
 
 
 def _notes(
@@ -27,7 +36,7 @@ def _notes(
 ) -> Iterable[str]:
     if not options.iterations or not len(analyzer.work):
         return []
-    if not len(found := _found(analyzer, options)):
+    if not len(found := iteration_table(analyzer.work, options.annotation)):
         asked = options.annotation
         wanted = "ProfilerStep#N" if asked is None else f"annotation like {asked!r}"
         return [f"The trace has no {wanted}, so there are no tables of iterations."]
@@ -40,14 +49,14 @@ def _whole(frame: pd.DataFrame) -> int:
 
 def _enough(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
     """Whether there are iterations; if nobody asked for them, two whole ones to be compared."""
-    found = _found(analyzer, options)
+    found = iteration_table(analyzer.work, options.annotation)
     return len(found) > 0 if options.iterations else _whole(found.frame) > 1
 
 
 _HAS_ITERATIONS = Condition("the trace has iterations (for a page, two whole ones)", _enough)
 
-SHEETS = [
-    Sheet(
+TABLES = [
+    Table(
         name="iterations",
         shows="Time of each iteration, and which are odd",
         columns="""
@@ -68,11 +77,9 @@ SHEETS = [
             odd: the columns in which it is odd
             CATEGORY_time_ms: when categories are on: summed durations
             """,
-        table=lambda analyzer, options: _found(analyzer, options).frame,
+        table=_iterations,
         when=[GPU_EVENTS, _HAS_ITERATIONS],
         asked_by="iterations",
-        options=["annotation"],
-        method="get_df_iterations()",
         charts=[
             Chart(
                 "Iterations",
@@ -86,7 +93,7 @@ SHEETS = [
         notes=_notes,
         on_every_page=True,
     ),
-    Sheet(
+    Table(
         name="iteration_statistics",
         shows="Mean and spread over whole iterations",
         columns="""
@@ -101,11 +108,9 @@ SHEETS = [
             max [unit of what is told]: the largest
             odd [iterations]: beyond three of `mad`, and 5 %, from the median
             """,
-        table=lambda analyzer, options: _found(analyzer, options).statistics,
+        table=_statistics,
         when=[GPU_EVENTS, _HAS_ITERATIONS],
         asked_by="iterations",
-        options=["annotation"],
-        method="get_df_iteration_statistics()",
         on_every_page=True,
     ),
 ]

@@ -1,12 +1,13 @@
-"""The sheet `nn_modules`: GPU time by `nn.Module`."""
+"""The tables of GPU time by `nn.Module`."""
 
 from __future__ import annotations
 
-from tracelens_ext.modules.modules import has_modules
-from tracelens_ext.report.charts import Chart
-from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
+from tracelens_ext.modules.call_tree import call_tree
+from tracelens_ext.modules.modules import has_modules, nn_modules
+from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 
-NN_MODULES = Sheet(
+NN_MODULES = Table(
     name="nn_modules",
     shows="GPU time by nn.Module",
     columns="""
@@ -23,8 +24,8 @@ NN_MODULES = Sheet(
         backward_time_ms: in training: busy time of what autograd launched for the operations of the
             module. It runs on another thread, outside of the module, and is in no other column.
         """,
-    table=lambda analyzer, options: analyzer.get_df_nn_modules(
-        instances=options.nn_module_instances
+    table=lambda analyzer, options: nn_modules(
+        analyzer.work, instances=options.nn_module_instances
     ),
     options=["nn_module_instances"],
     when=[
@@ -47,4 +48,25 @@ NN_MODULES = Sheet(
     ],
 )
 
-SHEETS = [NN_MODULES]
+TABLES = [NN_MODULES]
+VIEWS = [
+    Table(
+        name="call_tree",
+        shows="GPU time by module, operation and kernel, the largest kernels",
+        columns="""
+            node: its number
+            parent: the node above it; -1 at the top
+            label: module, operation or kernel; `other` for what is too small to be shown
+            kind: `module`, `operation`, `kernel` or `other`
+            category: of its kernels, or of most of them
+            gpu_time_ns [ns]: summed durations of its GPU events
+            """,
+        table=lambda analyzer, _: call_tree(analyzer.work),
+        asked_by="call_tree",
+        method='table("call_tree")',
+        on_every_page=True,
+        charts=[
+            Chart("GPU time in the call tree", "call_tree", "label", "gpu_time_ns", "call_tree")
+        ],
+    ),
+]

@@ -1,4 +1,4 @@
-"""What a sheet of the report is, and which sheets there are."""
+"""What a table is: its name, its columns and charts, when it is there, and what makes it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
+from tracelens_ext.hooks import PluginAnswerError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.units import unit_of
-from tracelens_ext.sheets.options import ReportOptions
+from tracelens_ext.tables.options import ALL_TABLES, ReportOptions
+from tracelens_ext.tables.short_names import with_short_names
+from tracelens_ext.tables.units import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.report.charts import Chart
+    from tracelens_ext.tables.charts import Chart
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a sheet: its name, what it holds, and its unit (or what is counted)."""
+    """A column of a table: its name, what it holds, and its unit (or what is counted)."""
 
     name: str
     meaning: str
@@ -34,7 +35,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Condition:
-    """What a trace must have for a sheet to be there.
+    """What a trace must have for a table to be there.
 
     Attributes:
         words: what it is: `the trace has GPU events`.
@@ -52,36 +53,39 @@ CATEGORIES = Condition(
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """A sheet of the report.
+class Table:
+    """A table, declared once: reports, commands, `TreePerfAnalyzer` and `docs/tables.md` have it.
 
     Attributes:
         name: its name, at most 31 characters.
         shows: what it shows, a clause for the index.
-        columns: the columns that its table can have, in words: a line a column, `NAME: meaning`,
+        columns: the columns that it can have, in words: a line a column, `NAME: meaning`,
             or `NAME [unit]: meaning` where the name does not tell the unit; names with one meaning
             are joined by a comma and a blank; a line that is indented further goes on with the one
             before. `CATEGORY` in a name stands for any category. `param: ` begins a name.
-        table: makes the table; None if there is nothing to show.
+        table: makes it of an analyzer; None if there is nothing to show. Its parameters with
+            defaults are those of the method; a report sets those that are named as fields of
+            `ReportOptions`. A second parameter without default gets all `ReportOptions`.
         when: what the trace must have.
-        asked_by: the field of `ReportOptions` that switches the sheet on or off; empty if it is
-            always wanted.
-        options: further fields of `ReportOptions` that change the table.
+        asked_by: the field of `ReportOptions` that switches it on or off; empty if it is
+            always wanted. `tables` if a report has it only when `--tables` names it.
+        options: fields of `ReportOptions` that change the table, if `table` takes them all.
         charts: what to draw of the table. A chart whose columns the table lacks is left out.
         notes: what the reader should know, a sentence each, given the tables of the report.
         on_every_page: whether a page for browsers has the table even if it is not asked for.
-        method: the call on `TreePerfAnalyzer` that gives the same numbers, if there is one.
+        method: the call on `TreePerfAnalyzer` that gives it; `get_df_NAME()` if that is empty.
         answer: the heading under which the first sheet of a workbook, and the terminal, show its
             first rows; empty if they do not.
         answer_if_empty: makes the heading if the table has no rows; empty for none.
         answer_columns: the columns that are shown there, where the table has them.
         answer_links: that of them which names the sheets to look at next.
+        short_names: the column of kernel names that a report puts short ones beside.
     """
 
     name: str
     shows: str
     columns: str
-    table: Callable[[TreePerfAnalyzer, ReportOptions], pd.DataFrame | None]
+    table: Callable[..., pd.DataFrame | None]
     when: Sequence[Condition] = (GPU_EVENTS,)
     asked_by: str = ""
     options: Sequence[str] = ()
@@ -95,6 +99,28 @@ class Sheet:
     answer_if_empty: Callable[[TreePerfAnalyzer, ReportOptions], str] = lambda *_: ""
     answer_columns: Sequence[str] = ()
     answer_links: str = ""
+    short_names: str = ""
+
+    @property
+    def call(self) -> str:
+        """The call on `TreePerfAnalyzer` that gives it."""
+        return self.method or f"get_df_{self.name}()"
+
+    def make(self, analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame | None:
+        """The table, as the options want it."""
+        named = self.named_options()
+        whole = [options] if named is None else []
+        table = self.table(analyzer, *whole, **{n: getattr(options, n) for n in named or ()})
+        shortens = table is not None and self.short_names
+        return with_short_names(table, self.short_names) if shortens else table
+
+    def named_options(self) -> list[str] | None:
+        """The fields of `ReportOptions` that `table` takes one by one; None if it takes all."""
+        parameters = inspect.signature(self.table).parameters.values()
+        wanted = [p for p in parameters if p.default is p.empty]
+        if len(wanted) > 1 or wanted[0].kind is wanted[0].VAR_POSITIONAL:
+            return None
+        return [p.name for p in parameters if p.name in ReportOptions.__dataclass_fields__]
 
     def described_columns(self) -> list[Column]:
         """The columns, one by one.
@@ -123,41 +149,10 @@ class Sheet:
 
     def is_asked_for(self, options: ReportOptions) -> bool:
         """Whether the options ask for it."""
-        return not self.asked_by or bool(getattr(options, self.asked_by))
+        if not self.asked_by or {self.name, ALL_TABLES} & options.named_tables:
+            return True
+        return self.asked_by != "tables" and bool(getattr(options, self.asked_by))
 
     def why_absent(self, analyzer: TreePerfAnalyzer, options: ReportOptions) -> str:
         """The first thing that the trace lacks for this sheet, in words; empty for nothing."""
         return next((c.words for c in self.when if not c.holds(analyzer, options)), "")
-
-
-def offered_sheets(registry: PluginRegistry | None = None) -> list[Offered[Sheet]]:
-    """The sheets of this distribution, then those of plugins, each name once.
-
-    Args:
-        registry: the plugins to ask instead of the installed ones.
-    """
-    registry = registry or default_registry()
-    offered = registry.offers("tracelens_sheets", _check)
-    offered.sort(key=lambda each: not each.plugin.own)
-    names: set[str] = set()
-    result = []
-    for each in offered:
-        with registry.guard(each.plugin.name):
-            if (name := each.item.name.lower()) in names:
-                raise PluginAnswerError(f"sheet {each.item.name!r}: the report has one already")
-            names.add(name)
-            result.append(each)
-    return result
-
-
-def _check(item: object) -> None:
-    if not isinstance(item, Sheet):
-        kind = type(item).__name__
-        raise PluginAnswerError(f"tracelens_sheets: expected Sheet objects, got {kind}")
-    item.described_columns()
-    known = ("", *ReportOptions.__dataclass_fields__)
-    if wrong := [name for name in (item.asked_by, *item.options) if name not in known]:
-        raise PluginAnswerError(f"sheet {item.name!r}: there is no option {wrong[0]!r}")
-    for chart in item.charts:
-        if chart.sheet != item.name:
-            raise PluginAnswerError(f"sheet {item.name!r}: its chart is of {chart.sheet!r}")

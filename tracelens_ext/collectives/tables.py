@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from tracelens_ext.report.short_names import with_short_names
-from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
+from typing import TYPE_CHECKING
 
-COLL_ANALYSIS = Sheet(
+from tracelens_ext.collectives.collectives import collectives
+from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
+
+if TYPE_CHECKING:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.lazy import pd
+
+
+def _collectives(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """Communication by collective, group, size and type."""
+    return collectives(analyzer.work)
+
+
+COLL_ANALYSIS = Table(
     name="coll_analysis",
     shows="Collectives by size: duration and bandwidth",
     columns="""
@@ -28,7 +40,8 @@ COLL_ANALYSIS = Sheet(
         best bus bandwidth (GB/s) [10⁹ bytes/s]: the same at the shortest duration
         kernel_name: as the trace has it
         """,
-    table=lambda analyzer, _: with_short_names(analyzer.get_df_collectives()),
+    table=_collectives,
+    short_names="kernel_name",
     when=[
         GPU_EVENTS,
         Condition(
@@ -40,4 +53,4 @@ COLL_ANALYSIS = Sheet(
     method="get_df_collectives()",
 )
 
-SHEETS = [COLL_ANALYSIS]
+TABLES = [COLL_ANALYSIS]

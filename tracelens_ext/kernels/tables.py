@@ -1,26 +1,62 @@
-"""The sheets by kernel category: of all, by operation, and kernel by kernel."""
+"""The tables of kernels by category and by operation."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelens_ext.errors import UsageError
+from tracelens_ext.kernels import kernels
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.charts import Chart
-from tracelens_ext.report.short_names import with_short_names
-from tracelens_ext.sheets.sheet import CATEGORIES, GPU_EVENTS, Condition, Sheet
+from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.short_names import with_short_names
+from tracelens_ext.tables.table import CATEGORIES, GPU_EVENTS, Condition, Table
+from tracelens_ext.timeline.timeline import total_time_ns
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.sheets.options import ReportOptions
+    from tracelens_ext.work.gpu_work import GpuWork
 
 
-def _kernels(analyzer: TreePerfAnalyzer, _: ReportOptions) -> pd.DataFrame:
-    table = with_short_names(analyzer.get_df_kernel_summary(detail=True))
+def _categorized(analyzer: TreePerfAnalyzer) -> GpuWork:
+    if analyzer.work.categories is None:
+        raise UsageError(
+            "kernel categories are switched off; make the analyzer with"
+            " TreePerfAnalyzer(trace, use_kernel_name_categories=True)"
+        )
+    return analyzer.work
+
+
+def _gpu_time_by_category(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """GPU time by category, longest first.
+
+    Raises:
+        UsageError: the analyzer was made without categories.
+    """
+    return kernels.gpu_time_by_category(_categorized(analyzer))
+
+
+def _kernel_categories(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """GPU time by operation and category.
+
+    Raises:
+        UsageError: the analyzer was made without categories.
+    """
+    return kernels.kernel_category_summary(_categorized(analyzer))
+
+
+def _kernels_by_category(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """GPU time by operation, category and kernel."""
+    table = with_short_names(kernels.kernel_detail(analyzer.work, total_time_ns(analyzer.work)))
     described = [column.name for column in KERNELS_BY_CATEGORY.described_columns()]
     return table[[name for name in described if name in table]]
 
 
-GPU_TIME_BY_CATEGORY = Sheet(
+def _kernel_summary(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """Kernels by CPU operation and stream."""
+    return kernels.reference_kernel_summary(analyzer.work, total_time_ns(analyzer.work))
+
+
+GPU_TIME_BY_CATEGORY = Table(
     name="gpu_time_by_category",
     shows="GPU time by category",
     columns="""
@@ -31,9 +67,8 @@ GPU_TIME_BY_CATEGORY = Sheet(
         kernel_names [names]: distinct ones
         % of GPU time: of all summed durations
         """,
-    table=lambda analyzer, _: analyzer.get_df_gpu_time_by_category(),
+    table=_gpu_time_by_category,
     when=[GPU_EVENTS, CATEGORIES],
-    method="get_df_gpu_time_by_category()",
     answer="GPU time by category",
     answer_columns=("kernel_category", "total_time_ms", "% of GPU time", "count"),
     charts=[
@@ -41,7 +76,7 @@ GPU_TIME_BY_CATEGORY = Sheet(
     ],
 )
 
-KERNEL_CATEGORIES = Sheet(
+KERNEL_CATEGORIES = Table(
     name="kernel_categories",
     shows="GPU time by operation and category",
     columns="""
@@ -54,7 +89,7 @@ KERNEL_CATEGORIES = Sheet(
         % of GPU time: of all summed durations
         kind: `kernel`, `memcpy` or `memset`
         """,
-    table=lambda analyzer, _: analyzer.get_df_kernel_category_summary(),
+    table=_kernel_categories,
     when=[GPU_EVENTS, CATEGORIES],
     method="get_df_kernel_category_summary()",
     charts=[
@@ -71,7 +106,7 @@ KERNEL_CATEGORIES = Sheet(
     ],
 )
 
-KERNELS_BY_CATEGORY = Sheet(
+KERNELS_BY_CATEGORY = Table(
     name="kernels_by_category",
     shows="GPU time by operation, category and kernel",
     columns="""
@@ -91,7 +126,7 @@ KERNELS_BY_CATEGORY = Sheet(
         streams: that it ran on
         kernel_name: as the trace has it
         """,
-    table=_kernels,
+    table=_kernels_by_category,
     when=[
         GPU_EVENTS,
         Condition(
@@ -144,4 +179,47 @@ KERNELS_BY_CATEGORY = Sheet(
     ],
 )
 
-SHEETS = [GPU_TIME_BY_CATEGORY, KERNELS_BY_CATEGORY, KERNEL_CATEGORIES]
+BY_CATEGORY = [GPU_TIME_BY_CATEGORY, KERNELS_BY_CATEGORY, KERNEL_CATEGORIES]
+
+KERNEL_SUMMARY = Table(
+    name="kernel_summary",
+    shows="Kernels by CPU operation and stream",
+    columns="""
+        Parent op category: of `Parent cpu_op`; without a CPU op `graph` or `runtime`
+        Parent cpu_op: the innermost CPU op around the launch; else the launch's name; else empty.
+            Missing when the trace has no CPU ops
+        Kernel name: as the trace has it; kernels alone, no copies, no fills
+        kernel_category: of the kernel, by its name; when categories are on
+        Kernel stream: the stream it ran on
+        Kernel duration (µs)_sum: of all
+        Kernel duration (µs)_count [kernels]: how many
+        Kernel duration (µs)_mean, Kernel duration (µs)_min, Kernel duration (µs)_max: of one
+        Percent of kernels time (%): of the summed durations of all kernels
+        Percent of total time (%): of `total_time` of `gpu_timeline`
+        """,
+    table=_kernel_summary,
+    asked_by="kernel_summary",
+    method='table("kernel_summary")',
+    charts=[
+        Chart(
+            "GPU time by operation",
+            "kernel_summary",
+            "Parent cpu_op",
+            "Kernel duration (µs)_sum",
+            top=15,
+            on="page",
+            unless=("kernel_categories", "kernels_by_category"),
+        ),
+        Chart(
+            "Top kernels",
+            "kernel_summary",
+            "Kernel name",
+            "Kernel duration (µs)_sum",
+            top=20,
+            on="page",
+            unless=("kernels_by_category",),
+        ),
+    ],
+)
+
+TABLES = [KERNEL_SUMMARY]
