@@ -167,7 +167,7 @@ def test_units_are_those_that_the_names_of_columns_tell() -> None:
 # The stub of the methods.
 
 STUB = Path(tracelens_ext.__file__).parent / "tables" / "methods.pyi"
-STUB_HEAD = '''"""Written by `python tests/test_docs_tables.py`: the methods of registered tables."""
+STUB_HEAD = '''"""Methods of registered tables; `tests/test_docs_tables.py` writes this file."""
 
 import os
 import re

@@ -404,6 +404,7 @@ def test_a_family_that_is_none() -> None:
 def test_the_chart_has_a_point_an_operation_and_the_roofs() -> None:
     analyzer = analyzed(("aten::mm", MM, 1000), ("aten::fill_", arguments([64]), 9))
     sheets: dict[str, pd.DataFrame] = {"roofline": analyzer.get_df_roofline()}
+    sheets["roofline_peaks"] = analyzer.get_df_roofline_peaks()
     chart = Chart("Roofline", "roofline", "op_name", "time_lost_ms", kind="roofline", on="page")
     (figure,) = page_figures(sheets, [chart])
     points: Any = figure.spec["points"]

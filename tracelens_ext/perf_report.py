@@ -16,7 +16,7 @@ from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.report import Answer, Report, check_places, write_report
 from tracelens_ext.tables.options import ReportOptions, takes_report_options
-from tracelens_ext.tables.registry import offered_tables
+from tracelens_ext.tables.registry import check_names, offered_tables
 from tracelens_ext.tables.units import FIRST_FACTS
 from tracelens_ext.timeline import overview
 from tracelens_ext.tracelens_calls import knows_tracelens
@@ -66,6 +66,7 @@ def build_perf_report(
     notes = overview.advice(analyzer.work, analyzer.coverage)
     registry = default_registry()
     sheets = offered_tables(registry)
+    check_names(chosen.named_tables, {each.item.name: each.item for each in sheets})
     tables: dict[str, pd.DataFrame] = {}
     page_tables: dict[str, pd.DataFrame] = {}
     charts: list[Chart] = []

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from tracelens_ext.cli.command import Command
+from tracelens_ext.cli.options import with_options
 
 #: In the order of `--help`. A command has the name of its module in this package (with hyphens),
 #: and is the function of that name in it, or else a Typer of several commands, `app`.
@@ -59,7 +60,7 @@ def _made(name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of 
             registered.cls = Command
         alone.add_typer(home.app, name=name)
     else:
-        function = getattr(home, function_name)
+        function = with_options(getattr(home, function_name))
         if name not in _READ_NO_TRACES:
             from tracelens_ext.cli.reading import reads_traces
 

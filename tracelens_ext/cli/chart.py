@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from tracelens_ext.chart.runs import Run
     from tracelens_ext.chart.specification import ChartInput
-    from tracelens_ext.cli.load import AnalysisOptions
 
 _FORM = "FILE,ENGINE,MODEL,SECONDS"
 
@@ -108,7 +107,6 @@ def chart(
     from tracelens_ext.chart.engines import check_models, known_models
     from tracelens_ext.chart.files import check_results, write_results
     from tracelens_ext.chart.specification import parse_inputs
-    from tracelens_ext.cli.load import AnalysisOptions
 
     wanted = parse_inputs([*(in_file or ()), *(inputs or ())], bare_files=categorizer is not None)
     if by_phase and per_device:
@@ -123,12 +121,8 @@ def chart(
         print_line(f"tracelens-ext: {note}", error=True)
     check_files(files)
     options = [
-        AnalysisOptions(
-            True,
-            rules,
-            given.map_name if categorizer is None else categorizer,
-            maps=maps,
-            without_packs=without_pack,
+        shared.AnalysisOptions(
+            rules, given.map_name if categorizer is None else categorizer, maps, without_pack
         )
         for given in wanted
     ]
@@ -151,7 +145,7 @@ def chart(
 
 def _measured(
     wanted: Sequence[ChartInput],
-    options: Sequence[AnalysisOptions],
+    options: Sequence[shared.AnalysisOptions],
     *,
     split: str,
     nsys: str | None,

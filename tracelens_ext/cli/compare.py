@@ -17,7 +17,6 @@ from tracelens_ext.report.formats import Format
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.compare.budgets import Verdict
     from tracelens_ext.compare.comparison import Comparison, Measurement
 
@@ -59,18 +58,14 @@ def compare(
     ] = None,
     total: shared.Total = False,
     force: shared.Force = False,
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
-    unlinked_kernels: shared.UnlinkedKernels = True,
     micro_idle_thresh_us: shared.MicroIdle = None,
     top: Annotated[int, typer.Option(help="Operations and kernels to print.", min=0)] = 10,
     quiet: shared.Quiet = False,
+    *,
+    analysis: shared.AnalysisOfLinked,
 ) -> None:
     """Compare traces or their reports with the first: what changed, by category and kernel."""
     from tracelens_ext.cli.inputs import find_traces
-    from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted, write_outputs
     from tracelens_ext.cli.snapshot import show_snapshots
     from tracelens_ext.compare.budgets import check_budgets, parse_budget
@@ -94,15 +89,7 @@ def compare(
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
     for note in check_places(places, paths, force=force):
         print_line(f"tracelens-ext: {note}", error=True)
-    options = AnalysisOptions(
-        True,
-        rules,
-        categorizer,
-        unlinked_kernels,
-        maps,
-        without_packs=without_pack,
-    )
-    measured, rooflines = _measure_all(paths, options, micro_idle_thresh_us)
+    measured, rooflines = _measure_all(paths, analysis, micro_idle_thresh_us)
     comparison = compare_measurements(measured, per_iteration=False if total else None)
     verdicts = check_budgets(budgets, comparison, _finding_ids() if budgets else ())
     lost = _compare_lost(rooflines, comparison) if len(rooflines) == len(paths) else None
@@ -124,7 +111,7 @@ def compare(
 
 
 def _measure_all(
-    paths: Sequence[Path], options: AnalysisOptions, micro_idle_thresh_us: float | None
+    paths: Sequence[Path], options: shared.AnalysisOptions, micro_idle_thresh_us: float | None
 ) -> tuple[list[Measurement], list[pd.Series]]:
     """Measure traces and reports; also the time lost of each trace that has shapes."""
     from tracelens_ext.compare.finished import is_report, measure_report
@@ -153,7 +140,7 @@ def _measure_all(
 
 def _measured(
     path: Path,
-    options: AnalysisOptions,
+    options: shared.AnalysisOptions,
     micro_idle_thresh_us: float | None,
     shown_problems: set[str],
     rooflines: list[pd.Series],

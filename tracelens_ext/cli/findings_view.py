@@ -6,8 +6,7 @@ import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.kernel_view import show_lines
-from tracelens_ext.cli.roofline_view import folded
+from tracelens_ext.cli.screen import folded, show_lines
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
 from tracelens_ext.findings.told import (
     evidence_text,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_report
+from tracelens_ext.cli.messages import print_json
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,32 +32,23 @@ def iterations(
     trace: shared.Trace,
     annotation: shared.Annotation = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
-    unlinked_kernels: shared.UnlinkedKernels = True,
     top: Annotated[int, typer.Option(help="Iterations to print, the first ones.", min=0)] = 50,
+    *,
+    analysis: shared.AnalysisOfLinked,
 ) -> None:
     """Show wall time, GPU time and idle time of each iteration, and the odd ones out."""
-    from tracelens_ext.cli.load import AnalysisOptions, analyze
+    from tracelens_ext.cli.load import analyze
     from tracelens_ext.iterations.measured import iteration_table
     from tracelens_ext.work.patterns import user_pattern
 
     pattern = user_pattern(annotation, "annotation")
-    options = AnalysisOptions(
-        rules=rules,
-        categorizer=categorizer,
-        unlinked_kernels=unlinked_kernels,
-        maps=maps,
-        without_packs=without_pack,
-    )
-    analyzer = analyze(trace, options)
+    analyzer = analyze(trace, analysis)
     table = iteration_table(analyzer.work, pattern)
     if not len(table):
         raise UsageError(_nothing_found(trace, analyzer.tree, annotation))
     if as_json:
-        _print_json(trace, table)
+        tables = {"iterations": table.frame, "iteration_statistics": table.statistics}
+        print_json("Iterations", trace, tables, table.notes)
     else:
         _print(trace, analyzer.work, table, top)
 
@@ -76,22 +67,10 @@ def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
     return f"{path}: has no {wanted}; choose others with --annotation REGEX, such as {quoted}"
 
 
-def _print_json(trace: Path, table: IterationTable) -> None:
-    from tracelens_ext.report.report import Report
-
-    report = Report(
-        title="Iterations",
-        sheets={"iterations": table.frame, "statistics": table.statistics},
-        facts=[("Trace", str(trace))],
-        notes=table.notes,
-    )
-    print_report(report)
-
-
 def _print(trace: Path, work: GpuWork, table: IterationTable, top: int) -> None:
     from rich.console import Console
 
-    from tracelens_ext.cli.kernel_view import first_lines, show_lines
+    from tracelens_ext.cli.screen import first_lines, show_lines
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     console = Console()

@@ -41,17 +41,14 @@ def phases(
     ] = None,
     device_peaks: shared.DevicePeaks = None,
     top: Annotated[int, typer.Option("--top", "-t", help="Slowest steps to print.", min=0)] = 10,
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
-    capture: shared.Capture = None,
     json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON instead.")] = False,
+    *,
+    analysis: shared.AnalysisOptions,
 ) -> None:
     """Show prefill and decode of a serving engine: tokens, GPU time, idle time, steps, layers."""
-    from tracelens_ext.cli.kernel_view import console, first_lines, show_lines
-    from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
+    from tracelens_ext.cli.load import analyze, show_problems
     from tracelens_ext.cli.messages import print_report
+    from tracelens_ext.cli.screen import console, first_lines, show_lines
     from tracelens_ext.graphs.tables import capture_notes
     from tracelens_ext.report.report import Report
     from tracelens_ext.roofline.peaks import read_peaks
@@ -62,14 +59,7 @@ def phases(
     own_phases(own)  # before a trace is read that takes long
     if device_peaks is not None:
         read_peaks(device_peaks)
-    options = AnalysisOptions(
-        rules=rules,
-        categorizer=categorizer,
-        maps=maps,
-        without_packs=without_pack,
-        capture=capture,
-    )
-    analyzer = analyze(trace, options)
+    analyzer = analyze(trace, analysis)
     if not len(analyzer.serving_steps(own)) and analyzer.graph_replays is None:
         raise UsageError(
             f"{trace}: no annotation of a serving engine names a step, and shapes show none; name"
@@ -82,7 +72,7 @@ def phases(
         "layer_kernels": analyzer.get_df_layer_kernels(own),
     }
     notes = list(phase_notes(analyzer, own))
-    if capture is not None or analyzer.graph_replays is not None:
+    if analysis.capture is not None or analyzer.graph_replays is not None:
         tables["graph_operations"] = analyzer.get_df_graph_operations()
         notes += capture_notes(analyzer)
     show_problems(analyzer.problems, set())
@@ -97,8 +87,7 @@ def phases(
 
 
 def _show(report: Report, top: int, console: Console) -> None:
-    from tracelens_ext.cli.kernel_view import show_lines
-    from tracelens_ext.cli.roofline_view import folded
+    from tracelens_ext.cli.screen import folded, show_lines
     from tracelens_ext.report.terminal import frame_table
 
     tables = report.sheets

@@ -32,7 +32,7 @@ def ranks(
         print_report(Report("The ranks of a job", tables, [("Results", store.url)]))
         return
     from tracelens_ext.cli.fleet_view import show_verdicts
-    from tracelens_ext.cli.kernel_view import console
+    from tracelens_ext.cli.screen import console
     from tracelens_ext.report.terminal import frame_table
 
     out = console()

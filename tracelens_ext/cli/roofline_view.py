@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.kernel_view import show_lines
+from tracelens_ext.cli.screen import folded, show_lines
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.terminal import frame_table, name_text, safe_text
+from tracelens_ext.report.terminal import frame_table, name_text
 from tracelens_ext.roofline.shapes import shape_text
 from tracelens_ext.roofline.summary import modelled
 from tracelens_ext.tables.short_names import cut_middle
@@ -76,10 +75,3 @@ def show_operations(
     if more > 0:
         lines.append(f"{more:,} more not shown (--top)")
     show_lines(lines, console)
-
-
-def folded(text: str, width: int, indent: str = "") -> list[str]:
-    """A text in lines that fit; no word is broken."""
-    return textwrap.wrap(
-        safe_text(text), max(width, 40), subsequent_indent=indent, break_on_hyphens=False
-    )

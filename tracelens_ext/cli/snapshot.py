@@ -15,8 +15,8 @@ def show_snapshots(paths: list[Path], top: int, *, device: int | None, json: boo
         UsageError: there are more, or no event is of the device.
         TraceError: one cannot be read.
     """
-    from tracelens_ext.cli.kernel_view import console, show_lines
     from tracelens_ext.cli.messages import print_report
+    from tracelens_ext.cli.screen import console, show_lines
     from tracelens_ext.errors import UsageError
     from tracelens_ext.memory.snapshot import read_snapshot
     from tracelens_ext.memory.snapshot_tables import compare_snapshots, snapshot_tables

@@ -63,14 +63,14 @@ def tree(
     as_json: Annotated[bool, typer.Option("--json", help="Print the tree as JSON.")] = False,
 ) -> None:
     """Show the call tree with the GPU time below each operation."""
-    from tracelens_ext.cli.load import AnalysisOptions, analyze
+    from tracelens_ext.cli.load import analyze
     from tracelens_ext.operations.tree_table import folded_stacks, merged_tree
     from tracelens_ext.work.patterns import user_pattern
 
     if folded and as_json:
         raise UsageError("--folded and --json are two forms of the tree; choose one")
     pattern = user_pattern(op, "--op")
-    options = AnalysisOptions(kernel_categories=False, python_frames=python, capture=capture)
+    options = shared.AnalysisOptions(kernel_categories=False, python_frames=python, capture=capture)
     analyzer = analyze(trace, options)
     found = merged_tree(analyzer.work, op=pattern, merge=merge)
     if pattern is not None and not len(found):

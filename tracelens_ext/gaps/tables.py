@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tracelens_ext.errors import UsageError
 from tracelens_ext.gaps import hosts, summaries
 from tracelens_ext.gaps.classified import classify_gaps
+from tracelens_ext.gaps.histogram import BINS, telling_histogram
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.table import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.gaps.summaries import GapSort
     from tracelens_ext.iterations.selection import Selection
@@ -53,9 +58,13 @@ def _gaps_longest(
     return _gaps(analyzer, scope, longest=longest, selection=selection)
 
 
-def _summary(analyzer: TreePerfAnalyzer, *, selection: Selection | None = None) -> pd.DataFrame:
-    """Why the GPU was idle; of a selected stream, the gaps of that alone."""
-    scopes: tuple[Scope, ...] = ("device", "stream")
+def _summary(
+    analyzer: TreePerfAnalyzer,
+    scopes: Sequence[Scope] = ("device", "stream"),
+    *,
+    selection: Selection | None = None,
+) -> pd.DataFrame:
+    """Why the GPU was idle."""
     return summaries.gap_summary([classify_gaps(analyzer.work, s, selection) for s in scopes])
 
 
@@ -80,6 +89,32 @@ def _pairs(
 ) -> pd.DataFrame:
     """Gaps by the kernels around them; `sort` by size."""
     return summaries.gap_pairs(classify_gaps(analyzer.work, "stream", selection), sort=sort)
+
+
+def _full_names(
+    analyzer: TreePerfAnalyzer, sort: GapSort = "avg", *, selection: Selection | None = None
+) -> pd.DataFrame:
+    """The full names behind the simplified ones of `gap_pairs`."""
+    gaps = classify_gaps(analyzer.work, "stream", selection)
+    return summaries.gap_full_names(gaps, summaries.gap_pairs(gaps, sort=sort))
+
+
+def _histogram(
+    analyzer: TreePerfAnalyzer,
+    smallest: float | None = None,
+    largest: float | None = None,
+    *,
+    log: bool = False,
+    selection: Selection | None = None,
+) -> pd.DataFrame:
+    """How long the gaps of the streams are; the bounds are µs, those of the gaps by default."""
+    length = classify_gaps(analyzer.work, "stream", selection).gaps.duration / 1e3
+    found, _ = telling_histogram(length, BINS, smallest, largest, log=log)
+    edges = found.edges if len(found.edges) else np.array([np.nan])
+    counts = [found.below, *found.counts.tolist(), found.above]
+    ends = {"from_us": [np.nan, *edges], "to_us": [*edges, np.nan]}
+    bins = pd.DataFrame({**ends, "count": counts})
+    return bins[bins.notna().all(axis=1) | (bins["count"] > 0)]
 
 
 _GAP_COLUMNS = """
@@ -178,6 +213,29 @@ TABLES = [
         shows="Every gap of each stream, by stream and time",
         columns=_GAP_COLUMNS,
         table=_gaps,
+        asked_by="tables",
+    ),
+    Table(
+        name="gap_full_names",
+        shows="The names behind the simplified ones of gap_pairs",
+        columns="""
+            rank: of the row of `gap_pairs`, from 1
+            kernel_before, kernel_after: as there
+            full_name_before, full_name_after: of each rank the most frequent first
+            count [gaps]: how many
+            total_gap_us: of all
+            """,
+        table=_full_names,
+        asked_by="tables",
+    ),
+    Table(
+        name="gap_histogram",
+        shows="How long the gaps of the streams are",
+        columns="""
+            from_us, to_us: bounds of the bin; empty for what is shorter, or longer, than all bins
+            count [gaps]: how many
+            """,
+        table=_histogram,
         asked_by="tables",
     ),
 ]

@@ -5,7 +5,7 @@
     [Offered(item=<KernelListReader>, plugin=Plugin(name='my-company', ...)), ...]
 
 This package knows no rule, table or reader: the packages that use a hook check what it offers.
-What a plugin makes tables of, `Table` (or `Sheet`), `Chart`, `Condition`, `GPU_EVENTS`, is here too.
+Also here: `Table` (or `Sheet`), `Chart`, `Condition`, `GPU_EVENTS`, `CATEGORIES`.
 """
 
 from importlib import import_module

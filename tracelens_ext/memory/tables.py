@@ -37,11 +37,19 @@ def _at_peak(
     analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
 ) -> pd.DataFrame:
     """What was alive at the peak of each device, by who allocated it."""
-    memory = analyzer.memory(annotation)
-    frame = usage.memory_at_peak(memory)
-    levels, marks = usage.levels_over_time(memory), usage.iteration_marks(memory)
-    frame.attrs = {"levels": levels, "iterations": marks}
-    return frame
+    return usage.memory_at_peak(analyzer.memory(annotation))
+
+
+def _over_time(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """How much was allocated and reserved, over time."""
+    return usage.memory_over_time(analyzer.memory())
+
+
+def _iterations(
+    analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
+) -> pd.DataFrame:
+    """When the first iterations begin."""
+    return usage.memory_iterations(analyzer.memory(annotation))
 
 
 def _by_operation(
@@ -150,5 +158,31 @@ TABLES = [
         table=_largest,
         when=[_HAS_MEMORY],
         asked_by="tables",
+    ),
+    Table(
+        name="memory_over_time",
+        shows="How much memory was allocated and reserved, in at most a thousand points",
+        columns="""
+            device: its number; -1 is the host
+            at_ms: since the trace's first event
+            allocated_bytes [bytes]: the most in a stretch of time
+            reserved_bytes [bytes]: likewise; empty where it is not recorded
+            """,
+        table=_over_time,
+        when=[_HAS_MEMORY],
+        asked_by="tables",
+        on_every_page=True,
+    ),
+    Table(
+        name="memory_iterations",
+        shows="When the first hundred iterations begin",
+        columns="""
+            iteration: its name
+            start_ms: since the trace's first event
+            """,
+        table=_iterations,
+        when=[_HAS_MEMORY],
+        asked_by="tables",
+        on_every_page=True,
     ),
 ]

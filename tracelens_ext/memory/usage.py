@@ -23,8 +23,6 @@ from tracelens_ext.work.memoize import once_for_each
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
     from tracelens_ext.iterations.iterations import Iterations
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.tree import CallTree
@@ -286,15 +284,15 @@ def _text_column(told: list[str]) -> pd.api.extensions.ExtensionArray:
     return pd.array(told, dtype="str")
 
 
-def levels_over_time(memory: Memory) -> dict[int, dict[str, npt.NDArray[np.number]]]:
+def memory_over_time(memory: Memory) -> pd.DataFrame:
     """The levels of each device in at most a thousand points, none of its highest left out.
 
     Returns:
-        By the number of the device: `ms` since the trace's first event, `allocated` and `reserved`
-        in bytes, the largest of each stretch of time; `reserved` is empty where it is not recorded.
+        `device`, `at_ms` since the trace's first event, `allocated_bytes` and `reserved_bytes`, the
+        largest of each stretch of time; `reserved_bytes` is missing where it is not recorded.
     """
     events = memory.events
-    result = {}
+    parts = [pd.DataFrame({"device": [], "at_ms": [], "allocated_bytes": [], "reserved_bytes": []})]
     ranges = zip(events.devices.tolist(), events.first, events.last + 1, strict=True)
     for device, first, end in ranges:
         time, level = events.time[first:end], events.level[first:end]
@@ -306,18 +304,22 @@ def levels_over_time(memory: Memory) -> dict[int, dict[str, npt.NDArray[np.numbe
         at = np.flatnonzero(level == highest[number])
         at = at[np.unique(number[at], return_index=True)[1]]  # the first of each stretch
         reserved = np.maximum.reduceat(events.reserved[first:end], starts)
-        result[device] = {
-            "ms": time[at] / NS_PER_MS,
-            "allocated": highest,
-            "reserved": reserved if reserved.max() > 0 else reserved[:0],
+        columns = {
+            "device": device,
+            "at_ms": time[at] / NS_PER_MS,
+            "allocated_bytes": highest,
+            "reserved_bytes": pd.array(
+                reserved if reserved.max() > 0 else [None] * len(at), "Int64"
+            ),
         }
-    return result
+        parts.append(pd.DataFrame(columns))
+    return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
-def iteration_marks(memory: Memory) -> list[tuple[str, float]]:
+def memory_iterations(memory: Memory) -> pd.DataFrame:
     """What the first hundred iterations are called, and their begin, ms since the first event."""
-    starts = (memory.iterations.start[:_MOST_MARKS] / NS_PER_MS).tolist()
-    return list(zip(memory.labels, starts, strict=False))
+    starts = memory.iterations.start[:_MOST_MARKS] / NS_PER_MS
+    return pd.DataFrame({"iteration": memory.labels[: len(starts)], "start_ms": starts})
 
 
 def memory_notes(memory: Memory) -> Iterator[str]:

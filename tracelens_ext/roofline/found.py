@@ -264,7 +264,6 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
     Returns:
         The columns of `COLUMNS`: `flops` and `bytes` are whole numbers of one call, `gpu_time_ms`,
         `roofline_time_ms` and `time_lost_ms` sums over `count` calls; empty without a model.
-        `attrs["roofs"]` has the peaks that a chart of it needs.
     """
     rows = roofline.rows
     costs = [row.cost for row in rows]
@@ -292,12 +291,10 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
         "time_lost_ms": _numbers(row.lost_ns for row in rows) / NS_PER_MS,
         "why_slow": [row.why_slow for row in rows],
     }
-    frame = pd.DataFrame(columns)[list(COLUMNS)]
-    frame.attrs["roofs"] = _roofs(roofline)
-    return frame
+    return pd.DataFrame(columns)[list(COLUMNS)]
 
 
-def _roofs(roofline: Roofline) -> dict[str, float]:
+def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
     """The peaks of the types in use (10^12 operations a second), and `memory` (10^12 bytes)."""
     roofs: dict[str, float] = {
         f"{row.cost.engine} {row.cost.data_type}": row.peak
@@ -306,7 +303,7 @@ def _roofs(roofline: Roofline) -> dict[str, float]:
     }
     if known := [peaks for peaks in roofline.peaks.values() if peaks is not None]:
         roofs["memory"] = known[0].memory / 1e3
-    return roofs
+    return pd.DataFrame({"what": list(roofs), "tera_per_s": list(roofs.values())})
 
 
 def _numbers(values: Iterable[float | None]) -> npt.NDArray[np.float64]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.roofline.families import FAMILIES, family_table
-from tracelens_ext.roofline.found import roofline_table
+from tracelens_ext.roofline.found import roofline_peaks, roofline_table
 from tracelens_ext.roofline.phases import with_roofline
 from tracelens_ext.roofline.summary import advice, family_summary, modelled, utilisation
 from tracelens_ext.serving.phases import phase_table
@@ -47,6 +47,13 @@ def _roofline(
         UsageError: the peaks cannot be read, or nothing is selected.
     """
     return roofline_table(analyzer.roofline(device_peaks, selection))
+
+
+def _peaks(
+    analyzer: TreePerfAnalyzer, device_peaks: str | os.PathLike[str] | None = None
+) -> pd.DataFrame:
+    """The peaks that operations are judged by."""
+    return roofline_peaks(analyzer.roofline(device_peaks))
 
 
 def _families(
@@ -243,6 +250,18 @@ PHASES = [
     ),
 ]
 MORE = [
+    Table(
+        name="roofline_peaks",
+        shows="What the GPU can do at best, of the types in use",
+        columns="""
+            what: engine and data type, or `memory`
+            tera_per_s [10¹²/s]: operations, or bytes
+            """,
+        table=_peaks,
+        when=[GPU_EVENTS, _SHAPES],
+        asked_by="tables",
+        on_every_page=True,
+    ),
     Table(
         name="families",
         shows="Families of operations against what the GPU can do",

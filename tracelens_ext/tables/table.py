@@ -111,8 +111,9 @@ class Table:
         named = self.named_options()
         whole = [options] if named is None else []
         table = self.table(analyzer, *whole, **{n: getattr(options, n) for n in named or ()})
-        shortens = table is not None and self.short_names
-        return with_short_names(table, self.short_names) if shortens else table
+        if table is None or not self.short_names:
+            return table
+        return with_short_names(table, self.short_names)
 
     def named_options(self) -> list[str] | None:
         """The fields of `ReportOptions` that `table` takes one by one; None if it takes all."""

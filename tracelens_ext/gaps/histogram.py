@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     FloatArray = npt.NDArray[np.float64]
 
+BINS = 20  # of the table
 _BAR = 40  # cells
+_HIDING = 0.95  # share of the values in one bar that hides all else
 _FULL, _EMPTY, _SIDE = "█", "░", "│"
 _ASCII = str.maketrans({"█": "#", "░": ".", "│": "|", "μ": "u"})
 
@@ -108,3 +110,15 @@ def _labels(edges: FloatArray, unit: str) -> list[str]:
     ]
     width = max(map(len, texts))
     return [text.rjust(width) for text in texts]
+
+
+def telling_histogram(
+    values: FloatArray, bins: int, smallest: float | None, largest: float | None, *, log: bool
+) -> tuple[Histogram, str]:
+    """A histogram of gaps that shows something, and why its bins are not of one width."""
+    found = histogram(values, bins=bins, smallest=smallest, largest=largest, log=log)
+    inside, most = int(found.counts.sum()), int(found.counts.max(initial=0))
+    if log or len(found.counts) < 2 or most <= _HIDING * inside:
+        return found, ""
+    why = f"Logarithmic bins: of equal ones, one would hold {most:,} of the {inside:,} gaps."
+    return histogram(values, bins=bins, smallest=smallest, largest=largest, log=True), why
