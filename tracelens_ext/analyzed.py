@@ -59,9 +59,7 @@ class Analyzed(TableMethods):
         return Simulation(self.work)
 
     def roofline(
-        self,
-        device_peaks: str | os.PathLike[str] | None = None,
-        selection: Selection | None = None,
+        self, device_peaks: str | os.PathLike[str] | None = None, selection: Selection | None = None
     ) -> Roofline:
         """The operations and their best case, found once for each choice; see `get_df_roofline`."""
         from tracelens_ext.roofline.found import find_roofline

@@ -93,9 +93,7 @@ class TreePerfAnalyzer(Analyzed):
             self.categorizer = asked(categorizer=categorizer)
         with reading_with(salvage=salvage or read_settings().salvage):
             self.trace: Trace = read_trace(
-                trace,
-                progress=progress,
-                cache=(store := open_cache(cache)),
+                trace, progress=progress, cache=(store := open_cache(cache))
             )
             links = store.links(self.trace) if store is not None and not add_python_func else None
             self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)

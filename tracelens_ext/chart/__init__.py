@@ -5,3 +5,20 @@
 `non_overlapped` counts each instant once, `runs` sums it by kernel and category, `tables` compares
 runs, `page` draws them, `files` writes `result.html` and `result.csv`.
 """
+
+from __future__ import annotations
+
+from tracelens_ext.hooks import Command, hookimpl
+
+
+@hookimpl
+def tracelens_commands() -> list[Command]:
+    """The commands of this package."""
+    return [
+        Command(
+            "chart",
+            "Draw where the time of runs went: a stacked bar each.",
+            "tracelens_ext.cli.chart:chart",
+            "Compare",
+        ),
+    ]

@@ -8,3 +8,20 @@
 `statistics.py` computes, `layout.py` and `document.py` show, `configuration.py` reads the JSON
 file of a run with several inputs.
 """
+
+from __future__ import annotations
+
+from tracelens_ext.hooks import Command, hookimpl
+
+
+@hookimpl
+def tracelens_commands() -> list[Command]:
+    """The commands of this package."""
+    return [
+        Command(
+            "nsys",
+            "Statistics of reports of Nsight Systems by class.",
+            "tracelens_ext.cli.nsys:app",
+            "Look",
+        ),
+    ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.command import Command
+from tracelens_ext.cli.command import CarefulCommand
 from tracelens_ext.cli.inputs import check_files
 from tracelens_ext.cli.messages import print_line
 from tracelens_ext.errors import UsageError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FORM = "FILE,ENGINE,MODEL,SECONDS"
 
 
-class ChartCommand(Command):
+class ChartCommand(CarefulCommand):
     """The command, with the engines and models at the end of its help."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # click's, or typer's own copy of it
@@ -42,6 +42,9 @@ class ChartCommand(Command):
                 "tracelens-ext chart run1.nsys-rep,vllm,llama,100 run2.nsys-rep,vllm,gpt-oss,102"
                 ' --out-dir results --title "Comparison of vLLM Models"'
             )
+
+
+COMMAND_CLASS = ChartCommand
 
 
 def chart(
@@ -75,8 +78,7 @@ def chart(
         bool, typer.Option("--per-device", help="A bar for each GPU, not one for all of a trace.")
     ] = False,
     by_phase: Annotated[
-        bool,
-        typer.Option("--by-phase", help="A bar for each phase of serving: prefill, decode …"),
+        bool, typer.Option("--by-phase", help="A bar for each phase of serving: prefill, decode …")
     ] = False,
     nsys_cmd: Annotated[
         str | None,

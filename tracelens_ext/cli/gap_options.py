@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, get_type_hints
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -39,8 +39,7 @@ class StepBy(Enum):
 
 Device = Annotated[int | None, typer.Option("--device", help="Only this device.")]
 PStep = Annotated[
-    int | None,
-    typer.Option("--pstep", metavar="N", help="Only GPU work of ProfilerStep#N.", min=0),
+    int | None, typer.Option("--pstep", metavar="N", help="Only GPU work of ProfilerStep#N.", min=0)
 ]
 
 
@@ -111,9 +110,7 @@ class GapOptions:
     log: Annotated[
         bool, typer.Option("--log", help="Histogram bins of one ratio, not one width.")
     ] = False
-    every: Annotated[bool, typer.Option("--all", help="In the JSON, every gap as a row too.")] = (
-        False
-    )
+    all: Annotated[bool, typer.Option("--all", help="In the JSON, every gap as a row too.")] = False
 
     def __post_init__(self) -> None:
         for bound in (self.hist_min, self.hist_max):
@@ -141,9 +138,8 @@ class GapOptions:
         Raises:
             UsageError: one is.
         """
-        types = get_type_hints(type(self), include_extras=True)
         given = [
-            types[each.name].__metadata__[0].param_decls[0]
+            f"--{each.name.replace('_', '-')}"
             for each in fields(self)
             if getattr(self, each.name) != each.default
         ]

@@ -86,7 +86,7 @@ class GapReport:
                 *bounds, log=options.log, selection=selection
             ),
         }
-        if options.every:
+        if options.all:
             more["gaps"] = analyzer.get_df_gaps(selection=selection)
         idle = int(classified.gaps.duration.sum())
         why, selected = answer(classified, selection), selected_text(selection, work)

@@ -34,15 +34,10 @@ def gaps(
     from tracelens_ext.cli.load import analyze
     from tracelens_ext.cli.messages import print_json
     from tracelens_ext.cli.screen import console, first_lines
-    from tracelens_ext.cli.text_output import (
-        STANDARD_OUTPUT,
-        check_texts,
-        tell_written,
-        write_text,
-    )
+    from tracelens_ext.cli.text_output import STANDARD_OUTPUT, check_texts, tell_written, write_text
 
     selection = selecting.selection()
-    check_texts([output], trace, force=force, json=json, every=options.every)
+    check_texts([output], trace, force=force, json=json, every=options.all)
     analyzer = analyze(trace, shared.AnalysisOptions(kernel_categories=False), without_tpu=True)
     report = GapReport.of(analyzer, selection, options)
     if output is not None:

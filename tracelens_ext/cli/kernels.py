@@ -84,12 +84,7 @@ def kernels(
     from tracelens_ext.cli.load import analyze, show_problems
     from tracelens_ext.cli.messages import print_json
     from tracelens_ext.cli.screen import console, first_lines, show_lines
-    from tracelens_ext.cli.text_output import (
-        STANDARD_OUTPUT,
-        check_texts,
-        tell_written,
-        write_text,
-    )
+    from tracelens_ext.cli.text_output import STANDARD_OUTPUT, check_texts, tell_written, write_text
     from tracelens_ext.kernels.statistics import SORTS
     from tracelens_ext.report.kernel_text import kernel_text
 
@@ -97,7 +92,7 @@ def kernels(
     if not wants_gaps:
         options.check_unused()
     selection = selecting.selection(category)
-    check_texts([output, gap_output], trace, force=force, json=json, every=options.every)
+    check_texts([output, gap_output], trace, force=force, json=json, every=options.all)
     analyzer = analyze(trace, replace(analysis, python_frames=sources), without_tpu=True)
     chosen = {"selection": selection}
     statistics = analyzer.get_df_kernel_statistics(sort.value, **chosen)

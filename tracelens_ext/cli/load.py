@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def analyze(
-    trace: Path,
-    options: AnalysisOptions,
-    *,
-    tells_dropped: bool = True,
-    without_tpu: bool = False,
+    trace: Path, options: AnalysisOptions, *, tells_dropped: bool = True, without_tpu: bool = False
 ) -> TreePerfAnalyzer:
     """Read and analyse a trace.
 

@@ -103,12 +103,10 @@ Capture = Annotated[
 DevicePeaks = Annotated[str | None, report_option("device_peaks")]
 MicroIdle = Annotated[float | None, report_option("micro_idle_thresh_us")]
 Total = Annotated[
-    bool,
-    typer.Option("--total", help="Compare whole traces, even where both have iterations."),
+    bool, typer.Option("--total", help="Compare whole traces, even where both have iterations.")
 ]
 Force = Annotated[
-    bool,
-    typer.Option("--force", help="Overwrite files that tracelens-ext did not make."),
+    bool, typer.Option("--force", help="Overwrite files that tracelens-ext did not make.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[

@@ -9,8 +9,7 @@ import typer
 
 def ranks(
     results: Annotated[
-        str,
-        typer.Argument(metavar="RESULTS", help="Folder of the results of `fleet`, or its URL."),
+        str, typer.Argument(metavar="RESULTS", help="Folder of the results of `fleet`, or its URL.")
     ],
     top: Annotated[
         int, typer.Option("--top", "-t", help="Calls to print, the longest waits first.", min=0)

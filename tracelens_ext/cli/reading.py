@@ -34,11 +34,7 @@ MaxBytes = Annotated[
 Jobs = Annotated[
     int | None,
     typer.Option(
-        "--jobs",
-        metavar="N",
-        help="Threads or processes.  [default: one a core]",
-        min=1,
-        max=1024,
+        "--jobs", metavar="N", help="Threads or processes.  [default: one a core]", min=1, max=1024
     ),
 ]
 Nsys = Annotated[
@@ -60,12 +56,10 @@ KernelAnnotations = Annotated[
     ),
 ]
 NoCache = Annotated[
-    bool,
-    typer.Option("--no-cache", help="Read the file, whatever the cache holds."),
+    bool, typer.Option("--no-cache", help="Read the file, whatever the cache holds.")
 ]
 VerifyCache = Annotated[
-    bool,
-    typer.Option("--verify-cache", help="Use the cache only if no byte has changed (slower)."),
+    bool, typer.Option("--verify-cache", help="Use the cache only if no byte has changed (slower).")
 ]
 
 #: Parameter → its option, and what it is when it is not given.

@@ -45,8 +45,7 @@ COLL_ANALYSIS = Table(
     when=[
         GPU_EVENTS,
         Condition(
-            "there is communication",
-            lambda analyzer, _: bool(analyzer.work.is_communication.any()),
+            "there is communication", lambda analyzer, _: bool(analyzer.work.is_communication.any())
         ),
     ],
     asked_by="collective_analysis",

@@ -11,7 +11,7 @@ Also here: `Table` (or `Sheet`), `Chart`, `Condition`, `GPU_EVENTS`, `CATEGORIES
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tracelens_ext.hooks.hookspecs import Reader, hookimpl
+from tracelens_ext.hooks.hookspecs import Command, Reader, hookimpl
 from tracelens_ext.hooks.registry import (
     NO_PLUGINS_VARIABLE,
     Hook,
@@ -42,6 +42,7 @@ __all__ = [
     "GPU_EVENTS",
     "NO_PLUGINS_VARIABLE",
     "Chart",
+    "Command",
     "Condition",
     "Hook",
     "Offered",

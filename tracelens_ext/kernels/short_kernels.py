@@ -105,10 +105,7 @@ def _short_kernels_summary(
 ) -> pd.DataFrame:
     """Short kernels by operation, arguments and name."""
     table = short_kernels_summary(
-        analyzer.work,
-        short_kernel_threshold_us,
-        total_time_ns(analyzer.work),
-        topk_short_kernels,
+        analyzer.work, short_kernel_threshold_us, total_time_ns(analyzer.work), topk_short_kernels
     )
     if tracelens_sheets:
         return table

@@ -102,7 +102,7 @@ KERNEL_CATEGORIES = Table(
             top=15,
             series_column="kernel_category",
             on="page",
-        ),
+        )
     ],
 )
 

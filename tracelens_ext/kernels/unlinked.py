@@ -87,5 +87,5 @@ TABLES = [
                 "some GPU events are unlinked", lambda analyzer, _: not analyzer.tree.linked.all()
             ),
         ],
-    ),
+    )
 ]

@@ -68,5 +68,5 @@ VIEWS = [
         charts=[
             Chart("GPU time in the call tree", "call_tree", "label", "gpu_time_ns", "call_tree")
         ],
-    ),
+    )
 ]

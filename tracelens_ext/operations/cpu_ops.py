@@ -79,14 +79,7 @@ TABLES = [
             "% of CPU op time",
         ),
         charts=[
-            Chart(
-                "CPU time by operation",
-                "cpu_ops",
-                "cpu_op",
-                "self_time_ms",
-                top=15,
-                on="page",
-            )
+            Chart("CPU time by operation", "cpu_ops", "cpu_op", "self_time_ms", top=15, on="page")
         ],
     )
 ]

@@ -74,7 +74,7 @@ TABLES = [
         when=(),
         answer="Recording",
         answer_columns=["kind", "ms", "% of wall time", "count", "what", "place", "how"],
-    ),
+    )
 ]
 VIEWS = [
     Table(

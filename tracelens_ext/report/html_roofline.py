@@ -49,7 +49,7 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Fi
     part = frame.iloc[drawn]
     families = [str(family) for family in part["family"]]
     named = list(dict.fromkeys(families))
-    peaks = {} if roofs is None else dict(zip(roofs["what"], roofs["tera_per_s"], strict=True))
+    peaks = {} if roofs is None else dict(zip(roofs["what"], roofs["peak"], strict=True))
     memory = peaks.pop("memory", None)
     ridges = [2 * peak / memory for peak in peaks.values()] if memory else []
     across = [float(x.min()) / 2, max([2 * float(x.max()), *ridges])]

@@ -303,7 +303,7 @@ def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
     }
     if known := [peaks for peaks in roofline.peaks.values() if peaks is not None]:
         roofs["memory"] = known[0].memory / 1e3
-    return pd.DataFrame({"what": list(roofs), "tera_per_s": list(roofs.values())})
+    return pd.DataFrame({"what": list(roofs), "peak": list(roofs.values())})
 
 
 def _numbers(values: Iterable[float | None]) -> npt.NDArray[np.float64]:

@@ -144,14 +144,7 @@ TABLES = [
         when=[GPU_EVENTS, _SHAPES],
         notes=_notes,
         charts=[
-            Chart(
-                "Roofline",
-                "roofline",
-                "op_name",
-                "time_lost_ms",
-                kind="roofline",
-                on="page",
-            ),
+            Chart("Roofline", "roofline", "op_name", "time_lost_ms", kind="roofline", on="page")
         ],
     ),
     *(
@@ -247,7 +240,7 @@ PHASES = [
                 on="page",
             )
         ],
-    ),
+    )
 ]
 MORE = [
     Table(
@@ -255,7 +248,7 @@ MORE = [
         shows="What the GPU can do at best, of the types in use",
         columns="""
             what: engine and data type, or `memory`
-            tera_per_s [10¹²/s]: operations, or bytes
+            peak [10¹²/s]: operations, or bytes
             """,
         table=_peaks,
         when=[GPU_EVENTS, _SHAPES],

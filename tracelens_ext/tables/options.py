@@ -43,9 +43,7 @@ class ReportOptions:
         False, "Write TraceLens's sheets with its columns, and kernel_summary, as its scripts do."
     )
     kernel_summary: bool | None = _option(
-        None,
-        "Write the sheet kernel_summary.",
-        shown_default="as --tracelens-sheets",
+        None, "Write the sheet kernel_summary.", shown_default="as --tracelens-sheets"
     )
     nn_module_instances: bool = _option(
         False, "In nn_modules, a row for each module and not for each class."

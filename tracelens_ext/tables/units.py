@@ -129,10 +129,9 @@ _TIME_UNITS = {
     "sec": Unit(Quantity.TIME, "s", 3),
     "seconds": Unit(Quantity.TIME, "s", 3),
 }
-_SIZE_UNITS = {
-    "bytes": Unit(Quantity.BYTES, "B"),
-    "byte": Unit(Quantity.BYTES, "B"),
-} | {name.lower(): Unit(Quantity.RATE, name, 3) for name in ("kB", "KiB", "MB", "MiB", "GB", "GiB")}
+_SIZE_UNITS = {"bytes": Unit(Quantity.BYTES, "B"), "byte": Unit(Quantity.BYTES, "B")} | {
+    name.lower(): Unit(Quantity.RATE, name, 3) for name in ("kB", "KiB", "MB", "MiB", "GB", "GiB")
+}
 
 
 @functools.lru_cache(maxsize=4096)
