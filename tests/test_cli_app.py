@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from categorize_helpers import FakeEntryPoint, plugin
 from docs_helpers import documented_addition
 from make_trace import TraceMaker
 
 import tracelens_ext.cli
 from tracelens_ext.cli import commands as commands_module
 from tracelens_ext.cli import run
-from tracelens_ext.hooks import Command, PluginRegistry, hookimpl
 
 
 def test_adding_a_command_is_one_file_and_one_name(
@@ -46,43 +43,6 @@ def test_adding_a_command_is_one_file_and_one_name(
     assert "kernel10" not in out
     monkeypatch.delitem(sys.modules, f"tracelens_ext.cli.{command}")
     monkeypatch.delattr(tracelens_ext.cli, command)
-
-
-def greet(name: str, loud: bool = False) -> None:
-    """Greet somebody."""
-    typer.echo(f"HELLO {name}" if loud else f"hello {name}")
-
-
-def test_a_plugin_adds_a_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    @hookimpl
-    def tracelens_commands() -> list[object]:
-        greeting = f"{__name__}:greet"
-        return [
-            Command("greet", "Greet somebody.", greeting, "Extend", reads_traces=False),
-            Command("absent", "Is not there.", "no_such_module:absent", "Extend"),
-            Command("gaps", "Takes a name.", greeting),
-            Command("misplaced", "Is of no group.", greeting, "Elsewhere"),
-        ]
-
-    registry = PluginRegistry(
-        [
-            FakeEntryPoint("commands", commands_module, own=True),
-            FakeEntryPoint("theirs", plugin(tracelens_commands=tracelens_commands)),
-        ]
-    )
-    monkeypatch.setattr("tracelens_ext.cli.app.default_registry", lambda: registry)
-    assert run(["--help"]) == 0
-    assert "  greet       Greet somebody.\n" in capsys.readouterr().out
-    assert run(["greet", "Ann", "--loud"]) == 0
-    assert capsys.readouterr().out == "HELLO Ann\n"
-    assert run(["absent"]) == 1
-    assert "command 'absent': ModuleNotFoundError" in capsys.readouterr().err
-    assert sorted(set(registry.problems)) == [
-        "theirs: command 'gaps': there is one already",
-        "theirs: command 'misplaced': the group is one of Look, Explain, Compare, Extend",
-    ]
 
 
 @pytest.mark.parametrize("columns", ["0", "19", "-3"])
