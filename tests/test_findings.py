@@ -15,7 +15,7 @@ from make_trace import Document, TraceMaker
 from strategies import traces
 
 from tracelens_ext import TreePerfAnalyzer, hookimpl
-from tracelens_ext.cli.app import _NAMES
+from tracelens_ext.cli.app import offered_commands
 from tracelens_ext.findings import builtin
 from tracelens_ext.findings.detect import find_findings, offered_detectors
 from tracelens_ext.findings.finding import Evidence, Finding, Findings, Place
@@ -222,5 +222,5 @@ def test_savings_of_real_traces_add_up(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(TRACES))
 def test_all_evidence_names_a_sheet_or_a_command(name: str) -> None:
     """Readers are sent to what exists."""
-    known = {offered.item.name for offered in offered_tables()} | set(_NAMES)
+    known = {offered.item.name for offered in offered_tables()} | set(offered_commands())
     assert {each.see for finding in found_in(name).findings for each in finding.evidence} <= known

@@ -25,6 +25,7 @@ COMMANDS = (
     ("roofline",),
     ("memory",),
     ("counters",),
+    ("tree",),
 )
 
 

@@ -25,7 +25,6 @@ from tracelens_ext.work.gpu_work import GpuWork
 
 if TYPE_CHECKING:
     import os
-    import re
     from collections.abc import Callable, Sequence
 
     from tracelens_ext.cache.store import TraceCache
@@ -325,22 +324,6 @@ class TreePerfAnalyzer(Analyzed):
         from tracelens_ext.modules.modules import nn_modules
 
         return nn_modules(self.work, instances=instances)
-
-    def get_df_call_tree(
-        self, op: str | re.Pattern[str] | None = None, *, merge: bool = True
-    ) -> pd.DataFrame:
-        """The call tree with GPU time; see `operations.tree_table.call_tree_table`.
-
-        Args:
-            op: a regular expression; only operations whose name matches, and what is below them.
-            merge: whether siblings of one name are one row.
-
-        Raises:
-            UsageError: `op` is no regular expression.
-        """
-        from tracelens_ext.operations.tree_table import call_tree_table
-
-        return call_tree_table(self.work, op=op, merge=merge)
 
     @cached_property
     def _launcher_table(self) -> pd.DataFrame:

@@ -76,16 +76,16 @@ class _Group(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:  # noqa: ANN401  # whatever a group takes
         super().__init__(**attributes)
-        self.commands = offered_commands()  # type: ignore[assignment]  # for suggestions
+        self.offered = offered_commands()
+        self.commands = dict.fromkeys(self.offered)  # type: ignore[assignment]  # for suggestions
 
     def get_command(self, _: Any, name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
         """The command, imported now; None if no command has that name."""
-        command = self.commands.get(name)
-        return _made(command) if isinstance(command, Command) else None
+        return _made(self.offered[name]) if name in self.offered else None
 
     def format_commands(self, _: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write the commands by group, a line each."""
-        commands = [each for each in self.commands.values() if isinstance(each, Command)]
+        commands = self.offered.values()
         width = max(len(each.name) for each in commands)
         for group in _GROUPS:
             rows = [each for each in commands if each.group == group]

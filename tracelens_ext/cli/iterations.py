@@ -31,7 +31,7 @@ _STATISTICS = ("column", "device", "mean", "std", "median", "mad", "odd", "min",
 def iterations(
     trace: shared.Trace,
     annotation: shared.Annotation = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+    json: shared.Json = False,
     top: Annotated[int, typer.Option(help="Iterations to print, the first ones.", min=0)] = 50,
     *,
     analysis: shared.AnalysisOfLinked,
@@ -46,7 +46,7 @@ def iterations(
     table = iteration_table(analyzer.work, pattern)
     if not len(table):
         raise UsageError(_nothing_found(trace, analyzer.tree, annotation))
-    if as_json:
+    if json:
         tables = {"iterations": table.frame, "iteration_statistics": table.statistics}
         print_json("Iterations", trace, tables, table.notes)
     else:

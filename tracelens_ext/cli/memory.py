@@ -47,19 +47,16 @@ def memory(
     top: Annotated[int, typer.Option("--top", "-t", help="Rows of each table.", min=0)] = 10,
     device: gap_options.Device = None,
     annotation: shared.Annotation = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the tables as JSON instead, every row of them.")
-    ] = False,
+    json: shared.Json = False,
 ) -> None:
     """Show what was alive when the most memory was allocated, and who allocated it."""
     from tracelens_ext.cli.load import analyze
-    from tracelens_ext.cli.messages import print_report
+    from tracelens_ext.cli.messages import print_json
     from tracelens_ext.cli.screen import first_lines
     from tracelens_ext.errors import UsageError
     from tracelens_ext.memory.events import has_memory_events
     from tracelens_ext.memory.snapshot import is_snapshot
     from tracelens_ext.memory.usage import memory_notes
-    from tracelens_ext.report.report import Report
 
     if is_snapshot(trace):
         show_snapshots([trace], top, device=device, json=json)
@@ -84,7 +81,7 @@ def memory(
         tables = {name: table[table["device"] == device] for name, table in tables.items()}
     notes = list(memory_notes(analyzer.memory(annotation)))
     if json:
-        print_report(Report("Memory", tables, [("Trace", str(trace))], notes))
+        print_json("Memory", trace, tables, notes)
     else:
         _show(first_lines(analyzer.work), str(trace), tables, notes, by, top)
 

@@ -11,9 +11,10 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rich.console import Console
 
-    from tracelens_ext.report.report import Report
 
 #: The columns of the table of phases that a terminal shows, table by table.
 _SHOWN = {
@@ -41,16 +42,15 @@ def phases(
     ] = None,
     device_peaks: shared.DevicePeaks = None,
     top: Annotated[int, typer.Option("--top", "-t", help="Slowest steps to print.", min=0)] = 10,
-    json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON instead.")] = False,
+    json: shared.Json = False,
     *,
     analysis: shared.AnalysisOptions,
 ) -> None:
     """Show prefill and decode of a serving engine: tokens, GPU time, idle time, steps, layers."""
     from tracelens_ext.cli.load import analyze, show_problems
-    from tracelens_ext.cli.messages import print_report
+    from tracelens_ext.cli.messages import print_json
     from tracelens_ext.cli.screen import console, first_lines, show_lines
     from tracelens_ext.graphs.tables import capture_notes
-    from tracelens_ext.report.report import Report
     from tracelens_ext.roofline.peaks import read_peaks
     from tracelens_ext.serving.steps import own_phases
     from tracelens_ext.serving.tables import phase_notes
@@ -76,22 +76,20 @@ def phases(
         tables["graph_operations"] = analyzer.get_df_graph_operations()
         notes += capture_notes(analyzer)
     show_problems(analyzer.problems, set())
-    facts: list[tuple[str, object]] = [("Trace", str(trace))]
-    report = Report("Phases", tables, facts, notes)
     if json:
-        print_report(report)
+        print_json("Phases", trace, tables, notes)
     else:
         screen = console()
-        show_lines(first_lines(analyzer.work), screen)
-        _show(report, top, screen)
+        show_lines([*first_lines(analyzer.work), f"Trace: {trace}", ""], screen)
+        _show(tables, notes, top, screen)
 
 
-def _show(report: Report, top: int, console: Console) -> None:
+def _show(
+    tables: Mapping[str, pd.DataFrame], notes: Sequence[str], top: int, console: Console
+) -> None:
     from tracelens_ext.cli.screen import folded, show_lines
     from tracelens_ext.report.terminal import frame_table
 
-    tables = report.sheets
-    show_lines([f"{label}: {value}" for label, value in report.facts] + [""], console)
     for title, frame in _parts(tables["phases"]):
         console.print(frame_table(frame, title=title))
         console.print()
@@ -116,7 +114,7 @@ def _show(report: Report, top: int, console: Console) -> None:
         shown = tables["graph_operations"].head(top)
         console.print(frame_table(shown, title="Operations inside of graph launches"))
         console.print()
-    for note in report.notes:
+    for note in notes:
         show_lines(folded(note, console.width), console)
 
 

@@ -55,18 +55,15 @@ def roofline(
     pstep: gap_options.PStep = None,
     device: gap_options.Device = None,
     capture: shared.Capture = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the table as JSON instead, every row of it.")
-    ] = False,
+    json: shared.Json = False,
 ) -> None:
     """Show how far each operation is from what the GPU can do, and the time that is lost."""
     from tracelens_ext.cli.load import analyze, show_problems
-    from tracelens_ext.cli.messages import print_report
+    from tracelens_ext.cli.messages import print_json
     from tracelens_ext.cli.roofline_view import show_operations, show_summary
     from tracelens_ext.cli.screen import console, first_lines, folded, show_lines
     from tracelens_ext.errors import UsageError
     from tracelens_ext.iterations.selection import Selection
-    from tracelens_ext.report.report import Report
     from tracelens_ext.roofline.peaks import read_peaks
     from tracelens_ext.roofline.summary import advice, roofline_facts
 
@@ -96,7 +93,7 @@ def roofline(
     steps = analyzer.get_df_mfu_by_iteration(device_peaks, annotation, selection=selection)
     if json:
         tables = {"roofline": frame, "families": families, "mfu_by_iteration": steps}
-        print_report(Report("Roofline", tables, facts, notes))
+        print_json("Roofline", trace, tables, notes, facts=facts[1:])
         return
     rows = [found.rows[i] for i in frame.index[:top].tolist()]
     screen = console()

@@ -31,9 +31,8 @@ def sql(
 ) -> None:
     """Query the events of a trace, and the tables of its report, with SQL."""
     from tracelens_ext.cli.load import analyze
-    from tracelens_ext.cli.messages import print_line, print_report
+    from tracelens_ext.cli.messages import print_json, print_line
     from tracelens_ext.errors import UsageError
-    from tracelens_ext.report.report import Report
 
     if schema:
         _print_schema()
@@ -46,7 +45,7 @@ def sql(
 
     rows, more = query(analyze(trace, analysis), statement, limit=limit, timeout=timeout)
     if json:
-        print_report(Report("SQL", {"result": rows}, [("Trace", str(trace))]))
+        print_json("SQL", trace, {"result": rows})
     elif csv:
         typer.echo(rows.to_csv(index=False, lineterminator="\n"), nl=False)
     else:

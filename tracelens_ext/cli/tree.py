@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_report
+from tracelens_ext.cli.messages import print_json
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -97,16 +97,11 @@ def _print_lines(lines: Iterator[str], width: int | None) -> None:
 
 def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: float) -> None:
     from tracelens_ext.operations.tree_table import tree_rows
-    from tracelens_ext.report.report import Report
 
     left_out = _left_out(tree, depth, min_percent)
-    report = Report(
-        title="Call tree",
-        sheets={"call_tree": tree_rows(tree, tree.kept(depth, min_percent))},
-        facts=[("Trace", str(trace)), ("GPU busy time", _busy(tree))],
-        notes=[left_out] if left_out else [],
-    )
-    print_report(report)
+    tables = {"tree": tree_rows(tree, tree.kept(depth, min_percent))}
+    notes = [left_out] if left_out else []
+    print_json("Call tree", trace, tables, notes, facts=[("GPU busy time", _busy(tree))])
 
 
 def _busy(tree: MergedTree) -> str:

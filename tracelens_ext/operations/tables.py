@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.operations.op_tables import METRICS
+from tracelens_ext.operations.tree_table import call_tree_table
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterator, Mapping
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -79,6 +81,41 @@ def _unique_args(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataF
     return table[[*first, *last]]
 
 
+def _tree(
+    analyzer: TreePerfAnalyzer, op: str | re.Pattern[str] | None = None, *, merge: bool = True
+) -> pd.DataFrame:
+    """The call tree with GPU time, a row a node, parents before children.
+
+    Args:
+        analyzer: of the trace.
+        op: a regular expression; only operations whose name matches, and what is below them.
+        merge: whether siblings of one name are one row.
+
+    Raises:
+        UsageError: `op` is no regular expression.
+    """
+    return call_tree_table(analyzer.work, op=op, merge=merge)
+
+
+TREE = [
+    Table(
+        name="tree",
+        shows="The call tree with GPU time, a row a node, parents before children",
+        columns="""
+            depth [levels]: 0 for a root
+            name: of the event; siblings of one name are one row
+            kind: `cpu_op`, `annotation`, `python`, `launch`, `kernel`, `memcpy`, `memset`; empty
+                for a thread and for `(unlinked)`
+            count [events]: in the row
+            gpu_events [GPU events]: at and below
+            busy_time_ms: of those
+            % of GPU busy time: of the trace
+            """,
+        table=_tree,
+        asked_by="tables",
+        method="get_df_call_tree()",
+    )
+]
 TABLES = [
     Table(
         name="ops_summary_by_category",

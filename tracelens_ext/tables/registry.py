@@ -44,6 +44,7 @@ _LISTS = (
     "replay.tables",
     "iterations.tables",
     "operations.cpu_ops",
+    "operations.tables:TREE",
     "kernels.statistics",
     "kernels.sources",
     "roofline.tables:MORE",
