@@ -58,6 +58,7 @@ class GapReport:
             UsageError: there is nothing that could be selected.
         """
         from tracelens_ext.cli.gap_options import selected_text
+        from tracelens_ext.gaps import tables
         from tracelens_ext.gaps.answer import answer
         from tracelens_ext.gaps.classified import classify_gaps
         from tracelens_ext.gaps.summaries import LONGEST_LISTED
@@ -71,23 +72,23 @@ class GapReport:
         scopes: list[Scope] = ["stream"] if one_stream else ["device", "stream"]
         longest = max(options.top, LONGEST_LISTED)
         sheets = {
-            "gap_summary": analyzer.get_df_gap_summary(scopes, selection=selection),
-            "gap_hosts": analyzer.get_df_gap_hosts(scope, selection=selection),
-            "gap_streams": analyzer.get_df_gap_streams(selection=selection),
-            "gap_pairs": analyzer.get_df_gap_pairs(sort.value, selection=selection),
-            "gaps_longest": analyzer.get_df_gaps_longest(
-                scope, longest=longest, selection=selection
+            "gap_summary": tables.gap_summary(analyzer, scopes, selection=selection),
+            "gap_hosts": tables.gap_hosts(analyzer, scope, selection=selection),
+            "gap_streams": tables.gap_streams(analyzer, selection=selection),
+            "gap_pairs": tables.gap_pairs(analyzer, sort.value, selection=selection),
+            "gaps_longest": tables.gaps_longest(
+                analyzer, scope, longest=longest, selection=selection
             ),
         }
         bounds = options.hist_min, options.hist_max
         more = {
-            "gap_full_names": analyzer.get_df_gap_full_names(sort.value, selection=selection),
-            "gap_histogram": analyzer.get_df_gap_histogram(
-                *bounds, log=options.log, selection=selection
+            "gap_full_names": tables.gap_full_names(analyzer, sort.value, selection=selection),
+            "gap_histogram": tables.gap_histogram(
+                analyzer, *bounds, log=options.log, selection=selection
             ),
         }
         if options.all:
-            more["gaps"] = analyzer.get_df_gaps(selection=selection)
+            more["gaps"] = tables.gaps(analyzer, selection=selection)
         idle = int(classified.gaps.duration.sum())
         why, selected = answer(classified, selection), selected_text(selection, work)
         members: dict[str, object] = {"idle_by_cause_ms": devices.idle_by_cause_ms()}

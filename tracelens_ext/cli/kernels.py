@@ -85,7 +85,8 @@ def kernels(
     from tracelens_ext.cli.messages import print_json
     from tracelens_ext.cli.screen import console, first_lines, show_lines
     from tracelens_ext.cli.text_output import STANDARD_OUTPUT, check_texts, tell_written, write_text
-    from tracelens_ext.kernels.statistics import SORTS
+    from tracelens_ext.kernels.sources import source_table
+    from tracelens_ext.kernels.statistics import SORTS, full_name_table, kernel_table
     from tracelens_ext.report.kernel_text import kernel_text
 
     wants_gaps = gaps or gap_output is not None
@@ -95,13 +96,13 @@ def kernels(
     check_texts([output, gap_output], trace, force=force, json=json, every=options.all)
     analyzer = analyze(trace, replace(analysis, python_frames=sources), without_tpu=True)
     chosen = {"selection": selection}
-    statistics = analyzer.get_df_kernel_statistics(sort.value, **chosen)
+    statistics = kernel_table(analyzer, sort.value, **chosen)
     tables = {
         "kernels": statistics,
-        "kernel_full_names": analyzer.get_df_kernel_full_names(sort.value, **chosen),
+        "kernel_full_names": full_name_table(analyzer, sort.value, **chosen),
     }
     if sources:
-        tables["kernel_sources"] = analyzer.get_df_kernel_sources(**chosen)
+        tables["kernel_sources"] = source_table(analyzer, **chosen)
     notes = [] if len(statistics) else [_why_none(analyzer, selection)]
     report = GapReport.of(analyzer, selection, options) if wants_gaps else None
     show_problems(analyzer.problems, set())

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # `selection` says which GPU events end the gaps, all by default.
 
 
-def _gaps(
+def gaps(
     analyzer: TreePerfAnalyzer,
     scope: Scope = "stream",
     *,
@@ -47,7 +47,7 @@ def _gaps(
     return summaries.gap_list(classify_gaps(analyzer.work, scope, selection), longest=longest)
 
 
-def _gaps_longest(
+def gaps_longest(
     analyzer: TreePerfAnalyzer,
     scope: Scope = "device",
     *,
@@ -55,10 +55,10 @@ def _gaps_longest(
     selection: Selection | None = None,
 ) -> pd.DataFrame:
     """The longest gaps, and what the host was doing."""
-    return _gaps(analyzer, scope, longest=longest, selection=selection)
+    return gaps(analyzer, scope, longest=longest, selection=selection)
 
 
-def _summary(
+def gap_summary(
     analyzer: TreePerfAnalyzer,
     scopes: Sequence[Scope] = ("device", "stream"),
     *,
@@ -68,7 +68,7 @@ def _summary(
     return summaries.gap_summary([classify_gaps(analyzer.work, s, selection) for s in scopes])
 
 
-def _hosts(
+def gap_hosts(
     analyzer: TreePerfAnalyzer, scope: Scope = "device", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """Idle time by what the host was in, longest first.
@@ -79,27 +79,27 @@ def _hosts(
     return hosts.gap_hosts(classify_gaps(analyzer.work, scope, selection))
 
 
-def _streams(analyzer: TreePerfAnalyzer, *, selection: Selection | None = None) -> pd.DataFrame:
+def gap_streams(analyzer: TreePerfAnalyzer, *, selection: Selection | None = None) -> pd.DataFrame:
     """Gaps by stream, most gaps first."""
     return summaries.gap_streams(classify_gaps(analyzer.work, "stream", selection))
 
 
-def _pairs(
+def gap_pairs(
     analyzer: TreePerfAnalyzer, sort: GapSort = "avg", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """Gaps by the kernels around them; `sort` by size."""
     return summaries.gap_pairs(classify_gaps(analyzer.work, "stream", selection), sort=sort)
 
 
-def _full_names(
+def gap_full_names(
     analyzer: TreePerfAnalyzer, sort: GapSort = "avg", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """The full names behind the simplified ones of `gap_pairs`."""
-    gaps = classify_gaps(analyzer.work, "stream", selection)
-    return summaries.gap_full_names(gaps, summaries.gap_pairs(gaps, sort=sort))
+    found = classify_gaps(analyzer.work, "stream", selection)
+    return summaries.gap_full_names(found, summaries.gap_pairs(found, sort=sort))
 
 
-def _histogram(
+def gap_histogram(
     analyzer: TreePerfAnalyzer,
     smallest: float | None = None,
     largest: float | None = None,
@@ -144,7 +144,7 @@ TABLES = [
             avg_gap_us, max_gap_us: of this cause, in a gap that has it
             overlapped_time_ms: of `idle_time_ms`, while other streams of the device were busy
             """,
-        table=_summary,
+        table=gap_summary,
         asked_by="gaps",
         on_every_page=True,
     ),
@@ -162,7 +162,7 @@ TABLES = [
             % of idle time: of all of it
             avg_gap_us, max_gap_us: of a gap
             """,
-        table=_hosts,
+        table=gap_hosts,
         asked_by="gaps",
         on_every_page=True,
     ),
@@ -179,7 +179,7 @@ TABLES = [
             overlapped_us: of the idle time, while another stream was busy
             device_idle_us: of the idle time, while no stream of the device was busy
             """,
-        table=_streams,
+        table=gap_streams,
         asked_by="gaps",
     ),
     Table(
@@ -194,7 +194,7 @@ TABLES = [
             main_cause: of most of that time
             full_names [pairs]: of full names that share the simplified ones
             """,
-        table=_pairs,
+        table=gap_pairs,
         asked_by="gaps",
     ),
     Table(
@@ -205,14 +205,14 @@ TABLES = [
             host_call: likewise the runtime call; of a synchronisation the call that synchronised
             python_frame: likewise the Python frame
             """,
-        table=_gaps_longest,
+        table=gaps_longest,
         asked_by="gaps",
     ),
     Table(
         name="gaps",
         shows="Every gap of each stream, by stream and time",
         columns=_GAP_COLUMNS,
-        table=_gaps,
+        table=gaps,
         asked_by="tables",
     ),
     Table(
@@ -225,7 +225,7 @@ TABLES = [
             count [gaps]: how many
             total_gap_us: of all
             """,
-        table=_full_names,
+        table=gap_full_names,
         asked_by="tables",
     ),
     Table(
@@ -235,7 +235,7 @@ TABLES = [
             from_us, to_us: bounds of the bin; empty for what is shorter, or longer, than all bins
             count [gaps]: how many
             """,
-        table=_histogram,
+        table=gap_histogram,
         asked_by="tables",
     ),
 ]

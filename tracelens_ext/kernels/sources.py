@@ -69,7 +69,7 @@ def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.D
     )
 
 
-def _sources(analyzer: TreePerfAnalyzer, *, selection: Selection | None = None) -> pd.DataFrame:
+def source_table(analyzer: TreePerfAnalyzer, *, selection: Selection | None = None) -> pd.DataFrame:
     """Kernels by source line and layer.
 
     Raises:
@@ -96,7 +96,7 @@ TABLES = [
             avg_time_us: of a GPU event
             % of duration: of all that were selected
             """,
-        table=_sources,
+        table=source_table,
         when=[
             GPU_EVENTS,
             Condition(

@@ -148,18 +148,18 @@ def _joined(category: np.ndarray, code: Int64Array, labels: list[str], size: int
     return [", ".join(found) for found in of_group]
 
 
-def _statistics(
+def kernel_table(
     analyzer: TreePerfAnalyzer, sort: KernelSort = "count", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """How often and how long kernels ran, by simplified name; only those that are selected."""
     return kernel_statistics(analyzer.work, sort=sort, selection=selection)
 
 
-def _table_of_full_names(
+def full_name_table(
     analyzer: TreePerfAnalyzer, sort: KernelSort = "count", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """The full names behind the simplified ones of `kernels`."""
-    of_kernels = _statistics(analyzer, sort, selection=selection)
+    of_kernels = kernel_table(analyzer, sort, selection=selection)
     return full_names(analyzer.work, of_kernels, selection=selection)
 
 
@@ -179,7 +179,7 @@ TABLES = [
             full_names [names]: that share the simplified one
             example_full_name: the most frequent of them
             """,
-        table=_statistics,
+        table=kernel_table,
         asked_by="tables",
         method="get_df_kernel_statistics()",
     ),
@@ -192,7 +192,7 @@ TABLES = [
             count [GPU events]: how many
             total_time_us: summed duration
             """,
-        table=_table_of_full_names,
+        table=full_name_table,
         asked_by="tables",
     ),
 ]
