@@ -170,11 +170,13 @@ def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
         "time_axis",
         "time_axis_marks",
         "call_tree",
+        "memory_over_time",
+        "memory_iterations",
         "gap_summary",
         "gap_hosts",
     ]
-    drawn.append("critical_path_summary")
-    assert list(report.page_sheets) == [*drawn, "iterations", "iteration_statistics"]
+    drawn += ["critical_path_summary", "iterations", "iteration_statistics", "roofline_peaks"]
+    assert list(report.page_sheets) == drawn
     assert not set(report.page_sheets) & set(report.sheets)
     asked = ReportOptions(
         gaps=True,
