@@ -185,6 +185,7 @@ def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
         call_tree=True,
         what_if=True,
         finding_details=True,
+        tables="memory_over_time,memory_iterations,roofline_peaks",
     )
     both = build_perf_report(analyzer, asked, for_page=True)
     assert set(report.page_sheets) <= set(both.sheets)
