@@ -12,7 +12,20 @@ os.environ["TRACELENS_EXT_NO_CACHE"] = "1"
 os.environ["TRACELENS_EXT_NO_PLUGINS"] = "1"
 
 with atheris.instrument_imports(include=["tracelens_ext"]):
-    pass
+    import tracelens_ext.analyzer
+    import tracelens_ext.cache.store
+    import tracelens_ext.categorize.loading
+    import tracelens_ext.categorize.maps
+    import tracelens_ext.class_statistics.configuration
+    import tracelens_ext.class_statistics.totals
+    import tracelens_ext.memory.snapshot
+    import tracelens_ext.perf_report
+    import tracelens_ext.readers.nsys.csv_trace
+    import tracelens_ext.readers.nsys.sqlite
+    import tracelens_ext.readers.perfetto.reader
+    import tracelens_ext.readers.rocprof.results
+    import tracelens_ext.readers.xplane.reader
+    import tracelens_ext.readers.xplane.viewer_json  # noqa: F401
 
 from targets import TARGETS
 from trace_mutations import mutate

@@ -24,11 +24,11 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.counters.tables import copy_bandwidth, queue_length
-from tracelens_ext.export.lanes import fit_lanes
+from tracelens_ext.export.tracks import fit_lanes
 from tracelens_ext.modules.call_tree import MOST_NODES, call_tree
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.replay.what_if import Simulation
-from tracelens_ext.timeline.time_axis import time_axis
+from tracelens_ext.timeline.timeline import time_axis
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -64,6 +64,15 @@ def test_in_a_lane_events_nest_or_follow_and_no_lane_is_wasted(
                 assert not crosses
         if lane[i]:
             assert ((track == track[i]) & (lane == lane[i] - 1)).any()
+
+
+def test_hundreds_of_lanes_hold_what_they_can_and_are_used_again() -> None:
+    start = np.arange(400).repeat(2)
+    start[1::2] += 10_000  # two waves of 400 events, each of which crosses all others of its wave
+    end = start + 5_000
+    lane = fit_lanes(np.zeros(800, dtype=np.int64), start, end)
+    for wave in (0, 1):
+        assert sorted(lane[wave::2].tolist()) == list(range(400))
 
 
 def test_what_is_read_back_gives_the_same_tables(demo_trace: Path, tmp_path: Path) -> None:

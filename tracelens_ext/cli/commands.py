@@ -16,6 +16,7 @@ _COMMANDS = (
     ("phases", "Show prefill and decode of a serving engine.", "Look"),
     ("counters", "Show queue lengths and the speed of copies.", "Look"),
     ("sql", "Query the events and tables of a trace with SQL.", "Look"),
+    ("mcp", "Serve traces to agents, over the Model Context Protocol.", "Look"),
     ("export", "Write a trace for Perfetto, or as a database.", "Look"),
     ("findings", "Show what would save the most time, and what to do.", "Explain"),
     ("what-if", "Show the wall time if something were faster, or gone.", "Explain"),
@@ -29,7 +30,7 @@ _COMMANDS = (
     ("demo", "Write a demo trace.", "Extend"),
 )
 _OF_SEVERAL = frozenset({"rules", "plugins", "cache"})
-_READ_NO_TRACES = frozenset({"demo", "explain", "formats"})
+_READ_NO_TRACES = frozenset({"demo", "explain", "formats", "mcp"})
 
 
 @hookimpl

@@ -85,8 +85,12 @@ def kernels(
     from tracelens_ext.cli.messages import print_json
     from tracelens_ext.cli.screen import console, first_lines, show_lines
     from tracelens_ext.cli.text_output import STANDARD_OUTPUT, check_texts, tell_written, write_text
-    from tracelens_ext.kernels.sources import source_table
-    from tracelens_ext.kernels.statistics import SORTS, full_name_table, kernel_table
+    from tracelens_ext.kernels.statistics import (
+        SORTS,
+        full_name_table,
+        kernel_table,
+        source_table,
+    )
     from tracelens_ext.report.kernel_text import kernel_text
 
     wants_gaps = gaps or gap_output is not None
@@ -98,7 +102,7 @@ def kernels(
     chosen = {"selection": selection}
     statistics = kernel_table(analyzer, sort.value, **chosen)
     tables = {
-        "kernels": statistics,
+        "kernel_statistics": statistics,
         "kernel_full_names": full_name_table(analyzer, sort.value, **chosen),
     }
     if sources:

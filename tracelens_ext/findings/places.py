@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Place
-from tracelens_ext.gaps.host_activity import innermost_at
-from tracelens_ext.gaps.hosts import HOST_KINDS, labels_of
+from tracelens_ext.gaps.hosts import HOST_KINDS, innermost_at, labels_of
 from tracelens_ext.intervals import inside
 from tracelens_ext.iterations.measured import named_iterations
 from tracelens_ext.kernel_names import simple_name
@@ -105,7 +104,9 @@ def _innermost(
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """As `innermost_at`; of Python frames those that somebody can change, where there are any."""
     found = innermost_at(trace, kinds, thread, start, end, ("ProfilerStep#", *_NO_LINES))
-    other = np.setdiff1d(np.arange(len(start)), found[0])
+    told = np.zeros(len(start), dtype=bool)
+    told[found[0]] = True
+    other = np.flatnonzero(~told)
     if not len(other) or EventKind.PYTHON_FUNCTION not in kinds:
         return found
     stretches = thread[other], start[other], end[other]

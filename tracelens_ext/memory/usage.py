@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.iterations.iterations import iteration_at
+from tracelens_ext.iterations.iterations import Iterations, iteration_at
 from tracelens_ext.iterations.measured import named_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import (
     HOST,
+    PHASES,
     MemoryEvents,
+    Owners,
+    find_owners,
     read_memory_events,
 )
-from tracelens_ext.memory.owners import PHASES, Owners, find_owners
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.work.grouping import maxima, number_groups, percent, sums
 from tracelens_ext.work.memoize import once_for_each
@@ -23,7 +25,6 @@ from tracelens_ext.work.memoize import once_for_each
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens_ext.iterations.iterations import Iterations
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.tree import CallTree
     from tracelens_ext.work.patterns import Expression
@@ -214,14 +215,7 @@ def _kept(memory: Memory) -> BoolArray:
 def memory_blocks(memory: Memory, largest: int | None = None) -> pd.DataFrame:
     """A row a block that the trace saw allocated, by device, the largest first.
 
-    Args:
-        memory: of the trace.
-        largest: only so many of each device.
-
-    Returns:
-        `device`, `bytes`, `allocated_at_ms`, `lifetime_us` (missing where it was not freed),
-        `iteration` (of the allocation, empty outside of all), and who allocated it, as the sheet
-        `memory_at_peak`.
+    `lifetime_us` is missing where it was not freed, `iteration` is that of the allocation.
     """
     events, blocks = memory.events, memory.events.blocks
     place = events.place[blocks.birth]
@@ -249,11 +243,7 @@ def memory_blocks(memory: Memory, largest: int | None = None) -> pd.DataFrame:
 def _grouped(
     memory: Memory, birth: Int64Array, by: tuple[str, ...] = _OWNER
 ) -> tuple[Int64Array, Int64Array, dict[str, list[str]]]:
-    """Group allocations by device and who made them.
-
-    Returns:
-        The first of each group, the group of each, and the columns of the groups.
-    """
+    """The first of each group of allocations by device and owner, each one's group, and columns."""
     codes = _codes(memory.owners)
     keys = [memory.events.place[birth], *(codes[name][0][birth] for name in by)]
     first, number = number_groups(keys)
@@ -287,9 +277,8 @@ def _text_column(told: list[str]) -> pd.api.extensions.ExtensionArray:
 def memory_over_time(memory: Memory) -> pd.DataFrame:
     """The levels of each device in at most a thousand points, none of its highest left out.
 
-    Returns:
-        `device`, `at_ms` since the trace's first event, `allocated_bytes` and `reserved_bytes`, the
-        largest of each stretch of time; `reserved_bytes` is missing where it is not recorded.
+    `device`, `at_ms` since the trace's first event, `allocated_bytes` and `reserved_bytes`, the
+    largest of each stretch of time; `reserved_bytes` is missing where it is not recorded.
     """
     events = memory.events
     parts = [pd.DataFrame({"device": [], "at_ms": [], "allocated_bytes": [], "reserved_bytes": []})]

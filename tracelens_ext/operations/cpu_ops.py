@@ -9,7 +9,7 @@ import numpy as np
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_marked
 from tracelens_ext.tables.charts import Chart
-from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
+from tracelens_ext.tables.table import NO_GPU_EVENTS, Condition, Table, cited_sheets
 from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.grouping import group_durations, percent, sums, texts
@@ -69,11 +69,15 @@ TABLES = [
         table=_cpu_ops,
         when=[
             Condition(
-                "the trace has no GPU events",
-                lambda analyzer, options: not GPU_EVENTS.holds(analyzer, options),
+                "the trace has no GPU events, or evidence names it",
+                lambda analyzer, options: (
+                    NO_GPU_EVENTS.holds(analyzer, options)
+                    or "cpu_ops" in cited_sheets(analyzer, options)
+                ),
             )
         ],
         answer="Top CPU operations",
+        answer_when=NO_GPU_EVENTS,
         answer_columns=(
             *("cpu_op", "count", "total_time_ms", "self_time_ms", "avg_time_us"),
             "% of CPU op time",

@@ -13,7 +13,7 @@ from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.recording.told import recording_table
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import Table
-from tracelens_ext.timeline.time_axis import MOST_BINS, time_axis
+from tracelens_ext.timeline.timeline import MOST_BINS, time_axis
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.lanes import find_lanes
 
@@ -72,8 +72,6 @@ TABLES = [
             """,
         table=_recording,
         when=(),
-        answer="Recording",
-        answer_columns=["kind", "ms", "% of wall time", "count", "what", "place", "how"],
     )
 ]
 VIEWS = [

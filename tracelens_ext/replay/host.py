@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.intervals import union
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import Int64Array
 
-    #: Intervals of host time, and what their length is multiplied by.
+    #: Intervals of host time, and what their length is multiplied by
     Scaled = tuple[Int64Array, Int64Array, float]
 
 #: Calls that the program waits in, or that the GPU waits for; others are time of the host.
@@ -36,7 +36,7 @@ class Clocks:
 def telling_calls(trace: Trace) -> Int64Array:
     """The calls that launch, wait or are waited for, in file order."""
     rows = trace.rows_of(*LAUNCH_KINDS)
-    return rows[trace.names_matching(_TELLING.match)[trace.name[rows]]]
+    return rows[trace.named(trace.name[rows], _TELLING.match)]
 
 
 #: Threads that may get a clock each; the others, which call least, share the last one.
@@ -98,9 +98,7 @@ def _fits(
 class HostTime:
     """How long the host needs from one moment to another when some of its time is scaled.
 
-    Args:
-        scaled: intervals of each clock; where several overlap, each multiplies.
-        frozen: intervals that stay as recorded.
+    `scaled` are intervals of each clock, which multiply where they overlap; `frozen` ones stay.
     """
 
     def __init__(
@@ -125,7 +123,8 @@ def _curve(
     """Recorded moments, and the host time that has passed until each."""
     terms = [*scaled, (*frozen, NONE)]
     far = 2**62
-    edges = np.unique(np.concatenate([t for term in terms for t in term[:2]] + [[0, far]]))
+    edges = np.sort(np.concatenate([t for term in terms for t in term[:2]] + [[0, far]]))
+    edges = edges[np.diff(edges, append=far + 1) > 0]  # each once; `unique` hashes, which is slow
     factor = np.ones(len(edges))
     for start, end, times in terms:
         first, last = union(start, end)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import Condition, Table
-from tracelens_ext.timeline.gpu_counters import gpu_counters, has_gpu_counters
-from tracelens_ext.timeline.timeline import gpu_timeline
+from tracelens_ext.timeline.timeline import gpu_counters, gpu_timeline, has_gpu_counters
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -52,7 +51,7 @@ GPU_TIMELINE = Table(
         """,
     table=_gpu_timeline,
     answer="GPU timeline",
-    answer_columns=("device", "type", "time ms", "percent"),
+    answer_columns=("type", "time ms", "percent", "device"),
     charts=[
         Chart(
             "GPU timeline",
