@@ -30,11 +30,7 @@ _INSTRUCTIONS = (
 
 
 def make_server(folders: Sequence[Path]) -> MCPServer[Any]:
-    """The server of the traces below some folders.
-
-    Raises:
-        UsageError: the extra is not installed, or a folder is none.
-    """
+    """The server of the traces below some folders."""
     try:
         from mcp.server.mcpserver import MCPServer
     except ImportError:
@@ -73,11 +69,7 @@ def _as_text(tool: Callable[..., Answer], one_at_a_time: threading.Lock) -> Call
 
 
 def answer_text(answer: Answer) -> str:
-    """An answer as JSON; of one that is too long the beginnings of texts and lists, saying so.
-
-    Raises:
-        UsageError: nothing useful of it is short enough.
-    """
+    """An answer as JSON; of one that is too long the beginnings of texts and lists, saying so."""
     text = nested_json_text(answer, indent=None)
     for characters, entries in _CUTS:
         if len(text) <= LONGEST:

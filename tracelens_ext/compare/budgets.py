@@ -62,11 +62,8 @@ class Budget:
     ) -> bool:
         """Whether a change crosses the limit.
 
-        Args:
-            before: the baseline's time, ms; 0 where it has none.
-            after: the other trace's time, ms.
-            shares: whether these are percentages themselves.
-            deviation: the median absolute one, ms.
+        `before`: the baseline's time, ms; 0 where it has none. `after`: the other trace's time, ms.
+        `deviation`: the median absolute one, ms.
         """
         change = after - before
         if self.unit == "mad":
@@ -108,11 +105,7 @@ class Verdict:
 
 
 def parse_budget(text: str) -> Budget:
-    """Read a budget: `NAME > +5%`, `NAME < -0.5ms`; blanks do not matter, nor does a `+`.
-
-    Raises:
-        UsageError: it is not of that form.
-    """
+    """Read a budget: `NAME > +5%`, `NAME < -0.5ms`; blanks do not matter, nor does a `+`."""
     found = _BUDGET.fullmatch(text)
     if found is None:
         shown = text if len(text) < 80 else f"{text[:77]}…"
@@ -137,18 +130,8 @@ def check_budgets(
     A timeline row of several devices is checked device by device. A category that a trace lacks
     counts 0, and so does a finding.
 
-    Args:
-        budgets: what to check.
-        comparison: the traces.
-        finding_ids: the findings that can be, whether a trace has them or not.
-
-    Returns:
-        A verdict for each budget, trace and device, budgets in the order given.
-
-    Raises:
-        UsageError: a name is neither a row of the timeline nor a category nor a finding; or a
-            deviation is given without a history.
-        TracelensError: a report does not hold what it names.
+    `finding_ids`: the findings that can be, whether a trace has them or not. Gives a verdict for
+    each budget, trace and device, budgets in the order given.
     """
     if any(budget.unit == "mad" for budget in budgets) and not comparison.history:
         raise UsageError("a budget in mad needs a history; give --baseline FOLDER")

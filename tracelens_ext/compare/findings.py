@@ -22,14 +22,7 @@ def with_findings(measured: Measurement, found: Findings) -> Measurement:
 
 
 def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
-    """A row a finding of any trace, the largest change first; None where some findings are unknown.
-
-    Returns:
-        Columns `finding`, `change` (`new`, `gone`, `worse`, `better` or `as before`, by the share
-        of the judged time, which does not depend on how many iterations were recorded),
-        `A_saving_ms`, `B_saving_ms`, `difference_ms` (B - A), `A_% of judged time`,
-        `B_% of judged time`. Of more than two traces `B_change`, `B_difference_ms` …
-    """
+    """A row a finding, the largest change first; None where some findings are unknown."""
     divided = zip(comparison.measurements, comparison.divisors, strict=True)
     known = [
         {name: (saving / units, share) for name, (saving, share) in measured.findings.items()}

@@ -60,17 +60,12 @@ _PIECE = 1 << 18
 
 @dataclass(frozen=True)
 class Tables:
-    """What was read of a report.
+    """What was read of a report."""
 
-    Attributes:
-        tables: by name of the sheet; columns by their plain names, values as they were stored.
-        ours: whether this program made it.
-        version: of its tables, as far as it says so.
-    """
-
+    #: by name of the sheet; columns by their plain names, values as they were stored
     tables: Mapping[str, pd.DataFrame]
-    ours: bool
-    version: object
+    ours: bool  #: whether this program made it
+    version: object  #: of its tables, as far as it says so
 
 
 def plain_name(column: object) -> str:
@@ -81,10 +76,8 @@ def plain_name(column: object) -> str:
 def is_workbook(path: Path, sheets: Collection[str] = ()) -> bool:
     """Whether a file is a workbook.
 
-    Args:
-        path: the file.
-        sheets: sheets of which it must have one; empty if any workbook will do, even one that is
-            damaged, or is one by its name alone.
+    `sheets`: sheets of which it must have one; empty if any workbook will do, even one that is
+    damaged, or is one by its name alone.
     """
     if not sheets and path.suffix.lower() == ".xlsx":
         return True
@@ -121,14 +114,7 @@ def read_tables(
 ) -> Tables:
     """The tables of a report, as far as they are there.
 
-    Args:
-        path: the workbook, or the folder.
-        wanted: names of sheets → the columns to read, by their plain names.
-        max_bytes: of text that it may have; None for the default.
-
-    Raises:
-        TraceError: the report cannot be read, or is too large.
-        UsageError: a package is missing.
+    `wanted`: names of sheets → the columns to read, by their plain names.
     """
     most = max_bytes or _MOST_BYTES
     try:
@@ -145,11 +131,7 @@ def read_tables(
 
 @contextmanager
 def _damage_told(path: Path, what: str) -> Iterator[None]:
-    """Say of whatever a reader stumbles over that the file is damaged.
-
-    Raises:
-        TraceFormatError: it is.
-    """
+    """Say of whatever a reader stumbles over that the file is damaged."""
     try:
         yield
     except TracelensError:

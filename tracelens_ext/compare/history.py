@@ -31,16 +31,7 @@ _FAR = 3  # median absolute deviations that deserve a word
 
 
 def history_in(folder: Path, last: int, without: Path) -> list[Path]:
-    """The last traces of a folder, else the last reports, by recorded start, else by file time.
-
-    Args:
-        folder: what holds them.
-        last: how many are wanted.
-        without: the trace that is compared with them.
-
-    Raises:
-        TracelensError: there are fewer than 3.
-    """
+    """The last traces of a folder, else the last reports, by recorded start, else by file time."""
     traces = [path for path in traces_in(folder) if not is_report(path)]
     found = traces or reports_among(sorted(folder.iterdir()))
     found = [path for path in found if path.resolve() != without.resolve()]

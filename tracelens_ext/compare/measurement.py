@@ -239,11 +239,8 @@ def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64A
     three iterations would have two gaps, four three, and the average would depend on how many
     were recorded.
 
-    Args:
-        iteration: of each GPU event, (e,).
-        start: of each, ns, (e,).
-        end: of each, ns, (e,).
-        run: of each iteration, (k,).
+    `iteration`: of each GPU event, (e,). `start`: of each, ns, (e,). `end`: of each, ns, (e,).
+    `run`: of each iteration, (k,).
     """
     first, last = minima(iteration, start, len(run)), maxima(iteration, end, len(run))
     order = np.argsort(first, kind="stable")

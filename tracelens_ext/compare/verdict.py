@@ -72,8 +72,7 @@ def shares_of_change(
 def work_and_speed(rows: Aligned, at: int) -> tuple[float | None, float | None]:
     """The ratios of whole traces by the calls of what both have.
 
-    Returns:
-        The median ratio of calls, weighted by A's time; and B's time by that of as many calls of A.
+    The median ratio of calls, weighted by A's time; B's time by that of as many calls of A.
     """
     pair = [0, at]
     both = ((rows.ns[:, pair] > 0) & (rows.calls[:, pair] > 0)).all(axis=1)
@@ -97,13 +96,7 @@ def periods_agree(counts: Sequence[float], ratios: Sequence[float | None]) -> bo
 def verdict(
     letters: tuple[str, str], ratios: tuple[float | None, float | None], rows: pd.DataFrame
 ) -> Verdict:
-    """Say what happened.
-
-    Args:
-        letters: of the baseline and of the other.
-        ratios: of work and of speed, as far as they are known.
-        rows: a table of the comparison, the largest change first.
-    """
+    """Say what happened."""
     a, b = letters
     work, speed = ratios
     said = []

@@ -26,10 +26,6 @@ def guarded(name: str, problems: list[str]) -> Iterator[None]:
     """Run code of a plugin: its error ends the block and becomes a line in `problems`.
 
     Only `KeyboardInterrupt` and its like pass through.
-
-    Args:
-        name: the plugin.
-        problems: gets the line `NAME: error`, unless it is there already.
     """
     try:
         yield
@@ -61,9 +57,6 @@ def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: AN
 
     Python cannot stop a thread: a call that never ends keeps its (daemon) thread until the
     program exits.
-
-    Raises:
-        PluginTimeoutError: there is no answer in time. Errors of the function pass through.
     """
     answers: list[Any] = []
     errors: list[BaseException] = []

@@ -88,11 +88,7 @@ class Hook:
         return self._within_limit(lambda: self._call(arguments))
 
     def items(self, **arguments: object) -> list[Any]:
-        """Call it and list what it answers, generators too, within the time limit.
-
-        Raises:
-            PluginAnswerError: the answer is no list.
-        """
+        """Call it and list what it answers, generators too, within the time limit."""
         return list(self._within_limit(lambda: self._listed(self._call(arguments))))
 
     def _call(self, arguments: Mapping[str, object]) -> Any:  # noqa: ANN401
@@ -111,12 +107,9 @@ class Hook:
 class PluginRegistry:
     """The plugins that take part in a run.
 
-    Args:
-        found: entry points and the distributions they come from, this distribution's first.
-
-    Attributes:
-        plugins: every plugin found, loaded or not.
-        problems: what failed, each `NAME: error` in one line; grows while hooks are called.
+    `found`: entry points and the distributions they come from, this distribution's first.
+    `plugins`: every plugin found, loaded or not. `problems`: what failed, each `NAME: error` in one
+    line; grows while hooks are called.
     """
 
     def __init__(self, found: Iterable[EntryPointLike]) -> None:
@@ -151,14 +144,10 @@ class PluginRegistry:
     ) -> list[Offered[Any]]:
         """Call a hook of every plugin and collect what they offer.
 
-        Args:
-            hook_name: a hook that answers an iterable, such as `tracelens_readers`.
-            check: called with each item; raises `PluginAnswerError` (or anything else) for one
-                that has the wrong shape. That becomes a problem, and the other items stay.
-            arguments: what the hook may take.
-
-        Returns:
-            The items: higher priority first, then by plugin name, then as the plugin lists them.
+        `hook_name`: a hook that answers an iterable, such as `tracelens_readers`. `check`: called
+        with each item; raises `PluginAnswerError` (or anything else) for one that has the wrong
+        shape. That becomes a problem, and the other items stay. Gives the items: higher priority
+        first, then by plugin name, then as the plugin lists them.
         """
         offered: list[Offered[Any]] = []
         for hook in self.hooks(hook_name):

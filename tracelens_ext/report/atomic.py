@@ -51,13 +51,6 @@ def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
     Missing parent folders are created. Of a target that is a symbolic link the link is replaced:
     what it leads to stays. An existing file keeps its permission bits. When the body raises
     anything, the new file is removed and the target stays as it was.
-
-    Yields:
-        The path to write to, an existing empty file beside the target.
-
-    Raises:
-        OutputError: the target cannot be written, or the body raised an `OSError`: one line that
-            says which file, what is wrong and what to do.
     """
     shown = os.fspath(target)
     try:

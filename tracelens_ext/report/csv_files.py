@@ -26,16 +26,6 @@ def write_csvs(folder: str | os.PathLike[str], sheets: Mapping[str, pd.DataFrame
     The files take their places as `write_folder` says. The index of a DataFrame is not written;
     None, NaN and NaT become empty fields, lone surrogates U+FFFD.
     Numbers have all their digits, and lines end with a line feed.
-
-    Args:
-        folder: the folder, created when missing.
-        sheets: the tables by name. Characters that a file's name cannot have become `_`.
-
-    Returns:
-        The files, in the order of the tables.
-
-    Raises:
-        OutputError: a file cannot be written.
     """
     names = [f"{name}.csv" for name in unique_file_names(sheets)]
     tables = zip(names, sheets.values(), strict=True)

@@ -68,25 +68,12 @@ def write_workbook(
     more than 15 digits are written as texts, and so is a value of any other type, as `str` shows
     it.
 
-    Args:
-        path: the file; missing folders are created.
-        sheets: the tables by name.
-        facts: label and value of the lines of the first sheet; a label may carry a unit, as the
-            names of columns do.
-        charts: the charts; one whose numbers are all zero is left out.
-        notes: remarks for the first sheet.
-        descriptions: what a sheet shows, by its name, for the index.
-        units: the units of a table's columns, for their headers, by its name.
-        answers: the tables that the first sheet begins with.
-        title: the heading of the first sheet.
-
-    Returns:
-        All notes of the first sheet: those given, then what had to be cut or renamed to fit
-        Excel's limits.
-
-    Raises:
-        OutputError: the file cannot be written; whatever was there is untouched.
-        ValueError: a chart names a sheet or a column that does not exist.
+    `path`: the file; missing folders are created. `facts`: label and value of the lines of the
+    first sheet; a label may carry a unit, as the names of columns do. `charts`: the charts; one
+    whose numbers are all zero is left out. `descriptions`: what a sheet shows, by its name, for the
+    index. `units`: the units of a table's columns, for their headers, by its name. `answers`: the
+    tables that the first sheet begins with. Gives all notes of the first sheet: those given, then
+    what had to be cut or renamed to fit Excel's limits.
     """
     all_notes = list(notes)
     names = excel_text.unique_sheet_names(sheets, taken=(_SUMMARY, CHARTS))
@@ -145,11 +132,7 @@ def write_workbook(
 
 
 def slow_tables(sheets: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Say which tables take seconds to write as a workbook and to open in Excel.
-
-    Returns:
-        A sentence a table, for the terminal.
-    """
+    """Say which tables take seconds to write as a workbook and to open in Excel."""
     return [
         f"{name} has {frame.size:,} cells, which Excel opens slowly; --format csv or parquet "
         "writes such tables faster"

@@ -65,11 +65,8 @@ class _Sheet(Worksheet):  # type: ignore[misc]  # XlsxWriter declares no types
 class Book:
     """A workbook that makes each format once.
 
-    Args:
-        stream: receives the file.
-        title: of the document's properties.
-        temporary_folder: where rows are kept while they are written. None keeps them in
-            memory, which is faster.
+    `temporary_folder`: where rows are kept while they are written. None keeps them in memory, which
+    is faster.
     """
 
     def __init__(self, stream: BinaryIO, title: str, temporary_folder: str | None = None) -> None:
@@ -95,11 +92,7 @@ class Book:
 
 
 def checked(code: int) -> None:
-    """Refuse a workbook that lacks a part; XlsxWriter says so by a number other than 0 alone.
-
-    Raises:
-        OutputError: the number is not 0.
-    """
+    """Refuse a workbook that lacks a part; XlsxWriter says so by a number other than 0 alone."""
     if code:
         raise OutputError(
             f"the workbook cannot be written: XlsxWriter refuses a part of it (code {code}); "
@@ -110,13 +103,7 @@ def checked(code: int) -> None:
 def put(sheet: Worksheet, row: int, column: int, value: CellValue, style: Format) -> None:
     """Write one cell; a carriage return becomes a line feed, Excel's line break.
 
-    Args:
-        sheet: the sheet.
-        row: from 0.
-        column: from 0.
-        value: as `excel_text.cell_value` gives it, a text as `excel_text.cell_text` does; None,
-            NaN and an empty text are an empty cell.
-        style: its format.
+    `value` is as `excel_text.cell_value` gives it; None, NaN and an empty text are an empty cell.
     """
     # XlsxWriter's own names of these functions first ask whether a row is a place such as `A1`.
     if value in (None, "") or value != value:  # as NaN does

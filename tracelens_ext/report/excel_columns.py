@@ -38,27 +38,17 @@ _COLOURS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, ready to be written.
+    """A column of a table, ready to be written."""
 
-    Attributes:
-        header: its name, cleaned.
-        width: in characters.
-        header_lines: lines that the header takes at this width.
-        number_format: the Excel format of its numbers.
-        bars: what shows percentages: bars, or colours where some are below zero; None for other
-            columns.
-        is_text: holds texts only.
-        cut: cells whose text is longer than a cell may be.
-        values: a value a row: an array of numbers (NaN for an empty cell), or what cells hold.
-    """
-
-    header: str
-    width: float
-    header_lines: int
-    number_format: str
+    header: str  #: its name, cleaned
+    width: float  #: in characters
+    header_lines: int  #: lines that the header takes at this width
+    number_format: str  #: the Excel format of its numbers
+    #: what shows percentages: bars, or colours where some are below zero; None for other columns
     bars: dict[str, Any] | None
-    is_text: bool
-    cut: int
+    is_text: bool  #: holds texts only
+    cut: int  #: cells whose text is longer than a cell may be
+    #: a value a row: an array of numbers (NaN for an empty cell), or what cells hold
     values: npt.NDArray[np.generic] | list[CellValue]
 
     def cells(self, start: int, stop: int) -> list[CellValue]:

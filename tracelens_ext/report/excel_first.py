@@ -32,13 +32,7 @@ _LINE, _LINES_SHOWN = 15.0, 27  # the height of a line; a row is no higher than 
 
 
 class FirstSheet:
-    """Writes block below block.
-
-    Args:
-        book: the workbook.
-        sheet: its first sheet.
-        title: the heading.
-    """
+    """Writes block below block."""
 
     def __init__(self, book: Book, sheet: Worksheet, title: str) -> None:
         self._book, self._sheet = book, sheet

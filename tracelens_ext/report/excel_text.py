@@ -48,9 +48,8 @@ def excel_length(text: str) -> int:
 def cell_text(text: str) -> tuple[str, bool]:
     """Give what a cell shows of a text.
 
-    Returns:
-        The cleaned text, cut with a mark when it is longer than a cell may be; and whether it
-        was cut.
+    Gives the cleaned text, cut with a mark when it is longer than a cell may be; and whether it was
+    cut.
     """
     shown = cleaned(text)
     if len(shown) <= CELL_CHARACTERS // 2 or excel_length(shown) <= CELL_CHARACTERS:
@@ -84,9 +83,8 @@ def cell_value(value: object) -> CellValue:
 def unique_sheet_names(wanted: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
     """Turn names of tables into names that Excel accepts for sheets.
 
-    Returns:
-        A name for each: at most 31 characters, none forbidden, no two equal when the case of
-        letters is ignored.
+    Gives a name for each: at most 31 characters, none forbidden, no two equal when the case of
+    letters is ignored.
     """
     seen = {name.casefold() for name in taken} | _RESERVED_SHEET_NAMES
     names = []

@@ -47,17 +47,7 @@ def write_folder(
     Files that the manifest named before, and that have the suffix of one of the new files, are
     removed: they are of another report. Other files are left alone.
 
-    Args:
-        folder: the folder, created when missing.
-        writers: the files' names; what writes the file to a path.
-        keep: whether all files that the manifest named before stay.
-
-    Returns:
-        The files.
-
-    Raises:
-        OutputError: a file cannot be written; what was there is untouched, or else the manifest
-            says that the folder is unfinished.
+    `keep`: whether all files that the manifest named before stay.
     """
     place = Path(folder)
     try:
@@ -128,11 +118,7 @@ def _may_be_exchanged(target: Path, ours: set[str]) -> bool:
 
 
 def _take_over_rights(target: Path, beside: Path) -> None:
-    """Give a new folder and its files the permissions of the old one.
-
-    Raises:
-        OSError: it has another owner, or they cannot be given.
-    """
+    """Give a new folder and its files the permissions of the old one."""
     old, new = target.stat(), beside.stat()
     if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
@@ -145,11 +131,7 @@ def _take_over_rights(target: Path, beside: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Exchange the names of two folders in one step.
-
-    Raises:
-        OSError: this system, or the file system, cannot do that.
-    """
+    """Exchange the names of two folders in one step."""
     function = None
     if sys.platform.startswith("linux"):
         function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

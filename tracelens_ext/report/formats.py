@@ -44,11 +44,7 @@ FORMAT_OF_SUFFIX = {
 
 
 def require_format(chosen: Format | Literal["html"]) -> None:
-    """Check that a format can be written here, before a trace is read for nothing.
-
-    Raises:
-        UsageError: a package is missing; the message says what to install.
-    """
+    """Check that a format can be written here, before a trace is read for nothing."""
     import importlib.util
 
     if chosen is Format.parquet and importlib.util.find_spec("pyarrow") is None:

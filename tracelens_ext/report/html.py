@@ -46,17 +46,11 @@ _FEW_WORDS = 120  # characters; a longer fact has no other beside it
 
 @dataclass(frozen=True)
 class Fact:
-    """A line of what was analysed.
+    """A line of what was analysed."""
 
-    Attributes:
-        label: what it is.
-        text: the value.
-        share: the value when it is a percentage, 0 to 100; else None.
-    """
-
-    label: str
-    text: str
-    share: float | None = None
+    label: str  #: what it is
+    text: str  #: the value
+    share: float | None = None  #: the value when it is a percentage, 0 to 100; else None
 
     @property
     def is_long(self) -> bool:
@@ -65,11 +59,7 @@ class Fact:
 
 
 def require_html_extra() -> None:
-    """Check that what the page is made with is installed, before a trace is read for nothing.
-
-    Raises:
-        UsageError: plotly or jinja2 is missing; the message says what to install.
-    """
+    """Check that what the page is made with is installed, before a trace is read for nothing."""
     import importlib.util
 
     missing = [name for name in ("jinja2", "plotly") if importlib.util.find_spec(name) is None]
@@ -102,27 +92,14 @@ def write_html(
     order given. The index of a DataFrame is not written. Numbers are shown as their column's name
     suggests.
 
-    Args:
-        path: the file; missing folders are created.
-        sheets: the tables by name.
-        facts: label and value; percentages are drawn as bars under `Coverage`.
-        answers: that of the sheet `findings` is shown first of all.
-        charts: the charts to draw; see `page_figures` for those that are left out.
-        figures: drawn already; they come before the charts.
-        links: name and relative address of other pages.
-        notes: remarks, shown below the headline.
-        descriptions: what a table shows, by its name.
-        units: the units of a table's columns, for their headers, by its name.
-        title: the heading.
-        source_url: makes lines of Python links: an address with `{path}` and `{line}`.
-
-    Returns:
-        All notes of the page: those given, then what had to be cut to keep the page usable.
-
-    Raises:
-        UsageError: plotly or jinja2 is not installed.
-        OutputError: the file cannot be written; whatever was there is untouched.
-        ValueError: a chart names a sheet or a column that does not exist.
+    `path`: the file; missing folders are created. `facts`: label and value; percentages are drawn
+    as bars under `Coverage`. `answers`: that of the sheet `findings` is shown first of all.
+    `charts`: the charts to draw; see `page_figures` for those that are left out. `figures`: drawn
+    already; they come before the charts. `notes`: remarks, shown below the headline.
+    `descriptions`: what a table shows, by its name. `units`: the units of a table's columns, for
+    their headers, by its name. `source_url`: makes lines of Python links: an address with `{path}`
+    and `{line}`. Gives all notes of the page: those given, then what had to be cut to keep the page
+    usable.
     """
     require_html_extra()
     with written_beside(path) as beside:

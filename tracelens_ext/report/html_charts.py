@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) -> list[Figure]:
     """Draw charts; one without a number other than zero is left out.
 
-    Args:
-        sheets: the tables by name.
-        charts: the charts; those for workbooks alone are left out.
-
-    Raises:
-        ValueError: the table of a chart, or one of its columns, is absent.
+    `charts`: the charts; those for workbooks alone are left out.
     """
     figures: list[Figure] = []
     for chart in charts:

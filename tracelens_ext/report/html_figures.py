@@ -57,27 +57,20 @@ _SPLIT_IDLE = (
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart of the page.
+    """A chart of the page."""
 
-    Attributes:
-        key: its id in the page.
-        title: what it shows.
-        summary: its largest parts in words, for those who do not see it.
-        legend: name and colour (CSS) of the pieces, in their order; none when bars are whole.
-        sheet: the table that holds its numbers.
-        spec: what the script draws: the unit of its `axis`; the names of its `bars`; what stands
-            at their `ends`; and its `pieces`, each with a value a bar, what to say of it beside
-            the pointer, perhaps `inside` it, and a colour or a colour a bar. Upright bars
-            (`html_iterations`) have a spec of their own.
-        numbers: what it shows as rows of texts, with a header, where no table has it so.
-    """
-
-    key: str
-    title: str
-    summary: str
+    key: str  #: its id in the page
+    title: str  #: what it shows
+    summary: str  #: its largest parts in words, for those who do not see it
+    #: name and colour (CSS) of the pieces, in their order; none when bars are whole
     legend: list[tuple[str, str]]
-    sheet: str
+    sheet: str  #: the table that holds its numbers
+    #: what the script draws: the unit of its `axis`; the names of its `bars`; what stands at their
+    #: `ends`; and its `pieces`, each with a value a bar, what to say of it beside the pointer,
+    #: perhaps `inside` it, and a colour or a colour a bar. Upright bars (`html_iterations`) have a
+    #: spec of their own
     spec: dict[str, object]
+    #: what it shows as rows of texts, with a header, where no table has it so
     numbers: Sequence[Sequence[str]] = ()
 
 
@@ -158,8 +151,7 @@ def _numbers(chart: Chart, table: pd.DataFrame, axis: str, scale: float) -> list
 def timeline_figure(frame: pd.DataFrame) -> Figure:
     """Draw how the time of each device divides, in percent of it.
 
-    Args:
-        frame: the table `gpu_timeline`: columns `type`, `time ms`, `percent`, perhaps `device`.
+    `frame`: the table `gpu_timeline`: columns `type`, `time ms`, `percent`, perhaps `device`.
     """
     devices = frame["device"].tolist() if "device" in frame else [None] * len(frame)
     rows = zip(devices, frame["type"], frame["time ms"], frame["percent"], strict=True)

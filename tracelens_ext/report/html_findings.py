@@ -24,26 +24,16 @@ _FRAME = re.compile(r"(.+)\(([0-9]+)\): ")
 
 @dataclass(frozen=True)
 class FindingCard:
-    """A finding, as the page shows it.
+    """A finding, as the page shows it."""
 
-    Attributes:
-        id: which kind of finding.
-        title: a sentence.
-        confidence: `high`, `medium` or `low`.
-        place: where most of it is; empty if unknown.
-        advice: what to change.
-        snippet: the change in code; may be empty.
-        sheet: the table that shows the evidence.
-        details: kind of place, or `evidence` → its texts, each with the address of its source.
-    """
-
-    id: str
-    title: str
-    confidence: str
-    place: str
-    advice: str
-    snippet: str
-    sheet: str
+    id: str  #: which kind of finding
+    title: str  #: a sentence
+    confidence: str  #: `high`, `medium` or `low`
+    place: str  #: where most of it is; empty if unknown
+    advice: str  #: what to change
+    snippet: str  #: the change in code; may be empty
+    sheet: str  #: the table that shows the evidence
+    #: kind of place, or `evidence` → its texts, each with the address of its source
     details: Mapping[str, Sequence[tuple[str, str]]]
 
 
@@ -54,10 +44,8 @@ def finding_cards(
 
     Nothing without the sheet.
 
-    Args:
-        sheets: the tables by name.
-        answers: that of the sheet `findings` has the heading.
-        source_url: where lines of Python are, with `{path}` and `{line}`; empty if nowhere.
+    `answers`: that of the sheet `findings` has the heading. `source_url`: where lines of Python
+    are, with `{path}` and `{line}`; empty if nowhere.
     """
     answer = next((each for each in answers if each.sheet == _SHEET), None)
     if answer is None:
@@ -109,11 +97,7 @@ def _source(frame: str, source_url: str) -> str:
 
 
 def check_source_url(url: str) -> None:
-    """Refuse what is no place of sources.
-
-    Raises:
-        UsageError: it is no address of http or https, or its host depends on the trace.
-    """
+    """Refuse what is no place of sources."""
     from urllib.parse import urlsplit
 
     try:

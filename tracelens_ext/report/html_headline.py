@@ -39,21 +39,13 @@ _CATEGORY_TIMES = (
 
 @dataclass(frozen=True)
 class Card:
-    """A number of the headline.
+    """A number of the headline."""
 
-    Attributes:
-        label: what it is.
-        value: the number or the name.
-        detail: what stands below it.
-        colour: of its edge, the one that the charts use for it.
-        full: the whole name when `value` is elided.
-    """
-
-    label: str
-    value: str
-    detail: str
-    colour: str
-    full: str = ""
+    label: str  #: what it is
+    value: str  #: the number or the name
+    detail: str  #: what stands below it
+    colour: str  #: of its edge, the one that the charts use for it
+    full: str = ""  #: the whole name when `value` is elided
 
 
 def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:

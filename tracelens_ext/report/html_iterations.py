@@ -58,17 +58,11 @@ _NO_CATEGORIES = {"wall_time_ms", "busy_time_ms", *(column for column, _, _ in _
 
 @dataclass(frozen=True, eq=False)
 class _Bars:
-    """Which iterations, of n, make each bar.
+    """Which iterations, of n, make each bar."""
 
-    Attributes:
-        starts: the first of each, (b,).
-        counts: how many, (b,).
-        most: how many the largest is made of.
-    """
-
-    starts: IntArray
-    counts: IntArray
-    most: int
+    starts: IntArray  #: the first of each, (b,)
+    counts: IntArray  #: how many, (b,)
+    most: int  #: how many the largest is made of
 
     @classmethod
     def of(cls, count: int) -> _Bars:
@@ -95,9 +89,8 @@ class _Piece:
 def iteration_figures(frame: pd.DataFrame) -> list[Figure]:
     """Draw what each iteration's time was, and by category where the table has them.
 
-    Args:
-        frame: the table `iterations`. Those that are not whole are left out; where fewer than two
-            are left there is nothing to see.
+    `frame`: the table `iterations`. Those that are not whole are left out; where fewer than two are
+    left there is nothing to see.
     """
     whole = frame[frame["whole"].to_numpy(dtype=bool)]
     keys = [key for key in ("process", "device") if key in whole]

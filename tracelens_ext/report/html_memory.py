@@ -43,11 +43,7 @@ _PHASES = {
 
 
 def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[Figure]:
-    """Draw the memory of each device, that of the highest peak first.
-
-    Args:
-        sheets: with the tables `memory_at_peak`, `memory_over_time` and `memory_iterations`.
-    """
+    """Draw the memory of each device, that of the highest peak first."""
     frame, over_time = sheets["memory_at_peak"], sheets.get("memory_over_time")
     if over_time is None:
         return []

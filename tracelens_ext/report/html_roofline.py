@@ -31,12 +31,7 @@ _SMALLEST, _LARGEST = 5.0, 42.0  # pixels
 
 
 def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Figure]:
-    """Draw the operations that compute; none without any.
-
-    Args:
-        frame: the table `roofline`.
-        roofs: the table `roofline_peaks`, if there is one.
-    """
+    """Draw the operations that compute; none without any."""
     lost = _numbers(frame, "time_lost_ms")
     known = np.isfinite(lost).any()
     size = np.nan_to_num(lost) if known else _numbers(frame, "gpu_time_ms")

@@ -59,29 +59,20 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column, ready to be embedded.
+    """A column, ready to be embedded."""
 
-    Attributes:
-        header: its name.
-        kind: `text`: the values are numbers of texts in the pool, -1 for an empty cell;
-            `number`: they are numbers, None for an empty cell, and texts for what JavaScript
-            cannot hold (infinities, whole numbers beyond 2**53).
-        values: a value a row.
-        shown: what the first rows show.
-        style: how the script shows a number: `plain`, `percent` or `identifier`.
-        decimals: digits after the point of a plain number.
-        signed: numbers are shown with their sign.
-        long: holds texts that are elided on the screen.
-    """
-
-    header: str
+    header: str  #: its name
+    #: `text`: the values are numbers of texts in the pool, -1 for an empty cell; `number`: they are
+    #: numbers, None for an empty cell, and texts for what JavaScript cannot hold (infinities, whole
+    #: numbers beyond 2**53)
     kind: Literal["text", "number"]
-    values: list[int] | list[int | float | str | None]
-    shown: list[Cell]
+    values: list[int] | list[int | float | str | None]  #: a value a row
+    shown: list[Cell]  #: what the first rows show
+    #: how the script shows a number: `plain`, `percent` or `identifier`
     style: Literal["plain", "percent", "identifier"] = "plain"
-    decimals: int = 0
-    signed: bool = False
-    long: bool = False
+    decimals: int = 0  #: digits after the point of a plain number
+    signed: bool = False  #: numbers are shown with their sign
+    long: bool = False  #: holds texts that are elided on the screen
 
     def for_script(self) -> dict[str, object]:
         """Give what the page's script needs of it."""
@@ -134,11 +125,7 @@ class Table:
 def page_tables(
     sheets: Mapping[str, pd.DataFrame], descriptions: Mapping[str, str], pool: TextPool
 ) -> tuple[list[Table], list[str]]:
-    """Prepare tables for a page.
-
-    Returns:
-        The tables, and a note for all that had to be cut.
-    """
+    """Prepare tables for a page."""
     tables: list[Table] = []
     notes: list[str] = []
     for number, (name, frame) in enumerate(sheets.items()):

@@ -30,11 +30,7 @@ _IN_SCRIPT = str.maketrans(
 
 
 def json_for_script(value: object) -> str:
-    """Write a value as JSON that is safe within `<script>`.
-
-    Args:
-        value: dictionaries, lists, texts without lone surrogates, finite numbers, None.
-    """
+    """Write a value as JSON that is safe within `<script>`."""
     import msgspec
 
     # In JSON these characters stand in texts only, where an escape means the same.
@@ -99,14 +95,7 @@ def percent_text(share: float) -> str:
 
 
 def amount_text(amount: float, unit: str, whole: float, *, signed: bool = False) -> str:
-    """Show an amount, and its share of a whole when there is one.
-
-    Args:
-        amount: how much.
-        unit: its unit; milliseconds are shown in the unit that suits them.
-        whole: what it is a part of; 0 for nothing.
-        signed: it is a difference, shown with its sign.
-    """
+    """Show an amount, and its share of a whole when there is one."""
     sign = "+" if signed and amount > 0 else ""
     text = duration_text(amount) if unit == "ms" else f"{amount:,.4g} {unit}".strip()
     return f"{sign}{text} ({percent_text(100.0 * amount / whole)})" if whole else sign + text

@@ -79,11 +79,9 @@ def gap_text(
 ) -> str:
     """The overview of the gaps, their histogram, and every row of the tables.
 
-    Args:
-        sheets: `gap_summary`, `gap_hosts`, `gap_pairs`, `gap_full_names` and `gaps_longest`.
-        headline: totals and streams, a line each.
-        histogram: a line a bin.
-        sorted_by: what the pairs are sorted by, in words.
+    `sheets`: `gap_summary`, `gap_hosts`, `gap_pairs`, `gap_full_names` and `gaps_longest`.
+    `headline`: totals and streams, a line each. `sorted_by`: what the pairs are sorted by, in
+    words.
     """
     lines = [GAP_TITLE, _RULE, "", *headline, "", "Gap Duration Histogram:", "-" * 30, *histogram]
     lines += ["", "Idle Time by Cause:", _BLOCK, *_cause_lines(sheets["gap_summary"])]

@@ -47,13 +47,7 @@ def check_output(
 ) -> None:
     """Refuse to write over a file that this program did not make.
 
-    Args:
-        path: the file to be written; it may not exist.
-        inputs: files that are never written over, whatever `force` says.
-        force: whether a stranger's file may be replaced.
-
-    Raises:
-        OutputError: the file stands in the way.
+    `inputs` are never written over, whatever `force` says.
     """
     refuse_input(path, inputs)
     if not force and not may_replace(path):
@@ -70,17 +64,7 @@ def check_folder(
     *,
     force: bool = False,
 ) -> None:
-    """Refuse to write over files of a folder that its manifest does not name.
-
-    Args:
-        folder: the folder; it may not exist.
-        names: the files to be written in it.
-        inputs: files that are never written over, whatever `force` says.
-        force: whether strangers' files may be replaced.
-
-    Raises:
-        OutputError: a file stands in the way; the message names the first.
-    """
+    """Refuse to write over files of a folder that its manifest does not name."""
     target = Path(folder)
     ours = set(manifest_files(target))
     for name in names:
@@ -96,13 +80,7 @@ def check_folder(
 def write_manifest(folder: Path, names: Sequence[str], *, unfinished: bool = False) -> None:
     """Write the manifest of a folder.
 
-    Args:
-        folder: the folder.
-        names: the files of this program in it.
-        unfinished: whether some of them are of another report than the others.
-
-    Raises:
-        OutputError: it cannot be written.
+    An unfinished folder holds files of more than one report.
     """
     from tracelens_ext import __version__
 
@@ -184,11 +162,7 @@ def _holds_something(path: Path) -> bool:
 
 
 def refuse_input(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
-    """Refuse to write to a file or folder that is read.
-
-    Raises:
-        OutputError: it is one of the inputs.
-    """
+    """Refuse to write to a file or folder that is read."""
     for source in inputs:
         try:
             same = Path(path).samefile(source)

@@ -28,13 +28,6 @@ def write_parquets(
 
     The files take their places as `write_folder` says. The index of a DataFrame is not written;
     what is missing, not a number or infinite is null; a column of several types is one of texts.
-
-    Returns:
-        The files, in the order of the tables.
-
-    Raises:
-        OutputError: a file cannot be written.
-        ModuleNotFoundError: pyarrow is not installed.
     """
     parquet = _pyarrow("pyarrow.parquet")
 

@@ -22,19 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answer:
-    """A table that answers where the time went, and so stands first.
+    """A table that answers where the time went, and so stands first."""
 
-    Attributes:
-        title: the heading.
-        sheet: the table's name; `ROWS` of it are shown.
-        columns: those that are shown.
-        links: that of them which names sheets, and becomes a link to the first that is there, or
-            else to the table itself. The texts of such a table are sentences, to be read whole.
-    """
-
-    title: str
-    sheet: str
-    columns: Sequence[str]
+    title: str  #: the heading
+    sheet: str  #: the table's name; `ROWS` of it are shown
+    columns: Sequence[str]  #: those that are shown
+    #: that of them which names sheets, and becomes a link to the first that is there, or else to
+    #: the table itself. The texts of such a table are sentences, to be read whole
     links: str = ""
 
     def linked(self, cell: object, sheets: Collection[str]) -> str:
@@ -79,17 +73,7 @@ class Report:
 def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> list[str]:
     """Refuse to write over an input or what this program did not make, before anything is read.
 
-    Args:
-        places: files and folders to write, and their formats. What is in a folder is checked when
-            it is written.
-        inputs: files that are never written over.
-        force: whether a file of someone else may be replaced.
-
-    Returns:
-        A line for each folder that a run left unfinished.
-
-    Raises:
-        OutputError: a file stands in the way.
+    What is in a folder is checked when it is written. Gives a line for each unfinished folder.
     """
     from tracelens_ext.report.manifest import check_output, refuse_input, unfinished_note
 
@@ -115,14 +99,6 @@ def write_report(
 
     Each file is written beside its target and renamed; the files of a folder take their places
     as one.
-
-    Returns:
-        The places.
-
-    Raises:
-        UsageError: a package that a format needs is missing.
-        OutputError: a file cannot be written, or would replace someone else's; whatever was there
-            is untouched.
     """
     for path, chosen in places.items():
         require_format(chosen)
@@ -138,11 +114,7 @@ def write_report(
 
 
 def report_text(report: Report, chosen: Format) -> Iterator[str]:
-    """A report as JSON or Markdown, in pieces.
-
-    Raises:
-        ValueError: the format is no text.
-    """
+    """A report as JSON or Markdown, in pieces."""
     if chosen is Format.json:
         from tracelens_ext.report.json_text import json_text
 

@@ -17,11 +17,7 @@ _NAME_BYTES = 200  # of the 255 that a file system allows, with room for the suf
 def unique_file_names(wanted: Iterable[str]) -> list[str]:
     """Turn names of tables into names of files, without suffix, that every system accepts.
 
-    Args:
-        wanted: the names.
-
-    Returns:
-        A name for each; no two are equal when the case of letters is ignored.
+    Gives a name for each; no two are equal when the case of letters is ignored.
     """
     seen: set[str] = set()
     names = []

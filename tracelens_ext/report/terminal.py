@@ -39,19 +39,12 @@ UNSAFE = re.compile(
 
 @dataclass(frozen=True)
 class _Column:
-    """A column as texts.
+    """A column as texts."""
 
-    Attributes:
-        header: its name, safe to show.
-        cells: what is shown, a text a row, safe but not yet cut.
-        is_number: right-aligned and never cut.
-        width: the widest cell.
-    """
-
-    header: str
-    cells: list[str]
-    is_number: bool
-    width: int
+    header: str  #: its name, safe to show
+    cells: list[str]  #: what is shown, a text a row, safe but not yet cut
+    is_number: bool  #: right-aligned and never cut
+    width: int  #: the widest cell
 
     def header_lines(self) -> list[str]:
         """Break the header after blanks and underscores, into lines about as wide as the cells.
@@ -133,16 +126,9 @@ def frame_table(
     column's name. Texts are shown as they are: rich markup in them means nothing, and control
     characters are shown as escapes (`\x1b`).
 
-    Args:
-        frame: the table.
-        title: a line above it.
-        columns: the columns to show, in this order; those that the table lacks are left out.
-            When not all fit, the last are left out first; a first column of texts stays.
-        rows: rows to show, the first ones; all by default.
-        name_width: what a first column of texts keeps before others are shown.
-
-    Returns:
-        A renderable for `rich.console.Console.print`.
+    `columns`: the columns to show, in this order; those that the table lacks are left out. When not
+    all fit, the last are left out first; a first column of texts stays. `rows`: rows to show, the
+    first ones; all by default. Gives a renderable for `rich.console.Console.print`.
     """
     names = list(frame.columns)
     places = list(range(len(names)))
@@ -217,9 +203,6 @@ def _layout(
 
     A wider terminal never shows less of a text: as long as columns do not fit, texts get what they
     need and no more, and headers stay folded until every text is shown whole.
-
-    Returns:
-        The columns to show, their widths, and whether headers are folded.
     """
     shown = list(columns)
     while shown:

@@ -65,12 +65,9 @@ def elementwise(
 ) -> Cost:
     """Read some inputs and write a result.
 
-    Args:
-        op: the operation; in place, or with a tensor more than its inputs (`out=`), that tells the
-            type of the result.
-        inputs: what is read.
-        kind: otherwise the type of the result; None: by promotion.
-        family: what it is shown with; None: by the number of inputs with dimensions.
+    `op`: the operation; in place, or with a tensor more than its inputs (`out=`), that tells the
+    type of the result. `kind`: otherwise the type of the result; None: by promotion. `family`: what
+    it is shown with; None: by the number of inputs with dimensions.
     """
     shape = broadcast([t.dims for t in inputs])
     if op.in_place:

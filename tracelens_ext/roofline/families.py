@@ -36,21 +36,7 @@ FAMILIES: Final = {
 
 
 def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
-    """The operations of a family, the longest GPU time first.
-
-    Args:
-        roofline: the operations of a trace.
-        family: one of `FAMILIES`, or another that has rows.
-
-    Returns:
-        Columns `name`, `param: …`, `GFLOPS_first`, `Data Moved (MB)_first` (10^6 bytes),
-        `FLOPS/Byte_first`, `TB/s`, `TFLOPS/s`, `Compute Spec`, the arguments, `Kernel Time
-        (µs)_mean`, `Kernel Time (µs)_sum`, `name_count`, and of `roofline_table` `bound`,
-        `% of roofline`, `time_lost_ms`, `why_slow`.
-
-    Raises:
-        UsageError: there is no such family.
-    """
+    """The operations of a family, the longest GPU time first."""
     found = [
         (i, r, r.cost) for i, r in enumerate(roofline.rows) if r.cost and r.cost.family == family
     ]

@@ -54,33 +54,21 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True)
 class RooflineRow:
-    """An operation, what it costs, and how its time compares with the best case.
+    """An operation, what it costs, and how its time compares with the best case."""
 
-    Attributes:
-        operation: name, arguments, kernels.
-        count: its calls.
-        gpu_ns: their GPU time.
-        cost: of a call; None without a model.
-        model: the name of the model; None without one.
-        why_no_model: why there is none.
-        roofline_ns: the best case of all calls; None without a model or a known device.
-        bound: `compute`, `memory` or `link`: what limits the best case.
-        peak: 10^12 operations a second of its engine and type; None where it is not known.
-        why_slow: what shows of the reason for the time lost.
-        is_host_copy: whether it copies between host and device for the most part.
-    """
-
-    operation: Operation
-    count: int
-    gpu_ns: int
-    cost: Cost | None = None
-    model: str | None = None
-    why_no_model: str | None = None
+    operation: Operation  #: name, arguments, kernels
+    count: int  #: its calls
+    gpu_ns: int  #: their GPU time
+    cost: Cost | None = None  #: of a call; None without a model
+    model: str | None = None  #: the name of the model; None without one
+    why_no_model: str | None = None  #: why there is none
+    #: the best case of all calls; None without a model or a known device
     roofline_ns: float | None = None
-    bound: str | None = None
+    bound: str | None = None  #: `compute`, `memory` or `link`: what limits the best case
+    #: 10^12 operations a second of its engine and type; None where it is not known
     peak: float | None = None
-    why_slow: str = ""
-    is_host_copy: bool = False
+    why_slow: str = ""  #: what shows of the reason for the time lost
+    is_host_copy: bool = False  #: whether it copies between host and device for the most part
 
     @property
     def lost_ns(self) -> float | None:
@@ -90,16 +78,11 @@ class RooflineRow:
 
 @dataclass(frozen=True, eq=False)
 class Roofline:
-    """The operations of a trace, compared with their best case.
+    """The operations of a trace, compared with their best case."""
 
-    Attributes:
-        groups: the operations, the longest GPU time first.
-        rows: the same, compared.
-        peaks: what each device that did the work could do; None for an unknown one.
-    """
-
-    groups: OperationGroups
-    rows: Sequence[RooflineRow]
+    groups: OperationGroups  #: the operations, the longest GPU time first
+    rows: Sequence[RooflineRow]  #: the same, compared
+    #: what each device that did the work could do; None for an unknown one
     peaks: Mapping[int, DevicePeaks | None]
 
     @property
@@ -122,12 +105,7 @@ def find_roofline(
 ) -> Roofline:
     """Apply the models, and the peaks of the devices, to the operations of a trace.
 
-    Args:
-        work: the GPU events.
-        launchers: the operations that launched them.
-        own_peaks: peaks to use for all devices.
-        selected: which GPU events are asked about, all by default; see `group_operations`.
-        registry: the plugins to ask instead of the installed ones.
+    Those of the GPU events `selected`, (g,), see `group_operations`; of all by default.
     """
     registry = registry or default_registry()
     groups = group_operations(work, launchers, selected)
@@ -269,12 +247,7 @@ def _best_case(
 
 
 def roofline_table(roofline: Roofline) -> pd.DataFrame:
-    """A row for each operation and its arguments, the longest GPU time first.
-
-    Returns:
-        The columns of `COLUMNS`: `flops` and `bytes` are whole numbers of one call, `gpu_time_ms`,
-        `roofline_time_ms` and `time_lost_ms` sums over `count` calls; empty without a model.
-    """
+    """A row for each operation and its arguments, the longest GPU time first."""
     rows = roofline.rows
     costs = [row.cost for row in rows]
     texts = ["family", "engine", "data_type"]

@@ -30,27 +30,16 @@ _HOST_COPY: Final = re.compile(r"memcpy.*(HtoD|DtoH|HtoH|Host)", re.IGNORECASE)
 
 @dataclass(frozen=True, eq=False)
 class OperationGroups:
-    """The operations that launched GPU work, by name and arguments; k groups.
+    """The operations that launched GPU work, by name and arguments; k groups."""
 
-    Attributes:
-        operations: name, arguments and kernels of each.
-        texts: each argument of `ARGUMENTS` as the tables show it, k texts each.
-        count: calls, (k,).
-        gpu_ns: busy time of what they launched, (k,).
-        host_copy_ns: of it, copies between host and device, (k,).
-        device: where the first GPU event of each ran, (k,).
-        of_gpu: the group of each GPU event, `NONE` for one of none, (g,).
-        first_gpu: the first GPU event of each call, in no order.
-    """
-
-    operations: list[Operation]
-    texts: dict[str, list[str]]
-    count: Int64Array
-    gpu_ns: Int64Array
-    host_copy_ns: Int64Array
-    device: Int64Array
-    of_gpu: Int64Array
-    first_gpu: Int64Array
+    operations: list[Operation]  #: name, arguments and kernels of each
+    texts: dict[str, list[str]]  #: each argument of `ARGUMENTS` as the tables show it, k texts each
+    count: Int64Array  #: calls, (k,)
+    gpu_ns: Int64Array  #: busy time of what they launched, (k,)
+    host_copy_ns: Int64Array  #: of it, copies between host and device, (k,)
+    device: Int64Array  #: where the first GPU event of each ran, (k,)
+    of_gpu: Int64Array  #: the group of each GPU event, `NONE` for one of none, (g,)
+    first_gpu: Int64Array  #: the first GPU event of each call, in no order
 
 
 def group_operations(
@@ -58,11 +47,7 @@ def group_operations(
 ) -> OperationGroups:
     """Group the launchers of a trace by their names and arguments, the longest time first.
 
-    Args:
-        work: the GPU events.
-        launchers: the operations that launched them.
-        selected: which GPU events are asked about, all by default, (g,). A launcher takes part
-            with all that it launched if its first GPU event does.
+    A launcher takes part with all that it launched if its first GPU event is `selected`, (g,).
     """
     trace = work.trace
     launched = np.flatnonzero(launchers.of_gpu != NONE)
@@ -126,8 +111,7 @@ def _batches(
 ) -> tuple[Int64Array, list[Batch]]:
     """The batch of each call whose model needs one, by the step that launched its work.
 
-    Returns:
-        Indices, `NONE` for the others, shape of `name`; and the distinct batches.
+    Gives indices, `NONE` for the others, shape of `name`; and the distinct batches.
     """
     codes = np.full(len(name), NONE, dtype=np.int64)
     steps = find_steps(work.tree)

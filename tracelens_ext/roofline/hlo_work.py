@@ -58,23 +58,17 @@ _PRODUCTS_OF_ATTENTION: Final = {"attention": 2, "attention of gradients": 5}
 
 @dataclass(eq=False)
 class Work:
-    """What an instruction does.
+    """What an instruction does."""
 
-    Attributes:
-        flops: operations.
-        bytes: bytes of operands and results.
-        product: `dot`, `convolution`, `attention`, or one of the latter two `of gradients`: the
-            largest product in it; empty for none.
-        kind: the type of the elements that the product takes.
-        sizes: of the product: B, M, N, K of a `dot`; B, H, S, T, D of attention.
-        windows: stride, padding and dilation of an instruction with a window.
-    """
-
-    flops: int = 0
-    bytes: int = 0
+    flops: int = 0  #: operations
+    bytes: int = 0  #: bytes of operands and results
+    #: `dot`, `convolution`, `attention`, or one of the latter two `of gradients`: the largest
+    #: product in it; empty for none
     product: str = ""
-    kind: str = ""
+    kind: str = ""  #: the type of the elements that the product takes
+    #: of the product: B, M, N, K of a `dot`; B, H, S, T, D of attention
     sizes: tuple[int, ...] = ()
+    #: stride, padding and dilation of an instruction with a window
     windows: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _largest: int = field(default=-1, repr=False)
 
@@ -95,8 +89,7 @@ class Work:
 def works_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[Work]]:
     """The work of operations, where the programs of the trace tell it.
 
-    Returns:
-        Indices, `NONE` for the others, shape of `rows`; and the distinct works.
+    Gives indices, `NONE` for the others, shape of `rows`; and the distinct works.
     """
     asked, place = np.unique(trace.instructions.at(rows), return_inverse=True)
     codes = np.full(len(asked), NONE, dtype=np.int64)
@@ -268,12 +261,8 @@ def _count_convolution(
 ) -> None:
     """Count a convolution.
 
-    Args:
-        product: what it is called.
-        each: the instruction.
-        placed: input, filter and output of the forward convolution.
-        work: what it is added to.
-        holes: elements of the dilated input for each that is not 0.
+    `placed`: input, filter and output of the forward convolution. `holes`: elements of the dilated
+    input for each that is not 0.
     """
     if len(placed) < 3:
         return

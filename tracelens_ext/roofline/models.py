@@ -42,11 +42,7 @@ def tracelens_performance_models() -> dict[str, Model]:
 
 
 def offered_models(registry: PluginRegistry | None = None) -> dict[str, Offered[Model]]:
-    """Operation → its model, those of plugins before the built-in ones.
-
-    Args:
-        registry: the plugins to ask instead of the installed ones.
-    """
+    """Operation → its model, those of plugins before the built-in ones."""
     registry = registry or default_registry()
     found: dict[str, Offered[Model]] = {}
     hooks = registry.hooks("tracelens_performance_models")

@@ -52,35 +52,20 @@ _TRACELENS_TYPES = {
 
 @dataclass(frozen=True)
 class DevicePeaks:
-    """The peaks of one device.
+    """The peaks of one device."""
 
-    Attributes:
-        name: the product.
-        matrix: data type → 10^12 operations a second of the matrix engine.
-        vector: the same of the vector engine.
-        memory: bandwidth of device memory, 10^9 bytes a second.
-        link: bandwidth to the host in one direction, likewise; None: unknown.
-        names: what traces call it; `*` stands for anything.
-        units: compute units (multiprocessors); 0: not known.
-        warp: threads of a warp or wave; 0: not known.
-        memory_gb: size of its memory, 10^9 bytes; 0: not known.
-        cache: its last cache, 10^6 bytes; 0: not known.
-        partitions: whether a device of a trace may be a part of the product.
-        source: where the numbers are from.
-    """
-
-    name: str
-    matrix: Mapping[str, float]
-    vector: Mapping[str, float]
-    memory: float
-    link: float | None = None
-    names: tuple[str, ...] = ()
-    units: int = 0
-    warp: int = 0
-    memory_gb: float = 0.0
-    cache: float = 0.0
-    partitions: bool = False
-    source: str = ""
+    name: str  #: the product
+    matrix: Mapping[str, float]  #: data type → 10^12 operations a second of the matrix engine
+    vector: Mapping[str, float]  #: the same of the vector engine
+    memory: float  #: bandwidth of device memory, 10^9 bytes a second
+    link: float | None = None  #: bandwidth to the host in one direction, likewise; None: unknown
+    names: tuple[str, ...] = ()  #: what traces call it; `*` stands for anything
+    units: int = 0  #: compute units (multiprocessors); 0: not known
+    warp: int = 0  #: threads of a warp or wave; 0: not known
+    memory_gb: float = 0.0  #: size of its memory, 10^9 bytes; 0: not known
+    cache: float = 0.0  #: its last cache, 10^6 bytes; 0: not known
+    partitions: bool = False  #: whether a device of a trace may be a part of the product
+    source: str = ""  #: where the numbers are from
 
     def peak(self, engine: str, data_type: str) -> tuple[float, str] | None:
         """10^12 operations a second, and the data type whose peak it is; None: unknown.
@@ -148,12 +133,7 @@ def computed_peaks(
 ) -> DevicePeaks | None:
     """Peaks by clock and compute units; None where any of it is not known.
 
-    Args:
-        name: of the product.
-        architecture: NVIDIA's compute capability, or `RDNA3` and the like.
-        units: compute units.
-        clock_hz: their highest clock.
-        bandwidth: bytes a second of memory.
+    `architecture`: NVIDIA's compute capability, or `RDNA3` and the like.
     """
     rates = _known()["architecture"].get(architecture)
     if rates is None or not (units and clock_hz and bandwidth):
@@ -177,11 +157,9 @@ def find_peaks(
 ) -> DevicePeaks | None:
     """The peaks of a device as a trace describes it; None for an unknown one.
 
-    Args:
-        name: as the profiler gives it; it may be empty, or tell nothing.
-        units: compute units; 0: not recorded.
-        warp: threads of a warp; 0: not recorded.
-        memory_bytes: size of its memory; 0: not recorded.
+    `name`: as the profiler gives it; it may be empty, or tell nothing. `units`: compute units; 0:
+    not recorded. `warp`: threads of a warp; 0: not recorded. `memory_bytes`: size of its memory; 0:
+    not recorded.
     """
     whole = name.split(" MIG ")[0].strip()
     for device in builtin_peaks():
@@ -202,12 +180,7 @@ def find_peaks(
 
 
 def peaks_of_devices(trace: Trace, own: DevicePeaks | None = None) -> dict[int, DevicePeaks | None]:
-    """What each device that did the work could do, by its number; None for an unknown one.
-
-    Args:
-        trace: describes its devices, or does not.
-        own: what to take for all of them.
-    """
+    """What each device that did the work could do, by its number; None for an unknown one."""
     found: dict[int, DevicePeaks | None] = {}
     for number in set(trace.device.tolist()):
         device = trace.described(number)
@@ -232,12 +205,8 @@ def peaks_of_devices(trace: Trace, own: DevicePeaks | None = None) -> dict[int, 
 def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
     """The peaks in a user's file, or those of a known device.
 
-    Args:
-        path: TOML as `device_peaks.toml`, or TraceLens's JSON; or the name of a device that is
-            known here, such as `H100 SXM`.
-
-    Raises:
-        UsageError: it cannot be read, or something in it is missing or wrong.
+    `path`: TOML as `device_peaks.toml`, or TraceLens's JSON; or the name of a device that is known
+    here, such as `H100 SXM`.
     """
     path = Path(path)
     if not path.exists() and (known := _by_product(str(path))):

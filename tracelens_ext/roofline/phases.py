@@ -18,18 +18,7 @@ if TYPE_CHECKING:
 def with_roofline(
     frame: pd.DataFrame, roofline: Roofline, launchers: Launchers, steps: Steps
 ) -> pd.DataFrame:
-    """The table of phases with what operations with a model could take at best.
-
-    Args:
-        frame: a row a phase, as `phase_table` makes it.
-        roofline: the operations of the trace.
-        launchers: their calls.
-        steps: the steps of the phases.
-
-    Returns:
-        With the columns `modelled_ms` (GPU time of operations with a best case),
-        `roofline_time_ms` and `% of roofline` (of that time), if any operation has one.
-    """
+    """The table of phases with what operations with a model could take at best."""
     first = roofline.groups.first_gpu
     group = roofline.groups.of_gpu[first]
     best = np.array(

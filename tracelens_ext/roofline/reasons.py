@@ -41,16 +41,7 @@ def why_slow(
     roofline_ns: float | None,
     count: int,
 ) -> str:
-    """What shows of the reason, the most telling first; empty where nothing shows.
-
-    Args:
-        op: the operation.
-        cost: of one call.
-        peaks: of the device, where it is known.
-        gpu_ns: GPU time of all calls.
-        roofline_ns: their best case, where it is known.
-        count: calls.
-    """
+    """What shows of the reason, the most telling first; empty where nothing shows."""
     if roofline_ns is not None and 100.0 * roofline_ns >= _GOOD_PERCENT * gpu_ns:
         return ""
     found = []

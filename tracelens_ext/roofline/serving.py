@@ -28,25 +28,15 @@ _MLA: Final = "vllm::unified_mla_attention*"
 
 @dataclass(frozen=True)
 class _Heads:
-    """What attention works on.
+    """What attention works on."""
 
-    Attributes:
-        query: heads of the query.
-        keys: heads of keys and values; 1 where all heads share a latent vector.
-        d_qk: elements of a query and of a key.
-        d_v: elements of a value.
-        cached: elements of the cache for a token and head.
-        kind: the type of the query.
-        cache_item: bytes of an element of the cache.
-    """
-
-    query: int
-    keys: int
-    d_qk: int
-    d_v: int
-    cached: int
-    kind: str
-    cache_item: int
+    query: int  #: heads of the query
+    keys: int  #: heads of keys and values; 1 where all heads share a latent vector
+    d_qk: int  #: elements of a query and of a key
+    d_v: int  #: elements of a value
+    cached: int  #: elements of the cache for a token and head
+    kind: str  #: the type of the query
+    cache_item: int  #: bytes of an element of the cache
 
 
 def attention(op: Operation) -> Cost:

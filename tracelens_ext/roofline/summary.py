@@ -65,13 +65,7 @@ def modelled(roofline: Roofline) -> Modelled:
 
 
 def family_summary(roofline: Roofline) -> pd.DataFrame:
-    """A row a family of operations, the longest GPU time first.
-
-    Returns:
-        Columns `family`, `gpu_time_ms`, `gpu_time_%`, `tflops_per_s`, `tb_per_s`,
-        `% of roofline`, `time_lost_ms`; sums over the rows, and ratios of sums. What is not known
-        is empty.
-    """
+    """A row a family of operations, the longest GPU time first."""
     families: dict[str, list[RooflineRow]] = {}
     for row in roofline.rows:
         families.setdefault(row.cost.family if row.cost else NO_FAMILY, []).append(row)
@@ -120,15 +114,6 @@ def utilisation(
 
     It is the time that all products, convolutions and attention would take at the peak of their
     type, by the wall time; of several devices by the time of all of them.
-
-    Args:
-        work: the GPU events.
-        roofline: the operations.
-        annotation: which annotations are iterations; see `iteration_table`.
-
-    Returns:
-        Columns `iteration`, `wall_time_ms`, `tflop` (of the model), `tflops_per_s`, and `mfu_%`,
-        empty where the peaks are not known; all three where no operation has a model.
     """
     from tracelens_ext.iterations.measured import named_iterations
 

@@ -61,13 +61,9 @@ class Chart:
 def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
     """Sum what a chart shows.
 
-    Returns:
-        A row a bar and a column a series, labels in the index, sorted by sum, the largest first;
-        empty when there is no number other than zero. What is too much for the chart is summed
-        in a last row or column, `(12 others)`.
-
-    Raises:
-        ValueError: the table lacks one of the chart's columns.
+    Gives a row a bar and a column a series, labels in the index, sorted by sum, the largest first;
+    empty when there is no number other than zero. What is too much for the chart is summed in a
+    last row or column, `(12 others)`.
     """
     frame = chart.prepared(frame)
     label_codes, labels = _coded_texts(frame, chart.label_column, chart)

@@ -19,22 +19,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def _option(default: Any, meaning: str, **more: Any) -> Any:  # noqa: ANN401
     """A field, and what the command line and the documentation say of it.
 
-    Args:
-        default: its default.
-        meaning: what it does, a sentence.
-        more: `least` and `most`, the numbers that make sense; `metavar` and `shown_default`, for
-            the command line.
+    `more`: the limits `least` and `most`; `metavar`, `shown_default` for the command line.
     """
     return field(default=default, metadata={"meaning": meaning, **more})
 
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Which sheets a report has, and what they hold.
-
-    Raises:
-        UsageError: a number is too small or too large, or `annotation` is no regular expression.
-    """
+    """Which sheets a report has, and what they hold."""
 
     micro_idle_thresh_us: float | None = _option(
         None, "Split idle time into holes up to this, µs, and longer.", least=0, metavar="US"

@@ -63,11 +63,7 @@ def tracelens_sheets() -> list[Table]:
 
 
 def offered_tables(registry: PluginRegistry | None = None) -> list[Offered[Table]]:
-    """The tables of this distribution, then those of plugins, each name once.
-
-    Args:
-        registry: the plugins to ask instead of the installed ones.
-    """
+    """The tables of this distribution, then those of plugins, each name once."""
     registry = registry or default_registry()
     offered = registry.offers("tracelens_sheets", _check)
     offered.sort(key=lambda each: not each.plugin.own)
@@ -83,11 +79,7 @@ def offered_tables(registry: PluginRegistry | None = None) -> list[Offered[Table
 
 
 def find_table(name: str) -> Table:
-    """The table of a name.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The table of a name."""
     tables = {each.item.name: each.item for each in offered_tables()}
     check_names({name}, tables)
     return tables[name]
@@ -100,11 +92,7 @@ def tables_by_method() -> dict[str, Table]:
 
 
 def check_names(names: Collection[str], tables: Mapping[str, Table]) -> None:
-    """Check that there are tables of these names.
-
-    Raises:
-        UsageError: there is none of one; the message has the nearest, or what it is called now.
-    """
+    """Check that there are tables of these names."""
     for name in sorted({*names} - {ALL_TABLES, *tables}):
         near = [_OLD_NAMES[name]] if name in _OLD_NAMES else get_close_matches(name, tables, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(tables)}"

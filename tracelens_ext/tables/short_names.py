@@ -19,10 +19,8 @@ _WORD_BEFORE = 12  # characters before a difference that help to read it
 def cut_middle(text: str, width: int, mark: str = "…") -> str:
     """Cut a text in its middle; the end of a kernel's name tells as much as its beginning.
 
-    Args:
-        text: a text without control characters.
-        width: cells of the terminal that it may take; a wide character takes two.
-        mark: what stands for the part cut out.
+    `text`: a text without control characters. `width`: cells of the terminal that it may take; a
+    wide character takes two.
     """
     from rich.cells import cell_len
 
@@ -39,13 +37,9 @@ def cut_middle(text: str, width: int, mark: str = "…") -> str:
 def told_apart(texts: Sequence[str], width: int, mark: str = "…") -> list[str]:
     """Cut texts as `cut_middle` does; where different ones would look alike, show the difference.
 
-    Args:
-        texts: texts without control characters, the same one perhaps several times.
-        width: as for `cut_middle`.
-        mark: likewise.
-
-    Returns:
-        A text each. Those that no difference tells apart in so little room end in a number.
+    `texts`: texts without control characters, the same one perhaps several times. `width`: as for
+    `cut_middle`. Gives a text each. Those that no difference tells apart in so little room end in a
+    number.
     """
     labels = {text: cut_middle(text, width, mark) for text in texts}
     open_groups = _alike(labels, labels)
@@ -63,12 +57,7 @@ def told_apart(texts: Sequence[str], width: int, mark: str = "…") -> list[str]
 
 
 def kernel_labels(names: Sequence[str], width: int = LABEL_WIDTH) -> list[str]:
-    """Short names of kernels, a text each; different kernels get different ones.
-
-    Args:
-        names: as the trace has them, the same one perhaps several times.
-        width: the most characters of a short name.
-    """
+    """Short names of kernels, a text each; different kernels get different ones."""
     short = {name: short_name(name) for name in names}
     for group in _alike(short, short):  # namespaces or parameters alone tell these apart
         short |= {name: name.removeprefix("void ") for name in group}

@@ -35,15 +35,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Condition:
-    """What a trace must have for a table to be there.
+    """What a trace must have for a table to be there."""
 
-    Attributes:
-        words: what it is: `the trace has GPU events`.
-        holds: whether a trace has it.
-    """
-
-    words: str
-    holds: Callable[[TreePerfAnalyzer, ReportOptions], bool]
+    words: str  #: what it is: `the trace has GPU events`
+    holds: Callable[[TreePerfAnalyzer, ReportOptions], bool]  #: whether a trace has it
 
 
 GPU_EVENTS = Condition("the trace has GPU events", lambda analyzer, _: len(analyzer.work) > 0)
@@ -65,54 +60,45 @@ def cited_sheets(analyzer: TreePerfAnalyzer, options: ReportOptions) -> set[str]
 
 @dataclass(frozen=True)
 class Table:
-    """A table, declared once: reports, commands, `TreePerfAnalyzer` and `docs/tables.md` have it.
+    """A table, declared once: for reports, commands, `TreePerfAnalyzer` and `docs/tables.md`."""
 
-    Attributes:
-        name: its name, at most 31 characters.
-        shows: what it shows, a clause for the index.
-        columns: the columns that it can have, in words: a line a column, `NAME: meaning`,
-            or `NAME [unit]: meaning` where the name does not tell the unit; names with one meaning
-            are joined by a comma and a blank; a line that is indented further goes on with the one
-            before. `CATEGORY` in a name stands for any category. `param: ` begins a name.
-        table: makes it of an analyzer; None if there is nothing to show. Its parameters with
-            defaults are those of the method; a report sets those that are named as fields of
-            `ReportOptions`. A second parameter without default gets all `ReportOptions`.
-        when: what the trace must have.
-        asked_by: the field of `ReportOptions` that switches it on or off; empty if it is
-            always wanted. `tables` if a report has it only when `--tables` names it.
-        options: fields of `ReportOptions` that change the table, if `table` takes them all.
-        charts: what to draw of the table. A chart whose columns the table lacks is left out.
-        notes: what the reader should know, a sentence each, given the tables of the report.
-        on_every_page: whether a page for browsers has the table even if it is not asked for.
-        method: the call on `TreePerfAnalyzer` that gives it; `get_df_NAME()` if that is empty.
-        answer: the heading under which the first sheet of a workbook, and the terminal, show its
-            first rows; empty if they do not.
-        answer_when: what the trace must have for that, if anything.
-        answer_if_empty: makes the heading if the table has no rows; empty for none.
-        answer_columns: the columns that are shown there, where the table has them.
-        answer_links: that of them which names the sheets to look at next.
-        short_names: the column of kernel names that a report puts short ones beside.
-    """
-
-    name: str
-    shows: str
+    name: str  #: its name, at most 31 characters
+    shows: str  #: what it shows, a clause for the index
+    #: the columns that it can have, in words: a line a column, `NAME: meaning`, or `NAME [unit]:
+    #: meaning` where the name does not tell the unit; names with one meaning are joined by a comma
+    #: and a blank; a line that is indented further goes on with the one before. `CATEGORY` in a
+    #: name stands for any category. `param: ` begins a name
     columns: str
+    #: makes it of an analyzer; None if there is nothing to show. Its parameters with defaults are
+    #: those of the method; a report sets those that are named as fields of `ReportOptions`. A
+    #: second parameter without default gets all `ReportOptions`
     table: Callable[..., pd.DataFrame | None]
-    when: Sequence[Condition] = (GPU_EVENTS,)
+    when: Sequence[Condition] = (GPU_EVENTS,)  #: what the trace must have
+    #: the field of `ReportOptions` that switches it on or off; empty if it is always wanted.
+    #: `tables` if a report has it only when `--tables` names it
     asked_by: str = ""
+    #: fields of `ReportOptions` that change the table, if `table` takes them all
     options: Sequence[str] = ()
+    #: what to draw of the table. A chart whose columns the table lacks is left out
     charts: Sequence[Chart] = ()
+    #: what the reader should know, a sentence each, given the tables of the report
     notes: Callable[
         [TreePerfAnalyzer, ReportOptions, Mapping[str, pd.DataFrame]], Iterable[str]
     ] = lambda *_: ()
+    #: whether a page for browsers has the table even if it is not asked for
     on_every_page: bool = False
+    #: the call on `TreePerfAnalyzer` that gives it; `get_df_NAME()` if that is empty
     method: str = ""
+    #: the heading under which the first sheet of a workbook, and the terminal, show its first rows;
+    #: empty if they do not
     answer: str = ""
-    answer_when: Condition | None = None
+    answer_when: Condition | None = None  #: what the trace must have for that, if anything
+    #: makes the heading if the table has no rows; empty for none
     answer_if_empty: Callable[[TreePerfAnalyzer, ReportOptions], str] = lambda *_: ""
+    #: the columns that are shown there, where the table has them
     answer_columns: Sequence[str] = ()
-    answer_links: str = ""
-    short_names: str = ""
+    answer_links: str = ""  #: that of them which names the sheets to look at next
+    short_names: str = ""  #: the column of kernel names that a report puts short ones beside
 
     @property
     def call(self) -> str:
@@ -137,11 +123,7 @@ class Table:
         return [p.name for p in parameters if p.name in ReportOptions.__dataclass_fields__]
 
     def described_columns(self) -> list[Column]:
-        """The columns, one by one.
-
-        Raises:
-            PluginAnswerError: a line is none of those that `columns` can have.
-        """
+        """The columns, one by one."""
         described = []
         for line in re.sub(r"\n +", " ", inspect.cleandoc(self.columns)).splitlines():
             found = re.fullmatch(r"((?:.*param: )?.+?)(?: \[(.+?)\])?: (.+)", line)

@@ -52,9 +52,7 @@ class Unit:
     def excel_format(self, *, fractions: bool = True, largest: float = math.inf) -> str:
         """Give the Excel number format.
 
-        Args:
-            fractions: the column holds numbers that are not whole (counts may be averaged).
-            largest: the largest absolute value of the column; small ones get more decimals.
+        `fractions` and `largest` (absolute value) are of the whole column, so that points line up.
         """
         if self.quantity is Quantity.IDENTIFIER:
             return "General" if fractions else "0"
@@ -80,10 +78,7 @@ class Unit:
     def text(self, value: float, *, fractions: bool = True, largest: float = math.inf) -> str:
         """Show a number to a reader of a terminal: without its unit, except for percentages.
 
-        Args:
-            value: the number; what is not a number gives an empty text.
-            fractions: as for `excel_format`: about the column, so that its points line up.
-            largest: as for `excel_format`.
+        What is not a number gives an empty text. The options are those of `excel_format`.
         """
         if not math.isfinite(value):
             return "" if math.isnan(value) else str(value)
