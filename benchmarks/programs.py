@@ -74,7 +74,7 @@ from tracelens_ext.readers.kineto import reader as kineto
 from tracelens_ext.readers.kineto.native import NativeReader
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.source import ByteSource
-from tracelens_ext.report.formats import Format
+from tracelens_ext.report.report import Format
 from tracelens_ext.report.report import write_report
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.tree import CallTree
@@ -131,7 +131,7 @@ result = timed("all sheets again", lambda: build_perf_report(
 with tempfile.TemporaryDirectory() as folder:
     timed("xlsx", lambda: write_report(result, {pathlib.Path(folder, "r.xlsx"): Format.xlsx}))
     try:
-        from tracelens_ext.report.formats import PAGE, require_format
+        from tracelens_ext.report.report import PAGE, require_format
         require_format(PAGE)
     except Exception:
         pass

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.compare.alignment import align
 from tracelens_ext.compare.comparison import compare, measure
-from tracelens_ext.compare.periods import find_period
-from tracelens_ext.compare.places import Place, Work
+from tracelens_ext.compare.measurement import find_period
+from tracelens_ext.compare.places import Place, Work, align
 from tracelens_ext.compare.verdict import work_and_speed
 
 if TYPE_CHECKING:

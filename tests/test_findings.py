@@ -22,7 +22,7 @@ from tracelens_ext.findings.finding import Evidence, Finding, Findings, Place
 from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.told import findings_table, summary_sentence
 from tracelens_ext.hooks import PluginRegistry
-from tracelens_ext.hooks.guard import SECONDS_VARIABLE
+from tracelens_ext.hooks.registry import SECONDS_VARIABLE
 from tracelens_ext.tables.registry import offered_tables
 
 if TYPE_CHECKING:

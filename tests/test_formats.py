@@ -17,9 +17,8 @@ from markdown_it import MarkdownIt
 
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.report import markdown_text
-from tracelens_ext.report.formats import Format, require_format
-from tracelens_ext.report.plain_tables import plain_column, plain_headers
-from tracelens_ext.report.report import Report, report_text, write_report
+from tracelens_ext.report.json_text import plain_column, plain_headers
+from tracelens_ext.report.report import Format, Report, report_text, require_format, write_report
 from tracelens_ext.report.terminal import safe_text
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from tracelens_ext.hooks import (
     hookspecs,
     load_registry,
 )
-from tracelens_ext.hooks.guard import SECONDS_VARIABLE
+from tracelens_ext.hooks.registry import SECONDS_VARIABLE
 from tracelens_ext.perf_report import plugin_tables
 from tracelens_ext.readers.formats import offered_readers
 from tracelens_ext.roofline.models import offered_models

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from tracelens_ext.errors import OutputError
 from tracelens_ext.report.folder import write_folder
-from tracelens_ext.report.formats import Format
 from tracelens_ext.report.manifest import (
     MANIFEST,
     check_folder,
@@ -26,7 +25,7 @@ from tracelens_ext.report.manifest import (
     manifest_files,
     may_replace,
 )
-from tracelens_ext.report.report import Report, write_report
+from tracelens_ext.report.report import Format, Report, write_report
 
 REPORT = Report("A report", {"table": pd.DataFrame({"a": [1]})}, notes=["A note."])
 if TYPE_CHECKING:

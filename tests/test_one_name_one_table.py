@@ -13,7 +13,7 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.report.html_charts import page_figures
+from tracelens_ext.report.html import page_figures
 
 if TYPE_CHECKING:
     from pathlib import Path

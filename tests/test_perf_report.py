@@ -14,9 +14,7 @@ import pytest
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.errors import OutputError, TraceError, UsageError
 from tracelens_ext.perf_report import build_perf_report, default_report_path
-from tracelens_ext.report.fast_pandas import fast_pandas
-from tracelens_ext.report.formats import Format
-from tracelens_ext.report.report import write_report
+from tracelens_ext.report.report import Format, fast_pandas, write_report
 from tracelens_ext.tables.options import ReportOptions
 
 

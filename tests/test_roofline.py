@@ -23,13 +23,12 @@ from tracelens_ext.categorize.matcher import BoundRule
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
-from tracelens_ext.hooks.guard import SECONDS_VARIABLE
+from tracelens_ext.hooks.registry import SECONDS_VARIABLE
 from tracelens_ext.iterations.selection import Selection
-from tracelens_ext.report.html_charts import page_figures
+from tracelens_ext.report.html import page_figures
 from tracelens_ext.roofline import found as rows_found
 from tracelens_ext.roofline import groups, models, operation
-from tracelens_ext.roofline.found import Roofline, find_roofline
-from tracelens_ext.roofline.shapes import shape_text
+from tracelens_ext.roofline.found import Roofline, find_roofline, shape_text
 from tracelens_ext.roofline.summary import (
     NO_FAMILY,
     advice,

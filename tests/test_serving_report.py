@@ -22,7 +22,7 @@ from tracelens_ext.chart.runs import measure_phases, measure_run
 from tracelens_ext.chart.specification import parse_inputs
 from tracelens_ext.cli import run
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.report.html_charts import page_figures
+from tracelens_ext.report.html import page_figures
 from tracelens_ext.tables.registry import offered_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "serving.md"

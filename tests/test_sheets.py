@@ -22,8 +22,7 @@ from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch, hookim
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.report.formats import Format
-from tracelens_ext.report.report import write_report
+from tracelens_ext.report.report import Format, write_report
 from tracelens_ext.tables import registry as builtin
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.options import ReportOptions

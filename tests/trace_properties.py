@@ -317,8 +317,7 @@ def a_report_is_safe(data: bytes) -> None:
     """All tables of a whole report, and its texts: a result or one of our errors."""
     from tracelens_ext import TreePerfAnalyzer
     from tracelens_ext.perf_report import build_perf_report
-    from tracelens_ext.report.formats import Format
-    from tracelens_ext.report.report import report_text
+    from tracelens_ext.report.report import Format, report_text
 
     try:
         trace = read_trace(io.BytesIO(data))

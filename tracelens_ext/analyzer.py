@@ -334,7 +334,7 @@ class TreePerfAnalyzer(Analyzed):
         Raises:
             UsageError: there is no such family, or the peaks cannot be read.
         """
-        from tracelens_ext.roofline.families import family_table
+        from tracelens_ext.roofline.summary import family_table
 
         return family_table(self.roofline(device_peaks), family)
 

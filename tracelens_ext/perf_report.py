@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracelens_ext.findings.told import summary_sentence
 from tracelens_ext.hooks import PluginAnswerError, default_registry
-from tracelens_ext.hooks.guard import call_within, time_limit
+from tracelens_ext.hooks.registry import call_within, time_limit
 from tracelens_ext.lazy import pd
 from tracelens_ext.recording.told import recording_lines
-from tracelens_ext.report.fast_pandas import fast_pandas
-from tracelens_ext.report.formats import Format
-from tracelens_ext.report.report import Answer, Report, check_places, write_report
+from tracelens_ext.report.report import (
+    Answer,
+    Format,
+    Report,
+    check_places,
+    fast_pandas,
+    write_report,
+)
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tables.options import ReportOptions, takes_report_options
 from tracelens_ext.tables.registry import check_names, offered_tables

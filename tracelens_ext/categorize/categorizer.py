@@ -34,7 +34,7 @@ from tracelens_ext.categorize.rules import (
 )
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry, default_registry
-from tracelens_ext.hooks.guard import guarded, one_line
+from tracelens_ext.hooks.registry import guarded, one_line
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.excel_text import cell_text, cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
+from tracelens_ext.report.html_cards import Card
 from tracelens_ext.report.html_figures import Figure
-from tracelens_ext.report.html_headline import Card
 from tracelens_ext.report.html_tables import FIRST_ROWS, Cell, Column, Table, TextPool, page_tables
 from tracelens_ext.report.html_text import (
     amount_text,
@@ -275,8 +275,8 @@ def write_results(
 ) -> list[Path]:
     """Write the chart and its numbers into a folder; answer the page and the CSV file."""
     from tracelens_ext.chart.runs import kernel_table
-    from tracelens_ext.report.csv_files import write_csv
     from tracelens_ext.report.folder import write_folder
+    from tracelens_ext.report.table_files import write_csv
 
     writers: dict[str, Callable[[Path], object]] = {
         PAGE: partial(write_page, runs=runs, title=title),

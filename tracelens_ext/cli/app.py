@@ -14,7 +14,7 @@ from tracelens_ext.cli.command import CarefulCommand
 from tracelens_ext.cli.options import with_options
 from tracelens_ext.cli.reading import OPTIONS, reads_traces
 from tracelens_ext.hooks import Command, PluginAnswerError, PluginRegistry, default_registry
-from tracelens_ext.hooks.guard import one_line
+from tracelens_ext.hooks.registry import one_line
 
 _GROUPS = ("Look", "Explain", "Compare", "Extend")
 _SETTINGS: dict[str, Any] = {

@@ -11,7 +11,7 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import print_line, print_report
 from tracelens_ext.errors import UsageError
-from tracelens_ext.report.formats import Format
+from tracelens_ext.report.report import Format
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracelens_ext.lazy import pd
-    from tracelens_ext.report.formats import Format
-    from tracelens_ext.report.report import Report
+    from tracelens_ext.report.report import Format, Report
 
 
 def print_line(text: str, *, error: bool = False) -> None:
@@ -28,8 +27,7 @@ def print_line(text: str, *, error: bool = False) -> None:
 
 def print_report(report: Report, form: Format | None = None) -> None:
     """Print a report to standard output, piece by piece."""
-    from tracelens_ext.report.formats import Format
-    from tracelens_ext.report.report import report_text
+    from tracelens_ext.report.report import Format, report_text
 
     for piece in report_text(report, form or Format.json):
         typer.echo(piece, nl=False)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.class_statistics.configuration import InputSpec
     from tracelens_ext.class_statistics.statistics import Classifier, ClassStatistics
-    from tracelens_ext.report.formats import Places
+    from tracelens_ext.report.report import Places
     from tracelens_ext.trace import Trace
 
 app = typer.Typer(
@@ -209,7 +209,7 @@ def _main_file(given: Sequence[str], trace: Path | None, kernels: Path | None) -
 
 
 def _places(csv: Path | None, xlsx: Path | None) -> Places:
-    from tracelens_ext.report.formats import Format
+    from tracelens_ext.report.report import Format
 
     if csv is not None and csv.suffix.lower() == ".csv" and not csv.is_dir():
         raise UsageError(f"{csv}: names one file for several tables; name a folder")

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.report.formats import FORMAT_OF_SUFFIX, PAGE, Format
+from tracelens_ext.report.report import FORMAT_OF_SUFFIX, PAGE, Format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.report.formats import Places
-    from tracelens_ext.report.report import Report
+    from tracelens_ext.report.report import Places, Report
 
 _PAGE_SUFFIXES = (".html", ".htm")
 _Files = list[tuple[Path, Format | Literal["html"]]]
@@ -98,7 +97,7 @@ class Wanted:
         Raises:
             UsageError: something is not installed; the message says what to install.
         """
-        from tracelens_ext.report.formats import require_format
+        from tracelens_ext.report.report import require_format
 
         if self.format is not None:
             require_format(self.format)

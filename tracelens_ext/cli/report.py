@@ -12,7 +12,7 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import print_line
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
-from tracelens_ext.report.formats import Format
+from tracelens_ext.report.report import Format
 from tracelens_ext.settings import Progress, ReadingOptions
 from tracelens_ext.tables.options import ReportOptions
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.cli.outputs import Wanted
     from tracelens_ext.compare.comparison import Measurement
-    from tracelens_ext.report.formats import Places
-    from tracelens_ext.report.report import Report
+    from tracelens_ext.report.report import Places, Report
 
 
 def report(
@@ -90,7 +89,7 @@ def report(
     if compare and not kernel_categories:
         raise UsageError("--compare needs kernel categories; leave out --no-kernel-categories")
     if source_url:
-        from tracelens_ext.report.html_findings import check_source_url
+        from tracelens_ext.report.html_cards import check_source_url
 
         check_source_url(source_url)
         if html is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tracelens_ext.cli.screen import folded, show_lines
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.terminal import frame_table, name_text
-from tracelens_ext.roofline.shapes import shape_text
+from tracelens_ext.roofline.found import shape_text
 from tracelens_ext.roofline.summary import modelled
 from tracelens_ext.tables.short_names import cut_middle
 from tracelens_ext.trace import NS_PER_MS

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.compare.alignment import Aligned, align
 from tracelens_ext.compare.measurement import (
     KEYS,
     REFERENCE_KEYS,
@@ -21,6 +20,7 @@ from tracelens_ext.compare.measurement import (
     measure,
 )
 from tracelens_ext.compare.notes import facts_of, notes_of
+from tracelens_ext.compare.places import Aligned, align
 from tracelens_ext.compare.verdict import (
     Unit,
     Verdict,

@@ -3,21 +3,204 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.compare.findings import compare_findings, with_findings
-from tracelens_ext.compare.measurement import measure
-from tracelens_ext.compare.place_tree import place_tree
-from tracelens_ext.compare.roofline import compare_time_lost, lost_by_roofline, time_lost
+from tracelens_ext.compare.measurement import NO_SAVING, measure
 from tracelens_ext.errors import UsageError
+from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Answer, Report
+from tracelens_ext.roofline.found import shape_text
 from tracelens_ext.tables.charts import Chart
+from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.compare.comparison import Comparison
-    from tracelens_ext.compare.measurement import Measurement
+    from tracelens_ext.compare.measurement import Measurement, Saving
+    from tracelens_ext.findings.finding import Findings
+    from tracelens_ext.roofline.found import Roofline
+
+
+def with_findings(measured: Measurement, found: Findings) -> Measurement:
+    """The measurement of a trace, with its findings."""
+    savings = {each.id: (each.claimed_ms, each.share_percent) for each in found.findings}
+    return replace(measured, findings=savings)
+
+
+def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
+    """A row a finding, the largest change first; None where some findings are unknown."""
+    divided = zip(comparison.measurements, comparison.divisors, strict=True)
+    known = [
+        {name: (saving / units, share) for name, (saving, share) in measured.findings.items()}
+        for measured, units in divided
+        if measured.findings is not None
+    ]
+    if len(known) < len(comparison.measurements):
+        return None
+    letters, baseline = comparison.letters, known[0]
+    ids = pd.Index(dict.fromkeys(name for savings in known for name in savings), dtype="str")
+    saving, share = (
+        pd.DataFrame(
+            {
+                letter: [savings.get(name, NO_SAVING)[number] for name in ids]
+                for letter, savings in zip(letters, known, strict=True)
+            },
+            index=ids,
+            dtype="float64",
+        )
+        for number in range(2)
+    )
+    frame = pd.DataFrame({"finding": ids}, index=ids)
+    prefixes = {letter: "" if len(letters) == 2 else f"{letter}_" for letter in letters[1:]}
+    for prefix, savings in zip(prefixes.values(), known[1:], strict=True):
+        words = [_change(baseline.get(name), savings.get(name)) for name in ids]
+        frame[f"{prefix}change"] = pd.Series(words, index=ids, dtype="str")
+    for letter in letters:
+        frame[f"{letter}_saving_ms"] = saving[letter]
+    for letter, prefix in prefixes.items():
+        frame[f"{prefix}difference_ms"] = saving[letter] - saving[letters[0]]
+    for letter in letters:
+        frame[f"{letter}_% of judged time"] = share[letter]
+    size = share.sub(share[letters[0]], axis="index").abs().max(axis="columns")
+    order = size.sort_values(ascending=False, kind="stable").index
+    return frame.loc[order].reset_index(drop=True)
+
+
+def _change(before: Saving | None, after: Saving | None) -> str:
+    if before is None or after is None:
+        return "" if before is after else "new" if before is None else "gone"
+    grown = after[1] - before[1]
+    if abs(grown) < LEAST_SHARE_PERCENT:
+        return "as before"
+    return "worse" if grown > 0 else "better"
+
+
+_LOST_KEYS = ["op_name", "shapes"]
+
+
+def time_lost(roofline: Roofline) -> pd.DataFrame:
+    """`time_lost_ms` and `roofline_ms` by operation and shapes (with types), where known."""
+    known = [row for row in roofline.rows if row.lost_ns is not None]
+    frame = pd.DataFrame(
+        {
+            "op_name": [row.operation.name for row in known],
+            "shapes": [shape_text(row) for row in known],
+            "time_lost_ms": [(row.lost_ns or 0.0) / NS_PER_MS for row in known],
+            "roofline_ms": [(row.roofline_ns or 0.0) / NS_PER_MS for row in known],
+        }
+    )
+    sums: pd.DataFrame = frame.groupby(_LOST_KEYS, sort=False).sum()
+    return sums
+
+
+def compare_time_lost(
+    lost: Sequence[pd.DataFrame],
+    letters: Sequence[str],
+    divisors: Sequence[float],
+    *,
+    normalize: bool = False,
+) -> pd.DataFrame:
+    """Time lost by unit, a row for each operation and its shapes; the first is A.
+
+    Columns: `op_name`, `shapes`, `A_time_lost_ms`, `B_time_lost_ms`, `difference_ms` (B - A;
+    of more than two traces `B_difference_ms` …), the largest difference first. With `normalize`
+    also `A_lost_by_roofline`, the time lost by the time of the best case on the own device, and
+    `difference_by_roofline`, which then orders the rows, each by A's best case. Empty where a trace
+    has no such operation.
+    """
+    names = [f"{letter}_time_lost_ms" for letter in letters]
+    ms = [each["time_lost_ms"] / units for each, units in zip(lost, divisors, strict=True)]
+    frame = pd.concat(ms, axis=1, keys=names, sort=False)
+    best = pd.concat([each["roofline_ms"] for each in lost], axis=1, keys=names, sort=False)
+    shares = pd.concat([each["time_lost_ms"] for each in lost], axis=1, keys=names, sort=False)
+    shares /= best.mask(best <= 0)
+    sizes = {}
+    for letter, name in zip(letters[1:], names[1:], strict=True):
+        prefix = "" if len(letters) == 2 else f"{letter}_"
+        frame[f"{prefix}difference_ms"] = frame[name].fillna(0.0) - frame[names[0]].fillna(0.0)
+        sizes[letter] = frame[f"{prefix}difference_ms"]
+        if normalize:
+            change = frame[f"{prefix}difference_by_roofline"] = shares[name] - shares[names[0]]
+            sizes[letter] = change * best[names[0]]
+    if normalize:
+        for letter, name in zip(letters, names, strict=True):
+            frame[f"{letter}_lost_by_roofline"] = shares[name]
+    size = pd.DataFrame(sizes).abs().max(axis=1).fillna(0.0)
+    order = size.sort_values(ascending=False, kind="stable").index
+    return frame.loc[order].rename_axis(_LOST_KEYS).reset_index()
+
+
+def lost_by_roofline(lost: Sequence[pd.DataFrame], letters: Sequence[str]) -> str:
+    """A sentence: how much longer than its own device's best case each trace takes."""
+    sums = [each[["time_lost_ms", "roofline_ms"]].sum() for each in lost]
+    told = [
+        f"{letter} loses {each['time_lost_ms'] / each['roofline_ms']:.2f}"
+        for letter, each in zip(letters, sums, strict=True)
+        if each["roofline_ms"] > 0
+    ]
+    return f"{' and '.join(told)} times the best case of its own device, where that is known."
+
+
+_MOST_ROWS = 300  # each with its path: what a page can draw
+_OTHER = "other"
+_SAME, _SLOWER, _FASTER = (232, 234, 238), (214, 69, 65), (52, 120, 190)
+_FULL = 0.5  # change, of the longer time, that has the full colour
+
+
+def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
+    """Nodes with the times of both traces, parents before children; small ones as `other`.
+
+    Columns as the call tree's (`gpu_time_ns` of both together, which is its width), `A_time_ms`,
+    `B_time_ms`, `difference_ms`, and `colour` and `hover` for the page.
+    """
+    a, b = letters
+    times = places[[f"{a}_time_ms", f"{b}_time_ms"]].fillna(0.0)
+    sums: dict[tuple[str, ...], list[float]] = {}
+    order = times.max(axis=1).sort_values(ascending=False, kind="stable").index
+    records: list[dict[Any, Any]] = places.loc[order].to_dict("records")
+    shown = times.loc[order].to_numpy().tolist()
+    for at, (row, own) in enumerate(zip(records, shown, strict=True)):
+        names = dict.fromkeys(filter(None, (row[f"{a}_operation"], row[f"{b}_operation"])))
+        operation = " → ".join(names) + " (backward)" * bool(row["backward"])
+        path = (*filter(None, row["path"].split("/")), operation)
+        path = path if at < _MOST_ROWS else (_OTHER,)
+        for depth in range(1, len(path) + 1):
+            both = sums.setdefault((*path[:depth], "" if depth == len(path) else "/"), [0.0, 0.0])
+            both[0], both[1] = both[0] + own[0], both[1] + own[1]
+    keys = sorted(sums, key=len)
+    number = {key: at for at, key in enumerate(keys)}
+    rows = [
+        {
+            "node": number[key],
+            "parent": number.get((*key[:-2], "/"), -1),
+            "label": key[-2],
+            "kind": "module" if key[-1] else "operation",
+            "category": "",
+            "gpu_time_ns": round((sums[key][0] + sums[key][1]) * NS_PER_MS),
+            f"{a}_time_ms": sums[key][0],
+            f"{b}_time_ms": sums[key][1],
+            "difference_ms": sums[key][1] - sums[key][0],
+            "colour": _colour(*sums[key]),
+            "hover": f"{a} {sums[key][0]:,.3f} ms, {b} {sums[key][1]:,.3f} ms"
+            f" ({sums[key][1] - sums[key][0]:+,.3f} ms)",
+        }
+        for key in keys
+    ]
+    return pd.DataFrame(rows)
+
+
+def _colour(before: float, after: float) -> str:
+    """Red where the other trace takes longer, blue where it takes less."""
+    longer = max(before, after)
+    change = (after - before) / longer if longer else 0.0
+    share = min(abs(change) / _FULL, 1.0)
+    end = _SLOWER if change > 0 else _FASTER
+    mixed = (round(x + (y - x) * share) for x, y in zip(_SAME, end, strict=True))
+    return "#" + "".join(f"{part:02x}" for part in mixed)
+
 
 TITLE = "GPU performance comparison"
 

@@ -12,7 +12,7 @@ from tracelens_ext.lazy import pd
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens_ext.compare.alignment import Aligned
+    from tracelens_ext.compare.places import Aligned
     from tracelens_ext.trace import Float64Array
 
 #: The largest rows that a verdict names.

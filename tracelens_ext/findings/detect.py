@@ -13,7 +13,7 @@ from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Ins
 from tracelens_ext.findings.savings import remove_claims, with_savings
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
-from tracelens_ext.hooks.guard import call_within, time_limit
+from tracelens_ext.hooks.registry import call_within, time_limit
 from tracelens_ext.recording.program import program_of
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.recording.told import recording_dict, recording_lines

@@ -156,7 +156,7 @@ class ResultStore:
 
         from pyarrow import parquet
 
-        from tracelens_ext.report.parquet_files import arrow_table
+        from tracelens_ext.report.table_files import arrow_table
 
         buffer = io.BytesIO()
         parquet.write_table(arrow_table(frame), buffer, compression="zstd")

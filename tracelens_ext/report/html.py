@@ -11,7 +11,7 @@ import base64
 import functools
 import hashlib
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -20,26 +20,67 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.excel_text import cell_value, cleaned
-from tracelens_ext.report.html_charts import page_figures
-from tracelens_ext.report.html_findings import finding_cards
-from tracelens_ext.report.html_headline import headline
+from tracelens_ext.report.html_cards import finding_cards, headline
+from tracelens_ext.report.html_drawings import (
+    memory_figures,
+    roofline_figures,
+    view_data,
+    view_figures,
+)
+from tracelens_ext.report.html_figures import Figure, bar_figure, timeline_figure
+from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_tables import FIRST_ROWS, TextPool, page_tables
 from tracelens_ext.report.html_text import json_for_script
-from tracelens_ext.report.html_views import view_data
+from tracelens_ext.tables.charts import Chart, chart_table
 from tracelens_ext.tables.units import FIRST_FACTS, Quantity, unit_of, with_units
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tracelens_ext.report.html_figures import Figure
     from tracelens_ext.report.report import Answer
     from tracelens_ext.tables.charts import Chart
 
-_SCRIPTS = (
-    *("format.js", "tables.js", "charts.js", "columns.js", "roofline.js", "memory.js"),
-    *("views.js", "page.js"),
-)
+
+def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) -> list[Figure]:
+    """Draw charts; one without a number other than zero is left out.
+
+    `charts`: the charts; those for workbooks alone are left out.
+    """
+    figures: list[Figure] = []
+    for chart in charts:
+        if chart.on == "workbook" or any(sheet in sheets for sheet in chart.unless):
+            continue
+        if chart.sheet not in sheets:
+            message = f"the chart {chart.title!r} needs the sheet {chart.sheet!r}"
+            raise ValueError(message)
+        if chart.kind in ("time_axis", "call_tree"):
+            figures += view_figures(sheets, chart.sheet)
+        else:
+            figures += _drawn(sheets, chart)
+    keys = [figure.key for figure in figures]  # two charts may have one title
+    return [
+        replace(figure, key=f"{figure.key}-{at}") if figure.key in keys[:at] else figure
+        for at, figure in enumerate(figures)
+    ]
+
+
+def _drawn(sheets: Mapping[str, pd.DataFrame], chart: Chart) -> list[Figure]:
+    frame = sheets[chart.sheet]
+    if chart.kind == "timeline":
+        return [timeline_figure(frame)]
+    if chart.kind == "iterations":
+        return iteration_figures(frame)
+    if chart.kind == "roofline":
+        return roofline_figures(frame, sheets.get("roofline_peaks"))
+    if chart.kind == "memory":
+        return memory_figures(sheets)
+    table = chart_table(frame, chart)
+    return [bar_figure(chart, table)] if len(table) else []
+
+
+_SCRIPTS = ("tables.js", "charts.js", "views.js")
 _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
 _FEW_WORDS = 120  # characters; a longer fact has no other beside it
 

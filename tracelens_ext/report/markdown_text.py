@@ -13,9 +13,9 @@ import re
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.json_text import Plain, encodable, plain_column, plain_headers
+from tracelens_ext.report.json_text import plain_value as plain
 from tracelens_ext.report.manifest import GENERATOR
-from tracelens_ext.report.plain_tables import Plain, encodable, plain_column, plain_headers
-from tracelens_ext.report.plain_tables import plain_value as plain
 from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.tables.units import FIRST_FACTS, unit_of
 

@@ -2,22 +2,93 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
 
+from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.report.atomic import written_beside
-from tracelens_ext.report.fast_pandas import fast_pandas
-from tracelens_ext.report.formats import Format, require_format
 from tracelens_ext.tables.units import FIRST_FACTS, with_units
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from tracelens_ext.report.formats import Places
     from tracelens_ext.tables.charts import Chart
+
+
+@contextmanager
+def fast_pandas() -> Iterator[None]:
+    """Make the tables of a report, and write them, with less to do for Python and pandas.
+
+    *No garbage collection.* Tables make hardly any cycles, and one full collection walks every
+    object of every imported module: a tenth of the time of a small trace.
+
+    *Texts as Python objects.* Where pyarrow is installed pandas copies every text into its arrays
+    and out again when it is written; with it or without it the tables are the same.
+
+    Both are put back afterwards. Usable as a decorator.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with pd.option_context("mode.string_storage", "python"):
+            yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+class Format(StrEnum):
+    """How the tables of a report are written."""
+
+    xlsx = "xlsx"
+    csv = "csv"
+    json = "json"
+    markdown = "markdown"
+    parquet = "parquet"
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the format is a folder with a file a table."""
+        return self in (Format.csv, Format.parquet)
+
+    @property
+    def suffix(self) -> str:
+        """What the name of a file ends in; of one table, for a format that is a folder."""
+        return ".md" if self is Format.markdown else f".{self.value}"
+
+
+#: A page for browsers; an option of its own asks for it.
+PAGE: Final = "html"
+#: Files and folders to write, and what they are.
+Places = Mapping[Path, Format | Literal["html"]]
+#: What the name of an output file can end in, and the format that it means.
+FORMAT_OF_SUFFIX = {
+    ".xlsx": Format.xlsx,
+    ".json": Format.json,
+    ".md": Format.markdown,
+    ".markdown": Format.markdown,
+}
+
+
+def require_format(chosen: Format | Literal["html"]) -> None:
+    """Check that a format can be written here, before a trace is read for nothing."""
+    import importlib.util
+
+    if chosen is Format.parquet and importlib.util.find_spec("pyarrow") is None:
+        raise UsageError(
+            "Parquet needs pyarrow, not installed here; run: pip install 'tracelens-ext[parquet]'"
+        )
+    if not isinstance(chosen, Format):
+        from tracelens_ext.report.html import require_html_extra
+
+        require_html_extra()
 
 
 @dataclass(frozen=True)
@@ -129,10 +200,8 @@ def report_text(report: Report, chosen: Format) -> Iterator[str]:
 def _write_folder(
     report: Report, chosen: Format, folder: Path, inputs: Sequence[str | Path], *, force: bool
 ) -> None:
-    from tracelens_ext.report.csv_files import write_csvs
     from tracelens_ext.report.manifest import check_folder
-    from tracelens_ext.report.parquet_files import write_parquets
-    from tracelens_ext.report.table_files import unique_file_names
+    from tracelens_ext.report.table_files import unique_file_names, write_csvs, write_parquets
 
     names = [f"{name}{chosen.suffix}" for name in unique_file_names(report.sheets)]
     check_folder(folder, names, inputs, force=force)

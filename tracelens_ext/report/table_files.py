@@ -1,12 +1,27 @@
-"""The names of files of tables."""
+"""Write tables as files of a folder, a file a table: CSV, or Parquet.
+
+CSV has everything at full length, exact numbers, UTF-8. Parquet keeps types and all digits, for
+pandas, DuckDB, Spark and others; it needs pyarrow, which the extra `parquet` installs.
+"""
 
 from __future__ import annotations
 
+import codecs
+import csv
+import importlib
 import re
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.folder import write_folder
+from tracelens_ext.report.json_text import plain_column, plain_headers
+from tracelens_ext.report.manifest import GENERATOR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import os
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 _NOT_IN_FILE_NAME = re.compile(r'[\\/:*?"<>|\x00-\x1f\x7f\ud800-\udfff]')
 # Names of devices on Windows, with any suffix.
@@ -32,3 +47,106 @@ def unique_file_names(wanted: Iterable[str]) -> list[str]:
         seen.add(candidate.casefold())
         names.append(candidate)
     return names
+
+
+_REPLACE_SURROGATES = "tracelens_ext.replace"
+
+
+def write_csvs(folder: str | os.PathLike[str], sheets: Mapping[str, pd.DataFrame]) -> list[Path]:
+    """Write each table to a file of its own, `NAME.csv`.
+
+    The files take their places as `write_folder` says. The index of a DataFrame is not written;
+    None, NaN and NaT become empty fields, lone surrogates U+FFFD.
+    Numbers have all their digits, and lines end with a line feed.
+    """
+    names = [f"{name}.csv" for name in unique_file_names(sheets)]
+    tables = zip(names, sheets.values(), strict=True)
+    return write_folder(folder, {name: partial(write_csv, frame=frame) for name, frame in tables})
+
+
+def write_csv(path: Path, frame: pd.DataFrame) -> None:
+    """Write one table to a file, as `write_csvs` says."""
+    codecs.register_error(_REPLACE_SURROGATES, _replace_surrogates)
+    # The csv module does not quote a bare carriage return, which readers take for a line's end.
+    quoting: Literal[0, 2] = (
+        csv.QUOTE_NONNUMERIC if _has_carriage_return(frame) else csv.QUOTE_MINIMAL
+    )
+    with path.open("w", encoding="utf-8", errors=_REPLACE_SURROGATES, newline="") as stream:
+        frame.to_csv(stream, index=False, lineterminator="\n", quoting=quoting)
+
+
+def _replace_surrogates(error: UnicodeError) -> tuple[bytes, int]:
+    """Encode what UTF-8 has no bytes for as U+FFFD, one for one."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "\ufffd".encode() * (error.end - error.start), error.end
+
+
+def _has_carriage_return(frame: pd.DataFrame) -> bool:
+    """Say whether any text of a table holds a carriage return."""
+    if any("\r" in str(name) for name in frame.columns):
+        return True
+    for place in range(frame.shape[1]):
+        column = frame.iloc[:, place]
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            column = column.cat.categories.to_series()
+        if pd.api.types.is_numeric_dtype(column.dtype):
+            continue
+        distinct = column.unique() if isinstance(column.dtype, pd.StringDtype) else column.tolist()
+        if any("\r" in str(text) for text in distinct):
+            return True
+    return False
+
+
+def write_parquets(
+    folder: str | os.PathLike[str], sheets: Mapping[str, pd.DataFrame]
+) -> list[Path]:
+    """Write each table to a file of its own, `NAME.parquet`.
+
+    The files take their places as `write_folder` says. The index of a DataFrame is not written;
+    what is missing, not a number or infinite is null; a column of several types is one of texts.
+    """
+    parquet = _pyarrow("pyarrow.parquet")
+
+    def write_one(path: Path, frame: pd.DataFrame) -> None:
+        parquet.write_table(arrow_table(frame), path)
+
+    names = [f"{name}.parquet" for name in unique_file_names(sheets)]
+    tables = zip(names, sheets.values(), strict=True)
+    return write_folder(folder, {name: partial(write_one, frame=frame) for name, frame in tables})
+
+
+def _pyarrow(module: str = "pyarrow") -> Any:  # noqa: ANN401  # it has no type hints
+    return importlib.import_module(module)
+
+
+def arrow_table(frame: pd.DataFrame) -> Any:  # noqa: ANN401
+    """A table as pyarrow has it; see `write_parquets`."""
+    pyarrow = _pyarrow()
+    arrays = [_arrow_array(frame.iloc[:, place]) for place in range(frame.shape[1])]
+    table = pyarrow.Table.from_arrays(arrays, names=plain_headers(frame))
+    return table.replace_schema_metadata({"generator": GENERATOR})
+
+
+def _arrow_array(series: pd.Series) -> Any:  # noqa: ANN401
+    """A column of one type: of its own where all values agree, else of texts."""
+    pyarrow = _pyarrow()
+    values = plain_column(series)
+    types = {type(value) for value in values if value is not None}
+    if types <= {int, float} and len(types) == 2:
+        values = [None if value is None else float(value) for value in values]
+    elif len(types) > 1:
+        values = [None if value is None else str(value) for value in values]
+    if not types:  # an empty column still has the type that its table gives it
+        return pyarrow.array(values, type=_declared_type(series))
+    try:
+        return pyarrow.array(values)
+    except OverflowError:  # a whole number of more than 64 bits
+        return pyarrow.array([None if value is None else str(value) for value in values])
+
+
+def _declared_type(series: pd.Series) -> Any:  # noqa: ANN401
+    pyarrow = _pyarrow()
+    kind = getattr(series.dtype, "kind", "O")
+    by_kind = {"b": pyarrow.bool_(), "i": pyarrow.int64(), "u": pyarrow.uint64()}
+    return pyarrow.float64() if kind == "f" else by_kind.get(kind, pyarrow.string())

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.hooks import PluginRegistry, default_registry
-from tracelens_ext.hooks.guard import call_within, one_line, time_limit
+from tracelens_ext.hooks.registry import call_within, one_line, time_limit
 from tracelens_ext.lazy import pd
 from tracelens_ext.operations.launchers import ARGUMENTS
 from tracelens_ext.roofline.groups import OperationGroups, group_operations
 from tracelens_ext.roofline.models import model_of, offered_models
-from tracelens_ext.roofline.operation import Cost, NoModelError, Operation
+from tracelens_ext.roofline.operation import Cost, NoModelError, Operation, short_type
 from tracelens_ext.roofline.peaks import peaks_of_devices
 from tracelens_ext.roofline.reasons import why_slow
 from tracelens_ext.trace import NS_PER_MS
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tracelens_ext.work.gpu_work import GpuWork
 
     Modelled = tuple[Cost | None, str]
+    from tracelens_ext.roofline.operation import Operation
 
 #: Kernels that compute single-precision products with the TF32 units; Hopper's `nvjet` and
 #: CUTLASS' `s1688` kernels for single precision have no other.
@@ -298,3 +299,44 @@ def _rate(row: RooflineRow, what: str) -> float | None:
     if row.cost is None or not row.gpu_ns:
         return None
     return float(getattr(row.cost, what) * row.count / row.gpu_ns / 1e3)
+
+
+_MOST_TENSORS: Final = 4
+_PRODUCTS: Final = ("GEMM", "CONV_fwd")
+
+
+def shape_text(row: RooflineRow) -> str:
+    """Types and sizes of the tensors; empty where none are recorded.
+
+    A type is said again where it changes; single elements and what comes late are left out.
+    """
+    op = row.operation
+    parts = [*_tensors(op), *_lists(op)]
+    product = row.cost is not None and row.cost.family in _PRODUCTS
+    if product:  # neither what is added nor `out=`
+        first = int(op.plain_name.startswith(("add", "_add", "badd")))
+        parts = parts[first : first + 2]
+    texts, before = [], ""
+    for kind, text in parts[:_MOST_TENSORS]:
+        texts.append(text if kind == before else f"{kind} {text}".lstrip())
+        before = kind
+    if len(parts) > _MOST_TENSORS:
+        texts.append("…")
+    return (" × " if product else ", ").join(texts)
+
+
+def _tensors(op: Operation) -> list[tuple[str, str]]:
+    return [(short_type(t.kind), _sizes(t.dims)) for t in op.tensors if t.dims]
+
+
+def _lists(op: Operation) -> list[tuple[str, str]]:
+    """Lists of tensors, whose type is not recorded: how many, and the sizes of the first."""
+    return [
+        ("", f"{len(parts)} × {_sizes(parts[0])}")
+        for kind, parts in zip(op.types, op.dims, strict=False)
+        if kind == "TensorList" and isinstance(parts, tuple) and parts
+    ]
+
+
+def _sizes(dims: object) -> str:
+    return f"[{','.join(map(str, dims))}]" if isinstance(dims, tuple) else "[…]"

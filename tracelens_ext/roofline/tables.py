@@ -6,10 +6,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.roofline.families import FAMILIES, family_table
 from tracelens_ext.roofline.found import roofline_peaks, roofline_table
-from tracelens_ext.roofline.phases import with_roofline
-from tracelens_ext.roofline.summary import advice, family_summary, modelled, utilisation
+from tracelens_ext.roofline.summary import (
+    FAMILIES,
+    advice,
+    family_summary,
+    family_table,
+    modelled,
+    utilisation,
+    with_roofline,
+)
 from tracelens_ext.serving.phases import phase_table
 from tracelens_ext.serving.tables import HAS_STEPS, phase_notes
 from tracelens_ext.tables.charts import Chart
