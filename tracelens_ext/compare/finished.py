@@ -19,13 +19,7 @@ from tracelens_ext.compare.finished_tables import (
     read_tables,
     table_files,
 )
-from tracelens_ext.compare.measurement import (
-    KEYS,
-    REFERENCE_KEYS,
-    TRACELENS,
-    Figures,
-    Measurement,
-)
+from tracelens_ext.compare.measurement import KEYS, REFERENCE_KEYS, TRACELENS, Figures, Measurement
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.unsupported import one_line

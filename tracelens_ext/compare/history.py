@@ -103,8 +103,5 @@ def history_report(comparison: Comparison) -> Report:
         sheets={"history": table},
         facts=[*facts, ("Times", time_basis(comparison))],
         descriptions={"history": "Each figure against the median of those before it"},
-        members={
-            "unit": comparison.unit.document(comparison.letters),
-            "verdict": {"text": text},
-        },
+        members={"unit": comparison.unit.document(comparison.letters), "verdict": {"text": text}},
     )

@@ -261,8 +261,7 @@ def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> Aligned:
         for place, work in left[side]:
             alone = (place.name, "") if side == 0 else ("", place.name)
             key = own.get(
-                (place.path, place.backward, place.name, side),
-                (place.path, place.backward, *alone),
+                (place.path, place.backward, place.name, side), (place.path, place.backward, *alone)
             )
             held, calls = rows.setdefault(key, (([], []), [0, 0]))
             held[side].append((place, work))

@@ -38,12 +38,7 @@ _PAGE_ROWS, _PRINT_SCALE = 40, 85  # of a landscape page, A4 or Letter; in perce
 _INK, _GRID = "#404040", "#D9D9D9"
 _SMALL = {"size": 9, "bold": False, "color": _INK}
 _LINE = {"color": _GRID}
-_AXIS = {
-    "num_font": _SMALL,
-    "line": _LINE,
-    "major_tick_mark": "none",
-    "minor_tick_mark": "none",
-}
+_AXIS = {"num_font": _SMALL, "line": _LINE, "major_tick_mark": "none", "minor_tick_mark": "none"}
 
 
 def write_charts(

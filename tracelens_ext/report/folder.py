@@ -21,12 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report.atomic import (
-    output_error,
-    prepare_folder,
-    temporary_name,
-    written_beside,
-)
+from tracelens_ext.report.atomic import output_error, prepare_folder, temporary_name, written_beside
 from tracelens_ext.report.manifest import MANIFEST, manifest_files, write_manifest
 
 if TYPE_CHECKING:

@@ -273,12 +273,7 @@ def _time_line(name: str, ms: float, whole: float = 0.0) -> str:
 
 
 def _in_words(
-    labels: Sequence[str],
-    wall: Float64Array,
-    odd: Sequence[int],
-    a_bar: int,
-    *,
-    by_category: bool,
+    labels: Sequence[str], wall: Float64Array, odd: Sequence[int], a_bar: int, *, by_category: bool
 ) -> str:
     """How many there are, how long they take, which are odd, the farthest off first."""
     middle, least, most = (duration_text(float(f(wall))) for f in (np.median, np.min, np.max))

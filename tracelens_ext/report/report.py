@@ -160,11 +160,7 @@ def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -
 
 @fast_pandas()
 def write_report(
-    report: Report,
-    places: Places,
-    inputs: Sequence[str | Path] = (),
-    *,
-    force: bool = False,
+    report: Report, places: Places, inputs: Sequence[str | Path] = (), *, force: bool = False
 ) -> list[Path]:
     """Write a report.
 
@@ -242,8 +238,5 @@ def _write_page(report: Report, path: Path) -> None:
 
 
 def _write_text(path: Path, pieces: Iterable[str]) -> None:
-    with (
-        written_beside(path) as beside,
-        beside.open("w", encoding="utf-8", newline="\n") as stream,
-    ):
+    with written_beside(path) as beside, beside.open("w", encoding="utf-8", newline="\n") as stream:
         stream.writelines(pieces)

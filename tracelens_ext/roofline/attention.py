@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tracelens_ext.roofline.operation import (
-    Cost,
-    NoModelError,
-    Operation,
-    bytes_read,
-    short_type,
-)
+from tracelens_ext.roofline.operation import Cost, NoModelError, Operation, bytes_read, short_type
 
 
 class _Places(NamedTuple):

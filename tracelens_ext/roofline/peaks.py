@@ -188,10 +188,7 @@ def peaks_of_devices(trace: Trace, own: DevicePeaks | None = None) -> dict[int, 
             found[number] = own
         else:
             found[number] = find_peaks(
-                device.name,
-                units=device.units,
-                warp=device.warp,
-                memory_bytes=device.memory_bytes,
+                device.name, units=device.units, warp=device.warp, memory_bytes=device.memory_bytes
             ) or computed_peaks(
                 device.name,
                 f"{device.capability // 10}.{device.capability % 10}",
