@@ -248,7 +248,6 @@ class Questions:
 
 
 def _table(analyzer: TreePerfAnalyzer, name: str) -> tuple[pd.DataFrame, dict[str, str]]:
-    """A table of the report and the units of its columns."""
     table = find_table(name)
     if table.why_absent(analyzer, ReportOptions()) or (frame := analyzer.table(name)) is None:
         raise UsageError(f"this trace has nothing for the table {name}; open_trace names others")

@@ -80,7 +80,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Outcome:
     """What became of a budget in one trace."""
 
     budget: Budget  #: the budget
@@ -124,13 +124,13 @@ def parse_budget(text: str) -> Budget:
 
 def check_budgets(
     budgets: Sequence[Budget], comparison: Comparison, finding_ids: Iterable[str] = ()
-) -> list[Verdict]:
+) -> list[Outcome]:
     """Hold every trace but the baseline against the budgets.
 
     A timeline row of several devices is checked device by device. A category that a trace lacks
     counts 0, and so does a finding.
 
-    `finding_ids`: the findings that can be, whether a trace has them or not. Gives a verdict for
+    `finding_ids`: the findings that can be, whether a trace has them or not. Gives an outcome for
     each budget, trace and device, budgets in the order given.
     """
     if any(budget.unit == "mad" for budget in budgets) and not comparison.history:
@@ -146,7 +146,7 @@ def check_budgets(
     there = [name for m in comparison.measurements for name in m.findings or ()]
     findings = {FINDINGS, *finding_ids, *there}
     known += sorted(findings)
-    verdicts = []
+    outcomes = []
     for budget in budgets:
         if held is None and budget.name.casefold() not in {*timeline, *findings}:
             raise TracelensError(
@@ -157,27 +157,27 @@ def check_budgets(
         if name in timeline:
             aligned, rows = comparison.aligned["timeline"], timeline[name]
         elif name in findings and name not in categories:
-            verdicts += _finding_verdicts(budget, name, comparison)
+            outcomes += _finding_outcomes(budget, name, comparison)
             continue
         else:
             aligned, rows = comparison.aligned["categories"], categories.get(name, [])
-        verdicts += _verdicts(budget, name, comparison, aligned, rows)
-    return verdicts
+        outcomes += _outcomes(budget, name, comparison, aligned, rows)
+    return outcomes
 
 
-def _verdicts(
+def _outcomes(
     budget: Budget, name: str, comparison: Comparison, aligned: Aligned, rows: Sequence[int]
-) -> list[Verdict]:
-    """The verdicts on some rows of a table; on times of 0 when there is no row."""
+) -> list[Outcome]:
+    """The outcomes on some rows of a table; on times of 0 when there is no row."""
     times = {_of_device(aligned, row): aligned.ns[row].tolist() for row in rows}
     per_ms = [Fraction(_NS_PER_MS * divisor) for divisor in comparison.divisors]
-    verdicts = []
+    outcomes = []
     for where, ns in (times or {"": [0] * len(per_ms)}).items():
         values = [Fraction(each) / per for each, per in zip(ns, per_ms, strict=True)]
         for letter, before, after, deviation in _pairs(comparison, values):
             crossed = budget.crossed_by(before, after, deviation=deviation)
-            verdicts.append(Verdict(budget, f"{letter}{name}{where}", before, after, crossed))
-    return verdicts
+            outcomes.append(Outcome(budget, f"{letter}{name}{where}", before, after, crossed))
+    return outcomes
 
 
 def _pairs(
@@ -197,8 +197,7 @@ def _median(values: Sequence[Fraction]) -> Fraction:
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def _finding_verdicts(budget: Budget, name: str, comparison: Comparison) -> list[Verdict]:
-    """The verdicts on a finding, or on all of them."""
+def _finding_outcomes(budget: Budget, name: str, comparison: Comparison) -> list[Outcome]:
     shares = budget.unit == "%"
     sums = []
     for divisor, (letter, measured) in zip(comparison.divisors, comparison.named, strict=True):
@@ -210,11 +209,11 @@ def _finding_verdicts(budget: Budget, name: str, comparison: Comparison) -> list
         savings = [s for each, s in measured.findings.items() if name in (FINDINGS, each)]
         whole = sum((Fraction(saving[shares]) for saving in savings), Fraction(0))
         sums.append(whole if shares else whole / Fraction(divisor))
-    verdicts = []
+    outcomes = []
     for letter, before, after, deviation in _pairs(comparison, sums):
         crossed = budget.crossed_by(before, after, shares=shares, deviation=deviation)
-        verdicts.append(Verdict(budget, f"{letter}{name}", before, after, crossed, shares))
-    return verdicts
+        outcomes.append(Outcome(budget, f"{letter}{name}", before, after, crossed, shares))
+    return outcomes
 
 
 def _of_device(aligned: Aligned, row: int) -> str:

@@ -20,6 +20,7 @@ from tracelens_ext.compare.verdict import (
     Unit,
     Verdict,
     periods_agree,
+    prefixes,
     shares_of_change,
     verdict,
     work_and_speed,
@@ -58,7 +59,6 @@ class Comparison:
         return short_repr("Comparison", " ".join(f"{k}: {v};" for k, v in self.facts))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: what was compared, what changed most, and the tables."""
         lines = [*(f"{label}: {value}" for label, value in self.facts), *self.notes]
         return cell_html("Comparison", lines, self.tables)
 
@@ -201,10 +201,10 @@ class Comparison:
         average iteration when `per_iteration`. The largest difference comes first, whatever its
         sign; the timeline keeps its order.
         """
-        tables: dict[str, pd.DataFrame] = {}
-        for name, aligned in self.aligned.items():
-            divisors = self._divisors(name)
-            tables[name] = _table(name, aligned, self.letters, divisors)
+        tables: dict[str, pd.DataFrame] = {
+            name: _table(name, aligned, self.letters, self._divisors(name))
+            for name, aligned in self.aligned.items()
+        }
         parts = []
         for at, pair in enumerate(_aligned_places(self.figures), start=1):
             letter, divisors = self.letters[at], [self.divisors[0], self.divisors[at]]
@@ -245,8 +245,7 @@ def _table(
         del named["device"]
     columns: dict[str, object] = {**named}
     columns[f"{letters[0]}_time_ms"] = times[:, 0]
-    for at, letter in enumerate(letters[1:], start=1):
-        prefix = "" if len(letters) == 2 else f"{letter}_"
+    for at, (letter, prefix) in enumerate(prefixes(letters).items(), start=1):
         difference = times[:, at] - times[:, 0]
         columns |= {
             f"{letter}_time_ms": times[:, at],

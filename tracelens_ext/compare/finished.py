@@ -163,7 +163,6 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
 
 
 def _findings(path: Path, table: pd.DataFrame | None) -> dict[str, Saving] | None:
-    """What each finding saves; None if the report does not hold that."""
     if table is None:
         return None
     earlier = {old: new for old, new in _BEFORE.items() if new not in table}

@@ -141,7 +141,6 @@ def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Meas
 
 
 def _phases(work: GpuWork) -> pd.DataFrame | None:
-    """The GPU time of the phases that annotations of a serving engine name."""
     steps = find_steps(work.tree)
     if not len(steps):
         return None
@@ -152,7 +151,6 @@ def _phases(work: GpuWork) -> pd.DataFrame | None:
 
 
 def _categories(work: GpuWork) -> Categories:
-    """The categories of the GPU events."""
     if work.categories is None:
         raise UsageError(
             "a comparison needs kernel categories; make the analyzer with"
@@ -197,7 +195,6 @@ def _figures(
 def _timeline(
     work: GpuWork, micro_idle_thresh_us: float | None, chosen: BoolArray | None
 ) -> pd.DataFrame:
-    """The timeline of the chosen GPU events: `device`, `type`, `ns`."""
     part = copy.copy(work)
     part.counted = work.counted if chosen is None else work.counted & chosen
     frame = gpu_timeline(part, micro_idle_thresh_us)
@@ -210,7 +207,6 @@ def _timeline(
 def _iteration_figures(
     work: GpuWork, iterations: Iterations, micro_idle_thresh_us: float | None
 ) -> Figures:
-    """The figures of the whole iterations together."""
     iteration = np.where(
         np.append(iterations.whole, False)[iterations.of_gpu],  # the last is that of NONE, -1
         iterations.of_gpu,

@@ -135,7 +135,6 @@ def _total_times(comparison: Comparison) -> list[float]:
 
 
 def _total_changes(comparison: Comparison) -> list[str]:
-    """How total time changed, for each trace but the baseline."""
     before, *totals = _total_times(comparison)
     return [
         f"{letter} against {comparison.letters[0]}, total time {time_basis(comparison)}:"

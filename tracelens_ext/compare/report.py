@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.compare.measurement import NO_SAVING, measure
+from tracelens_ext.compare.verdict import prefixes
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
 from tracelens_ext.lazy import pd
@@ -20,14 +21,7 @@ if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.compare.comparison import Comparison
     from tracelens_ext.compare.measurement import Measurement, Saving
-    from tracelens_ext.findings.finding import Findings
     from tracelens_ext.roofline.found import Roofline
-
-
-def with_findings(measured: Measurement, found: Findings) -> Measurement:
-    """The measurement of a trace, with its findings."""
-    savings = {each.id: (each.claimed_ms, each.share_percent) for each in found.findings}
-    return replace(measured, findings=savings)
 
 
 def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
@@ -54,13 +48,12 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
         for number in range(2)
     )
     frame = pd.DataFrame({"finding": ids}, index=ids)
-    prefixes = {letter: "" if len(letters) == 2 else f"{letter}_" for letter in letters[1:]}
-    for prefix, savings in zip(prefixes.values(), known[1:], strict=True):
+    for prefix, savings in zip(prefixes(letters).values(), known[1:], strict=True):
         words = [_change(baseline.get(name), savings.get(name)) for name in ids]
         frame[f"{prefix}change"] = pd.Series(words, index=ids, dtype="str")
     for letter in letters:
         frame[f"{letter}_saving_ms"] = saving[letter]
-    for letter, prefix in prefixes.items():
+    for letter, prefix in prefixes(letters).items():
         frame[f"{prefix}difference_ms"] = saving[letter] - saving[letters[0]]
     for letter in letters:
         frame[f"{letter}_% of judged time"] = share[letter]
@@ -118,8 +111,7 @@ def compare_time_lost(
     shares = pd.concat([each["time_lost_ms"] for each in lost], axis=1, keys=names, sort=False)
     shares /= best.mask(best <= 0)
     sizes = {}
-    for letter, name in zip(letters[1:], names[1:], strict=True):
-        prefix = "" if len(letters) == 2 else f"{letter}_"
+    for (letter, prefix), name in zip(prefixes(letters).items(), names[1:], strict=True):
         frame[f"{prefix}difference_ms"] = frame[name].fillna(0.0) - frame[names[0]].fillna(0.0)
         sizes[letter] = frame[f"{prefix}difference_ms"]
         if normalize:
@@ -225,9 +217,10 @@ def measured_for_comparison(
 ) -> Measurement:
     """Measure a trace, its findings and the time that it loses."""
     measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)
-    measured = with_findings(measured, analyzer.findings(device_peaks))
-    roofline = analyzer.roofline(device_peaks)
-    return replace(measured, lost=time_lost(roofline)) if roofline.has_shapes else measured
+    found, roofline = analyzer.findings(device_peaks).findings, analyzer.roofline(device_peaks)
+    savings = {each.id: (each.claimed_ms, each.share_percent) for each in found}
+    lost = time_lost(roofline) if roofline.has_shapes else None
+    return replace(measured, findings=savings, lost=lost)
 
 
 def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Report:
@@ -241,19 +234,14 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
         UsageError: that is not known.
     """
     letters = comparison.letters
-    differences = (
-        {letters[1]: "difference_ms"}
-        if len(letters) == 2
-        else {letter: f"{letter}_difference_ms" for letter in letters[1:]}
-    )
     charts = [
         Chart(
             title=f"Change of GPU time by category, {letter} against {letters[0]}",
             sheet="categories",
             label_column=str(categories.columns[0]),
-            value_column=column,
+            value_column=f"{prefix}difference_ms",
         )
-        for letter, column in differences.items()
+        for letter, prefix in prefixes(letters).items()
         if (categories := comparison.tables.get("categories")) is not None
     ]
     findings = compare_findings(comparison)

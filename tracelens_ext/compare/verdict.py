@@ -54,6 +54,11 @@ class Verdict:
         return {"text": self.text, "speed_ratio": self.speed_ratio, "places": places}
 
 
+def prefixes(letters: Sequence[str]) -> dict[str, str]:
+    """What the columns of each trace but the baseline begin with, by its letter."""
+    return {letter: "" if len(letters) == 2 else f"{letter}_" for letter in letters[1:]}
+
+
 def shares_of_change(
     times_ms: Sequence[Float64Array], calls: Sequence[Float64Array], prefix: str
 ) -> dict[str, Float64Array]:
@@ -119,7 +124,6 @@ def verdict(
 
 
 def _name(row: Mapping[Any, Any]) -> str:
-    """What a row is called in a sentence."""
     texts = [str(v) for k, v in row.items() if str(k).endswith(("operation", "_name", "category"))]
     name = next((text for text in texts if text), "")
     path = str(row.get("path") or "").rpartition("/")[2]

@@ -29,12 +29,8 @@ if TYPE_CHECKING:
     from tracelens_ext.tables.table import Table as Sheet
 
 _HOMES = {
-    "CATEGORIES": "tables.table",
     "Chart": "tables.charts",
-    "Condition": "tables.table",
-    "GPU_EVENTS": "tables.table",
-    "Sheet": "tables.table",
-    "Table": "tables.table",
+    **dict.fromkeys(("CATEGORIES", "Condition", "GPU_EVENTS", "Sheet", "Table"), "tables.table"),
 }
 
 __all__ = [

@@ -162,22 +162,15 @@ def tracelens_report_sheets(analyzer: object) -> Mapping[str, pd.DataFrame]:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of `tracelens-ext`.
+    """A command of `tracelens-ext`."""
 
-    Attributes:
-        name: what it is called.
-        summary: its line of `--help`, at most 64 characters.
-        function: `module:function`; it is imported when the command is called. A `typer.Typer`
-            in its place has several commands.
-        group: where `--help` lists it: `Look`, `Explain`, `Compare` or `Extend`.
-        reads_traces: whether it gets the options about reading.
-    """
-
-    name: str
-    summary: str
+    name: str  #: what it is called
+    summary: str  #: its line of `--help`, at most 64 characters
+    #: `module:function`; it is imported when the command is called. A `typer.Typer` in its place
+    #: has several commands
     function: str
-    group: str = "Look"
-    reads_traces: bool = True
+    group: str = "Look"  #: where `--help` lists it: `Look`, `Explain`, `Compare` or `Extend`
+    reads_traces: bool = True  #: whether it gets the options about reading
 
 
 @_hookspec

@@ -84,7 +84,6 @@ def output_error(shown: str, error: OSError) -> OutputError:
 
 
 def _checked_target(shown: str) -> Path:
-    """Resolve the target and refuse what a rename must not replace."""
     if not shown:
         raise OutputError("the output file has no name; give a path such as report.xlsx")
     final = Path(shown).parent.resolve() / Path(shown).name  # a link itself, not where it leads

@@ -229,7 +229,6 @@ def _write_table(
 def _write_rows(
     book: Book, sheet: Worksheet, columns: Sequence[Column], rows: int, *, whole: bool
 ) -> None:
-    """Write the rows below the header."""
     # A text wider than its column is clipped at the column's edge, whatever is beside it. (A
     # short one would be repeated to fill the width, so it has no such alignment.)
     long_text = book.format(**LINES, align="fill")

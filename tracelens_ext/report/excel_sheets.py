@@ -14,7 +14,7 @@ from tracelens_ext.report import excel_text
 from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_cells import HEADER, INK, LINES, checked, column_of, put, put_text
 from tracelens_ext.tables.short_names import told_apart
-from tracelens_ext.tables.units import unit_of
+from tracelens_ext.tables.units import spread, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -149,13 +149,11 @@ def drawing(book: Book, top: int, chart: Chart, table: pd.DataFrame) -> ChartBar
 
 
 def _short(labels: Iterable[object]) -> list[str]:
-    """Cut labels, so that different ones stay different."""
     texts = [excel_text.cleaned(" ".join(str(label).split())) for label in labels]
     return told_apart(texts, _LABEL_CHARACTERS)
 
 
 def _titled(chart: Chart) -> str:
-    """Give the title, cleaned, with the unit of the values."""
     symbol = unit_of(chart.value_column).symbol
     named = not symbol or f"({symbol})" in chart.title
     return excel_text.cell_text(chart.title if named else f"{chart.title} ({symbol})")[0]
@@ -210,8 +208,7 @@ class FirstSheet:
             plain = excel_text.cell_value(value)
             if isinstance(plain, int | float) and not isinstance(plain, bool):
                 unit = unit_of(label)
-                fractions = plain != math.trunc(plain)
-                shown = unit.excel_format(fractions=fractions, largest=abs(plain))
+                shown = unit.excel_format(**spread([plain]))
                 style = self._book.format(num_format=shown, align="left")
                 put(self._sheet, self._row, 1, plain, style)
                 self._row += 1
@@ -300,7 +297,6 @@ class FirstSheet:
             checked(self._sheet.set_row(self._row, _LINE_HEIGHT * min(lines, _LINES_SHOWN)))
 
     def _write_link(self, column: int, name: str, style: Format) -> None:
-        """The name of a sheet, which leads to it."""
         target = "internal:'{}'!A1".format(name.replace("'", "''"))
         checked(self._sheet.write_url(self._row, column, target, style, string=name))
 

@@ -126,7 +126,6 @@ def _take_over_rights(target: Path, beside: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Exchange the names of two folders in one step."""
     function = None
     if sys.platform.startswith("linux"):
         function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

@@ -32,7 +32,7 @@ from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_tables import FIRST_ROWS, TextPool, page_tables
 from tracelens_ext.report.html_text import json_for_script
 from tracelens_ext.tables.charts import Chart, chart_table
-from tracelens_ext.tables.units import FIRST_FACTS, Quantity, unit_of, with_units
+from tracelens_ext.tables.units import FIRST_FACTS, Quantity, spread, unit_of, with_units
 
 if TYPE_CHECKING:
     import os
@@ -201,7 +201,6 @@ def render_page(*, data: object, **shown: object) -> str:
 
 
 def _template(name: str) -> str:
-    """Read a part of the page."""
     folder = resources.files("tracelens_ext.report") / "templates"
     return (folder / name).read_text(encoding="utf-8")
 
@@ -217,7 +216,6 @@ def _plotly() -> tuple[str, str]:
 
 
 def _content_hash(script: str) -> str:
-    """Give the hash of a script as a content security policy names it."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 
@@ -229,13 +227,11 @@ def _fact(label: str, value: object) -> Fact:
     if not isinstance(plain, int | float) or isinstance(plain, bool):
         return Fact(label, "" if plain is None else cleaned(str(plain)))
     unit = unit_of(label)
-    fractions = plain != int(plain)
-    text = unit.text(plain, fractions=fractions, largest=abs(plain))
+    text = unit.text(plain, **spread([plain]))
     is_share = unit.quantity is Quantity.PERCENT and 0 <= plain <= 100
     return Fact(label, text, float(plain) if is_share else None)
 
 
 def _subtitle(facts: Sequence[Fact]) -> str:
-    """Give the name of the trace's file, when the facts tell it."""
     traces = [fact.text for fact in facts if fact.label == "Trace"]
     return PurePath(traces[0]).name if traces else ""

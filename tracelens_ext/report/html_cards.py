@@ -110,7 +110,6 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
 
 
 def _has_columns(frame: pd.DataFrame | None, names: Iterable[str]) -> bool:
-    """Whether a table is there, with these columns, and with rows."""
     return frame is not None and len(frame) > 0 and set(names) <= set(frame.columns)
 
 

@@ -165,7 +165,6 @@ def _in_figures(bound: object, percent: float, ms: float, lost: float) -> str:
 
 
 def _largest_in_words(part: pd.DataFrame, size: npt.NDArray[np.float64], *, lost: bool) -> str:
-    """The operations with the largest points."""
     names = part["op_name"].head(_IN_SUMMARY)
     said = [
         f"{elided(str(name), 40)} {duration_text(float(ms))}"
@@ -278,7 +277,6 @@ def _alive(part: pd.DataFrame) -> list[tuple[str, str, int]]:
 
 
 def _peak_in_words(bars: list[tuple[str, str, int]], peak: int, ms: float) -> str:
-    """The peak and what most of it was."""
     named = [
         f"{elided(name, _NAME)} {percent_text(100 * size / (peak or 1))}"
         for name, _, size in bars[:_IN_SUMMARY]

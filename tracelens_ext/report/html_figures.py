@@ -211,7 +211,6 @@ def axis_of(unit: str, longest: float) -> tuple[str, float]:
 
 
 def _bar_colours(labels: Sequence[str], column: str) -> list[str]:
-    """Colour bars that are whole: categories with their own colours, other names alike."""
     if "category" in column:
         return [colour_of(label) for label in labels]
     return [ONE_COLOUR if is_name(label) else GREY for label in labels]
@@ -224,7 +223,6 @@ def _span(shares: Sequence[float]) -> str:
 
 
 def _in_words(names: Iterable[str], sums: Iterable[float], whole: float) -> str:
-    """Name the largest bars."""
     if not whole:
         return ""
     named = [bar for bar in zip(sums, names, strict=True) if _OTHERS.fullmatch(bar[1]) is None]

@@ -125,7 +125,8 @@ def _category_pieces(frame: pd.DataFrame) -> list[_Piece]:
     }
     order = sorted(found, key=lambda name: -float(found[name].sum()))
     order = [name for name in order if found[name].any()]
-    shown, rest = (order, []) if len(order) <= MOST_SERIES + 1 else _split(order)
+    most = len(order) if len(order) <= MOST_SERIES + 1 else MOST_SERIES
+    shown, rest = order[:most], order[most:]
     pieces = [_Piece(name, colour_of(name), found[name]) for name in shown]
     if rest:
         name = f"({len(rest):,} others)"
@@ -136,10 +137,6 @@ def _category_pieces(frame: pd.DataFrame) -> list[_Piece]:
 
 def _is_category_time(column: str) -> bool:
     return column.endswith(_CATEGORY_ENDING) and column not in _NO_CATEGORIES
-
-
-def _split(order: list[str]) -> tuple[list[str], list[str]]:
-    return order[:MOST_SERIES], order[MOST_SERIES:]
 
 
 def _numbers(frame: pd.DataFrame, column: str) -> Float64Array:
@@ -245,9 +242,8 @@ def _hovers(
 ) -> list[str]:
     """What is said of each bar beside the pointer: its iterations, wall time, and largest parts."""
     walls = bars.means(wall)
-    of_pieces = np.zeros((len(pieces), len(walls)))
-    for at, piece in enumerate(pieces):
-        of_pieces[at] = bars.means(piece.values)
+    means = [bars.means(piece.values) for piece in pieces]
+    of_pieces = np.array(means).reshape(len(pieces), len(walls))
     texts = []
     each = zip(bars.starts.tolist(), bars.counts.tolist(), strict=True)
     for bar, (start, count) in enumerate(each):

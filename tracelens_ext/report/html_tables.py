@@ -16,14 +16,11 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cell_value, cleaned
-from tracelens_ext.tables.units import Quantity, header_text, unit_of
+from tracelens_ext.tables.units import Quantity, header_text, spread, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy.typing as npt
-
-    from tracelens_ext.tables.units import Unit
 
 FIRST_ROWS = 10  # rows of a table that are seen at first
 MOST_ROWS = 50_000  # rows of a table that are embedded
@@ -76,14 +73,8 @@ class Column:
 
     def for_script(self) -> dict[str, object]:
         """Give what the page's script needs of it."""
-        return {
-            "header": self.header,
-            "kind": self.kind,
-            "values": self.values,
-            "style": self.style,
-            "decimals": self.decimals,
-            "signed": self.signed,
-        }
+        names = ("header", "kind", "values", "style", "decimals", "signed")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -199,31 +190,25 @@ def _texts(series: pd.Series) -> list[str]:
 
 
 def _number_column(series: pd.Series, header: str) -> Column:
-    values = _numbers(series)
-    numbers = [value for value in values if isinstance(value, int | float)]
-    finite: npt.NDArray[np.float64] = np.asarray(numbers, dtype=np.float64)
-    fractions = bool((finite != np.floor(finite)).any())
-    largest = float(np.abs(finite).max()) if len(finite) else 0.0
-    unit = unit_of(header)
-    percent = unit.quantity is Quantity.PERCENT
-    with_bars = percent and not unit.signed
-    first = [
-        Cell(
-            _number_text(value, unit, fractions=fractions, largest=largest),
-            min(max(float(value), 0.0), 100.0)
-            if with_bars and isinstance(value, int | float)
-            else None,
-        )
-        for value in values[:FIRST_ROWS]
-    ]
-    identifier = unit.quantity is Quantity.IDENTIFIER
+    values, unit = _numbers(series), unit_of(header)
+    about = spread([value for value in values if isinstance(value, int | float)])
+    percent, identifier = (
+        unit.quantity is each for each in (Quantity.PERCENT, Quantity.IDENTIFIER)
+    )
+    first = []
+    for value in values[:FIRST_ROWS]:  # as the page's script shows them
+        if value is None or isinstance(value, str):
+            first.append(Cell(value or ""))
+            continue
+        bar = min(max(float(value), 0.0), 100.0) if percent and not unit.signed else None
+        first.append(Cell(unit.text(value, **about), bar))
     return Column(
         header,
         "number",
         values,
         first,
         style="percent" if percent else "identifier" if identifier else "plain",
-        decimals=_decimals(unit, fractions=fractions, largest=largest),
+        decimals=len(unit.text(0.0, **about).rstrip("%").partition(".")[2]),
         signed=unit.signed,
     )
 
@@ -245,18 +230,3 @@ def _as_json(value: int | float | None) -> int | float | str | None:
         return value if -_EXACT_IN_SCRIPT <= value <= _EXACT_IN_SCRIPT else str(value)
     number = float(value) + 0.0  # no zero below zero
     return number if math.isfinite(number) else str(number)
-
-
-def _number_text(
-    value: int | float | str | None, unit: Unit, *, fractions: bool, largest: float
-) -> str:
-    """Show a number as the page's script does."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    return unit.text(value, fractions=fractions, largest=largest)
-
-
-def _decimals(unit: Unit, *, fractions: bool, largest: float) -> int:
-    """Tell how many digits after the point a unit gives the numbers of a column."""
-    sample = unit.text(0.0, fractions=fractions, largest=largest).rstrip("%")
-    return len(sample.partition(".")[2])

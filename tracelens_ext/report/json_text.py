@@ -144,7 +144,6 @@ def _pieces(report: Report) -> Iterator[str]:
 
 
 def _rows(frame: pd.DataFrame) -> Iterator[str]:
-    """The rows of a table as objects, a line each."""
     import msgspec
 
     encode = msgspec.json.encode

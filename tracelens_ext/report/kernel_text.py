@@ -112,7 +112,6 @@ def gap_text(
 
 
 def _cause_lines(summary: pd.DataFrame) -> Iterator[str]:
-    """The rows of `gap_summary` that have gaps, a line each."""
     for row in summary[summary["count"] > 0].to_dict("records"):
         yield (
             f"{row['scope'].capitalize()}, {row['cause']}: {_counted(row['count'], 'gap')},"
@@ -123,7 +122,6 @@ def _cause_lines(summary: pd.DataFrame) -> Iterator[str]:
 
 
 def _longest_lines(longest: pd.DataFrame) -> Iterator[str]:
-    """Every row of `gaps_longest`."""
     for rank, row in enumerate(longest.to_dict("records"), start=1):
         yield f"Rank {rank}: {time_text(row['gap_us'])} from {row['start_us']:.3f} μs"
         stream = f", stream {row['stream']}" if row["stream"] >= 0 else ""
@@ -138,7 +136,6 @@ def _longest_lines(longest: pd.DataFrame) -> Iterator[str]:
 
 
 def _host_lines(hosts: pd.DataFrame) -> Iterator[str]:
-    """Every row of `gap_hosts`."""
     for rank, row in enumerate(hosts.to_dict("records"), start=1):
         yield f"Rank {rank}: {row['host_op'] or NO_OPERATION}"
         if row["python_frame"]:

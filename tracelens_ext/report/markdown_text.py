@@ -17,7 +17,7 @@ from tracelens_ext.report.json_text import Plain, encodable, plain_column, plain
 from tracelens_ext.report.json_text import plain_value as plain
 from tracelens_ext.report.manifest import GENERATOR
 from tracelens_ext.report.terminal import safe_text
-from tracelens_ext.tables.units import FIRST_FACTS, unit_of
+from tracelens_ext.tables.units import FIRST_FACTS, spread, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,13 +95,11 @@ def _sentence(text: str) -> str:
 def _fact(label: str, value: object) -> str:
     known = plain(value)
     if isinstance(known, int | float) and not isinstance(known, bool):
-        fractions = known != math.trunc(known)
-        return unit_of(label).text(known, fractions=fractions, largest=abs(known))
+        return unit_of(label).text(known, **spread([known]))
     return "" if known is None else str(known)
 
 
 def _table(frame: pd.DataFrame) -> Iterator[str]:
-    """A table with numbers to the right."""
     headers = plain_headers(frame)
     if not headers:
         return
@@ -137,8 +135,5 @@ def _number_cells(series: pd.Series, header: str) -> list[str]:
     values = [
         value if isinstance(value, int | float) else math.nan for value in plain_column(series)
     ]
-    finite = [value for value in values if math.isfinite(value)]
-    fractions = any(value != math.trunc(value) for value in finite)
-    largest = max((abs(value) for value in finite), default=0.0)
-    unit = unit_of(header)
-    return [unit.text(value, fractions=fractions, largest=largest) for value in values]
+    unit, about = unit_of(header), spread(values)
+    return [unit.text(value, **about) for value in values]

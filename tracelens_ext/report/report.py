@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -132,7 +132,6 @@ class Report:
         return short_repr("Report", f"{self.title}, tables (rows): {rows}")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: what was analysed, and the tables that answer, with units."""
         lines = [f"{label}: {value}" for label, value in self.facts if label in FIRST_FACTS]
         tables = {}
         for answer in self.answers:
@@ -207,34 +206,20 @@ def _write_folder(
 def _write_workbook(report: Report, path: Path) -> None:
     from tracelens_ext.report.excel import write_workbook
 
-    write_workbook(
-        path,
-        report.sheets,
-        facts=report.facts,
-        units=report.units,
-        answers=report.answers,
-        charts=[c for c in report.charts if c.on != "page" and c.sheet in report.sheets],
-        notes=report.notes,
-        descriptions=report.descriptions,
-        title=report.title,
-    )
+    charts = [c for c in report.charts if c.on != "page" and c.sheet in report.sheets]
+    write_workbook(path, report.sheets, charts=charts, **_shared(report))
 
 
 def _write_page(report: Report, path: Path) -> None:
     from tracelens_ext.report.html import write_html
 
-    write_html(
-        path,
-        {**report.sheets, **report.page_sheets},
-        facts=report.facts,
-        units=report.units,
-        charts=report.charts,
-        answers=report.answers,
-        notes=report.notes,
-        descriptions=report.descriptions,
-        title=report.title,
-        source_url=report.source_url,
-    )
+    sheets, source_url = {**report.sheets, **report.page_sheets}, report.source_url
+    write_html(path, sheets, charts=report.charts, source_url=source_url, **_shared(report))
+
+
+def _shared(report: Report) -> dict[str, Any]:
+    names = ("facts", "units", "answers", "notes", "descriptions", "title")
+    return {name: getattr(report, name) for name in names}
 
 
 def _write_text(path: Path, pieces: Iterable[str]) -> None:

@@ -83,7 +83,6 @@ def _replace_surrogates(error: UnicodeError) -> tuple[bytes, int]:
 
 
 def _has_carriage_return(frame: pd.DataFrame) -> bool:
-    """Say whether any text of a table holds a carriage return."""
     if any("\r" in str(name) for name in frame.columns):
         return True
     for place in range(frame.shape[1]):

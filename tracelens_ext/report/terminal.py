@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.short_names import cut_middle, told_apart
-from tracelens_ext.tables.units import header_text, unit_of
+from tracelens_ext.tables.units import header_text, spread, unit_of
 from tracelens_ext.text import NO_NAME
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class _Column:
         return [line.rstrip(" ") for line in lines]
 
 
+@dataclass(frozen=True)
 class FrameTable:
     """A rich renderable of a DataFrame that fits the width it is given.
 
@@ -69,13 +70,10 @@ class FrameTable:
     `…`, different ones differently, and says below the table what is not shown.
     """
 
-    def __init__(
-        self, columns: Sequence[_Column], *, title: str, rows: int, name_width: int
-    ) -> None:
-        self._columns = list(columns)
-        self._name_width = name_width
-        self._title = title
-        self._rows = rows  # of the whole table
+    _columns: Sequence[_Column]
+    _title: str
+    _rows: int  #: of the whole table
+    _name_width: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lay the table out for the width at hand."""
@@ -98,7 +96,6 @@ class FrameTable:
         return Measurement(min(_NAME_AT_LEAST, options.max_width), options.max_width)
 
     def _remarks(self, shown: Sequence[_Column]) -> list[str]:
-        """Say what is not shown."""
         remarks = []
         kept = {id(column) for column in shown}
         left_out = [column.header for column in self._columns if id(column) not in kept]
@@ -135,12 +132,8 @@ def frame_table(
     if columns is not None:
         places = [names.index(name) for name in columns if name in names]
     shown = frame.iloc[:rows] if rows is not None else frame
-    return FrameTable(
-        [_column(shown.iloc[:, place]) for place in places],
-        title=title,
-        rows=len(frame),
-        name_width=name_width,
-    )
+    told = [_column(shown.iloc[:, place]) for place in places]
+    return FrameTable(told, title, len(frame), name_width)
 
 
 def safe_text(text: str) -> str:
@@ -163,7 +156,6 @@ def _plain(text: str, *, ascii_only: bool) -> str:
 
 
 def _column(series: pd.Series) -> _Column:
-    """Turn a column into texts."""
     from rich.cells import cell_len
 
     header = header_text(series.name)
@@ -190,10 +182,8 @@ def _number_cells(series: pd.Series, header: str) -> list[str]:
             for value, missing in zip(series.tolist(), series.isna().tolist(), strict=True)
         ]
     values = [float(value) for value in series.astype(object).where(series.notna(), float("nan"))]
-    finite = [value for value in values if abs(value) < float("inf")]
-    fractions = any(value != int(value) for value in finite)
-    largest = max((abs(value) for value in finite), default=0.0)
-    return [unit.text(value, fractions=fractions, largest=largest) for value in values]
+    about = spread(values)
+    return [unit.text(value, **about) for value in values]
 
 
 def _layout(

@@ -18,7 +18,6 @@ import numpy as np
 from tracelens_ext.hooks import PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, one_line, time_limit
 from tracelens_ext.lazy import pd
-from tracelens_ext.operations.launchers import ARGUMENTS
 from tracelens_ext.roofline.groups import OperationGroups, group_operations
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import Cost, NoModelError, Operation, short_type
@@ -45,12 +44,6 @@ if TYPE_CHECKING:
 _TF32: Final = re.compile(r"tf32|xf32|s1688|nvjet_s", re.IGNORECASE)
 #: FLOPs and bytes of a call from here on are no numbers of this world.
 _MOST: Final = 2**62
-
-COLUMNS: Final = (
-    *("op_name", "family", *ARGUMENTS, "count", "gpu_time_ms", "flops", "bytes", "engine"),
-    *("data_type", "model", "why_no_model", "tflops_per_s", "tb_per_s", "roofline_time_ms"),
-    *("bound", "% of roofline", "time_lost_ms", "why_slow"),
-)
 
 
 @dataclass(frozen=True)
@@ -251,17 +244,16 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
     """A row for each operation and its arguments, the longest GPU time first."""
     rows = roofline.rows
     costs = [row.cost for row in rows]
-    texts = ["family", "engine", "data_type"]
     columns: dict[str, object] = {
         "op_name": [row.operation.name for row in rows],
+        "family": [cost and cost.family for cost in costs],
         **roofline.groups.texts,
         "count": roofline.groups.count,
         "gpu_time_ms": roofline.groups.gpu_ns / NS_PER_MS,
-        **{name: [getattr(cost, name, None) for cost in costs] for name in texts},
-        **{
-            name: pd.array([getattr(cost, name, None) for cost in costs], dtype="Int64")
-            for name in ("flops", "bytes")
-        },
+        "flops": pd.array([cost and cost.flops for cost in costs], dtype="Int64"),
+        "bytes": pd.array([cost and cost.bytes for cost in costs], dtype="Int64"),
+        "engine": [cost and cost.engine for cost in costs],
+        "data_type": [cost and cost.data_type for cost in costs],
         **{name: [getattr(row, name) for row in rows] for name in ("model", "why_no_model")},
         "tflops_per_s": _numbers(_rate(row, "flops") for row in rows),
         "tb_per_s": _numbers(_rate(row, "bytes") for row in rows),
@@ -275,7 +267,7 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
         "time_lost_ms": _numbers(row.lost_ns for row in rows) / NS_PER_MS,
         "why_slow": [row.why_slow for row in rows],
     }
-    return pd.DataFrame(columns)[list(COLUMNS)]
+    return pd.DataFrame(columns)
 
 
 def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
@@ -330,7 +322,6 @@ def _tensors(op: Operation) -> list[tuple[str, str]]:
 
 
 def _lists(op: Operation) -> list[tuple[str, str]]:
-    """Lists of tensors, whose type is not recorded: how many, and the sizes of the first."""
     return [
         ("", f"{len(parts)} × {_sizes(parts[0])}")
         for kind, parts in zip(op.types, op.dims, strict=False)

@@ -193,7 +193,6 @@ class Worker:
         return saved
 
     def _read(self, number: int, users: Sequence[Message], whole: int) -> int:
-        """Bytes that are read of a parameter."""
         read = 0
         for user in users:
             first = user.operand_ids[:1] == [number]
@@ -204,7 +203,6 @@ class Worker:
         return min(read, whole)
 
     def _update(self, each: Message) -> int:
-        """Bytes of the update of a `dynamic-update-slice`."""
         update = self._by_id.get(next(iter(each.operand_ids[1:2]), -1))
         return _bytes(arrays_of(update.shape)) if update is not None else 0
 

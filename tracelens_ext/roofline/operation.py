@@ -124,16 +124,11 @@ def wider_type(a: str, b: str) -> str:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor argument.
+    """A tensor argument."""
 
-    Attributes:
-        dims: its sizes; none for a single element.
-        kind: the type of its elements, a key of `ELEMENT_BYTES`.
-        strides: in elements; empty when they were not recorded: then it is contiguous.
-    """
-
-    dims: tuple[int, ...]
-    kind: str
+    dims: tuple[int, ...]  #: its sizes; none for a single element
+    kind: str  #: the type of its elements, a key of `ELEMENT_BYTES`
+    #: in elements; empty when they were not recorded: then it is contiguous
     strides: tuple[int, ...] = ()
 
     @property
@@ -162,51 +157,35 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an operation has to do at the least.
+    """What an operation has to do at the least."""
 
-    Attributes:
-        family: the group of operations that it is shown with.
-        flops: floating point operations; a multiply and an add are two.
-        bytes: bytes that must cross the device's memory: inputs once, results once.
-        data_type: of the elements that it computes with, such as `bf16`.
-        engine: `matrix`, `vector`, or `link` for what moves between host and device.
-        parameters: what experts read, such as `M`, `N` and `K`.
-        bound_only: True when the figures are a lower bound, not what the operation must do.
-    """
-
-    family: str
-    flops: int
-    bytes: int
-    data_type: str
-    engine: str = "vector"
+    family: str  #: the group of operations that it is shown with
+    flops: int  #: floating point operations; a multiply and an add are two
+    bytes: int  #: bytes that must cross the device's memory: inputs once, results once
+    data_type: str  #: of the elements that it computes with, such as `bf16`
+    engine: str = "vector"  #: `matrix`, `vector`, or `link` for what moves between host and device
+    #: what experts read, such as `M`, `N` and `K`
     parameters: dict[str, object] = field(default_factory=dict)
+    #: True when the figures are a lower bound, not what the operation must do
     bound_only: bool = False
 
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation and its recorded arguments.
+    """An operation and its recorded arguments."""
 
-    Attributes:
-        name: as in the trace, such as `aten::mm`.
-        dims: of each argument: sizes, or a tuple of sizes for a list of tensors; empty for others.
-        types: of each argument.
-        strides: of each argument, as `dims`.
-        concrete: numbers, flags and lists as text; empty for tensors.
-        kernels: the names of the GPU events that its calls launched.
-        batch: what the step of a serving engine that its calls are part of computes; None for
-            those whose model needs none (`roofline/serving.py` lists the others).
-        work: what an instruction of XLA computes and moves; None for other operations, and where
-            the HLO does not say.
-    """
-
-    name: str
+    name: str  #: as in the trace, such as `aten::mm`
+    #: of each argument: sizes, or a tuple of sizes for a list of tensors; empty for others
     dims: tuple[object, ...] = ()
-    types: tuple[str, ...] = ()
-    strides: tuple[object, ...] = ()
-    concrete: tuple[str, ...] = ()
-    kernels: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()  #: of each argument
+    strides: tuple[object, ...] = ()  #: of each argument, as `dims`
+    concrete: tuple[str, ...] = ()  #: numbers, flags and lists as text; empty for tensors
+    kernels: tuple[str, ...] = ()  #: the names of the GPU events that its calls launched
+    #: what the step of a serving engine that its calls are part of computes; None for those whose
+    #: model needs none (`roofline/serving.py` lists the others)
     batch: Batch | None = None
+    #: what an instruction of XLA computes and moves; None for other operations, and where the HLO
+    #: does not say
     work: Work | None = None
 
     @classmethod

@@ -31,23 +31,6 @@ _HALVED = {"tf32", "bf16", "fp16", "fp8"}
 #: What a user's file may say of a device, and what it has to.
 _KEYS = {"name", "names", "units", "warp", "memory_gb", "matrix", "vector", "memory", "link"}
 _MORE_KEYS = {"source", "partitions"}
-#: Data types of TraceLens's files → engine and type here.
-_TRACELENS_TYPES = {
-    "matrix_fp64": ("matrix", "fp64"),
-    "matrix_fp32": ("matrix", "fp32"),
-    "matrix_tf32": ("matrix", "tf32"),
-    "matrix_xf32": ("matrix", "tf32"),
-    "matrix_bf16": ("matrix", "bf16"),
-    "matrix_fp16": ("matrix", "fp16"),
-    "matrix_fp8": ("matrix", "fp8"),
-    "matrix_int8": ("matrix", "int8"),
-    "matrix_fp6": ("matrix", "fp6"),
-    "matrix_fp4": ("matrix", "fp4"),
-    "vector_fp64": ("vector", "fp64"),
-    "vector_fp32": ("vector", "fp32"),
-    "vector_bf16": ("vector", "bf16"),
-    "vector_fp16": ("vector", "fp16"),
-}
 
 
 @dataclass(frozen=True)
@@ -231,13 +214,11 @@ def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
 
 
 def _by_product(name: str) -> DevicePeaks | None:
-    """The known device of that name, ours or that of a trace."""
     names = {device.name.casefold(): device for device in builtin_peaks()}
     return names.get(name.casefold()) or find_peaks(name)
 
 
 def _device(entry: object, where: str) -> DevicePeaks:
-    """One device of a TOML file."""
     if not isinstance(entry, dict):
         raise UsageError(f"{where}: expected the keys of a [[device]], see docs/roofline.md")
     if unknown := sorted(set(entry) - _KEYS - _MORE_KEYS):
@@ -270,7 +251,8 @@ def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
     if not isinstance(peaks, dict):
         raise UsageError(f"{where}: max_achievable_tflops is missing; expected type → number")
     for key in peaks:
-        engine, kind = _TRACELENS_TYPES.get(key, ("matrix", key.removeprefix("matrix_")))
+        engine, _, kind = key.partition("_") if key.startswith("vector_") else ("matrix", "", key)
+        kind = kind.removeprefix("matrix_").replace("xf32", "tf32")
         engines[engine][kind] = _number(peaks, key, where)
     return DevicePeaks(
         name=str(entry.get("name", "your device")),

@@ -96,7 +96,6 @@ def _of_old_kernels(op: Operation, peaks: DevicePeaks | None) -> list[str]:
 
 
 def _of_waves(op: Operation, cost: Cost, peaks: DevicePeaks | None) -> list[str]:
-    """Tiles of the result and the units that compute them."""
     sizes = [cost.parameters.get(name) for name in ("B", "M", "N")]
     if cost.family != "GEMM" or peaks is None or not peaks.units:
         return []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NO_FAMILY = "(no model)"
 #: Unlinked GPU time above this share deserves a word, percent.
 _MANY_UNLINKED = 1.0
-FAMILY_COLUMNS: Final = (
+_FAMILY_COLUMNS: Final = (
     *("family", "gpu_time_ms", "gpu_time_%", "tflops_per_s", "tb_per_s", "% of roofline"),
     "time_lost_ms",
 )
@@ -89,7 +89,7 @@ def family_summary(roofline: Roofline) -> pd.DataFrame:
                 "time_lost_ms": lost_ms(known) if known else np.nan,
             }
         )
-    columns = {**dict.fromkeys(FAMILY_COLUMNS, "float64"), "family": "object"}
+    columns = {**dict.fromkeys(_FAMILY_COLUMNS, "float64"), "family": "object"}
     frame = pd.DataFrame(records, columns=list(columns)).astype(columns)
     return frame.sort_values("gpu_time_ms", ascending=False, kind="stable", ignore_index=True)
 
@@ -100,7 +100,6 @@ def lost_ms(rows: Iterable[RooflineRow]) -> float:
 
 
 def _rate(rows: Sequence[RooflineRow], of: Callable[..., int]) -> float:
-    """Operations or bytes over time, 10^12 a second."""
     ns = sum(row.gpu_ns for row in rows if row.cost)
     done = sum(of(row.cost) * row.count for row in rows if row.cost)
     return done / ns / 1e3 if ns else np.nan

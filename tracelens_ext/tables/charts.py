@@ -106,7 +106,6 @@ def _coded_texts(
 
 
 def _only_column(frame: pd.DataFrame, name: str, chart: Chart) -> pd.Series:
-    """Give the first column of a name."""
     places = [place for place, column in enumerate(frame.columns) if column == name]
     if not places:
         message = f"the chart {chart.title!r} needs the column {name!r} of {chart.sheet!r}"

@@ -12,12 +12,16 @@ import math
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
 
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import numpy.typing as npt
 
 #: Facts that a report begins with, whatever it is written as.
 FIRST_FACTS = ("Recording", "Launches without GPU work", "Verdict")
@@ -91,6 +95,21 @@ class Unit:
         if not decimals and isinstance(value, int):  # exact, which a double is not
             return f"{value:{sign},d}"
         return f"{value:{sign},.{decimals}f}"
+
+
+class Spread(TypedDict):
+    """What the text of a number must know of its column."""
+
+    fractions: bool  #: some numbers are not whole
+    largest: float  #: the largest absolute value
+
+
+def spread(numbers: npt.ArrayLike) -> Spread:
+    """What `Unit` is told of a column; infinities and what is missing tell nothing."""
+    values = np.asarray(numbers, dtype=np.float64)
+    values = values[np.isfinite(values)]
+    fractions = bool((values != np.floor(values)).any())
+    return Spread(fractions=fractions, largest=float(np.abs(values).max(initial=0.0)))
 
 
 _PERCENT = re.compile(r"%|percent|\bpct\b")
