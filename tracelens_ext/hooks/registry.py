@@ -22,13 +22,18 @@ from tracelens_ext.hooks import hookspecs
 from tracelens_ext.hooks.hookspecs import PROJECT, HookOptions, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from importlib.metadata import Distribution
 
 SECONDS_VARIABLE: Final = "TRACELENS_EXT_PLUGIN_SECONDS"
 """How long one call of a plugin may take, in seconds."""
 _DEFAULT_SECONDS: Final = 10.0
+NO_PLUGINS_VARIABLE: Final = "TRACELENS_EXT_NO_PLUGINS"
+"""Set to 1 to use only what this distribution itself brings."""
+_OWN_DISTRIBUTION: Final = "tracelens-ext"
+
+T = TypeVar("T")
 
 
 class PluginTimeoutError(TracelensError):
@@ -91,13 +96,6 @@ def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: AN
     if errors:
         raise errors[0]
     return answers[0]
-
-
-NO_PLUGINS_VARIABLE: Final = "TRACELENS_EXT_NO_PLUGINS"
-"""Set to 1 to use only what this distribution itself brings."""
-_OWN_DISTRIBUTION: Final = "tracelens-ext"
-
-T = TypeVar("T")
 
 
 class EntryPointLike(Protocol):

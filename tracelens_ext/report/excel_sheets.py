@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from xlsxwriter.format import Format
     from xlsxwriter.worksheet import Worksheet
 
-    from tracelens_ext.lazy import pd
     from tracelens_ext.report.excel_cells import Book
     from tracelens_ext.report.report import Answer
     from tracelens_ext.tables.charts import Chart

@@ -78,35 +78,21 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
     together = f" of {devices} GPUs together" if devices > 1 else ""
     colours = {kind: colour for kind, _, colour in TIMELINE_PIECES}
 
-    def share(kind: str) -> str:
-        return percent_text(100.0 * times.get(kind, 0.0) / total)
-
-    def time(kind: str) -> str:
-        return duration_text(times.get(kind, 0.0))
-
     communication = times.get("total_comm_time", 0.0)
-    return [
-        Card(
-            "GPU busy",
-            share("busy_time"),
-            f"{time('busy_time')} of {time('total_time')}{together}",
-            colours["computation_time"],
-        ),
-        Card(
-            "Exposed communication",
-            share("exposed_comm_time"),
-            f"{time('exposed_comm_time')} of {time('total_comm_time')} communication"
-            if communication
-            else "no communication in the trace",
-            colours["exposed_comm_time"],
-        ),
-        Card(
-            "GPU idle",
-            share("idle_time"),
-            f"{time('idle_time')} without GPU work{together}",
-            colours["idle_time"],
-        ),
+    whole = f"{duration_text(communication)} communication"
+    told = [
+        ("GPU busy", "busy_time", f"of {duration_text(total)}{together}", "computation_time"),
+        ("Exposed communication", "exposed_comm_time", f"of {whole}", "exposed_comm_time"),
+        ("GPU idle", "idle_time", f"without GPU work{together}", "idle_time"),
     ]
+    cards = []
+    for label, kind, of, colour in told:
+        time = times.get(kind, 0.0)
+        detail = f"{duration_text(time)} {of}"
+        if kind == "exposed_comm_time" and not communication:
+            detail = "no communication in the trace"
+        cards.append(Card(label, percent_text(100.0 * time / total), detail, colours[colour]))
+    return cards
 
 
 def _has_columns(frame: pd.DataFrame | None, names: Iterable[str]) -> bool:

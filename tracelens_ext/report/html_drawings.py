@@ -337,15 +337,10 @@ def _time_axis(frame: pd.DataFrame, marks: pd.DataFrame | None) -> dict[str, obj
     order = frame.groupby("category")["gpu_time_ns"].sum().sort_values(ascending=False).index
     rows = []
     for device, part in frame.groupby("device"):
-        ns: dict[str, list[int]] = {}
-        for category in order:
-            own = part[part["category"] == category]
-            if len(own):
-                values = [0] * bins
-                for at, value in zip(own["bin"].tolist(), own["gpu_time_ns"].tolist(), strict=True):
-                    values[at] = value
-                ns[plotly_text(category)] = values
-        rows.append({"rank": None, "device": device, "ns": ns})
+        cells = part.set_index("bin").groupby("category")["gpu_time_ns"]
+        ns = {name: own.reindex(range(bins), fill_value=0).tolist() for name, own in cells}
+        ordered = {plotly_text(name): ns[name] for name in order if name in ns}
+        rows.append({"rank": None, "device": device, "ns": ordered})
     marked: dict[str, list[dict[str, object]]] = {"iteration": [], "hole": []}
     findings: dict[str, dict[str, Any]] = {}
     for each in [] if marks is None else marks.to_dict("records"):

@@ -51,10 +51,13 @@ def check_output(
     """
     refuse_input(path, inputs)
     if not force and not may_replace(path):
-        raise OutputError(
-            f"{os.fspath(path)}: exists and was not made by tracelens-ext;"
-            " choose another name, or --force to overwrite it"
-        )
+        raise _strangers(path, "name")
+
+
+def _strangers(path: str | os.PathLike[str], other: str) -> OutputError:
+    problem = "exists and was not made by tracelens-ext"
+    remedy = f"choose another {other}, or --force to overwrite it"
+    return OutputError(f"{os.fspath(path)}: {problem}; {remedy}")
 
 
 def check_folder(
@@ -71,10 +74,7 @@ def check_folder(
         path = target / name
         refuse_input(path, inputs)
         if not force and name not in ours and _holds_something(path):
-            raise OutputError(
-                f"{path}: exists and was not made by tracelens-ext;"
-                " choose another folder, or --force to overwrite it"
-            )
+            raise _strangers(path, "folder")
 
 
 def write_manifest(folder: Path, names: Sequence[str], *, unfinished: bool = False) -> None:

@@ -177,16 +177,15 @@ def copy(op: Operation) -> Cost:
 
 def clone(op: Operation) -> Cost:
     """`clone` and its kind: as much is written as there is."""
-    return _moved(op, op.need(0), op.need(0).kind)
+    return _moved(op.need(0), op.need(0).kind)
 
 
 def cast(op: Operation) -> Cost:
     """`_to_copy` and `to`: written in the type that is asked for."""
-    return _moved(op, op.need(0), op.scalar_type(1) or op.need(0).kind)
+    return _moved(op.need(0), op.scalar_type(1) or op.need(0).kind)
 
 
-def _moved(op: Operation, source: Tensor, kind: str) -> Cost:
-    del op
+def _moved(source: Tensor, kind: str) -> Cost:
     return Cost(
         family="UnaryElementwise",
         flops=0,

@@ -283,7 +283,7 @@ def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
 
 
 def _numbers(values: Iterable[float | None]) -> npt.NDArray[np.float64]:
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    return np.array(list(values), dtype=np.float64)  # what is None becomes NaN
 
 
 def _rate(row: RooflineRow, what: str) -> float | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from tracelens_ext.roofline.gemm import product_sizes
+
 if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Cost, Operation
     from tracelens_ext.roofline.peaks import DevicePeaks
@@ -70,8 +72,7 @@ def _of_matrix_work(op: Operation, cost: Cost, peaks: DevicePeaks | None) -> lis
         ]
         if odd and cost.family == "GEMM":
             found.append(f"{', '.join(odd)} not a multiple of {step}")
-    sizes = [cost.parameters.get(name) for name in ("M", "N", "K", "B")]
-    m, n, k, batch = (size if isinstance(size, int) else 0 for size in sizes)
+    batch, m, n, k = product_sizes(cost)
     if batch >= _MANY_SMALL and 0 < max(m, n, k) <= _SMALL:
         found.append(f"{batch:,} small products of {m}x{n}x{k}")
     if any(_MISALIGNED.search(kernel) for kernel in op.kernels):

@@ -254,12 +254,8 @@ def with_roofline(
     """The table of phases with what operations with a model could take at best."""
     first = roofline.groups.first_gpu
     group = roofline.groups.of_gpu[first]
-    best = np.array(
-        [
-            np.nan if row.roofline_ns is None else row.roofline_ns / row.count
-            for row in roofline.rows
-        ]
-    )[group]
+    best = np.array([row.roofline_ns for row in roofline.rows], dtype=np.float64)
+    best = (best / roofline.groups.count)[group]
     known = ~np.isnan(best)
     if not known.any():
         return frame
@@ -311,16 +307,12 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
         key for _, _, cost in found for key in cost.parameters
     )
     rows, costs = [row for _, row, _ in found], [cost for _, _, cost in found]
+    numbers = [
+        (cost.flops, cost.bytes, row.count, row.gpu_ns, row.roofline_ns, row.lost_ns)
+        for row, cost in zip(rows, costs, strict=True)
+    ]
     flops, moved, count, gpu_ns, best_ns, lost_ns = (
-        np.array([np.nan if n is None else n for n in numbers], dtype=np.float64)
-        for numbers in (
-            [cost.flops for cost in costs],
-            [cost.bytes for cost in costs],
-            [row.count for row in rows],
-            [row.gpu_ns for row in rows],
-            [row.roofline_ns for row in rows],
-            [row.lost_ns for row in rows],
-        )
+        np.array(numbers, dtype=np.float64).reshape(-1, 6).T  # what is None becomes NaN
     )
     texts = roofline.groups.texts
     columns: dict[str, object] = {
