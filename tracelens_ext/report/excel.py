@@ -74,12 +74,8 @@ def write_workbook(
     more than 15 digits are written as texts, and so is a value of any other type, as `str` shows
     it.
 
-    `path`: the file; missing folders are created. `facts`: label and value of the lines of the
-    first sheet; a label may carry a unit, as the names of columns do. `charts`: the charts; one
-    whose numbers are all zero is left out. `descriptions`: what a sheet shows, by its name, for the
-    index. `units`: the units of a table's columns, for their headers, by its name. `answers`: the
-    tables that the first sheet begins with. Gives all notes of the first sheet: those given, then
-    what had to be cut or renamed to fit Excel's limits.
+    Charts whose numbers are all zero are left out. Gives all notes of the first sheet: those given,
+    then what had to be cut or renamed to fit Excel's limits.
     """
     all_notes = list(notes)
     names = excel_text.unique_sheet_names(sheets, taken=(_SUMMARY, CHARTS))

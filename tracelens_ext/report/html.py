@@ -133,14 +133,9 @@ def write_html(
     order given. The index of a DataFrame is not written. Numbers are shown as their column's name
     suggests.
 
-    `path`: the file; missing folders are created. `facts`: label and value; percentages are drawn
-    as bars under `Coverage`. `answers`: that of the sheet `findings` is shown first of all.
-    `charts`: the charts to draw; see `page_figures` for those that are left out. `figures`: drawn
-    already; they come before the charts. `notes`: remarks, shown below the headline.
-    `descriptions`: what a table shows, by its name. `units`: the units of a table's columns, for
-    their headers, by its name. `source_url`: makes lines of Python links: an address with `{path}`
-    and `{line}`. Gives all notes of the page: those given, then what had to be cut to keep the page
-    usable.
+    `figures` are drawn already and come before `charts`, some of which `page_figures` leaves out.
+    `source_url` makes lines of Python links: an address with `{path}` and `{line}`. Gives all notes
+    of the page: those given, then what had to be cut to keep the page usable.
     """
     require_html_extra()
     with written_beside(path) as beside:
