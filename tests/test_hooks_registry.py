@@ -18,7 +18,7 @@ import typer
 from categorize_helpers import FakeEntryPoint, plugin, registry, write_pack
 
 from tracelens_ext.categorize import KernelCategorizer, Rule, RulePack
-from tracelens_ext.categorize.offered import offered_packs
+from tracelens_ext.categorize.maps import offered_packs
 from tracelens_ext.cli import commands as commands_module
 from tracelens_ext.cli import run
 from tracelens_ext.cli.plugins import plugin_status
@@ -487,7 +487,7 @@ def test_a_plugin_adds_a_command(
     def tracelens_commands() -> list[object]:
         greeting = f"{__name__}:greet"
         return [
-            Command("greet", "Greet somebody.", greeting, "Extend", reads_traces=False),
+            Command("greet", "Greet somebody.", greeting, "Extend"),
             Command("absent", "Is not there.", "no_such_module:absent", "Extend"),
             Command("gaps", "Takes a name.", greeting),
             Command("misplaced", "Is of no group.", greeting, "Elsewhere"),

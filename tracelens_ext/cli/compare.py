@@ -96,7 +96,13 @@ def compare(
     places = wanted.of_comparison()
     wanted.check_extras()
     if all(map(is_snapshot, traces)):
-        show_snapshots([*map(Path, traces)], top, device=None, json=output_format is Format.json)
+        show_snapshots(
+            [*map(Path, traces)],
+            top,
+            analysis.reading,
+            device=None,
+            json=output_format is Format.json,
+        )
         return
     paths, problems = find_traces(traces, or_reports=True)
     if problems:
@@ -153,7 +159,9 @@ def _measure_all(
     from tracelens_ext.compare.report import measured_for_comparison
 
     shown_problems: set[str] = set()
-    of_reports = {path: measure_report(path) for path in paths if is_report(path)}
+    of_reports = {
+        path: measure_report(path, options.reading.max_bytes) for path in paths if is_report(path)
+    }
     if any(measured.report == TRACELENS for measured in of_reports.values()):
         options = replace(options, unlinked_kernels=False)  # as TraceLens: alike is compared
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.settings import ReadingOptions
 
 
 def counters(
     trace: shared.Trace,
     json: shared.Json = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Show the queue length of each stream and the bandwidth of copies."""
     from tracelens_ext.cli.load import analyze
@@ -15,7 +18,7 @@ def counters(
     from tracelens_ext.counters.tables import copy_bandwidth, queue_length
     from tracelens_ext.errors import TraceError
 
-    work = analyze(trace, shared.AnalysisOptions()).work
+    work = analyze(trace, shared.AnalysisOptions(reading=reading)).work
     if not len(work):
         raise TraceError(trace, "has no GPU events", "record a part of the run that uses the GPU")
     tables = {"queue_length": queue_length(work), "copy_bandwidth": copy_bandwidth(work)}

@@ -9,6 +9,7 @@ import typer
 
 from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
+from tracelens_ext.settings import ReadingOptions
 
 
 def gaps(
@@ -28,6 +29,7 @@ def gaps(
     *,
     selecting: gap_options.SelectionOptions,
     options: gap_options.OwnGapOptions,
+    reading: ReadingOptions,
 ) -> None:
     """Show why the GPU was idle: gaps by cause, stream, length and kernels around them."""
     from tracelens_ext.cli.gap_view import GapReport, show_gaps
@@ -38,7 +40,8 @@ def gaps(
 
     selection = selecting.selection()
     check_texts([output], trace, force=force, json=json, every=options.all)
-    analyzer = analyze(trace, shared.AnalysisOptions(kernel_categories=False), without_tpu=True)
+    how = shared.AnalysisOptions(kernel_categories=False, reading=reading)
+    analyzer = analyze(trace, how, without_tpu=True)
     report = GapReport.of(analyzer, selection, options)
     if output is not None:
         write_text(output, report.text())

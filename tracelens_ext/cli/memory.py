@@ -11,6 +11,7 @@ from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.snapshot import show_snapshots
 from tracelens_ext.lazy import pd
+from tracelens_ext.settings import ReadingOptions
 
 
 class MemoryBy(Enum):
@@ -48,6 +49,8 @@ def memory(
     device: gap_options.Device = None,
     annotation: shared.Annotation = None,
     json: shared.Json = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Show what was alive when the most memory was allocated, and who allocated it."""
     from tracelens_ext.cli.load import analyze
@@ -59,9 +62,9 @@ def memory(
     from tracelens_ext.memory.usage import memory_notes
 
     if is_snapshot(trace):
-        show_snapshots([trace], top, device=device, json=json)
+        show_snapshots([trace], top, reading, device=device, json=json)
         return
-    analyzer = analyze(trace, shared.AnalysisOptions(kernel_categories=False))
+    analyzer = analyze(trace, shared.AnalysisOptions(kernel_categories=False, reading=reading))
     if not has_memory_events(analyzer.trace):
         raise UsageError(
             f"{trace}: has no memory events; record it with torch.profiler.profile(...,"

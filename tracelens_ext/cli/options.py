@@ -11,7 +11,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from tracelens_ext.cli.reading import OPTIONS, size_of
 from tracelens_ext.errors import UsageError
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tables.options import ReportOptions
 
 
@@ -141,6 +143,7 @@ class AnalysisOptions(RuleOptions):
     kernel_categories: bool = True
     unlinked_kernels: bool = True
     python_frames: bool = False
+    reading: ReadingOptions = AS_USUAL
 
     def __post_init__(self) -> None:
         if not self.kernel_categories and (self.rules or self.categorizer or self.without_pack):
@@ -162,32 +165,59 @@ class AnalysisOfLinked(AnalysisOptions):
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command, in place of each parameter of a dataclass, an option for each field of it.
 
-    A field is an option if its type is `Annotated`, or if it is one of `ReportOptions`.
+    A field is an option if its type is `Annotated`, or if it is one of `ReportOptions` or of
+    `ReadingOptions`, which may be a field themselves.
     """
     parameters: list[inspect.Parameter] = []
-    taken: dict[str, tuple[type, list[str]]] = {}
+    groups: dict[str, type] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         kind = parameter.annotation
-        if not (isinstance(kind, type) and is_dataclass(kind)):
+        if isinstance(kind, type) and is_dataclass(kind):
+            groups[parameter.name] = kind
+            parameters += _options_of(kind)
+        else:
             parameters.append(parameter)
-            continue
-        types = get_type_hints(kind, include_extras=True)
-        if kind is ReportOptions:
-            types = {name: Annotated[types[name], report_option(name)] for name in types}
-        named = [field for field in fields(kind) if hasattr(types[field.name], "__metadata__")]
-        taken[parameter.name] = kind, [field.name for field in named]
-        parameters += [
-            parameter.replace(name=each.name, default=each.default, annotation=types[each.name])
-            for each in named
-        ]
-    if not taken:
+    if not groups:
         return command
+    if not any(each.name == "capture" for each in parameters):
+        parameters = [each for each in parameters if each.name != "kernel_annotations"]
 
     @functools.wraps(command)
     def with_dataclasses(**given: Any) -> None:  # noqa: ANN401  # whatever the command takes
-        chosen = {name: kind(**{n: given.pop(n) for n in of}) for name, (kind, of) in taken.items()}
+        chosen = {name: _chosen(kind, given) for name, kind in groups.items()}
         command(**given, **chosen)
 
     with_dataclasses.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_dataclasses.__annotations__ = {p.name: p.annotation for p in parameters}
     return with_dataclasses
+
+
+def _options_of(kind: type) -> list[inspect.Parameter]:
+    """The options that stand for a dataclass."""
+    types = OPTIONS if kind is ReadingOptions else get_type_hints(kind, include_extras=True)
+    if kind is ReportOptions:
+        types = {name: Annotated[types[name], report_option(name)] for name in types}
+    found = []
+    for field in fields(kind):
+        if (told := types.get(field.name)) is ReadingOptions:
+            found += _options_of(ReadingOptions)
+        elif hasattr(told, "__metadata__"):
+            found.append(
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=field.default,
+                    annotation=told,
+                )
+            )
+    return found
+
+
+def _chosen(kind: type, given: dict[str, Any]) -> Any:  # noqa: ANN401  # a `kind`
+    """The dataclass of what was given, which is taken out."""
+    chosen = {field.name: given.pop(field.name) for field in fields(kind) if field.name in given}
+    if kind is ReadingOptions:
+        chosen["max_bytes"] = size_of(chosen["max_bytes"])
+    elif any(field.name == "reading" for field in fields(kind)):
+        chosen["reading"] = _chosen(ReadingOptions, given)
+    return kind(**chosen)

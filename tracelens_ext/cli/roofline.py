@@ -9,6 +9,7 @@ import typer
 
 from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
+from tracelens_ext.settings import ReadingOptions
 
 
 class RooflineSort(Enum):
@@ -56,6 +57,8 @@ def roofline(
     device: gap_options.Device = None,
     capture: shared.Capture = None,
     json: shared.Json = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Show how far each operation is from what the GPU can do, and the time that is lost."""
     from tracelens_ext.cli.load import analyze, show_problems
@@ -69,7 +72,8 @@ def roofline(
 
     if device_peaks is not None:
         read_peaks(device_peaks)  # before a trace is read that takes long
-    analyzer = analyze(trace, shared.AnalysisOptions(kernel_categories=False, capture=capture))
+    how = shared.AnalysisOptions(kernel_categories=False, capture=capture, reading=reading)
+    analyzer = analyze(trace, how)
     selection = Selection(pstep, device=device)
     found = analyzer.roofline(device_peaks, selection)
     show_problems(analyzer.problems, set())

@@ -6,9 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.graphs.graph_captures import graph_captures
-from tracelens_ext.graphs.graph_launches import graph_launches
-from tracelens_ext.graphs.graph_operations import graph_operations
+from tracelens_ext.graphs.graph_launches import graph_captures, graph_launches, graph_operations
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table

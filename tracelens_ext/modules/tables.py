@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tracelens_ext.modules.call_tree import call_tree
-from tracelens_ext.modules.modules import has_modules, nn_modules
+from tracelens_ext.modules.modules import call_tree, has_modules, nn_modules
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 

@@ -6,10 +6,10 @@ import ast
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.operations.op_tables import METRICS
+from tracelens_ext.operations.op_tables import METRICS, cpu_ops
 from tracelens_ext.operations.tree_table import call_tree_table
 from tracelens_ext.tables.charts import Chart
-from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
+from tracelens_ext.tables.table import GPU_EVENTS, NO_GPU_EVENTS, Condition, Table, cited_sheets
 
 if TYPE_CHECKING:
     import re
@@ -220,4 +220,44 @@ TABLES = [
         options=["topk_ops", "group_by_num_kernels", "tracelens_sheets", *_ON_DEMAND],
         method="get_df_kernel_launchers_unique_args()",
     ),
+]
+
+
+def _cpu_ops(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """Host time by CPU operation."""
+    return cpu_ops(analyzer.tree)
+
+
+CPU_OPS = [
+    Table(
+        name="cpu_ops",
+        shows="Host time by CPU operation",
+        columns="""
+            cpu_op: the operation
+            count [operations]: how many
+            total_time_ms: on the host; an operation within itself counts each time
+            self_time_ms: without the CPU ops directly below
+            avg_time_us: of one, with those
+            % of CPU op time: of the sum of self times
+            """,
+        table=_cpu_ops,
+        when=[
+            Condition(
+                "the trace has no GPU events, or evidence names it",
+                lambda analyzer, options: (
+                    NO_GPU_EVENTS.holds(analyzer, options)
+                    or "cpu_ops" in cited_sheets(analyzer, options)
+                ),
+            )
+        ],
+        answer="Top CPU operations",
+        answer_when=NO_GPU_EVENTS,
+        answer_columns=(
+            *("cpu_op", "count", "total_time_ms", "self_time_ms", "avg_time_us"),
+            "% of CPU op time",
+        ),
+        charts=[
+            Chart("CPU time by operation", "cpu_ops", "cpu_op", "self_time_ms", top=15, on="page")
+        ],
+    )
 ]

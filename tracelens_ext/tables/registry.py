@@ -43,7 +43,7 @@ _LISTS = (
     "counters.tables",
     "replay.tables",
     "iterations.tables",
-    "operations.cpu_ops",
+    "operations.tables:CPU_OPS",
     "operations.tables:TREE",
     "kernels.statistics",
     "roofline.tables:MORE",
