@@ -14,6 +14,7 @@ from tracelens_ext.intervals import covered
 from tracelens_ext.recording.program import PYTORCH, Kind, program_of
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.work.group_search import by_group_and_time, items_before
 from tracelens_ext.work.grouping import number_groups
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.table import Roofline
-    from tracelens_ext.trace import EventKind, Float64Array, Int64Array
+    from tracelens_ext.trace import BoolArray, EventKind, Float64Array, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
 Instead = Literal["", "overlaps", "waits no longer", "launches go"]
@@ -125,6 +126,22 @@ class Inspection:
         start, end = claim.intervals.start[idle], claim.intervals.end[idle]
         inside: Int64Array = rows[covered(start, end, trace.ts[rows], trace.end_of(rows)) > 0]
         return inside
+
+    def held_by(self, rows: Int64Array, others: Int64Array) -> Int64Array:
+        """How many of some other host events begin in each of some, on its thread."""
+        trace = self.work.trace
+        order = by_group_and_time(trace.thread[others], trace.ts[others])
+        of_others = trace.thread[others[order]], trace.ts[others[order]]
+        first, last = (
+            items_before(*of_others, trace.thread[rows], time)
+            for time in (trace.ts[rows], trace.end_of(rows))
+        )
+        return last - first
+
+    def starts_work(self, rows: Int64Array) -> BoolArray:
+        """Whether GPU work is launched in each of some host events, by its thread."""
+        launches = np.unique(self.work.tree.launch_of_gpu[self.work.tree.linked])
+        return self.held_by(rows, launches) > 0
 
     def is_worth(self, claim: Claim) -> bool:
         """Whether a claim is large enough for anybody's attention; `finding` drops all others."""

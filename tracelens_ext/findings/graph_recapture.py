@@ -1,0 +1,46 @@
+"""`graph-recapture`: the GPU is idle while the host captures a graph again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens_ext.findings.finding import Evidence
+from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.recording.again import instantiations
+from tracelens_ext.work.launches import captures, find_launches
+
+if TYPE_CHECKING:
+    from tracelens_ext.findings.finding import Finding
+    from tracelens_ext.findings.inspection import Inspection
+
+
+def _detect(inspection: Inspection) -> Finding | None:
+    work, trace = inspection.work, inspection.work.trace
+    (begins, ends), calls = captures(trace), instantiations(trace)
+    rows = np.append(begins, calls)  # the first time is start-up, and not judged
+    claim = inspection.wall.claim_idle_during(rows, np.append(ends, trace.end_of(calls)))
+    if not inspection.is_worth(claim):
+        return None
+    launched = int(find_launches(work).is_graph.sum())
+    return inspection.finding(
+        DETECTOR.id,
+        claim,
+        title="Graphs are captured again while the GPU idles for {saving}",
+        advice=(
+            "Capture each graph once and launch it often: keep the addresses and sizes of its inputs"
+            " (copy into buffers that stay), keep one graph a size, and pad to those sizes."
+        ),
+        snippet="static_input.copy_(batch); graph.replay()",
+        confidence="high",
+        reason="the host was capturing or instantiating during all of this idle time",
+        evidence=[
+            Evidence("captures", len(begins), "captures", "tree"),
+            Evidence("instantiations", len(calls), "calls", "tree"),
+            Evidence("launches of graphs", launched, "calls", "tree"),
+        ],
+    )
+
+
+DETECTOR = Detector("graph-recapture", _detect)

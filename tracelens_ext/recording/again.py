@@ -1,0 +1,113 @@
+"""Compilation and capture of graphs: start-up as a rule, and from when on they come again.
+
+* Something is compiled *again* if a fifth of all GPU work has run since the last compilation, and
+  most of what runs later consists of kernels that ran before: the program had its code already.
+* A graph is captured *again* after graphs were launched, if a fifth of all GPU work has run since
+  the last capture, or if graphs are hardly launched more often than captured.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.iterations.iterations import find_iterations
+from tracelens_ext.trace import LAUNCH_KINDS, EventKind
+from tracelens_ext.work.grouping import minima, number_groups
+from tracelens_ext.work.launches import captures, find_launches
+from tracelens_ext.work.memoize import once_for_each
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.work.gpu_work import GpuWork
+
+#: A slow run of a compiled region is a compilation if it takes as long.
+_LONG_NS: Final = 5_000_000
+_TIMES_THE_SHORTEST: Final = 10
+_SINCE_THE_LAST: Final = 0.2  # of the GPU time
+_LAUNCHES_A_CAPTURE: Final = 1.5  # at most, of graphs that are captured for each use
+_NEVER: Final = np.iinfo(np.int64).max
+
+_COMPILED_REGION: Final = re.compile(r"Torch-Compiled Region|CompiledFunction$")
+_AROUND: Final = re.compile(
+    r"(?i).*(?:dynamo_timed|\bcompile_fx|async_compile|triton.*compile|xlacompile"
+    r"|\b(?:re|jit[_ ]|backend_)?compil(?:e|ing|ation)\b)"
+)
+_FRAMES: Final = re.compile(
+    r".*(?:_dynamo[/\\]convert_frame\.py\(\d+\): _compile$|_inductor[/\\]compile_fx\.py"
+    r"|triton[/\\]compiler[/\\]compiler\.py\(\d+\): compile$|\bbackend_compile)"
+)
+_INSTANTIATION: Final = re.compile(r"(?:cuda|hip|cu)GraphInstantiate")
+
+
+@once_for_each
+def compilations(trace: Trace) -> Int64Array:
+    """The host events that are compilations by their names."""
+    frames = trace.rows_of(EventKind.PYTHON_FUNCTION)
+    around = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    found = [
+        rows[trace.names_matching(pattern.match)[trace.name[rows]]]
+        for rows, pattern in ((frames, _FRAMES), (around, _AROUND))
+    ]
+    return np.concatenate(found)
+
+
+def slow_regions(trace: Trace) -> Int64Array:
+    """The runs of compiled regions that take so long that they must compile."""
+    rows = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    rows = rows[trace.names_matching(_COMPILED_REGION.match)[trace.name[rows]]]
+    _, number = number_groups([trace.name[rows]])
+    shortest = minima(number, trace.dur[rows], int(number.max(initial=0)) + 1)[number]
+    slow: Int64Array = rows[trace.dur[rows] > np.maximum(_TIMES_THE_SHORTEST * shortest, _LONG_NS)]
+    return slow
+
+
+def instantiations(trace: Trace) -> Int64Array:
+    """The calls that instantiate graphs."""
+    calls = trace.rows_of(*LAUNCH_KINDS)
+    found: Int64Array = calls[trace.names_matching(_INSTANTIATION.match)[trace.name[calls]]]
+    return found
+
+
+@once_for_each
+def compiled_again_from(work: GpuWork) -> int:
+    """When something is compiled again for the first time, ns; far ahead for never."""
+    trace, iterations = work.trace, find_iterations(work.tree)
+    times = np.sort(trace.ts[compilations(trace)])
+    if len(iterations) > 1:  # in the first one everything is new
+        times = times[times >= iterations.end.min()]
+    for time in times[_work_since_the_last(work, times) >= _SINCE_THE_LAST].tolist():
+        after = work.start >= time
+        known = np.isin(work.name[after], np.unique(work.name[~after]))
+        later = work.duration[after]
+        if later[known].sum() * 2 >= later.sum() > 0:
+            return int(time)
+    return _NEVER
+
+
+@once_for_each
+def captured_again_from(work: GpuWork) -> int:
+    """When a graph is captured or instantiated again for the first time, likewise."""
+    trace, launches = work.trace, find_launches(work)
+    times = np.sort(trace.ts[np.append(captures(trace)[0], instantiations(trace))])
+    launched = trace.ts[launches.rows[launches.is_graph]]
+    captured = max(len(captures(trace)[0]), len(instantiations(trace)))
+    since = _work_since_the_last(work, times)
+    again = since >= _SINCE_THE_LAST
+    again |= 0 < len(launched) <= _LAUNCHES_A_CAPTURE * captured
+    again &= times > launched.min(initial=_NEVER)
+    found = times[again]
+    if len(found) > 2 and since[0] >= _SINCE_THE_LAST:
+        found = times
+    return int(found.min(initial=_NEVER))
+
+
+def _work_since_the_last(work: GpuWork, times: Int64Array) -> Int64Array:
+    """The share of the GPU time between each of some ascending moments and the one before it."""
+    order = np.argsort(work.start, kind="stable")
+    done = np.concatenate(([0], np.cumsum(work.duration[order])))
+    before = done[np.searchsorted(work.start[order], times)]
+    share: Int64Array = np.diff(before, prepend=0) / max(int(done[-1]), 1)
+    return share
