@@ -48,15 +48,16 @@ def _on_the_cpu(inspection: Inspection) -> Int64Array:
     rows = rows[is_op | is_phase]
     others = [compilations(trace), slow_regions(trace), captures(trace)[0]]
     others = np.concatenate([blocking_calls(work), *others])
-    alone: Int64Array = rows[~inspection.starts_work(rows) & (inspection.held_by(rows, others) == 0)]
+    alone: Int64Array = rows[
+        ~inspection.starts_work(rows) & (inspection.held_by(rows, others) == 0)
+    ]
     return alone
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    work, trace = inspection.work, inspection.work.trace
-    rows = _on_the_cpu(inspection)
-    claim = inspection.wall.claim_idle_during(rows)
-    if not inspection.is_worth(claim):
+    trace, rows = inspection.work.trace, _on_the_cpu(inspection)
+    claim = inspection.claim_idle_during(rows)
+    if claim is None:
         return None
     rows = inspection.rows_in(claim, rows)
     longest = trace.name_of(int(rows[trace.dur[rows].argmax()]))
@@ -66,8 +67,8 @@ def _detect(inspection: Inspection) -> Finding | None:
         claim,
         title=f"{longest}{several} works on the CPU while the GPU idles for {{saving}}",
         advice=(
-            "Make it on the GPU: create tensors with device='cuda' instead of moving them there, and"
-            " move what is computed before it is computed. What must stay on the CPU belongs on"
+            "Make it on the GPU: create tensors with device='cuda' instead of moving them there,"
+            " and move inputs before they are computed with. What must stay on the CPU belongs on"
             " another thread, beside the work of the GPU."
         ),
         snippet='x = torch.randn(size, device="cuda")  # not torch.randn(size).cuda()',
@@ -75,7 +76,9 @@ def _detect(inspection: Inspection) -> Finding | None:
         reason="the launching thread was in these, and launched nothing, in all of this idle time",
         evidence=[
             Evidence("operations and phases of the CPU", len(rows), "events", "cpu_ops"),
-            Evidence("host time in them", float(trace.dur[rows].sum()) / NS_PER_MS, "ms", "cpu_ops"),
+            Evidence(
+                "host time in them", float(trace.dur[rows].sum()) / NS_PER_MS, "ms", "cpu_ops"
+            ),
         ],
     )
 

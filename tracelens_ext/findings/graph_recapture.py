@@ -20,8 +20,8 @@ def _detect(inspection: Inspection) -> Finding | None:
     work, trace = inspection.work, inspection.work.trace
     (begins, ends), calls = captures(trace), instantiations(trace)
     rows = np.append(begins, calls)  # the first time is start-up, and not judged
-    claim = inspection.wall.claim_idle_during(rows, np.append(ends, trace.end_of(calls)))
-    if not inspection.is_worth(claim):
+    claim = inspection.claim_idle_during(rows, np.append(ends, trace.end_of(calls)))
+    if claim is None:
         return None
     launched = int(find_launches(work).is_graph.sum())
     return inspection.finding(
@@ -29,7 +29,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         claim,
         title="Graphs are captured again while the GPU idles for {saving}",
         advice=(
-            "Capture each graph once and launch it often: keep the addresses and sizes of its inputs"
+            "Capture each graph once and launch it often: keep addresses and sizes of its inputs"
             " (copy into buffers that stay), keep one graph a size, and pad to those sizes."
         ),
         snippet="static_input.copy_(batch); graph.replay()",

@@ -143,6 +143,12 @@ class Inspection:
         launches = np.unique(self.work.tree.launch_of_gpu[self.work.tree.linked])
         return self.held_by(rows, launches) > 0
 
+    def claim_idle_during(self, rows: Int64Array, until: Int64Array | None = None) -> Claim | None:
+        """As `WallTime.claim_idle_during`; what is too small to be told stays for others."""
+        if not self.is_worth(self.wall.copy().claim_idle_during(rows, until)):
+            return None
+        return self.wall.claim_idle_during(rows, until)
+
     def is_worth(self, claim: Claim) -> bool:
         """Whether a claim is large enough for anybody's attention; `finding` drops all others."""
         return self.share_percent(claim) >= LEAST_SHARE_PERCENT

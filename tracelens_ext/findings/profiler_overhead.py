@@ -2,54 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector
+from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.gaps.causes import HOST
-from tracelens_ext.trace import NS_PER_US, EventKind
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US, EventKind
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
 
-#: What the recording of one event costs at most as a rule; the shortest that were recorded tell.
-_MOST_NS: Final = 2_000
-_SHORTEST: Final = 0.1  # of the events
-_WORTH_PERCENT: Final = 10.0
+#: What recording one is taken to cost, ns: a frame, an operation.
+_COSTS: Final = {
+    "stacks": ("Python frames", EventKind.PYTHON_FUNCTION, 500.0),
+    "shapes": ("operations with shapes", EventKind.CPU_OP, 1_000.0),
+}
+#: Less of the host's time is not worth telling; nor where the GPU waits for the host for less.
+WORTH_PERCENT: Final = 10.0
+_WAITS_PERCENT: Final = 5.0
 
 
 def overhead(inspection: Inspection) -> tuple[float, list[Evidence]]:
-    """What the recording may be of the host's time, percent; and the numbers behind it."""
-    work, trace = inspection.work, inspection.work.trace
+    """What recording may be of the time of the launching threads, percent; and the numbers."""
+    work, trace, wall = inspection.work, inspection.work.trace, inspection.wall
     threads = np.unique(trace.thread[work.tree.launch_of_gpu[work.tree.linked]])
-    wall, total, evidence = inspection.wall, 0.0, []
-    recorded = [("Python frames", "stacks", EventKind.PYTHON_FUNCTION)]
-    recorded.append(("operations with shapes", "shapes", EventKind.CPU_OP))
-    for name, what, kind in recorded:
+    total, evidence = 0.0, []
+    for what, (name, kind, cost) in _COSTS.items():
         rows = trace.rows_of(kind)
         rows = rows[np.isin(trace.thread[rows], threads)]
         rows = rows[(trace.ts[rows] >= wall.start) & (trace.ts[rows] < wall.end)]
-        if what in inspection.missing or not len(rows):
-            continue
-        cost = min(float(np.quantile(trace.dur[rows], _SHORTEST)), _MOST_NS)
-        total += cost * len(rows)
-        evidence.append(Evidence(name, len(rows), "events", "cpu_ops"))
-        evidence.append(Evidence(f"shortest of the {name}", cost / NS_PER_US, "µs", "cpu_ops"))
-    return 100.0 * total / (max(len(threads), 1) * max(wall.total_ns, 1)), evidence
+        if len(rows) and what not in inspection.missing:
+            total += cost * len(rows)
+            evidence.append(Evidence(name, len(rows), "events", "cpu_ops"))
+            evidence.append(
+                Evidence(f"taken for each of the {name}", cost / NS_PER_US, "µs", "tree")
+            )
+    return min(100.0 * total / max(len(threads) * wall.total_ns, 1), 100.0), evidence
 
 
 def _detect(inspection: Inspection) -> Finding | None:
     wall = inspection.wall
     pieces = wall.classified.pieces
     late = pieces.chosen(pieces.cause == HOST)
-    waited = 100 * wall.mean_ms(late.end - late.start) * 1e6 / inspection.judged_ns
+    waited = 100 * NS_PER_MS * wall.mean_ms(late.end - late.start) / inspection.judged_ns
     percent, evidence = overhead(inspection)
-    if percent < _WORTH_PERCENT or waited < LEAST_SHARE_PERCENT:
+    if percent < WORTH_PERCENT or waited < _WAITS_PERCENT:
         return None
-    return inspection.information(
+    told = inspection.information(
         DETECTOR.id,
         wall.about(np.zeros(len(inspection.work), dtype=bool)),
         title=f"Recording stacks and shapes may be {percent:.0f} % of the host's time",
@@ -59,9 +62,10 @@ def _detect(inspection: Inspection) -> Finding | None:
             " before changing the program."
         ),
         snippet="torch.profiler.profile(with_stack=False, record_shapes=False)",
-        reason="the shortest events tell what recording one costs at least; how many there are",
+        reason="it is the number of events, times what recording one is taken to cost",
         evidence=evidence,
     )
+    return replace(told, confidence="low")
 
 
 DETECTOR = Detector("profiler-overhead", _detect)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def _detect(inspection: Inspection) -> Finding | None:
     trace = inspection.work.trace
     rows = np.append(compilations(trace), slow_regions(trace))
-    claim = inspection.wall.claim_idle_during(rows)  # the first time is start-up, and not judged
-    if not inspection.is_worth(claim):
+    claim = inspection.claim_idle_during(rows)  # the first time is start-up, and not judged
+    if claim is None:
         return None
     rows = inspection.rows_in(claim, rows)
     return inspection.finding(

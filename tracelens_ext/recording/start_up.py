@@ -30,7 +30,7 @@ from tracelens_ext.recording.again import (
     slow_regions,
 )
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
-from tracelens_ext.work.grouping import maxima, minima, number_groups, sums
+from tracelens_ext.work.grouping import maxima, minima, sums
 from tracelens_ext.work.lanes import find_lanes
 from tracelens_ext.work.launches import captures, lane_of_calls, place_of
 

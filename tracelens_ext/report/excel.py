@@ -40,7 +40,6 @@ MOST_CELLS = 1_000_000
 MANY_CELLS = 200_000
 
 _SUMMARY = "summary"
-_ANSWER_ROWS = 24
 _SUMMARY_WIDTHS = (60, 16, 16, 16, 24, 40)
 _CHART_AT, _CHART_ROWS, _CHART_SIZE = 4, 14, (640, 280)  # column; rows and pixels that it takes
 _ROWS_AT_ONCE = 8192  # bounds the memory: a million rows are never all Python objects
@@ -278,7 +277,7 @@ def _write_answer(
     charts: Sequence[ChartBar],
 ) -> int:
     """Write the first rows of a table on the first sheet, a chart beside it; the next free row."""
-    shown = table.iloc[:_ANSWER_ROWS]
+    shown = table.iloc[: answer.rows]
     columns = [column_of(series) for _, series in shown.items()]
     put_text(sheet, top, 0, answer.title, book.format(font_size=13, bold=True, font_color=_INK))
     if not len(shown):
