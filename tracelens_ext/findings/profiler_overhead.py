@@ -23,12 +23,19 @@ _COSTS: Final = {
 }
 #: Less of the host's time is not worth telling; nor where the GPU waits for the host for less.
 WORTH_PERCENT: Final = 10.0
-_WAITS_PERCENT: Final = 5.0
+_WAITS_SHARE: Final = 0.05
 
 
 def overhead(inspection: Inspection) -> tuple[float, list[Evidence]]:
-    """What recording may be of the time of the launching threads, percent; and the numbers."""
+    """What recording may be of the time of the launching threads, percent, and the numbers.
+
+    Nothing where the GPU does not wait for the host.
+    """
     work, trace, wall = inspection.work, inspection.work.trace, inspection.wall
+    pieces = wall.classified.pieces
+    waits = wall.mean_ms((pieces.end - pieces.start)[pieces.cause == HOST]) * NS_PER_MS
+    if waits < _WAITS_SHARE * inspection.judged_ns:
+        return 0.0, []
     threads = np.unique(trace.thread[work.tree.launch_of_gpu[work.tree.linked]])
     total, evidence = 0.0, []
     for what, (name, kind, cost) in _COSTS.items():
@@ -38,23 +45,18 @@ def overhead(inspection: Inspection) -> tuple[float, list[Evidence]]:
         if len(rows) and what not in inspection.missing:
             total += cost * len(rows)
             evidence.append(Evidence(name, len(rows), "events", "cpu_ops"))
-            evidence.append(
-                Evidence(f"taken for each of the {name}", cost / NS_PER_US, "µs", "tree")
-            )
+            each = f"taken for each of the {name}"
+            evidence.append(Evidence(each, cost / NS_PER_US, "µs", "cpu_ops"))
     return min(100.0 * total / max(len(threads) * wall.total_ns, 1), 100.0), evidence
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    wall = inspection.wall
-    pieces = wall.classified.pieces
-    late = pieces.chosen(pieces.cause == HOST)
-    waited = 100 * NS_PER_MS * wall.mean_ms(late.end - late.start) / inspection.judged_ns
     percent, evidence = overhead(inspection)
-    if percent < WORTH_PERCENT or waited < _WAITS_PERCENT:
+    if percent < WORTH_PERCENT:
         return None
     told = inspection.information(
         DETECTOR.id,
-        wall.about(np.zeros(len(inspection.work), dtype=bool)),
+        inspection.wall.about(np.zeros(len(inspection.work), dtype=bool)),
         title=f"Recording stacks and shapes may be {percent:.0f} % of the host's time",
         advice=(
             "The GPU waits for the host here, and the profiler makes the host slower: compare the"

@@ -1,8 +1,9 @@
 """Compilation and capture of graphs: start-up as a rule, and from when on they come again.
 
-* Something is compiled *again* if a fifth of all GPU work has run since the last compilation, and
-  most of what runs later consists of kernels that ran before: the program had its code already.
-* A graph is captured *again* after graphs were launched, if a fifth of all GPU work has run since
+* Something is compiled *again* if its names say so (`Torch-Compiled Region: 0/1` is the second code
+  of the first region); or if a tenth of all GPU work has run since the last compilation, and most
+  of what runs later consists of kernels that ran before: the program had its code already.
+* A graph is captured *again* after graphs were launched, if a tenth of all GPU work has run since
   the last capture, or if graphs are hardly launched more often than captured.
 """
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens_ext.intervals import covered
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.trace import LAUNCH_KINDS, EventKind
 from tracelens_ext.work.grouping import minima, number_groups
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 #: A slow run of a compiled region is a compilation if it takes as long.
 _LONG_NS: Final = 5_000_000
 _TIMES_THE_SHORTEST: Final = 10
-_SINCE_THE_LAST: Final = 0.2  # of the GPU time
+_SINCE_THE_LAST: Final = 0.1  # of the GPU time
 _LAUNCHES_A_CAPTURE: Final = 1.5  # at most, of graphs that are captured for each use
 _NEVER: Final = np.iinfo(np.int64).max
 
@@ -39,6 +41,7 @@ _FRAMES: Final = re.compile(
     r".*(?:_dynamo[/\\]convert_frame\.py\(\d+\): _compile$|_inductor[/\\]compile_fx\.py"
     r"|triton[/\\]compiler[/\\]compiler\.py\(\d+\): compile$|\bbackend_compile)"
 )
+_AGAIN: Final = re.compile(r"(?i).*recompil|Torch-Compiled Region: \d+/[1-9]")
 _INSTANTIATION: Final = re.compile(r"(?:cuda|hip|cu)GraphInstantiate")
 
 
@@ -46,18 +49,20 @@ _INSTANTIATION: Final = re.compile(r"(?:cuda|hip|cu)GraphInstantiate")
 def compilations(trace: Trace) -> Int64Array:
     """The host events that are compilations by their names."""
     frames = trace.rows_of(EventKind.PYTHON_FUNCTION)
-    around = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-    found = [
-        rows[trace.names_matching(pattern.match)[trace.name[rows]]]
-        for rows, pattern in ((frames, _FRAMES), (around, _AROUND))
-    ]
-    return np.concatenate(found)
+    frames = frames[trace.names_matching(_FRAMES.match)[trace.name[frames]]]
+    return np.append(frames, _named(trace, _AROUND))
+
+
+def _named(trace: Trace, pattern: re.Pattern[str]) -> Int64Array:
+    """The operations and annotations with such names."""
+    rows = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    found: Int64Array = rows[trace.names_matching(pattern.match)[trace.name[rows]]]
+    return found
 
 
 def slow_regions(trace: Trace) -> Int64Array:
     """The runs of compiled regions that take so long that they must compile."""
-    rows = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-    rows = rows[trace.names_matching(_COMPILED_REGION.match)[trace.name[rows]]]
+    rows = _named(trace, _COMPILED_REGION)
     _, number = number_groups([trace.name[rows]])
     shortest = minima(number, trace.dur[rows], int(number.max(initial=0)) + 1)[number]
     slow: Int64Array = rows[trace.dur[rows] > np.maximum(_TIMES_THE_SHORTEST * shortest, _LONG_NS)]
@@ -75,7 +80,10 @@ def instantiations(trace: Trace) -> Int64Array:
 def compiled_again_from(work: GpuWork) -> int:
     """When something is compiled again for the first time, ns; far ahead for never."""
     trace, iterations = work.trace, find_iterations(work.tree)
-    times = np.sort(trace.ts[compilations(trace)])
+    times, named = np.sort(trace.ts[compilations(trace)]), _named(trace, _AGAIN)
+    within = covered(trace.ts[named], trace.end_of(named), times, times + 1) > 0
+    if within.any():
+        return int(times[within][0])
     if len(iterations) > 1:  # in the first one everything is new
         times = times[times >= iterations.end.min()]
     for time in times[_work_since_the_last(work, times) >= _SINCE_THE_LAST].tolist():

@@ -95,7 +95,7 @@ def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
     """What it is called, the host events, and when each ends."""
     trace = work.trace
     calls = trace.rows_of(*LAUNCH_KINDS)
-    long = calls[trace.dur[calls] > _LONG_NS]
+    long = np.setdiff1d(calls[trace.dur[calls] > _LONG_NS], instantiations(trace))
     long = long[~trace.names_matching(_WAITS.match)[trace.name[long]]]
     yield _FIRST_USE, long, trace.end_of(long)
     yield _CAPTURE, *captures(trace)
