@@ -128,7 +128,9 @@ def _annotated_phase(room: Room) -> None:
 @_makes("cpu-operation")
 def _sorted_on_the_cpu(room: Room) -> None:
     for number in range(4):
-        room.op("aten::sort", number * room.cost / 4, 0.97 * room.cost / 4, tensor("float", 1 << 20))
+        room.op(
+            "aten::sort", number * room.cost / 4, 0.97 * room.cost / 4, tensor("float", 1 << 20)
+        )
 
 
 @_makes("recompilation")
