@@ -17,14 +17,11 @@ if TYPE_CHECKING:
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    work, trace = inspection.work, inspection.work.trace
+    trace, launched = inspection.work.trace, int(find_launches(inspection.work).is_graph.sum())
     (begins, ends), calls = captures(trace), instantiations(trace)
-    rows = np.append(begins, calls)  # the first time is start-up, and not judged
-    claim = inspection.claim_idle_during(rows, np.append(ends, trace.end_of(calls)))
-    if claim is None:
-        return None
-    launched = int(find_launches(work).is_graph.sum())
-    return inspection.finding(
+    until = np.append(ends, trace.end_of(calls))  # the first time is start-up, and not judged
+    claim = inspection.claim_idle_during(np.append(begins, calls), until)
+    return claim and inspection.finding(
         DETECTOR.id,
         claim,
         title="Graphs are captured again while the GPU idles for {saving}",
@@ -37,7 +34,6 @@ def _detect(inspection: Inspection) -> Finding | None:
         reason="the host was capturing or instantiating during all of this idle time",
         evidence=[
             Evidence("captures", len(begins), "captures", "tree"),
-            Evidence("instantiations", len(calls), "calls", "tree"),
             Evidence("launches of graphs", launched, "calls", "tree"),
         ],
     )

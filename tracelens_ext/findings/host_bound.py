@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.findings.profiler_overhead import WORTH_PERCENT, overhead
+from tracelens_ext.findings.profiler_overhead import recorder_percent
 from tracelens_ext.gaps.causes import HOST, LAUNCH_OVERHEAD, SYNCHRONISATION
 from tracelens_ext.gaps.host_activity import innermost_at
 from tracelens_ext.text import ms_text
@@ -48,7 +48,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     if not inspection.is_worth(claim):
         return None
     split = _split(inspection, claim)
-    recorder, _ = overhead(inspection)
+    recorder = recorder_percent(inspection)
     holes_lead = holes > claim.saving_ns / 2
     return inspection.finding(
         DETECTOR.id,
@@ -73,7 +73,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         )
         + (
             f"; recording may be {recorder:.0f} % of the host's time, see profiler-overhead"
-            if recorder >= WORTH_PERCENT
+            if recorder
             else ""
         ),
         evidence=[

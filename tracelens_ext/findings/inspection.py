@@ -211,23 +211,24 @@ class Inspection:
     def information(
         self,
         detector: str,
-        about: Claim,
+        about: Claim | None,
         *,
         title: str,
         advice: str,
         reason: str,
+        confidence: Confidence = "high",
         evidence: Sequence[Evidence] = (),
         snippet: str = "",
     ) -> Finding:
-        """A finding that claims no time, about GPU events; arguments as for `finding`."""
+        """A finding that claims no time, perhaps about GPU events; arguments as for `finding`."""
         return Finding(
             id=detector,
             title=title,
             saving_ms=0.0,
             share_percent=0.0,
-            confidence="high",
+            confidence=confidence,
             confidence_reason=reason,
-            where=places_of(self.wall, about),
+            where=places_of(self.wall, about) if about else {},
             evidence=list(evidence),
             advice=advice,
             documentation=f"docs/findings.md#{detector}",

@@ -9,7 +9,6 @@ import numpy as np
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.recording.again import compilations, slow_regions
-from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
@@ -20,10 +19,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     trace = inspection.work.trace
     rows = np.append(compilations(trace), slow_regions(trace))
     claim = inspection.claim_idle_during(rows)  # the first time is start-up, and not judged
-    if claim is None:
-        return None
-    rows = inspection.rows_in(claim, rows)
-    return inspection.finding(
+    return claim and inspection.finding(
         DETECTOR.id,
         claim,
         title="Code is compiled again while the GPU idles for {saving}",
@@ -37,7 +33,6 @@ def _detect(inspection: Inspection) -> Finding | None:
         reason="the host was compiling during all of this idle time",
         evidence=[
             Evidence("compilations, with their parts", len(rows), "events", "cpu_ops"),
-            Evidence("the longest", float(trace.dur[rows].max()) / NS_PER_MS, "ms", "cpu_ops"),
         ],
     )
 

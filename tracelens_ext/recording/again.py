@@ -48,14 +48,12 @@ _INSTANTIATION: Final = re.compile(r"(?:cuda|hip|cu)GraphInstantiate")
 @once_for_each
 def compilations(trace: Trace) -> Int64Array:
     """The host events that are compilations by their names."""
-    frames = trace.rows_of(EventKind.PYTHON_FUNCTION)
-    frames = frames[trace.names_matching(_FRAMES.match)[trace.name[frames]]]
-    return np.append(frames, _named(trace, _AROUND))
+    return np.append(_named(trace, _FRAMES, EventKind.PYTHON_FUNCTION), _named(trace, _AROUND))
 
 
-def _named(trace: Trace, pattern: re.Pattern[str]) -> Int64Array:
-    """The operations and annotations with such names."""
-    rows = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+def _named(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int64Array:
+    """The operations and annotations, or events of other kinds, with such names."""
+    rows = trace.rows_of(*(kinds or (EventKind.CPU_OP, EventKind.USER_ANNOTATION)))
     found: Int64Array = rows[trace.names_matching(pattern.match)[trace.name[rows]]]
     return found
 
@@ -71,9 +69,7 @@ def slow_regions(trace: Trace) -> Int64Array:
 
 def instantiations(trace: Trace) -> Int64Array:
     """The calls that instantiate graphs."""
-    calls = trace.rows_of(*LAUNCH_KINDS)
-    found: Int64Array = calls[trace.names_matching(_INSTANTIATION.match)[trace.name[calls]]]
-    return found
+    return _named(trace, _INSTANTIATION, *LAUNCH_KINDS)
 
 
 @once_for_each

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: The modules of this package that have a dictionary `MODELS`.
 _FAMILIES = (
     *("hlo", "gemm", "convolution", "attention", "elementwise", "normalization", "reduction"),
-    *("serving", "quantized", "fused"),
+    *("serving", "quantized"),
     *("movement", "pooling", "optimizer", "fourier", "compiled"),
 )
 

@@ -8,9 +8,11 @@ import math
 import re
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, reduce
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tracelens_ext.serving.annotations import Batch
 
 from tracelens_ext.readers.xplane.shapes import TYPE_BITS
@@ -363,6 +365,12 @@ def promoted_type(operation: Operation, inputs: list[Tensor]) -> str:
 def words(text: str) -> tuple[str, ...]:
     """The names in a text, for the tables of models."""
     return tuple(text.split())
+
+
+def of_libraries(names: str, model: Callable[[Operation], Cost]) -> dict[str, Any]:
+    """A model for the operations of these names of serving engines and their libraries."""
+    libraries = ("_C", "aiter", "vllm", "sgl_kernel", "flashinfer")
+    return {f"{library}::{name}": model for library in libraries for name in names.split()}
 
 
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
