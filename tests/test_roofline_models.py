@@ -235,29 +235,21 @@ def test_grouped_products() -> None:
 
 
 @pytest.mark.parametrize(("nq", "nkv"), [(64, 64), (16, 96), (96, 16)])
-@pytest.mark.parametrize("window", [-1, 0, 8, 40, 200])
-@pytest.mark.parametrize("top_left", [False, True])
-def test_pairs_of_causal_attention_with_windows(
-    nq: int, nkv: int, window: int, top_left: bool
-) -> None:
-    """As counted one by one on a fine grid, half of the diagonal seen."""
-    tensors = [tensor(1, n, 2, 8) for n in (nq, nkv, nkv)]
-    if top_left:
-        if window >= 0:
-            pytest.skip("this one has no window")
-        transposed = [tensor(1, 2, n, 8) for n in (nq, nkv, nkv)]
+@pytest.mark.parametrize("window", [None, -1, 0, 8, 40, 200])
+def test_pairs_of_causal_attention(nq: int, nkv: int, window: int | None) -> None:
+    """As counted on a fine grid, half of the diagonal seen; without a window from the top left."""
+    if window is None:
+        heads_first = [tensor(1, 2, n, 8) for n in (nq, nkv, nkv)]
         flags = [NOTHING, value(False), value(0.0), value(True)]
-        name = "_scaled_dot_product_efficient_attention"
-        found = cost(name, *transposed, *flags)
+        found = cost("_scaled_dot_product_efficient_attention", *heads_first, *flags)
     else:
+        tensors = [tensor(1, n, 2, 8) for n in (nq, nkv, nkv)]
         flags = [value(0.0), value(1.0), value(True), value(window), value(-1)]
         found = cost("flash_attn::_flash_attn_forward", *tensors, *flags)
-    fine = 8
-    offset = 0 if top_left else nkv - nq
-    pairs = 0.0
+    fine, pairs = 8, 0.0
     for query in range(nq * fine):
-        position = (query + 0.5) / fine + offset
-        first = max(position - window, 0) if window >= 0 else 0
+        position = (query + 0.5) / fine + (nkv - nq if window is not None else 0)
+        first = max(position - window, 0) if window is not None and window >= 0 else 0
         pairs += max(min(position, nkv) - first, 0) / fine
     assert found.flops == pytest.approx(2 * 2 * pairs * 16, abs=4)
 

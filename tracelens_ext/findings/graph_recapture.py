@@ -21,7 +21,9 @@ def _detect(inspection: Inspection) -> Finding | None:
     (begins, ends), calls = captures(trace), instantiations(trace)
     until = np.append(ends, trace.end_of(calls))  # the first time is start-up, and not judged
     claim = inspection.claim_idle_during(np.append(begins, calls), until)
-    return claim and inspection.finding(
+    if claim is None:
+        return None
+    return inspection.finding(
         DETECTOR.id,
         claim,
         title="Graphs are captured again while the GPU idles for {saving}",

@@ -13,6 +13,7 @@ from tracelens_ext.gaps.causes import HOST, LAUNCH_OVERHEAD, SYNCHRONISATION
 from tracelens_ext.gaps.host_activity import innermost_at
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, NS_PER_US, EventKind
+from tracelens_ext.work.grouping import sums
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.claim import Claim
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.trace import Float64Array
+    from tracelens_ext.trace import Int64Array
 
 _LAUNCHING: Final = "while the host launches"
 #: Where the host is, and how the line begins if it is there most.
@@ -32,7 +33,7 @@ _LEADS: Final = {
     "in phases of the CPU alone": "The host launches nothing for long: the GPU idles for {saving}",
 }
 _LONG_NS: Final = 1_000_000
-#: So many gaps at most are a few, whose lengths are within such a factor.
+#: So many gaps (and a tenth of the GPU events) at most are a few; of lengths within such a factor.
 _FEW, _ALIKE = 20, 10
 
 
@@ -47,7 +48,8 @@ def _detect(inspection: Inspection) -> Finding | None:
     claim = wall.claim_idle(late)
     if not inspection.is_worth(claim):
         return None
-    split = _split(inspection, claim)
+    split, of_gap = _split(inspection, claim), _of_gaps(claim)
+    half = float(of_gap[np.searchsorted(np.cumsum(of_gap), of_gap.sum() / 2)])
     recorder = recorder_percent(inspection)
     holes_lead = holes > claim.saving_ns / 2
     return inspection.finding(
@@ -56,7 +58,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         title=(
             "The GPU idles for {saving} in short holes between kernels"
             if holes_lead
-            else _title(claim, split)
+            else _title(of_gap, min(_FEW, len(inspection.work) / 10), split)
         ),
         advice=(
             "Give the GPU more work a launch: replay the whole step as a CUDA graph, or compile it,"
@@ -78,7 +80,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         ),
         evidence=[
             Evidence("gaps", len(claim.gaps), "gaps", "gap_summary"),
-            Evidence("half of it is in gaps of at least", _median(claim), "µs", "gaps"),
+            Evidence("half of it is in gaps of at least", half / NS_PER_US, "µs", "gaps"),
             Evidence("of it no longer than a launch takes", holes / NS_PER_MS, "ms", "gap_summary"),
             *(Evidence(what, ms, "ms", "gap_hosts") for what, ms in split.items() if ms),
         ],
@@ -101,25 +103,18 @@ def _split(inspection: Inspection, claim: Claim) -> dict[str, float]:
     return {what: inspection.wall.mean_ms(of) for what, of in zip(_LEADS, parts, strict=True)}
 
 
-def _of_gaps(claim: Claim) -> Float64Array:
+def _of_gaps(claim: Claim) -> Int64Array:
     """What is claimed of each gap, the longest first, ns."""
     _, number = np.unique(claim.intervals.gap, return_inverse=True)
-    length: Float64Array = np.bincount(number, claim.intervals.end - claim.intervals.start)
-    return -np.sort(-length)
+    length = claim.intervals.end - claim.intervals.start
+    return -np.sort(-sums(number, length, len(claim.gaps)))
 
 
-def _median(claim: Claim) -> float:
-    """Half of a claim is in gaps as long or longer, µs."""
-    of_gap = _of_gaps(claim)
-    return float(of_gap[np.searchsorted(np.cumsum(of_gap), of_gap.sum() / 2)]) / NS_PER_US
-
-
-def _title(claim: Claim, split: Mapping[str, float]) -> str:
+def _title(of_gap: Int64Array, few: float, split: Mapping[str, float]) -> str:
     """The largest part of a claim first: a few long gaps that make most of it, or what it is in."""
-    of_gap = _of_gaps(claim)
     large = of_gap[of_gap >= max(_LONG_NS, of_gap[0] / _ALIKE)]
     share = 100 * large.sum() / of_gap.sum()
-    if 0 < len(large) <= min(_FEW, len(of_gap) / 4) and share >= 50:
+    if 0 < len(large) <= few and share >= 50:
         first, last = (ms_text(ns / NS_PER_MS) for ns in (large[-1], large[0]))
         sizes = last if first == last else f"{first.removesuffix(' ms')} to {last}"
         make = "1 gap of {} makes" if len(large) == 1 else f"{len(large)} gaps of {{}} make"

@@ -19,7 +19,9 @@ def _detect(inspection: Inspection) -> Finding | None:
     trace = inspection.work.trace
     rows = np.append(compilations(trace), slow_regions(trace))
     claim = inspection.claim_idle_during(rows)  # the first time is start-up, and not judged
-    return claim and inspection.finding(
+    if claim is None:
+        return None
+    return inspection.finding(
         DETECTOR.id,
         claim,
         title="Code is compiled again while the GPU idles for {saving}",

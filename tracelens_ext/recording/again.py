@@ -22,7 +22,7 @@ from tracelens_ext.work.launches import captures, find_launches
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import Float64Array, Int64Array, Trace
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: A slow run of a compiled region is a compilation if it takes as long.
@@ -108,10 +108,10 @@ def captured_again_from(work: GpuWork) -> int:
     return int(found.min(initial=_NEVER))
 
 
-def _work_since_the_last(work: GpuWork, times: Int64Array) -> Int64Array:
+def _work_since_the_last(work: GpuWork, times: Int64Array) -> Float64Array:
     """The share of the GPU time between each of some ascending moments and the one before it."""
     order = np.argsort(work.start, kind="stable")
     done = np.concatenate(([0], np.cumsum(work.duration[order])))
     before = done[np.searchsorted(work.start[order], times)]
-    share: Int64Array = np.diff(before, prepend=0) / max(int(done[-1]), 1)
+    share: Float64Array = np.diff(before, prepend=0) / max(int(done[-1]), 1)
     return share
