@@ -77,6 +77,14 @@ def test_the_first_compilation_is_start_up_and_later_ones_are_not() -> None:
     assert "cpu-operation" not in found
 
 
+def test_a_region_that_was_quick_before_compiles_again() -> None:
+    maker, begins = loop(holes={15: 8}, steps=30)
+    for step in (2, 5, 8):
+        maker.annotation("Torch-Compiled Region: 0/0", 2 * MS * step, 200)
+    maker.annotation("Torch-Compiled Region: 0/0", begins[15], 8 * MS)
+    assert findings_of(maker)["recompilation"].claimed_ms == pytest.approx(8.0, rel=0.01)
+
+
 def captured(steps: list[int], launches: int) -> TraceMaker:
     """Captures before some steps, and launches of a graph."""
     maker, begins = loop(holes=dict.fromkeys(steps, 4), steps=40)

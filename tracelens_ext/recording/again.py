@@ -1,8 +1,9 @@
 """Compilation and capture of graphs: start-up as a rule, and from when on they come again.
 
 * Something is compiled *again* if its names say so (`Torch-Compiled Region: 0/1` is the second code
-  of the first region); or if a tenth of all GPU work has run since the last compilation, and most
-  of what runs later consists of kernels that ran before: the program had its code already.
+  of the first region); if a region was run quickly three times before; or if a tenth of all GPU
+  work has run since the last compilation, and most of what runs later consists of kernels that ran
+  before: the program had its code already.
 * A graph is captured *again* after graphs were launched, if a tenth of all GPU work has run since
   the last capture, or if graphs are hardly launched more often than captured.
 """
@@ -78,8 +79,16 @@ def compiled_again_from(work: GpuWork) -> int:
     trace, iterations = work.trace, find_iterations(work.tree)
     times, named = np.sort(trace.ts[compilations(trace)]), _named(trace, _AGAIN)
     within = covered(trace.ts[named], trace.end_of(named), times, times + 1) > 0
-    if within.any():
-        return int(times[within][0])
+    slow = slow_regions(trace)
+    quick = np.setdiff1d(_named(trace, _COMPILED_REGION), slow)
+    quick = quick[np.lexsort((trace.ts[quick], trace.name[quick]))]
+    third = quick[2:][trace.name[quick[2:]] == trace.name[quick[:-2]]]  # of its name, or later
+    names, first = np.unique(trace.name[third], return_index=True)
+    known_from = np.full(len(trace.names), _NEVER)
+    known_from[names] = trace.ts[third[first]]
+    slow = slow[trace.ts[slow] > known_from[trace.name[slow]]]
+    if len(slow) or within.any():
+        return int(np.append(times[within], trace.ts[slow]).min())
     if len(iterations) > 1:  # in the first one everything is new
         times = times[times >= iterations.end.min()]
     for time in times[_work_since_the_last(work, times) >= _SINCE_THE_LAST].tolist():
