@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.inspection import Inspection
 
 #: A launch that does not block takes a few microseconds; so many, and of the judged time, are told.
-_BLOCKED_NS, _FEWEST, _LEAST = 50_000, 10, 0.05
+_BLOCKED_NS, _FEWEST, _LEAST = 50_000, 4, 0.05
 _BUSY: Final = 0.9  # of a launch that blocks, at least
 
 

@@ -130,6 +130,8 @@ class Inspection:
     def held_by(self, rows: Int64Array, others: Int64Array) -> Int64Array:
         """How many of some other host events begin in each of some, on its thread."""
         trace = self.work.trace
+        if not len(rows):
+            return np.zeros(0, dtype=np.int64)
         order = by_group_and_time(trace.thread[others], trace.ts[others])
         of_others = trace.thread[others[order]], trace.ts[others[order]]
         first, last = (

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.gaps.causes import HOST
+from tracelens_ext.gaps.causes import NOT_RECORDED
 from tracelens_ext.trace import NS_PER_MS, EventKind
 
 if TYPE_CHECKING:
@@ -20,18 +20,18 @@ _COSTS: Final = {
     "stacks": (EventKind.PYTHON_FUNCTION, 500),
     "shapes": (EventKind.CPU_OP, 1_000),
 }
-#: What of the host's time is worth telling; where the GPU waits for the host for so much, percent.
+#: What of the host's time is worth telling, where the GPU is idle for so much, percent.
 _WORTH, _WAITS = 10.0, 5.0
 
 
 def recorder_percent(inspection: Inspection) -> float:
     """What recording may be of the time of the launching threads; 0 for what is not worth telling.
 
-    Nor does it matter where the GPU does not wait for the host.
+    Nor does it matter where the GPU is hardly idle.
     """
     trace, wall, linked = inspection.work.trace, inspection.wall, inspection.work.tree.linked
     pieces, total = wall.classified.pieces, 0
-    waits = wall.mean_ms((pieces.end - pieces.start)[pieces.cause == HOST]) * NS_PER_MS
+    waits = wall.mean_ms((pieces.end - pieces.start)[pieces.cause < NOT_RECORDED]) * NS_PER_MS
     threads = np.unique(trace.thread[inspection.work.tree.launch_of_gpu[linked]])
     for what, (kind, cost) in _COSTS.items():
         if what not in inspection.missing:
