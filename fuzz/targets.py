@@ -97,6 +97,8 @@ def _perfetto() -> Iterator[bytes]:
 
     args = {"External id": 3, "correlation": 7, "Input Dims": "[[1]]"}
     yield trace(thread_track(1, 2, 3, "main"), begin(1, 1, "a", "cpu_op", args=args), end(2, 1))
+    kernels = [(begin(10 * i, 1, f"k{i}", "kernel"), end(10 * i + 4, 1)) for i in range(9)]
+    yield trace(thread_track(1, 0, 7, "stream 7"), *(each for both in kernels for each in both))
 
 
 def _snapshots() -> Iterator[bytes]:

@@ -253,6 +253,13 @@ def test_a_missing_folder_is_named_also_with_compare(capsys: pytest.CaptureFixtu
     assert "absent: no such file" in capsys.readouterr().err
 
 
+def test_a_link_that_leads_to_itself_is_replaced() -> None:
+    write(Path("t.json"), training(1))
+    Path("loop.xlsx").symlink_to("loop.xlsx")
+    assert report("t.json", "-o", "loop.xlsx", "-q") == 0
+    assert not Path("loop.xlsx").is_symlink()
+
+
 def test_the_trace_itself_is_never_written_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

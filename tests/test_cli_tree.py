@@ -371,6 +371,19 @@ def test_a_deep_tree_is_streamed_and_its_indentation_ends(
 
 
 @pytest.mark.usefixtures("here")
+def test_printing_ends_and_says_what_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tree("a.json") == 0
+    whole = capsys.readouterr().out.splitlines()
+    monkeypatch.setattr("tracelens_ext.cli.tree._MOST_PRINTED", 200)
+    assert tree("a.json") == 0
+    *shown, last = capsys.readouterr().out.splitlines()
+    assert shown == whole[: len(shown)]
+    assert last.startswith(f"… and {len(whole) - len(shown)} more lines")
+
+
+@pytest.mark.usefixtures("here")
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert tree("a.json", "--json") == 0
     document = json.loads(capsys.readouterr().out)

@@ -66,6 +66,15 @@ def test_in_a_lane_events_nest_or_follow_and_no_lane_is_wasted(
             assert ((track == track[i]) & (lane == lane[i] - 1)).any()
 
 
+def test_hundreds_of_lanes_hold_what_they_can_and_are_used_again() -> None:
+    start = np.arange(400).repeat(2)
+    start[1::2] += 10_000  # two waves of 400 events, each of which crosses all others of its wave
+    end = start + 5_000
+    lane = fit_lanes(np.zeros(800, dtype=np.int64), start, end)
+    for wave in (0, 1):
+        assert sorted(lane[wave::2].tolist()) == list(range(400))
+
+
 def test_what_is_read_back_gives_the_same_tables(demo_trace: Path, tmp_path: Path) -> None:
     document = exported(demo_trace, tmp_path / "e.json.gz", "--stacks")
     assert min(event["ts"] for event in slices(document)) == 0

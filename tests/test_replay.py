@@ -242,3 +242,19 @@ def test_the_page_does_what_it_says(
     document = json.loads(capsys.readouterr().out)
     parts = (document, document["model"], document["window"], document["what_if"][0])
     assert [name for part in parts for name in part if f'"{name}":' not in page] == []
+
+
+def test_threads_and_lanes_beyond_the_bounds_are_replayed_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    maker = TraceMaker()
+    for n in range(1, 13):
+        maker.call("cudaLaunchKernel", 100 * n - 50, 2, correlation=n, thread=n)
+        maker.kernel(f"k{n}", 100 * n, 90, stream=n, correlation=n)
+    monkeypatch.setattr("tracelens_ext.replay.host._MOST_THREADS", 3)
+    for module in ("program", "what_if"):
+        monkeypatch.setattr(f"tracelens_ext.replay.{module}.MOST_LANES", 3)
+    simulation = simulated(maker)
+    assert simulation.state == "warned"
+    assert partitions(simulation)
+    assert saved(simulation, "kernel:k12=0.5") == [0.045]

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch, hookimpl
+from tracelens_ext.categorize.matcher import BoundRule
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
@@ -25,7 +27,7 @@ from tracelens_ext.hooks.guard import SECONDS_VARIABLE
 from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.html_charts import page_figures
-from tracelens_ext.roofline import models
+from tracelens_ext.roofline import groups, models, operation, table
 from tracelens_ext.roofline.shapes import shape_text
 from tracelens_ext.roofline.summary import (
     NO_FAMILY,
@@ -74,6 +76,37 @@ def document(*operations: tuple[str, Any, float], device: str = H100) -> dict[st
 
 def analyzed(*operations: tuple[str, Any, float], **more: str) -> TreePerfAnalyzer:
     return TreePerfAnalyzer(document(*operations, **more))
+
+
+def test_what_is_all_different_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[str] = Counter()
+
+    def counted(module: Any, name: str) -> None:
+        what = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *given, **more: asked.update([name]) or what(*given, **more)
+        )
+
+    for module, name in (
+        (groups, "parsed"),
+        (table, "RooflineRow"),
+        (operation, "Tensor"),
+        (BoundRule, "finds"),
+        (BoundRule, "allows"),
+    ):
+        counted(module, name)
+    count = 300
+    each = [("aten::mm", arguments([n, 8], [8, n]), 1.0) for n in range(1, count + 1)]
+    made = document(*each)
+    for n, event in enumerate(e for e in made["traceEvents"] if e.get("cat") == "kernel"):
+        event["name"] = f"k{n}"
+    found = TreePerfAnalyzer(made, use_kernel_name_categories=True).roofline()
+    assert [len(row.operation.tensors) for row in found.rows] == [2] * count
+    assert asked["RooflineRow"] == count
+    assert asked["Tensor"] == 2 * count
+    assert asked["parsed"] <= count + 3
+    assert asked["finds"] <= 4 * count
+    assert asked["allows"] <= count + 30
 
 
 def test_a_row_an_operation_with_its_best_case() -> None:

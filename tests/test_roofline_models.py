@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens_ext.hooks import default_registry
+from tracelens_ext.operations.arguments import parsed
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import ELEMENT_BYTES, Cost, NoModelError, Operation
 from tracelens_ext.roofline.table import _modelled
@@ -35,11 +36,15 @@ def value(of: object, kind: str = "Scalar") -> dict[str, Any]:
 NOTHING = {"dims": [], "type": "", "strides": [], "concrete": ""}
 
 
+def of_texts(name: str, kernels: tuple[str, ...], *texts: str) -> Operation:
+    return Operation.of_arguments(name, kernels, [parsed(text)[0] for text in texts])
+
+
 def operation(name: str, *arguments: dict[str, Any], kernels: tuple[str, ...] = ()) -> Operation:
     name = name if "::" in name or name.startswith("triton_") else f"aten::{name}"
     keys = ("dims", "type", "strides", "concrete")
     texts = [json.dumps([argument[key] for argument in arguments]) for key in keys]
-    return Operation.from_json(name, kernels, *texts)
+    return of_texts(name, kernels, *texts)
 
 
 def cost(name: str, *arguments: dict[str, Any], kernels: tuple[str, ...] = ()) -> Cost:
@@ -169,7 +174,7 @@ def test_kernels_of_torch_compile_have_a_bound() -> None:
     ],
 )
 def test_hostile_sizes_have_no_model(dims: object, kind: str, why: str) -> None:
-    op = Operation.from_json("aten::mm", (), json.dumps(dims), json.dumps([kind, kind]), "", "")
+    op = of_texts("aten::mm", (), json.dumps(dims), json.dumps([kind, kind]), "", "")
     found, reason = _modelled(MODELS["aten::mm"].item, op)
     assert found is None
     assert why in reason
@@ -177,7 +182,7 @@ def test_hostile_sizes_have_no_model(dims: object, kind: str, why: str) -> None:
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{", "5", "null", '["a', "NaN", "\ud800"])
 def test_texts_that_are_no_arguments(text: str) -> None:
-    op = Operation.from_json("aten::add", (), text, text, text, text)
+    op = of_texts("aten::add", (), text, text, text, text)
     assert op.dims == ()
 
 
@@ -201,7 +206,7 @@ def test_no_model_answers_nonsense(
     name: str, arguments: list[tuple[object, str, object, str]], kernel: str
 ) -> None:
     columns = [json.dumps([argument[i] for argument in arguments]) for i in range(4)]
-    op = Operation.from_json(name.replace("*", "poi_fused_add_0"), (kernel,), *columns)
+    op = of_texts(name.replace("*", "poi_fused_add_0"), (kernel,), *columns)
     found, reason = _modelled(MODELS[name].item, op)
     assert bool(reason) == (found is None)
     if found is not None:

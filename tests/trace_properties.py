@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import pickle
 import sqlite3
 from contextlib import ExitStack, closing
 from decimal import Decimal
@@ -25,7 +26,7 @@ from tracelens_ext.readers.rocprof import json_records
 from tracelens_ext.settings import reading_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tracelens_ext.trace import Trace
@@ -61,8 +62,10 @@ def gpu_time_is_that_of(data: bytes, suffix: str, trace: Trace) -> None:
 def _gpu_time_of_json(data: bytes) -> tuple[int, int] | None:
     """The least and the most that the durations add up to, ns; None if they are unusual."""
     try:
-        document = json.loads(data, parse_float=Decimal)
+        document = json.loads(data, parse_float=Decimal, object_pairs_hook=_each_key_once)
         events = document["traceEvents"] if isinstance(document, dict) else document
+        if not any("cat" in event for event in events):
+            return None  # JAX's for viewers: what is GPU work, the names of its lines say
         found = [
             event["dur"]
             for event in events
@@ -75,6 +78,14 @@ def _gpu_time_of_json(data: bytes) -> tuple[int, int] | None:
         return None
     total = int(sum(found) * 1000)
     return total - len(found), total + len(found)
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A dictionary; of a key that comes twice, `json` would keep the last value alone."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError
+    return found
 
 
 def _gpu_time_of_database(data: bytes) -> tuple[int, int] | None:
@@ -96,12 +107,84 @@ def _gpu_time_of_database(data: bytes) -> tuple[int, int] | None:
 def _gpu_time_of_table(data: bytes) -> tuple[int, int] | None:
     try:
         rows = list(csv.DictReader(io.StringIO(data.decode(), newline="")))
+        if not rows or "Kernel_Name" not in rows[0]:
+            return None
         total = sum(int(row["End_Timestamp"]) - int(row["Start_Timestamp"]) for row in rows)
     except (ValueError, LookupError, TypeError, csv.Error):
         return None
     return total, total
 
 
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """The numbers and values of the fields of a protobuf message."""
+    place = 0
+
+    def varint() -> int:
+        nonlocal place
+        value = shift = 0
+        while True:
+            byte = data[place]
+            place, value, shift = place + 1, value | (byte & 0x7F) << shift, shift + 7
+            if byte < 0x80:
+                return value & (1 << 64) - 1
+
+    while place < len(data):
+        key = varint()
+        if not key & 7:
+            yield key >> 3, varint()
+            continue
+        size = {1: 8, 5: 4}.get(key & 7) or varint()
+        if key & 7 not in (1, 2, 5) or place + size > len(data):
+            raise IndexError
+        place += size
+        yield key >> 3, data[place - size : place]
+
+
+def _messages(data: bytes, number: int) -> Iterator[bytes]:
+    return (value for key, value in _fields(data) if key == number and isinstance(value, bytes))
+
+
+def _gpu_time_of_profile(data: bytes) -> tuple[int, int] | None:
+    """What events of GPU planes with a `correlation_id` add up to, ns; picoseconds are rounded."""
+    total = count = 0
+    try:
+        for plane in _messages(data, 1):
+            if not b"".join(_messages(plane, 2)).startswith(b"/device:GPU"):
+                continue
+            stats = [dict(_fields(each)) for each in _messages(plane, 5)]
+            linking = [each[1] for each in stats if b"correlation_id" in each[2]]
+            for line in _messages(plane, 3):
+                for event in _messages(line, 4):
+                    told = [dict(_fields(stat)).get(1) for stat in _messages(event, 4)]
+                    if any(stat in linking for stat in told):
+                        total += int(dict(_fields(event)).get(3, 0))
+                        count += 1
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
+    return total // 1000 - count, total // 1000 + count
+
+
+def _gpu_time_of_perfetto(data: bytes) -> tuple[int, int] | None:
+    """What slices of kernels and copies last whose categories are inline, ns."""
+    total, opened = 0, dict[object, list[tuple[int, bool]]]()
+    try:
+        for packet in map(dict, map(_fields, _messages(data, 1))):
+            if isinstance(packet.get(11), bytes):
+                event = dict(_fields(packet[11]))
+                if 3 in event or (event.get(9) == 1 and event.get(22) not in _KNOWN_CATEGORIES):
+                    return None  # an interned category, or a damaged one
+                stack = opened.setdefault(event.get(11), [])
+                if event.get(9) == 1:
+                    stack.append((packet[8], event.get(22) != b"cpu_op"))
+                elif event.get(9) == 2 and stack:
+                    start, of_gpu = stack.pop()
+                    total += of_gpu * (packet[8] - start)
+    except (IndexError, TypeError, ValueError, LookupError):
+        return None
+    return total, total
+
+
+_KNOWN_CATEGORIES = (b"kernel", b"gpu_memcpy", b"cpu_op")
 _GPU_TABLES = (
     *("rocpd_kernel_dispatch", "rocpd_memory_copy", "CUPTI_ACTIVITY_KIND_KERNEL"),
     *(
@@ -115,7 +198,10 @@ _GPU_TIMES: dict[str, Callable[[bytes], tuple[int, int] | None]] = {
     ".sqlite": _gpu_time_of_database,
     ".db": _gpu_time_of_database,
     "_kernel_trace.csv": _gpu_time_of_table,
+    ".pftrace": _gpu_time_of_perfetto,
+    ".xplane.pb": _gpu_time_of_profile,
     ".csv": lambda _: None,  # what it sums up is not durations of events
+    "results.db": lambda _: None,  # its table says how long, not when
 }
 
 
@@ -127,7 +213,13 @@ def what_was_read(trace: Trace) -> tuple[object, ...]:
     return rows, dict(made.dropped), made.metadata_events, made.present, labels
 
 
-def result_of(data: bytes, *, salvage: bool = False, slice_bytes: int | None = None) -> Any:
+def result_of(
+    data: bytes,
+    *,
+    salvage: bool = False,
+    slice_bytes: int | None = None,
+    oracle: str = ".json",
+) -> Any:
     """What reading a file gives: all that was read, or which error.
 
     Any error but our own goes on to the caller.
@@ -145,7 +237,7 @@ def result_of(data: bytes, *, salvage: bool = False, slice_bytes: int | None = N
             assert "; " in message, message
             return type(error).__name__, message
     accounted_for(trace)
-    gpu_time_is_that_of(data, ".json", trace)
+    gpu_time_is_that_of(data, oracle, trace)
     return what_was_read(trace)
 
 
@@ -256,16 +348,38 @@ def a_file_is_safe(suffix: str) -> Callable[[bytes], None]:
 
 def a_profile_is_safe(data: bytes) -> None:
     """A profile of JAX, whole or salvaged: a trace with all its tables, or one of our errors."""
-    result_of(data), result_of(data, salvage=True)
+    result_of(data, oracle=".xplane.pb"), result_of(data, salvage=True)
     a_report_is_safe(data)
 
 
 def a_snapshot_is_safe(data: bytes) -> None:
-    """A snapshot of an allocator: its tables, or one of our errors."""
+    """A snapshot of an allocator: its tables, which hold all memory, or one of our errors."""
     from tracelens_ext.memory.snapshot import read_snapshot
     from tracelens_ext.memory.snapshot_tables import snapshot_tables
 
-    _load(data, ".pickle", lambda path: snapshot_tables(read_snapshot(path)))
+    def check(path: Path) -> None:
+        segments = snapshot_tables(read_snapshot(path))["memory_segments"]
+        expected = _reserved(data)
+        assert expected is None or int(segments["total_bytes"].sum()) == expected
+
+    _load(data, ".pickle", check)
+
+
+class _Plain(pickle.Unpickler):
+    """Numbers, texts, lists and dictionaries alone."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name}")
+
+
+def _reserved(data: bytes) -> int | None:
+    """The bytes of all segments of a snapshot."""
+    try:
+        content = _Plain(io.BytesIO(data)).load()
+        sizes = [segment["total_size"] for segment in content["segments"]]
+    except Exception:  # noqa: BLE001  # damaged pickles raise anything
+        return None
+    return sum(sizes) if all(type(size) is int for size in sizes) else None
 
 
 def statistics_tables_are_safe(data: bytes) -> None:

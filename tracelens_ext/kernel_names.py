@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import re
 
+from tracelens_ext.mangled_names import MangledName
+
 _QUALIFIER = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\b[A-Za-z_]\w*)::(?=[A-Za-z_(<~])")
 _LENGTH = re.compile(r"\d{1,4}")
 _CLONE = re.compile(r"(?: ?\[clone [^\]]*\]|\.kd)+$")
@@ -30,7 +32,7 @@ def short_name(name: str) -> str:
     """A kernel's name without return type, namespaces and parameters.
 
     Template arguments stay: `void at::native::reduce_kernel<512, 1>(float*)` becomes
-    `reduce_kernel<512, 1>`, and `_ZN5aiter3mlaILi8EEEvPf` becomes `mla<Li8EEEvPf>`. A name that
+    `reduce_kernel<512, 1>`, and `_ZN5aiter3mlaILi8EEEvPf` becomes `mla<8>`. A name that
     is no C++ signature stays as it is.
     """
     text = _CLONE.sub("", name.strip()).removeprefix("void ")
@@ -41,14 +43,19 @@ def short_name(name: str) -> str:
 
 
 def _demangled(text: str) -> str:
-    """A mangled name without namespaces and parameters; template arguments stay as they are."""
+    """A mangled name without namespaces and parameters; unusual template arguments as they are."""
     place, part = 3 if text.startswith("_ZN") else 2, ""
     while found := _LENGTH.match(text, place):
         place = found.end() + int(found[0])
         part = text[found.end() : place]
     if not part or place > len(text):
         return text
-    return f"{part}<{text[place + 1 :]}>" if text[place : place + 1] == "I" else part
+    if text[place : place + 1] != "I":
+        return part
+    try:
+        return _QUALIFIER.sub("", MangledName(text).function())
+    except (ValueError, IndexError, RecursionError):
+        return f"{part}<{text[place + 1 :]}>"
 
 
 def _without_return_type(text: str) -> str:

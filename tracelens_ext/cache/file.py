@@ -149,6 +149,10 @@ def read_columns(
             }
     except _DAMAGE as error:
         raise DamagedFileError(str(error)) from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a place before the file's beginning
+            raise
+        raise DamagedFileError(str(error)) from error
     return about, columns
 
 

@@ -1,9 +1,8 @@
 """Asking rules about names: the first rule that matches wins.
 
 A name is searched with the patterns that `prefilter` says can match it, in the order of
-precedence, up to the first rule that no launching operation can turn down. Which of the rules found
-wins is then decided for each operation. Patterns from users and their plugins run under a time
-limit.
+precedence, but rules about the launching operation alone are asked once an operation. Patterns from
+users and their plugins run under a time limit.
 """
 
 from __future__ import annotations
@@ -135,6 +134,7 @@ class Matcher:
 
     def __init__(self, rules: Iterable[BoundRule]) -> None:
         self.rules = tuple(rules)
+        self._always: dict[str | None, frozenset[int]] = {}
 
     @cached_property
     def _prefilter(self) -> Prefilter:
@@ -146,33 +146,29 @@ class Matcher:
         Raises:
             RuleError: a pattern takes too long, or is not a regular expression.
         """
-        found: dict[str, list[BoundRule]] = {}
-        verdicts = []
-        for name, cpu_op in kernels:
-            if name not in found:
-                found[name] = self._matching(name)
-            winner = _first(found[name], cpu_op)
-            verdicts.append(None if winner is None else winner.verdict)
-        return verdicts
+        winners = (self.winner(name, cpu_op) for name, cpu_op in kernels)
+        return [None if winner is None else winner.verdict for winner in winners]
 
     def winner(self, name: str, cpu_op: str | None) -> BoundRule | None:
         """The rule that decides about one kernel; raises as `decide` does."""
-        return _first(self._matching(name), cpu_op)
+        if cpu_op not in self._always:
+            self._always[cpu_op] = self._always_asked(cpu_op)
+        for number in self._prefilter.candidates(name, self._always[cpu_op]):
+            bound = self.rules[number]
+            if bound.finds(name) and bound.allows(cpu_op):
+                return bound
+        return None
+
+    def _always_asked(self, cpu_op: str | None) -> frozenset[int]:
+        """The rules to ask about any name that an operation launched."""
+        always = ((number, self.rules[number]) for number in self._prefilter.always)
+        return frozenset(
+            number
+            for number, bound in always
+            # A pattern that may take too long is asked only when it is its turn.
+            if bound.limited or not bound.rule.takes_any_name or bound.allows(cpu_op)
+        )
 
     def candidates(self, name: str) -> Iterator[BoundRule]:
         """The rules that may find the name, in order; the others cannot."""
         return (self.rules[number] for number in self._prefilter.candidates(name))
-
-    def _matching(self, name: str) -> list[BoundRule]:
-        """The rules that find a name, up to the first that no launching operation turns down."""
-        found = []
-        for bound in self.candidates(name):
-            if bound.finds(name):
-                found.append(bound)
-                if bound.rule.cpu_op is None:
-                    break
-        return found
-
-
-def _first(found: Iterable[BoundRule], cpu_op: str | None) -> BoundRule | None:
-    return next((bound for bound in found if bound.allows(cpu_op)), None)

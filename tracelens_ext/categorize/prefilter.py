@@ -136,6 +136,9 @@ class Prefilter:
 
     Every needed text is filed under the rarest of its three-letter pieces. A name is cut into its
     pieces, and only the texts filed under one of those are looked for.
+
+    Attributes:
+        always: the numbers of the patterns that need no text.
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
@@ -150,7 +153,7 @@ class Prefilter:
                 for text in needs[0]:
                     patterns_of_text.setdefault(text, []).append(number)
             self._further.append(needs[1:])
-        self._always = frozenset(always)
+        self.always = frozenset(always)
         pieces = {text: sorted(_pieces(text)) for text in patterns_of_text}
         uses = Counter(piece for of_text in pieces.values() for piece in of_text)
         self._filed: dict[str, list[tuple[str, list[int]]]] = {}
@@ -159,10 +162,15 @@ class Prefilter:
             self._filed.setdefault(rarest, []).append((text, numbers))
         self._known = frozenset(self._filed)
 
-    def candidates(self, name: str) -> Iterator[int]:
-        """The numbers of the patterns that may match a name, in ascending order."""
+    def candidates(self, name: str, always: frozenset[int] | None = None) -> Iterator[int]:
+        """The numbers of the patterns that may match a name, in ascending order.
+
+        Args:
+            name: the name.
+            always: which of the patterns that need no text to count, all by default.
+        """
         folded = fold(name)
-        found = set(self._always)
+        found = set(self.always if always is None else always)
         for piece in self._known.intersection(_pieces(folded)):
             for text, numbers in self._filed[piece]:
                 if text in folded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,13 +55,9 @@ def find_traces(
 
 def without_repetitions(paths: Iterable[Path]) -> list[Path]:
     """Each file once, by the first name given for it."""
-    of_file: dict[Path, Path] = {}
+    of_file: dict[str, Path] = {}
     for path in paths:
-        try:
-            same = path.resolve()
-        except (OSError, RuntimeError):  # links in a circle, say: its reader will tell
-            same = path
-        of_file.setdefault(same, path)
+        of_file.setdefault(os.path.realpath(path), path)
     return list(of_file.values())
 
 

@@ -244,7 +244,7 @@ def _page_folder(html: str) -> Path:
 
 
 def _places(files: _Files) -> Places:
-    resolved = [path.resolve() for path, _ in files]
+    resolved = [os.path.realpath(path) for path, _ in files]
     for at, path in enumerate(resolved):
         if path in resolved[:at]:
             raise UsageError(f"{files[at][0]}: is named for two outputs; name two")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ def check_texts(
     if json and STANDARD_OUTPUT in paths:
         raise UsageError("--json writes to standard output, so a text cannot go there too")
     given = [path for path in paths if path is not None]
-    if len({path.resolve() for path in given}) < len(given):
+    if len({os.path.realpath(path) for path in given}) < len(given):
         raise UsageError(f"{given[0]}: is named for two outputs; name two")
     for path in given:
         if path == STANDARD_OUTPUT:

@@ -105,7 +105,9 @@ def _innermost(
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """As `innermost_at`; of Python frames those that somebody can change, where there are any."""
     found = innermost_at(trace, kinds, thread, start, end, ("ProfilerStep#", *_NO_LINES))
-    other = np.setdiff1d(np.arange(len(start)), found[0])
+    told = np.zeros(len(start), dtype=bool)
+    told[found[0]] = True
+    other = np.flatnonzero(~told)
     if not len(other) or EventKind.PYTHON_FUNCTION not in kinds:
         return found
     stretches = thread[other], start[other], end[other]

@@ -235,7 +235,10 @@ def _check_versions(client: Any, scheduler: str) -> None:  # noqa: ANN401
     """Refuse workers that lack this program, or have another version of it."""
     from tracelens_ext import __version__
 
-    found = client.run(_version, on_error="return")
+    try:
+        found = client.run(_version, on_error="return")
+    except (OSError, TimeoutError):
+        raise ClusterError(_GONE) from None
     for worker, answer in found.items():
         if isinstance(answer, str) and answer == __version__:
             continue
@@ -259,7 +262,10 @@ def _version() -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Dask logs whatever happens to a worker, and so do its libraries; failures are told here."""
-    loggers = [logging.getLogger(name) for name in ("distributed", "tornado", "asyncio")]
+    noisy = ("distributed", "tornado", "asyncio")
+    # Dask gives loggers below these, such as that of clients, levels of their own.
+    names = {*noisy, *(n for n in logging.root.manager.loggerDict if n.startswith(noisy))}
+    loggers = [logging.getLogger(name) for name in sorted(names)]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)

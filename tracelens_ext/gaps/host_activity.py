@@ -92,9 +92,8 @@ def innermost_at(
     Returns:
         The stretch, the row, and how long the thread was in no event within that one, ns, (j,).
     """
-    shown = trace.names_matching(lambda name: not name.startswith(ignored))
     rows = _running(trace, kinds, thread, start, end, shortest=1)
-    rows = rows[shown[trace.name[rows]]]
+    rows = rows[trace.named(trace.name[rows], lambda name: not name.startswith(ignored))]
     childless = np.zeros(len(rows), dtype=bool)
     begins, ends = trace.ts[rows], trace.end_of(rows)
     nesting = nest(trace.thread[rows], begins, ends, trace.external_id[rows], childless)

@@ -58,11 +58,22 @@ def op_argument(trace: Trace, rows: IntArray, name: str) -> tuple[Int64Array, li
 @lru_cache(maxsize=1024)  # the types of operations repeat
 def as_tuples(text: str) -> str:
     """`[[4, 3], []]` as `((4, 3), ())`; a text that is no JSON as it is."""
+    return parsed(text)[1]
 
-    def convert(value: object) -> object:
-        return tuple(map(convert, value)) if isinstance(value, list) else value
 
+def parsed(text: str) -> tuple[object, str]:
+    """What a JSON text stands for, arrays as tuples, and that as Python writes it.
+
+    A text that is no JSON stands for itself.
+    """
     try:
-        return repr(convert(json.loads(text)))
+        value = _as_tuple(json.loads(text))
+        return value, repr(value)
     except (ValueError, RecursionError):
-        return text
+        return text, text
+
+
+def _as_tuple(value: object) -> object:
+    if not isinstance(value, list):
+        return value
+    return tuple([_as_tuple(v) if isinstance(v, list) else v for v in value])

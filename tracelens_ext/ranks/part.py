@@ -153,7 +153,7 @@ class _Moments:
         launch = tree.launch_of_gpu[on & tree.linked]
         mine = trace.process_of_thread[trace.thread]
         rows = rows[np.isin(mine[rows], np.unique(mine[launch]))]
-        loading = rows[trace.names_matching(_LOADER.match)[trace.name[rows]]]
+        loading = rows[trace.named(trace.name[rows], _LOADER.match)]
         waiting = blocking_calls(work)
         waiting = waiting[np.isin(mine[waiting], np.unique(mine[launch]))]
         # Each is what none before it covers.
@@ -216,7 +216,7 @@ def _never_recorded(work: GpuWork) -> pd.DataFrame:
     """Collectives that were launched and whose kernels were not recorded, as `_calls` has them."""
     trace, tree = work.trace, work.tree
     calls = trace.rows_of(*LAUNCH_KINDS)
-    calls = calls[trace.names_matching(_LAUNCH.match)[trace.name[calls]]]
+    calls = calls[trace.named(trace.name[calls], _LAUNCH.match)]
     calls = calls[~np.isin(calls, tree.launch_of_gpu)]
     described = trace.arg("Collective name").rows
     marked = np.zeros(len(tree.rows) + 1, dtype=bool)

@@ -21,7 +21,7 @@ def with_directions(trace: Trace) -> Trace:
     if _ARGUMENTS[0] not in trace.args:
         return trace
     rows = trace.rows_of(EventKind.MEMCPY)
-    rows = rows[trace.names_matching(lambda name: name == "Memcpy")[trace.name[rows]]]
+    rows = rows[trace.named(trace.name[rows], lambda name: name == "Memcpy")]
     columns = [trace.arg(name) for name in _ARGUMENTS]
     distinct, place = distinct_rows(*(column.at(rows) for column in columns))
     texts = next(column.texts or [] for column in columns)  # the same of all

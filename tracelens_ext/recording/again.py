@@ -55,7 +55,7 @@ def compilations(trace: Trace) -> Int64Array:
 def _named(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int64Array:
     """The operations and annotations, or events of other kinds, with such names."""
     rows = trace.rows_of(*(kinds or (EventKind.CPU_OP, EventKind.USER_ANNOTATION)))
-    found: Int64Array = rows[trace.names_matching(pattern.match)[trace.name[rows]]]
+    found: Int64Array = rows[trace.named(trace.name[rows], pattern.match)]
     return found
 
 

@@ -108,9 +108,6 @@ _WORDS: Final = {
 
 def _first(trace: Trace, kinds: tuple[EventKind, ...], pattern: str) -> str | None:
     """The commonest name that events of some kinds have and a pattern matches; None for none."""
-    matching = trace.names_matching(re.compile(pattern).match)
-    if not matching.any():
-        return None
     names = trace.name[trace.rows_of(*kinds)]
-    found = np.bincount(names[matching[names]], minlength=1)
+    found = np.bincount(names[trace.named(names, re.compile(pattern).match)], minlength=1)
     return trace.names[int(found.argmax())] if found.any() else None

@@ -96,14 +96,14 @@ def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
     trace = work.trace
     calls = trace.rows_of(*LAUNCH_KINDS)
     long = np.setdiff1d(calls[trace.dur[calls] > _LONG_NS], instantiations(trace))
-    long = long[~trace.names_matching(_WAITS.match)[trace.name[long]]]
+    long = long[~trace.named(trace.name[long], _WAITS.match)]
     yield _FIRST_USE, long, trace.end_of(long)
     yield _CAPTURE, *captures(trace)
     for what, pattern in _CALLS.items():
-        rows = calls[trace.names_matching(pattern.match)[trace.name[calls]]]
+        rows = calls[trace.named(trace.name[calls], pattern.match)]
         yield what, rows, trace.end_of(rows)
     around = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-    searches = around[trace.names_matching(_SEARCH.match)[trace.name[around]]]
+    searches = around[trace.named(trace.name[around], _SEARCH.match)]
     for what, rows in (
         (_INSTANTIATION, instantiations(trace)),
         (_COMPILATION, compilations(trace)),

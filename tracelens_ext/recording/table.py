@@ -135,7 +135,7 @@ def no_gpu_work(work: GpuWork) -> str:
     if is_of_tpu(trace):
         return "This is a profile of a TPU, of which only the host's part is read."
     if found.launches:
-        named = trace.names_matching(is_graph_launch)[trace.name[found.lost]]
+        named = trace.named(trace.name[found.lost], is_graph_launch)
         what = "kernels and graphs" if named.any() else "kernels"
         told = f"{found.launches:,} {what} were launched, none was recorded."
         return " ".join([told, *(f"{note}." for note in trace.provenance.notes)])

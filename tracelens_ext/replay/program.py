@@ -232,7 +232,7 @@ class Program:
 
     def _named(self, pattern: re.Pattern[str]) -> Int64Array:
         trace = self.work.trace
-        return self._calls[trace.names_matching(pattern.match)[trace.name[self._calls]]]
+        return self._calls[trace.named(trace.name[self._calls], pattern.match)]
 
     def _at(self, rows: Int64Array) -> Int64Array:
         return self.work.trace.ts[rows] - self.window[0]

@@ -55,7 +55,7 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
         (i, r, r.cost) for i, r in enumerate(roofline.rows) if r.cost and r.cost.family == family
     ]
     if not found and family not in FAMILIES:
-        there = sorted({row.cost.family for row in roofline.rows if row.cost} | FAMILIES.keys())
+        there = sorted(roofline.families | FAMILIES.keys())
         raise UsageError(f"there is no family {family!r}; there are {', '.join(there)}")
     named = dict.fromkeys(FAMILIES.get(family, "").split()) or dict.fromkeys(
         key for _, _, cost in found for key in cost.parameters

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.operations.arguments import as_tuples
+from tracelens_ext.operations.arguments import argument_values, parsed
 from tracelens_ext.operations.launchers import ARGUMENTS
 from tracelens_ext.roofline.operation import Operation
 from tracelens_ext.roofline.serving import takes_lengths
 from tracelens_ext.serving.steps import find_steps
 from tracelens_ext.trace import NONE
-from tracelens_ext.work.grouping import inverse, number_groups, sums
+from tracelens_ext.work.grouping import inverse, number_groups, sums, texts
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -84,21 +84,26 @@ def group_operations(
     of_launcher[taken] = group
     of_gpu = of_launcher[launchers.of_gpu]
     kernels, host_ns = _kernels(work, of_gpu, len(first))
-    raw = [
-        [column.texts[i] if i != NONE and column.texts else "" for i in code[first].tolist()]
-        for column, code in zip(columns, codes, strict=True)
-    ]
-    names = [trace.names[i] for i in trace.name[rows[first]].tolist()]
+    values, shown = [], {}
+    missing: tuple[object, str] = ((), "")
+    for argument in ARGUMENTS:
+        number, pairs = argument_values(trace, rows[first], argument, parsed, missing)
+        value, text = zip(*pairs, strict=True) if pairs else ((), ())
+        values.append([value[i] for i in number.tolist()])
+        shown[argument] = texts(number, text)
     operations = [
-        Operation.from_json(name, tuple(its), *texts)
-        for name, its, *texts in zip(names, kernels, *raw, strict=True)
+        Operation.of_arguments(name, tuple(its), arguments, None if at == NONE else batches[at])
+        for name, its, arguments, at in zip(
+            texts(trace.name[rows[first]], trace.names),
+            kernels,
+            zip(*values, strict=True),
+            batch[first].tolist(),
+            strict=True,
+        )
     ]
     return OperationGroups(
-        [
-            replace(operation, batch=batches[code]) if code != NONE else operation
-            for operation, code in zip(operations, batch[first].tolist(), strict=True)
-        ],
-        {a: list(map(as_tuples, texts)) for a, texts in zip(ARGUMENTS, raw, strict=True)},
+        operations,
+        shown,
         np.bincount(group, minlength=len(first)),
         gpu_ns[order],
         host_ns,

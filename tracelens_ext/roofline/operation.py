@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-import json
 import math
 import re
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, reduce
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property, reduce
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tracelens_ext.serving.annotations import Batch
 
@@ -206,12 +206,17 @@ class Operation:
     batch: Batch | None = None
 
     @classmethod
-    def from_json(
-        cls, name: str, kernels: tuple[str, ...], dims: str, types: str, strides: str, concrete: str
+    def of_arguments(
+        cls,
+        name: str,
+        kernels: tuple[str, ...],
+        arguments: Sequence[object],
+        batch: Batch | None = None,
     ) -> Operation:
-        """An operation whose arguments are JSON texts, as traces have them; empty: not recorded."""
-        kinds, values = (tuple(map(str, _parsed(text))) for text in (types, concrete))
-        return cls(name, _parsed(dims), kinds, _parsed(strides), values, kernels)
+        """An operation whose arguments, in the order of `ARGUMENTS`, are as traces have them."""
+        dims, types, strides, concrete = (a if isinstance(a, tuple) else () for a in arguments)
+        kinds, values = tuple(map(str, types)), tuple(map(str, concrete))
+        return cls(name, dims, kinds, strides, values, kernels, batch)
 
     @property
     def plain_name(self) -> str:
@@ -237,13 +242,7 @@ class Operation:
 
     def tensor(self, i: int) -> Tensor | None:
         """Argument `i` when it is a tensor of a known type."""
-        if not 0 <= i < min(len(self.types), len(self.dims)):
-            return None
-        dims, kind = self.dims[i], self.types[i]
-        if kind not in ELEMENT_BYTES or not _are_sizes(dims):
-            return None
-        strides = self.strides[i] if i < len(self.strides) else ()
-        return Tensor(dims, kind, strides if _are_sizes(strides) else ())  # type: ignore[arg-type]  # sizes
+        return self._arguments[i] if 0 <= i < len(self._arguments) else None
 
     def need(self, i: int) -> Tensor:
         """Argument `i`, a tensor.
@@ -266,7 +265,17 @@ class Operation:
     @cached_property
     def tensors(self) -> list[Tensor]:
         """All arguments that are tensors, in order."""
-        return [t for i in range(len(self.types)) if (t := self.tensor(i)) is not None]
+        return [t for t in self._arguments if t is not None]
+
+    @cached_property
+    def _arguments(self) -> list[Tensor | None]:
+        arguments = zip_longest(self.dims, self.types, self.strides[: len(self.dims)])
+        return [
+            Tensor(dims, kind, strides if _are_sizes(strides) else ())
+            if kind in ELEMENT_BYTES and _are_sizes(dims)
+            else None
+            for dims, kind, strides in arguments
+        ]
 
     def tensor_list(self, i: int, kind: str | None = None) -> list[Tensor]:
         """The tensors of argument `i`, a list; its type is not recorded, so the kernels tell it.
@@ -395,19 +404,10 @@ def bytes_read(*tensors: Tensor | None) -> int:
     return sum(t.read for t in tensors if t is not None)
 
 
-def _are_sizes(value: object) -> bool:
-    return isinstance(value, tuple) and all(type(n) is int and n >= 0 for n in value)
-
-
-@lru_cache(maxsize=1024)  # types and strides repeat
-def _parsed(text: str) -> tuple[object, ...]:
-    """A JSON array as nested tuples; empty for anything else."""
-
-    def convert(value: object) -> object:
-        return tuple(map(convert, value)) if isinstance(value, list) else value
-
-    try:
-        value = convert(json.loads(text)) if text else ()
-    except (ValueError, RecursionError):
-        return ()
-    return value if isinstance(value, tuple) else ()
+def _are_sizes(value: object) -> TypeGuard[tuple[int, ...]]:
+    if not isinstance(value, tuple):
+        return False
+    for n in value:  # noqa: SIM110  # `all` takes twice as long, and each tensor comes by here
+        if type(n) is not int or n < 0:
+            return False
+    return True

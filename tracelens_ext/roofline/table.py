@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -107,6 +107,11 @@ class Roofline:
         """Whether arguments of operations were recorded."""
         return any(row.operation.types for row in self.rows)
 
+    @cached_property
+    def families(self) -> frozenset[str]:
+        """The families of the operations that have a model."""
+        return frozenset(row.cost.family for row in self.rows if row.cost)
+
 
 def find_roofline(
     work: GpuWork,
@@ -134,12 +139,7 @@ def find_roofline(
     host = (2 * groups.host_copy_ns > groups.gpu_ns).tolist()
     costs = _costs(groups.operations, by_name, host, registry)
     rows = [
-        _compared(
-            RooflineRow(op, count, ns, is_host_copy=is_host),
-            by_name[op.model_name],
-            its,
-            peaks[device],
-        )
+        _compared(op, count, ns, is_host, by_name[op.model_name], its, peaks[device])
         for op, count, ns, is_host, its, device in zip(
             groups.operations,
             groups.count.tolist(),
@@ -211,24 +211,34 @@ def _host_copy(op: Operation) -> Cost:
 
 
 def _compared(
-    row: RooflineRow, offered: Offered[Model] | None, modelled: Modelled, peaks: DevicePeaks | None
+    op: Operation,
+    count: int,
+    gpu_ns: int,
+    is_host_copy: bool,
+    offered: Offered[Model] | None,
+    modelled: Modelled,
+    peaks: DevicePeaks | None,
 ) -> RooflineRow:
-    op, (cost, reason) = row.operation, modelled
+    cost, reason = modelled
     if cost is None:
-        return replace(row, why_no_model=reason)
+        return RooflineRow(op, count, gpu_ns, why_no_model=reason, is_host_copy=is_host_copy)
     tf32 = cost.engine == "matrix" and cost.data_type == "fp32"
     if tf32 and any(map(_TF32.search, op.kernels)):
         cost = replace(cost, data_type="tf32")
     best, bound, peak = _best_case(cost, peaks)
-    row = replace(
-        row,
-        cost=cost,
+    roofline_ns = None if best is None else best * count
+    return RooflineRow(
+        op,
+        count,
+        gpu_ns,
+        cost,
         model="host_copy" if cost.engine == "link" else _name_of(offered),
-        roofline_ns=None if best is None else best * row.count,
+        roofline_ns=roofline_ns,
         bound=bound,
         peak=peak,
+        why_slow=why_slow(op, cost, peaks, gpu_ns, roofline_ns, count),
+        is_host_copy=is_host_copy,
     )
-    return replace(row, why_slow=why_slow(op, cost, peaks, row.gpu_ns, row.roofline_ns, row.count))
 
 
 def _name_of(offered: Offered[Model] | None) -> str | None:

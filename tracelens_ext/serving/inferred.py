@@ -123,7 +123,7 @@ def _embeddings(
 
 def _has_images(trace: Trace, rows: Int64Array) -> bool:
     """Whether a convolution gets images or videos."""
-    named = rows[trace.names_matching(_CONVOLUTION.match)[trace.name[rows]]].tolist()
+    named = rows[trace.named(trace.name[rows], _CONVOLUTION.match)].tolist()
     return any(len((_sizes(trace, row) or [[]])[0]) >= _OF_IMAGES for row in named)
 
 

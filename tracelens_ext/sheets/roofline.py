@@ -29,10 +29,7 @@ def _family(family: str, analyzer: TreePerfAnalyzer, options: ReportOptions) -> 
 def _has(family: str) -> Condition:
     return Condition(
         "an operation is of that family",
-        lambda analyzer, options: any(
-            row.cost is not None and row.cost.family == family
-            for row in analyzer.roofline(options.device_peaks).rows
-        ),
+        lambda analyzer, options: family in analyzer.roofline(options.device_peaks).families,
     )
 
 

@@ -113,7 +113,7 @@ def engine_frames(trace: Trace) -> Int64Array:
     None where annotations name the steps: where one is around a frame, and not twice as long.
     """
     rows = trace.rows_of(EventKind.PYTHON_FUNCTION)
-    rows = rows[trace.names_matching(_ENGINE_STEP.match)[trace.name[rows]]]
+    rows = rows[trace.named(trace.name[rows], _ENGINE_STEP.match)]
     order = np.lexsort((rows, -trace.end_of(rows), trace.ts[rows], trace.thread[rows]))
     rows = rows[order]
     rows = rows[outermost(trace.thread[rows].astype(np.int64), trace.end_of(rows))]

@@ -72,10 +72,10 @@ def find_launches(work: GpuWork) -> Launches:
 def captures(trace: Trace) -> tuple[Int64Array, Int64Array]:
     """The calls that begin a capture of a stream, by thread and time, and when each has ended."""
     calls = trace.rows_of(*LAUNCH_KINDS)
-    is_begin, is_end = (trace.names_matching(p.match)[trace.name[calls]] for p in (_BEGIN, _END))
+    is_begin, is_end = (trace.named(trace.name[calls], p.match) for p in (_BEGIN, _END))
     edges = calls[is_begin | is_end]
     edges = edges[by_group_and_time(trace.thread[edges], trace.ts[edges])]
-    begins = trace.names_matching(_BEGIN.match)[trace.name[edges]]
+    begins = trace.named(trace.name[edges], _BEGIN.match)
     pair = begins[:-1] & ~begins[1:] & (np.diff(trace.thread[edges]) == 0)
     return edges[:-1][pair], trace.end_of(edges[1:][pair])
 
