@@ -18,7 +18,7 @@ with atheris.instrument_imports(include=["tracelens_ext"]):
     import tracelens_ext.categorize.maps
     import tracelens_ext.class_statistics.configuration
     import tracelens_ext.class_statistics.totals
-    import tracelens_ext.memory.snapshot_tables
+    import tracelens_ext.memory.snapshot
     import tracelens_ext.readers.nsys.csv_trace
     import tracelens_ext.readers.nsys.sqlite
     import tracelens_ext.readers.perfetto.reader

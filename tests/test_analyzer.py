@@ -15,6 +15,7 @@ from make_trace import LAYOUTS, TraceMaker, cuda_graph_example
 
 import tracelens_ext
 from tracelens_ext import TreePerfAnalyzer, read_trace
+from tracelens_ext.compare.comparison import compare, measure
 from tracelens_ext.errors import (
     MergedRanksError,
     RuleError,
@@ -331,3 +332,31 @@ def test_a_notebook_says_what_the_analyzer_holds(tmp_path: Path) -> None:
     assert "<b>.json" not in page
     assert "GPU time unlinked (%)" in page
     assert "get_df_kernel_summary(), " in page
+
+
+def test_no_repr_is_longer_than_a_few_lines_and_html_escapes_names(tmp_path: Path) -> None:
+    """The repr of a dataclass of arrays once had 430,932 characters."""
+    name = "<script>alert(1)</script>" * 40
+    maker = TraceMaker()
+    for at in range(5):
+        maker.op(name, 2000 * at + 50, 960)
+        maker.launched(name, 2000 * at + 1000, 1000, correlation=at + 1, at=2000 * at + 995)
+    path = tmp_path / f"{'long' * 50}.json"
+    path.write_text(json.dumps(maker.document()), encoding="utf-8")
+    analyzer = TreePerfAnalyzer(path, use_kernel_name_categories=True)
+    comparison = compare([measure(analyzer.work), measure(analyzer.work)])
+    shown = [
+        analyzer.tree,
+        analyzer.findings(),
+        comparison,
+        analyzer.show(),
+    ]
+    for each in [analyzer, analyzer.trace, *shown]:
+        assert len(repr(each)) <= 500
+        assert "\n" not in repr(each)
+    for each in shown:
+        page = each._repr_html_()  # type: ignore[attr-defined]
+        assert "<table" in page
+        assert "<script" not in page
+    assert "Verdict: Findings explain" in analyzer.show()._repr_html_()
+    assert "count (GPU events)" in analyzer.show()._repr_html_()

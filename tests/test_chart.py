@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.chart.runs import NOT_GPU, measure_devices, measure_run
+from tracelens_ext.chart.runs import (
+    ELAPSED,
+    NOT_GPU,
+    category_table,
+    input_table,
+    kernel_table,
+    measure_devices,
+    measure_run,
+)
 from tracelens_ext.chart.specification import ChartInput, parse_inputs
-from tracelens_ext.chart.tables import ELAPSED, category_table, input_table, kernel_table
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.intervals import non_overlapped_time, union_length
 

@@ -29,12 +29,15 @@ from statistics_helpers import (
 )
 
 from tracelens_ext import StatisticClassifier, read_trace
-from tracelens_ext.class_statistics.class_map import BuiltinClasses, ClassMap
 from tracelens_ext.class_statistics.configuration import load_configuration
-from tracelens_ext.class_statistics.events import event_totals
+from tracelens_ext.class_statistics.inputs import event_totals
 from tracelens_ext.class_statistics.layout import fixed
-from tracelens_ext.class_statistics.nccl import collective_of
-from tracelens_ext.class_statistics.statistics import ClassStatistics, compute
+from tracelens_ext.class_statistics.statistics import (
+    Classifier,
+    ClassStatistics,
+    collective_of,
+    compute,
+)
 from tracelens_ext.class_statistics.totals import Total, memory_totals
 from tracelens_ext.errors import RuleError, TraceFormatError, UsageError
 
@@ -112,6 +115,12 @@ def test_show_writes_to_standard_output_or_a_file(capsys: pytest.CaptureFixture[
     stream = io.StringIO()
     report.show("Run", file=stream)
     assert capsys.readouterr().out == stream.getvalue() == report.text("Run")
+
+
+def test_a_notebook_shows_the_tables() -> None:
+    report = StatisticClassifier(CLASSES).statistic(2, rows(KERNELS))
+    assert len(repr(report)) <= 500
+    assert "AllGather" in report._repr_html_()
 
 
 def test_instances_are_rounded_down_kernel_by_kernel() -> None:
@@ -200,14 +209,14 @@ def test_arguments_that_make_no_sense(arguments: dict[str, Any], problem: str) -
 
 
 def test_the_first_key_of_the_map_wins_and_case_does_not_matter() -> None:
-    classes = ClassMap({"SOFT": "A", "gemm": "B", "Max_": "a"})
+    classes = Classifier({"SOFT": "A", "gemm": "B", "Max_": "a"})
     assert classes.classes == ("a", "b")
     names = ["softmax_gemm", "x_GEMM_soft", "max_gemm", "ncclDevKernel_gemm", "rest"]
     assert classes.classify(names) == ["a", "a", "b", "nccl", "others"]
 
 
 def test_the_map_of_the_specification_is_accepted() -> None:
-    classes = ClassMap(
+    classes = Classifier(
         {
             "gemm_e4m3": "FP8_Gemm",
             "xmma_gemm_f32f32": "Other_Gemm",
@@ -246,7 +255,7 @@ def test_without_a_map_the_built_in_categories_are_the_classes() -> None:
         Total("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)", 20, 1),
         Total("zzz_unheard_of", 10, 1),
     ]
-    found = compute(BuiltinClasses(), kernels, iterations=1, gpus=1)
+    found = compute(Classifier(None), kernels, iterations=1, gpus=1)
     assert [(line.name, line.time_ns) for line in found.kernels] == [("others", 10), ("gemm", 30)]
     assert [line.name for line in found.nccl] == ["AllReduce"]
 
@@ -276,7 +285,7 @@ def test_directions_are_short_and_other_spellings_stay() -> None:
     names = ["Device-to-Device", "Host-to-Device", "Device-to-Host", "Peer-to-Peer", "DtoD"]
     memory = [Total(f"[CUDA memcpy {name}]", 100 - at, 1) for at, name in enumerate(names)]
     memory.append(Total("Memcpy HtoD (Pinned -> Device)", 1, 1))
-    found = compute(ClassMap({}), [], memory, iterations=1, gpus=1)
+    found = compute(Classifier({}), [], memory, iterations=1, gpus=1)
     shown = [line.name for line in found.memory or ()]
     assert shown[:5] == [
         f"[CUDA memcpy {name}]" for name in ("D2D", "H2D", "D2H", "Peer-to-Peer", "DtoD")
@@ -287,7 +296,7 @@ def test_directions_are_short_and_other_spellings_stay() -> None:
 def test_collectives_and_operations_stay_in_the_order_of_their_table() -> None:
     kernels = [Total(f"ncclDevKernel_{name}_x", time, 1) for name, time in (("B", 1), ("A", 9))]
     memory = [Total("[CUDA memset]", 1, 1), Total("[CUDA memcpy Host-to-Device]", 9, 1)]
-    found = compute(ClassMap({}), kernels, memory, iterations=1, gpus=1)
+    found = compute(Classifier({}), kernels, memory, iterations=1, gpus=1)
     assert [line.name for line in found.nccl] == ["B", "A"]
     assert [line.name for line in found.memory or ()] == ["[CUDA memset]", "[CUDA memcpy H2D]"]
 
@@ -383,7 +392,7 @@ TOTALS = st.lists(
 
 @given(TOTALS, st.integers(1, 50), st.integers(1, 16))
 def test_nothing_is_lost_or_counted_twice(totals: list[Total], iterations: int, gpus: int) -> None:
-    found = compute(ClassMap({"a": "one", "b": "two"}), totals, iterations=iterations, gpus=gpus)
+    found = compute(Classifier({"a": "one", "b": "two"}), totals, iterations=iterations, gpus=gpus)
     assert [line.name for line in found.kernels] == ["others", "one", "two"]
     lines = [*found.kernels, *found.nccl]
     assert sum(line.time_ns for line in lines) == sum(total.time_ns for total in totals)

@@ -16,8 +16,8 @@ from tracelens_ext.class_statistics.configuration import (
     InputSpec,
     load_class_map,
     load_configuration,
+    plain_json,
 )
-from tracelens_ext.class_statistics.jsonc import plain_json
 from tracelens_ext.errors import ConfigurationError
 
 if TYPE_CHECKING:

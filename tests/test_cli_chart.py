@@ -19,7 +19,7 @@ from comparison_helpers import needs_html, write
 from make_trace import TraceMaker
 from report_html_helpers import HOSTILE, read_page
 
-from tracelens_ext.chart.engines import known_models
+from tracelens_ext.chart.specification import known_models
 from tracelens_ext.cli import run
 from tracelens_ext.report.manifest import (
     MANIFEST,

@@ -11,11 +11,15 @@ import openpyxl
 import pytest
 from comparison_helpers import needs_html, write
 from make_trace import TraceMaker
+from simulated_job import write_demo_trace
+from simulated_job.machine import read_data
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.findings.inspection import NO_SHAPES
 from tracelens_ext.findings.table import NOTHING
+from tracelens_ext.sheets.options import ReportOptions
+from tracelens_ext.sheets.report import build_perf_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,19 +150,22 @@ def cells(sheet: Any) -> list[list[Any]]:
 
 def test_the_workbook_begins_with_findings_and_links_to_the_evidence() -> None:
     report("slow.json", "-o", "plain.xlsx", "-q")
-    report("slow.json", "-o", "gaps.xlsx", "--gaps", "-q")
     report("busy.json", "-o", "busy.xlsx", "-q")
-    for name, target in {"plain.xlsx": "findings", "gaps.xlsx": "gap_summary"}.items():
-        book = openpyxl.load_workbook(name)
-        assert book.sheetnames[:2] == ["summary", "recording"]
-        rows = cells(book["summary"])
-        assert rows[2][0] == "Recording"
-        top = [row[0] for row in rows].index("What would save the most time")
-        at = rows[top + 1].index("see")
-        assert rows[top + 2][at] == target
-        link = book["summary"].cell(top + 3, at + 1).hyperlink
-        assert link is not None
-        assert link.location == f"'{target}'!A1"
+    book = openpyxl.load_workbook("plain.xlsx")
+    assert book.sheetnames[:2] == ["summary", "recording"]
+    rows = cells(book["summary"])
+    assert [rows[at][0] for at in (2, 3, 4)] == ["Trace", "Recording", "Verdict"]
+    assert rows[4][1].startswith("Findings explain")
+    top = [row[0] for row in rows].index("What would save the most time")
+    header = rows[top + 1]
+    assert {"advice", "confidence", "largest_place", "% of judged time"} <= set(header)
+    at = header.index("see")
+    assert rows[top + 2][at] == "gap_summary", "which is there because evidence cites it"
+    link = book["summary"].cell(top + 3, at + 1).hyperlink
+    assert link is not None
+    assert link.location == "'gap_summary'!A1"
+    advice = book["summary"].cell(top + 3, header.index("advice") + 1)
+    assert advice.alignment.wrap_text
     firsts = [row[0] for row in cells(openpyxl.load_workbook("busy.xlsx")["summary"])]
     at = next(i for i, text in enumerate(firsts) if str(text).startswith("No shapes were recorded"))
     assert at < firsts.index("GPU timeline")
@@ -207,3 +214,17 @@ def test_several_reports_name_the_largest_finding(
     monkeypatch.setenv("COLUMNS", "200")
     report("slow.json", "busy.json", "-o", "reports/")
     assert "host-bound 44 %" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+def test_every_sheet_that_evidence_cites_is_in_the_report(vendor: Any) -> None:
+    problems = {each: 15.0 for each in read_data("problems") if each != "slow-iterations"}
+    trace = write_demo_trace("all.json.gz", vendor, steps=1, problems=problems)
+    made = build_perf_report(TreePerfAnalyzer(trace, use_kernel_name_categories=True))
+    cited = {each for see in made.sheets["findings"]["see"] for each in see.split(", ")}
+    commands = {each for each in cited if each.startswith("tracelens-ext ")}
+    assert len(cited) > 8
+    assert cited - commands <= set(made.sheets)
+    assert "coll_analysis" in cited
+    without = ReportOptions(collective_analysis=False)
+    assert "coll_analysis" not in build_perf_report(TreePerfAnalyzer(trace), without).sheets

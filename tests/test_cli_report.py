@@ -428,7 +428,7 @@ def test_compare_writes_one_workbook_more(
         "comparison.html",
     ]
     book = openpyxl.load_workbook("out/comparison.xlsx")
-    tables = ["findings", "timeline", "categories", "ops", "kernels"]
+    tables = ["verdict", "findings", "timeline", "categories", "operations", "kernels", "places"]
     assert book.sheetnames == ["summary", *tables, "charts"]
     rows = [[cell.value for cell in row] for row in book["categories"].rows]
     assert rows[0][:4] == ["kernel_category", "A_time_ms", "B_time_ms", "difference_ms"]
@@ -437,7 +437,10 @@ def test_compare_writes_one_workbook_more(
     assert "GPU time by category, per iteration" in out
     assert "Wrote out/comparison.xlsx" in out
     assert report("a.json", "b.json", "--compare", "--total", "-q") == 0
-    rows = [[c.value for c in row] for row in openpyxl.load_workbook("comparison.xlsx")["ops"].rows]
+    rows = [
+        [c.value for c in row]
+        for row in openpyxl.load_workbook("comparison.xlsx")["operations"].rows
+    ]
     assert rows[1][:3] == ["aten::mm", 0.08, 0.1]
 
 
@@ -462,23 +465,28 @@ def test_a_comparison_of_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixt
 # On the terminal.
 
 
-def test_rows_of_one_kernel_differ_at_80_columns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_kernel_stands_once_with_its_share_and_its_operations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
-    """Rows are a kernel and an operation: its name tells them apart, the count does not."""
-    monkeypatch.setenv("COLUMNS", "80")
+    """A kernel of several operations is one row; by pairs its share would never be seen."""
+    monkeypatch.setenv("COLUMNS", str(width))
     maker = TraceMaker()
-    for number, op in enumerate(("aten::linear_of_a_long_name", "aten::mm"), start=1):
+    for number, op in enumerate(("aten::linear", "aten::mm", "aten::mm", "aten::add"), start=1):
         maker.op(op, 20 * number, 10)
         maker.call("cudaLaunchKernel", 20 * number + 1, correlation=number)
-        maker.kernel(f"flash_fwd_kernel_{'x' * 40}", 20 * number + 5, 10, correlation=number)
+        name = "elementwise" if op == "aten::add" else f"flash_fwd_kernel_{'x' * 40}"
+        maker.kernel(name, 20 * number + 5, 10, correlation=number)
     write(tmp_path / "t.json", maker)
-    assert report("t.json") == 0
+    assert report("t.json", "-o", "t.xlsx") == 0
     out = capsys.readouterr().out
     rows = out[out.index("Top 2 kernels") :].splitlines()
-    ops = [row.split()[-1] for row in rows if row.startswith("flash_fwd")]
-    assert len(ops) == 2
-    assert all(op.startswith("aten::") for op in ops)
+    (row,) = [row for row in rows if row.startswith("flash_fwd")]
+    assert "75.0" in row
+    assert "aten::mm" in row
+    table = openpyxl.load_workbook("t.xlsx")["kernels"]
+    shown = dict(zip(*([cell.value for cell in row] for row in table["A1:J2"]), strict=True))
+    assert shown["operations"] == "aten::mm, aten::linear"
 
 
 @pytest.mark.parametrize("width", [80, 160])
@@ -509,9 +517,11 @@ def test_numbers_of_three_traces_fit_80_columns() -> None:
     from rich.console import Console
 
     from tracelens_ext.compare.comparison import compare
+    from tracelens_ext.compare.report import comparison_report
 
     console = Console(file=io.StringIO(), width=80)
-    show_comparison(compare([measured(training(2))] * 3), console, top=3)
+    comparison = compare([measured(training(2))] * 3)
+    show_comparison(comparison, comparison_report(comparison), console, top=3)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "too narrow" not in shown
     assert "C (baseline)" not in shown

@@ -32,7 +32,7 @@ def of_row(frame: pd.DataFrame, name: str) -> dict[str, float]:
 
 def test_times_are_of_an_average_iteration() -> None:
     comparison = compare([measured(training(2)), measured(training(4, gemm_us=50))])
-    assert comparison.per_iteration
+    assert comparison.basis == "iteration"
     gemm = of_row(comparison.tables["categories"], "GEMM")
     assert gemm == pytest.approx(
         {
@@ -41,11 +41,17 @@ def test_times_are_of_an_average_iteration() -> None:
             "difference_ms": 0.010,
             "difference_%": 25.0,
             "ratio": 1.25,
+            "by_calls_ms": 0.0,
+            "by_speed_ms": 0.010,
             "A_count": 1,
+            "A_calls": 1,
             "B_count": 1,
+            "B_calls": 1,
         }
     )
-    assert of_row(comparison.tables["ops"], "nccl:all_reduce")["B_time_ms"] == pytest.approx(0.030)
+    assert of_row(comparison.tables["operations"], "nccl:all_reduce")["B_time_ms"] == pytest.approx(
+        0.030
+    )
     assert of_row(comparison.tables["kernels"], GEMM)["B_time_ms"] == pytest.approx(0.050)
 
 
@@ -92,20 +98,18 @@ def test_work_outside_of_iterations_does_not_count() -> None:
     comparison = compare([measured(training(2)), measured(maker)])
     assert comparison.tables["categories"]["difference_ms"].tolist() == [0.0, 0.0]
     assert any(note.startswith("B: 17.6 % of the GPU time was not") for note in comparison.notes)
-    total = compare([measured(training(2)), measured(maker)], per_iteration=False)
+    total = compare([measured(training(2)), measured(maker)], total=True)
     gemm = of_row(total.tables["categories"], "GEMM")
     assert (gemm["A_time_ms"], gemm["B_time_ms"]) == pytest.approx((0.080, 0.110))
     assert (gemm["A_count"], gemm["B_count"]) == (2, 4)
-    assert of_row(total.tables["ops"], "(unlinked)")["difference_ms"] == pytest.approx(0.010)
+    assert of_row(total.tables["operations"], "(unlinked)")["difference_ms"] == pytest.approx(0.010)
 
 
 def test_whole_traces_are_compared_when_one_has_no_iterations() -> None:
     comparison = compare([measured(training(2)), measured(training(2, annotated=False))])
-    assert not comparison.per_iteration
+    assert comparison.basis == "trace"
     assert of_row(comparison.tables["categories"], "GEMM")["A_time_ms"] == pytest.approx(0.080)
     assert any("as B has no whole iteration" in note for note in comparison.notes)
-    with pytest.raises(UsageError, match="has no whole iteration"):
-        compare(comparison.measurements, per_iteration=True)
 
 
 def test_what_one_side_lacks() -> None:
@@ -119,7 +123,8 @@ def test_what_one_side_lacks() -> None:
     assert np.isnan(new["ratio"])
     assert np.isnan(new["difference_%"])
     assert new["difference_ms"] == pytest.approx(0.030)
-    assert any("Communication +0.030 ms (new)" in note for note in back.notes)
+    (place,) = [r for r in back.tables["places"].to_dict("records") if r["only_in"]]
+    assert (place["only_in"], place["by_calls_ms"], place["by_speed_ms"]) == ("B", 0.030, 0.0)
 
 
 def test_the_largest_change_comes_first_whatever_its_sign() -> None:
@@ -133,9 +138,9 @@ def test_the_largest_change_comes_first_whatever_its_sign() -> None:
         "exposed_memcpy_time",
         "busy_time",
     ], "the timeline keeps its order"
-    assert comparison.notes[1] == (
-        "B, largest changes by category: Communication -0.020 ms (-66.7 %);"
-        " GEMM +0.005 ms (+12.5 %)."
+    assert comparison.verdicts[0].text == (
+        "B did the work of A, and took 21.4 % less GPU time for the same work; the largest changes:"
+        " nccl:all_reduce -0.020 ms, aten::mm +0.005 ms."
     )
 
 
@@ -152,7 +157,7 @@ def test_of_several_traces_the_first_is_the_baseline() -> None:
 
 
 def test_many_traces_have_names_that_are_no_units() -> None:
-    letters = Comparison([measured(training(1))] * 60, per_iteration=False).letters
+    letters = Comparison([measured(training(1))] * 60, total=True).letters
     assert len(set(letters)) == 60
     assert "S" not in letters
 
@@ -273,7 +278,7 @@ def test_the_tables_are_what_a_naive_loop_finds(
                 sum(lengths) / 1000 / len(steps)
             )
             assert of_name[f"{letter}_count"].sum() == pytest.approx(len(lengths) / len(steps))
-    for name in ("categories", "ops", "kernels"):
+    for name in ("categories", "operations", "kernels"):
         table = comparison.tables[name]
         for column in ("A_time_ms", "B_time_ms", "A_count", "B_count"):
             assert table[column].sum() == pytest.approx(kernels[column].sum())
@@ -311,7 +316,7 @@ def _shared(name: str) -> TreePerfAnalyzer:
 )
 def test_a_real_trace_is_like_itself_and_like_its_own_report(name: str) -> None:
     analyzer = _shared(name)
-    comparison = compare([measure(analyzer.work)] * 2, per_iteration=False)
+    comparison = compare([measure(analyzer.work)] * 2, total=True)
     for table in comparison.tables.values():
         assert not table["difference_ms"].any()
     timeline = analyzer.get_df_gpu_timeline()
@@ -319,7 +324,7 @@ def test_a_real_trace_is_like_itself_and_like_its_own_report(name: str) -> None:
         timeline["time ms"].tolist()
     )
     summary = analyzer.get_df_kernel_summary()
-    for table_name, key in (("ops", "cpu_op"), ("categories", "kernel_category")):
+    for table_name, key in (("operations", "cpu_op"), ("categories", "kernel_category")):
         compared = comparison.tables[table_name].set_index(key)["A_time_ms"].sort_index()
         expected = summary.groupby(key)["total_time_ms"].sum().sort_index()
         assert compared.index.tolist() == expected.index.tolist()
@@ -331,7 +336,7 @@ def test_one_model_on_two_makers_gpus() -> None:
     name = "Qwen_Qwen1.5-0.5B-Chat__1016005"
     analyzers = [_shared(f"nvidia/{name}"), _shared(f"amd/{name}")]
     comparison = compare([measure(analyzer.work) for analyzer in analyzers])
-    assert comparison.per_iteration
-    attention = of_row(comparison.tables["ops"], "aten::_flash_attention_forward")
+    assert comparison.basis == "iteration"
+    attention = of_row(comparison.tables["operations"], "aten::_flash_attention_forward")
     assert (attention["A_count"], attention["B_count"]) == (24, 24)
     assert any("runs other kernels" in note for note in comparison.notes)

@@ -105,7 +105,7 @@ def test_every_sheet_of_the_demo_comes_through_the_registry_with_every_column(
         kernel_summary=True,
     )
     described = {sheet.name: sheet for sheet in sheets()}
-    elsewhere = {"cpu_ops", "graph_operations", "graph_captures", "gpu_counters", *OF_ENGINES}
+    elsewhere = {"graph_operations", "graph_captures", "gpu_counters", *OF_ENGINES}
     assert list(report.sheets) == [name for name in described if name not in elsewhere]
     for name, table in report.sheets.items():
         columns = described[name].described_columns()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from make_trace import TraceMaker
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
-TABLES = ["timeline", "categories", "ops", "kernels"]
+TABLES = ["timeline", "categories", "operations", "kernels"]
 
 
 def reports_of(analyzer: TreePerfAnalyzer, folder: Path, **options: object) -> list[Path]:
@@ -128,7 +128,7 @@ def test_a_report_with_tracelens_sheets_alone_is_compared_as_far_as_it_goes(
     comparison = compare([measured, measure_report(folder)])
     nothing_changed(comparison)
     assert "op category" in comparison.tables["categories"]
-    assert "launcher" in comparison.tables["ops"]
+    assert "launcher" in comparison.tables["operations"]
     assert "Memcpy HtoD" not in set(comparison.tables["kernels"]["kernel_name"])
     assert sum("B does not hold more" in note for note in comparison.notes) == 3
 

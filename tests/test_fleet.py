@@ -19,8 +19,14 @@ from make_trace import TraceMaker
 
 from tracelens_ext.errors import OutputError, RuleError, TraceNotFoundError, UsageError
 from tracelens_ext.fleet.cluster import workers_of
-from tracelens_ext.fleet.inputs import find_inputs, identity_in
-from tracelens_ext.fleet.ranks import missing_ranks, rank_in_name, rank_of, world_size_of
+from tracelens_ext.fleet.inputs import (
+    find_inputs,
+    identity_in,
+    missing_ranks,
+    rank_in_name,
+    rank_of,
+    world_size_of,
+)
 from tracelens_ext.report.manifest import MANIFEST
 from tracelens_ext.settings import reading_with
 
@@ -507,7 +513,7 @@ def test_the_page_of_the_ranks_draws_and_links_what_is_there(ranks: Path, tmp_pa
 
 
 def test_many_iterations_share_the_columns_of_the_heat_map() -> None:
-    from tracelens_ext.fleet.page import _heat_map
+    from tracelens_ext.fleet.together import _heat_map
 
     waits = pd.DataFrame({"rank": 0, "iteration": [str(at) for at in range(700)], "wait_ms": 1.0})
     (figure,) = _heat_map(waits)

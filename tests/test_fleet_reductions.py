@@ -12,8 +12,8 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.collectives.collectives import collective_calls
-from tracelens_ext.fleet.rows import trace_tables
-from tracelens_ext.fleet.spread import spread
+from tracelens_ext.fleet.job import trace_tables
+from tracelens_ext.fleet.reduce import spread
 
 KERNEL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)"
 

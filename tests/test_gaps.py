@@ -21,7 +21,7 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import TraceFormatError, UsageError
-from tracelens_ext.gaps.find import find_gaps
+from tracelens_ext.gaps.causes import find_gaps
 from tracelens_ext.gaps.tables import PAIR_SORTS
 from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.kernel_names import simple_name

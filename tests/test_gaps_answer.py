@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.gaps.answer import answer, watched_time
-from tracelens_ext.gaps.classified import classify_gaps
+from tracelens_ext.gaps.classified import answer, classify_gaps, watched_time
 from tracelens_ext.iterations.selection import Selection
 
 if TYPE_CHECKING:

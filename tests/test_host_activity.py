@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.gaps.host_activity import innermost_during
+from tracelens_ext.gaps.hosts import innermost_during
 from tracelens_ext.trace import NONE, EventKind
 
 Nested = list[tuple[int, int]]

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from tracelens_ext.cli import run
 from tracelens_ext.errors import TraceError, TraceFormatError
-from tracelens_ext.memory.snapshot import BEFORE, read_snapshot
-from tracelens_ext.memory.snapshot_tables import compare_snapshots, snapshot_tables
+from tracelens_ext.memory.snapshot import BEFORE, compare_snapshots, read_snapshot, snapshot_tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

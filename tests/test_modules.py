@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,3 +175,29 @@ def test_modules_of_a_class_are_one_row() -> None:
     assert table["path"].tolist() == ["Model", "Model/Linear"]
     assert table["modules"].tolist() == [1, 3]
     assert table["kernels"].tolist() == [3, 3]
+
+
+def test_call_stacks_and_first_occurrences_as_tracelens_tells_them(tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(_model().document()))
+    analyzer = TreePerfAnalyzer(path)
+    launchers = analyzer.get_df_kernel_launchers(
+        include_call_stack=True, include_first_occurrence_time=True
+    )
+    assert launchers["parent_module"].tolist() == [
+        *("nn.Module: Linear", "nn.Module: Model") * 2,
+        "NA",
+    ]
+    assert launchers["ts"].is_monotonic_increasing
+    options: dict[str, Any] = {"include_call_stack": True, "include_first_occurrence_time": True}
+    for tracelens_sheets in (False, True):
+        report = build_perf_report(analyzer, tracelens_sheets=tracelens_sheets, **options)
+        table = report.sheets["ops_unique_args"].set_index("name")
+        row = table.loc["aten::mm"]
+        stack = ["aten::mm", "nn.Module: Linear_0", "nn.Module: Model_0"]
+        assert ast.literal_eval(str(row["call_stack"])) == stack
+        assert row["first_occurrence_time"] == 0.0
+        others = table.drop(index="aten::mm")["first_occurrence_time"]
+        assert others.min() == pytest.approx(180.0)
+        plain = build_perf_report(analyzer, tracelens_sheets=tracelens_sheets)
+        assert not {"call_stack", "first_occurrence_time"} & set(plain.sheets["ops_unique_args"])

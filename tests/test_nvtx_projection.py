@@ -12,7 +12,7 @@ from make_trace import TraceMaker
 from statistics_helpers import TWO_GPUS
 
 from tracelens_ext import CallTree, read_trace
-from tracelens_ext.class_statistics.nvtx_projection import project_ranges
+from tracelens_ext.class_statistics.inputs import project_ranges
 from tracelens_ext.linking import link
 from tracelens_ext.trace import NONE, EventKind, Trace
 

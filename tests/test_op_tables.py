@@ -278,8 +278,8 @@ def test_keywords_that_only_tracelens_has_are_refused_with_what_to_use(
         (TreePerfAnalyzer.from_file, "arch", "TreePerfAnalyzer has no argument 'arch'"),
         (
             lambda _, **given: analyzer.get_df_kernel_launchers(**given),
-            "include_call_stack",
-            "use get_df_call_tree",
+            "include_nccl",
+            "use get_df_collectives",
         ),
         (
             generate_perf_report_pytorch,

@@ -13,9 +13,9 @@ from fleet_helpers import needs_fleet
 from fleet_maker import Fleet, Simulation
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.ranks.clocks import fit_clocks
-from tracelens_ext.ranks.matching import match_group, prepared
+from tracelens_ext.ranks.calls import match_group, prepared
 from tracelens_ext.ranks.part import communication_about, rank_tables
+from tracelens_ext.ranks.together import fit_clocks
 
 if TYPE_CHECKING:
     from pathlib import Path

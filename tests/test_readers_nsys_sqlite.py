@@ -34,8 +34,7 @@ from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.cli import run
 from tracelens_ext.readers import read_trace
 from tracelens_ext.sheets.report import build_perf_report
-from tracelens_ext.timeline.coverage import whole_graphs
-from tracelens_ext.timeline.overview import advice
+from tracelens_ext.timeline.overview import advice, whole_graphs
 from tracelens_ext.trace import EventKind
 from tracelens_ext.tree import CallTree
 

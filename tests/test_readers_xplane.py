@@ -39,7 +39,7 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.cli import run
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.fleet.ranks import rank_in_name
+from tracelens_ext.fleet.inputs import rank_in_name
 from tracelens_ext.readers import read_trace
 from tracelens_ext.settings import reading_with
 from tracelens_ext.trace import NONE, EventKind, Trace

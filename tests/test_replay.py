@@ -20,7 +20,7 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
 from tracelens_ext.replay.changes import parse_change
-from tracelens_ext.replay.waits import read_waits
+from tracelens_ext.replay.what_if import read_waits
 
 if TYPE_CHECKING:
     from tracelens_ext.replay.what_if import Simulation

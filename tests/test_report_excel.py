@@ -317,7 +317,7 @@ def test_a_table_longer_than_a_sheet_is_cut_with_a_note(
     assert rows_of(tmp_path / "book.xlsx", "kernels")[1:] == [(0,), (1,), (2,), (3,)]
     sheet = sheet_of(tmp_path / "book.xlsx", "summary")
     assert ["kernels", "4 rows", None] in [
-        [cell.value for cell in row] for row in sheet.iter_rows()
+        [cell.value for cell in row[:3]] for row in sheet.iter_rows()
     ]
 
 
@@ -486,7 +486,7 @@ def test_the_first_sheet(tmp_path: Path) -> None:
     assert cells["lost"][1].value is None
     links = [cells[name][0].hyperlink for name in ("it's", "charts")]
     assert [link.location for link in links if link] == ["'it''s'!A1", "'charts'!A1"]
-    assert [cell.value for cell in cells["it's"]] == ["it's", "3 rows", "every kernel"]
+    assert [cell.value for cell in cells["it's"][:3]] == ["it's", "3 rows", "every kernel"]
     assert cells["empty"][1].value == "1 row"
     assert cells["charts"][2].value == "Time"
 

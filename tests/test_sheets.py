@@ -182,7 +182,7 @@ def test_a_sheet_says_what_the_trace_lacks() -> None:
     assert lacking["gpu_timeline"] == lacking["graph_launches"] == ""
     assert lacking["kernel_categories"] == "categories are on"
     assert lacking["iterations"].startswith("the trace has iterations")
-    assert lacking["cpu_ops"] == "the trace has no GPU events"
+    assert lacking["cpu_ops"].startswith("the trace has no GPU events")
 
 
 def test_options_are_spelled_once() -> None:

@@ -10,7 +10,7 @@ import pytest
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.kernels.short_kernels import short_kernel_histogram, short_kernels_summary
+from tracelens_ext.kernels.statistics import short_kernel_histogram, short_kernels_summary
 
 if TYPE_CHECKING:
     from tracelens_ext.work.gpu_work import GpuWork

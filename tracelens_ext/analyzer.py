@@ -24,7 +24,8 @@ from tracelens_ext.tables.replay import ReplayTables
 from tracelens_ext.tables.serving import ServingTables
 from tracelens_ext.tables.time import TimeTables
 from tracelens_ext.text import encodable
-from tracelens_ext.timeline.coverage import Coverage, coverage
+from tracelens_ext.timeline.overview import Coverage, coverage
+from tracelens_ext.trace import NS_PER_US
 from tracelens_ext.tracelens_calls import OnClassToo, knows_tracelens
 from tracelens_ext.tree import CallTree
 from tracelens_ext.work.gpu_work import GpuWork
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from tracelens_ext.categorize import CategorizerLike
     from tracelens_ext.graphs.replays import GraphReplays
     from tracelens_ext.readers import TraceSource
+    from tracelens_ext.report.report import Report
     from tracelens_ext.trace import Trace
 
 
@@ -153,6 +155,13 @@ class TreePerfAnalyzer(
         table: str = facts.to_html(index=False, header=False)
         return f"<b>TreePerfAnalyzer</b>{table}<p>Tables: {escape(methods)}</p>"
 
+    def show(self) -> Report:
+        """The report, which a notebook shows: what was analysed, findings, where the time went."""
+        from importlib import import_module  # of what stands above this
+
+        report: Report = import_module("tracelens_ext.sheets.report").build_perf_report(self)
+        return report
+
     @property
     def problems(self) -> list[str]:
         """What went wrong in plugins so far, each `NAME: error`; their part is left out."""
@@ -168,7 +177,12 @@ class TreePerfAnalyzer(
 
     @knows_tracelens
     def get_df_kernel_launchers(
-        self, *, id_cols: bool = False, include_kernel_details: bool = False
+        self,
+        *,
+        id_cols: bool = False,
+        include_kernel_details: bool = False,
+        include_call_stack: bool = False,
+        include_first_occurrence_time: bool = False,
     ) -> pd.DataFrame:
         """A row an operation that launched GPU work, in order of start, without communication.
 
@@ -178,6 +192,9 @@ class TreePerfAnalyzer(
             id_cols: also `pid`, `tid` and `external_id` (-1 without one).
             include_kernel_details: also `kernel_details`: for each GPU event launched a dictionary
                 with `name`, `dur` (µs) and `stream`.
+            include_call_stack: also `parent_module`, the class of the innermost `nn.Module` around
+                it (`NA` for none), and `call_stack`, its name and the modules, a list as text.
+            include_first_occurrence_time: also `ts`, its start (µs since the first event).
         """
         from tracelens_ext.operations.launchers import TEXT_COLUMNS
 
@@ -193,6 +210,13 @@ class TreePerfAnalyzer(
             launched = LaunchedKernels(self.work, self._launchers)
             details = launched.of_each(self._launchers.rows)
             frame["kernel_details"] = pd.Series(details, dtype="object")
+        if include_call_stack:
+            from tracelens_ext.modules.modules import call_stacks
+
+            stacks = call_stacks(self.work, self._launchers.of_gpu, frame["name"].tolist())
+            frame["parent_module"], frame["call_stack"] = (pd.array(s, dtype="str") for s in stacks)
+        if include_first_occurrence_time:
+            frame["ts"] = self.trace.ts[self._launchers.rows] / NS_PER_US
         return frame
 
     # The next three may be called on the class, with a table.

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class ReadSettings:
     nsys: str | None = None
     #: the file that says what is in CUDA graphs; None: found beside the trace
     kernel_annotations: str | None = None
+    #: the only folders (resolved) whose files are read; None for all
+    folders: Sequence[Path] | None = None
 
 
 _current: ContextVar[ReadSettings] = ContextVar("read_settings", default=ReadSettings())  # noqa: B039  # frozen
@@ -43,6 +46,17 @@ def reading_with(**changes: Any) -> Iterator[ReadSettings]:  # noqa: ANN401  # t
         yield _current.get()
     finally:
         _current.reset(token)
+
+
+def is_below(path: Path, folders: Sequence[Path]) -> bool:
+    """Whether a path, its links resolved, is one of the folders or within one."""
+    whole = path.resolve()
+    return any(whole.is_relative_to(folder) for folder in folders)
+
+
+def may_read(path: Path) -> bool:
+    """Whether the settings in force let a file be read."""
+    return (folders := read_settings().folders) is None or is_below(path, folders)
 
 
 def size_text(size: int) -> str:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.notebook import short_repr
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -226,6 +228,11 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.ts)
+
+    def __repr__(self) -> str:
+        about = self.provenance
+        said = f"{len(self):,} events, {len(self.gpu_rows):,} of GPUs, {len(self.names):,} names"
+        return short_repr("Trace", f"{said}; {about.format} {about.path!r}")
 
     @property
     def end(self) -> Int64Array:

@@ -24,6 +24,7 @@ from tracelens_ext.nesting import (
     nest,
     subtree_ends,
 )
+from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, EventKind, Trace
 
 if TYPE_CHECKING:
@@ -79,6 +80,24 @@ class CallTree:
             self._find_links()
         if trace.replays is not None:
             self._add_replays(trace.replays)
+
+    def __repr__(self) -> str:
+        said = f"{len(self.rows):,} host events, {int(self.linked.sum()):,} of"
+        return short_repr(
+            "CallTree", f"{said} {len(self.linked):,} GPU events linked; {self.trace!r}"
+        )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the outermost events by the GPU work below them."""
+        from tracelens_ext.lazy import pd
+
+        roots = np.flatnonzero(self.parent_position == ROOT)
+        launch = self.launch_position_of_gpu[self.linked]
+        top = self.rows[roots[np.searchsorted(roots, launch, side="right") - 1]]
+        names = pd.Series([self.trace.names[name] for name in self.trace.name[top].tolist()])
+        table = names.value_counts().rename_axis("outermost event").reset_index(name="GPU events")
+        more = "analyzer.get_df_call_tree() and tracelens-ext tree have all of it."
+        return cell_html("Call tree", [repr(self), more], {"GPU events below": table})
 
     def _find_links(self) -> None:
         trace = self.trace

@@ -1,7 +1,4 @@
 """The engine/model chart: where the elapsed time of runs went, GPU categories and all the rest.
 
-    FILE,ENGINE,MODEL,SECONDS ─▶ specification ─▶ Run (runs) ─▶ tables ─▶ page, CSV
-
-`non_overlapped` counts each instant once, `runs` sums it by kernel and category, `tables` compares
-runs, `page` draws them, `files` writes `result.html` and `result.csv`.
+FILE,ENGINE,MODEL,SECONDS ─▶ `specification` ─▶ `runs`, their sums and tables ─▶ `page`, and CSV.
 """

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens_ext.chart.runs import grouped
-from tracelens_ext.chart.specification import NS_PER_S
-from tracelens_ext.chart.tables import (
+from tracelens_ext.chart.runs import (
     ELAPSED,
     TOTAL,
+    Run,
     category_table,
+    grouped,
     input_table,
     kernel_table,
 )
+from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import colour_of
@@ -22,14 +26,7 @@ from tracelens_ext.report.excel_text import cell_text, cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
 from tracelens_ext.report.html_figures import Figure
 from tracelens_ext.report.html_headline import Card
-from tracelens_ext.report.html_tables import (
-    FIRST_ROWS,
-    Cell,
-    Column,
-    Table,
-    TextPool,
-    page_tables,
-)
+from tracelens_ext.report.html_tables import FIRST_ROWS, Cell, Column, Table, TextPool, page_tables
 from tracelens_ext.report.html_text import (
     amount_text,
     duration_text,
@@ -41,9 +38,10 @@ from tracelens_ext.report.html_text import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from tracelens_ext.chart.runs import Run
+    from tracelens_ext.trace import Int64Array
+
 
 DEFAULT_TITLE: Final = "Where the elapsed time went"
 _BY_CATEGORY, _INPUTS, _KERNELS = "elapsed_sec_by_category", "inputs", "kernels"
@@ -60,15 +58,7 @@ _MUCH_LONGER: Final = 3
 
 
 def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str = "") -> list[str]:
-    """Write `result.html`: self-contained, to be opened in any browser.
-
-    Returns:
-        The notes of the page.
-
-    Raises:
-        UsageError: plotly or jinja2 is not installed.
-        OutputError: the file cannot be written; whatever was there is untouched.
-    """
+    """Write `result.html`, self-contained; answer its notes."""
     require_html_extra()
     table = category_table(runs)
     pool = TextPool()
@@ -120,7 +110,7 @@ def _figure(
     wholes = [run.elapsed_ns / 1e6 for run in runs]
     scales = [100 / (ms or 1.0) if percent else 1 / _MS for ms in wholes]
     bars = [plotly_lines(run.label) for run in runs]
-    instances = _instances(runs)
+    instances = [_by_category(run, run.instances) for run in runs]
     pieces, legend = [], []
     for name, row in table.iterrows():
         amounts = [0.0 if math.isnan(value) else value * _MS for value in row.tolist()]
@@ -143,7 +133,7 @@ def _figure(
                         amounts,
                         wholes,
                         bars,
-                        [_events(of_run.get(category)) for of_run in instances],
+                        [_events(of_run[category]) for of_run in instances],
                         strict=True,
                     )
                 ],
@@ -239,24 +229,17 @@ def _in_words(run: Run) -> str:
 
 def _largest(run: Run) -> tuple[str, int]:
     """The GPU category that takes most of a run."""
-    sums: dict[str, int] = {}
-    for category, ns in zip(run.category, run.gpu_ns_of.tolist(), strict=True):
-        sums[category] = sums.get(category, 0) + ns
-    return max(sums.items(), key=lambda item: item[1])
+    return max(_by_category(run, run.gpu_ns_of).items(), key=lambda item: item[1])
 
 
-def _instances(runs: Sequence[Run]) -> list[dict[str, int]]:
-    """GPU events by category, of each run."""
-    counted: list[dict[str, int]] = []
-    for run in runs:
-        of_run: dict[str, int] = {}
-        for category, count in zip(run.category, run.instances.tolist(), strict=True):
-            of_run[category] = of_run.get(category, 0) + count
-        counted.append(of_run)
-    return counted
+def _by_category(run: Run, values: Int64Array) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for category, value in zip(run.category, values.tolist(), strict=True):
+        found[category] += value
+    return found
 
 
-def _events(count: int | None) -> str:
+def _events(count: int) -> str:
     return f", {count:,} GPU event{'' if count == 1 else 's'}" if count else ""
 
 
@@ -264,3 +247,40 @@ def _short(value: float) -> str:
     """A number for a piece or a bar, three digits of it."""
     decimals = 2 - math.floor(math.log10(value)) if 0 < value < 1 else 2
     return f"{value:,.{min(decimals, 9) if value < 10 else 1 if value < 100 else 0}f}"
+
+
+_STEM: Final = "result"
+PAGE: Final = f"{_STEM}.html"
+CSV: Final = f"{_STEM}.csv"
+
+
+def check_results(
+    folder: str | os.PathLike[str], inputs: Sequence[Path], *, force: bool = False
+) -> list[str]:
+    """Check that a chart may be written to a folder; answer a line if a run left it unfinished.
+
+    `inputs` are never written over, whatever `force` says.
+    """
+    from tracelens_ext.report.html import require_html_extra
+    from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note
+
+    require_html_extra()
+    check_output(Path(folder) / PAGE, inputs, force=force)
+    check_folder(folder, [CSV], inputs, force=force)
+    return unfinished_note(folder)
+
+
+def write_results(
+    folder: str | os.PathLike[str], runs: Sequence[Run], *, title: str = ""
+) -> list[Path]:
+    """Write the chart and its numbers into a folder; answer the page and the CSV file."""
+    from tracelens_ext.chart.runs import kernel_table
+    from tracelens_ext.report.csv_files import write_csv
+    from tracelens_ext.report.folder import write_folder
+
+    writers: dict[str, Callable[[Path], object]] = {
+        PAGE: partial(write_page, runs=runs, title=title),
+        CSV: partial(write_csv, frame=kernel_table(runs)),
+    }
+    # A folder of a report's tables may be the same one: its files stay, and stay known.
+    return write_folder(folder, writers, keep=True)

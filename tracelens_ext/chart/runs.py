@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.chart.specification import NS_PER_S
+from tracelens_ext.chart.specification import NS_PER_S, ChartInput
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.gaps.classified import classify_gaps
 from tracelens_ext.intervals import non_overlapped_time
+from tracelens_ext.lazy import pd
 from tracelens_ext.serving.steps import find_steps
+from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind
 from tracelens_ext.work.grouping import group_durations, sums, texts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from tracelens_ext.categorize import Decisions, KernelCategorizer
-    from tracelens_ext.chart.specification import ChartInput
     from tracelens_ext.trace import BoolArray, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -60,12 +61,7 @@ class Run:
 
 
 def measure_run(work: GpuWork, given: ChartInput, position: int) -> Run:
-    """Measure an input, all its GPUs together.
-
-    Raises:
-        TraceError: there is no GPU event.
-        UsageError: `work` has no categories.
-    """
+    """Measure an input, all its GPUs together."""
     devices = _devices(work, given)
     everything = np.ones(len(work), dtype=bool)
     notes = list(work.trace.provenance.notes)
@@ -97,9 +93,6 @@ def measure_phases(work: GpuWork, given: ChartInput, position: int) -> list[Run]
     """Measure an input, each phase of a serving engine by itself; see `measure_run`.
 
     The time without GPU work is divided as the idle time before the work of each phase is.
-
-    Raises:
-        UsageError: no annotation of an engine names a step; or as `measure_run`.
     """
     whole = measure_run(work, given, position)
     steps = find_steps(work.tree)
@@ -123,11 +116,7 @@ def measure_phases(work: GpuWork, given: ChartInput, position: int) -> list[Run]
 
 
 def grouped(notes: Iterable[tuple[str, Iterable[str]]]) -> list[tuple[str, str]]:
-    """Each distinct note once, with all names that it is about.
-
-    Returns:
-        Notes in the order in which they first came, and the names, separated by commas.
-    """
+    """Each distinct note once, in order, with the names that it is about, separated by commas."""
     about: dict[str, dict[str, None]] = {}
     for name, own in notes:
         for note in own:
@@ -241,3 +230,73 @@ def _nsight_name(name: str, kind: int) -> str:
 
 def _seconds(ns: int) -> str:
     return f"{ns / NS_PER_S:,.6g} s"
+
+
+ELAPSED: Final = "Elapsed Time (sec)"
+TOTAL: Final = "total_elapsed_sec"
+
+
+def kernel_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """How kernel names map to categories, and the time in which each was the first on the GPU.
+
+    This is `result.csv`: by category, in the order of the runs, the longest first; `CPU(non-GPU)`
+    is a row of each run.
+    """
+    frame = pd.DataFrame(
+        {
+            "Model_Engine": [run.label for run in runs for _ in range(len(run.kernel) + 1)],
+            "Category": [name for run in runs for name in (*run.category, NOT_GPU)],
+            "Instances": [n for run in runs for n in (*run.instances.tolist(), 1)],
+            "Name": [name for run in runs for name in (*run.kernel, NOT_GPU)],
+            ELAPSED: [
+                ns / NS_PER_S
+                for run in runs
+                for ns in (*run.gpu_ns_of.tolist(), run.not_gpu_ns)
+            ],
+        }
+    )  # fmt: skip
+    # Stable: within a category runs keep their order, and kernels their order by time.
+    return frame.sort_values("Category", kind="stable", ignore_index=True)
+
+
+def category_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """Elapsed seconds: a row a category, the largest first, `CPU(non-GPU)` last; a column a run."""
+    names: dict[str, int] = {}
+    for run in runs:
+        for name in run.category:
+            names.setdefault(name, len(names))
+    seconds = np.full((len(names), len(runs)), np.nan)
+    for place, run in enumerate(runs):
+        rows = np.array([names[name] for name in run.category], dtype=np.int64)
+        sums = np.zeros(len(names), dtype=np.int64)
+        np.add.at(sums, rows, run.gpu_ns_of)
+        present = np.unique(rows)
+        seconds[present, place] = sums[present] / NS_PER_S
+    frame = pd.DataFrame(seconds, index=list(names), columns=range(len(runs)))
+    order = np.argsort(-np.nansum(seconds, axis=1), kind="stable")
+    rest = [[run.not_gpu_ns / NS_PER_S for run in runs]]
+    return pd.concat(
+        [frame.iloc[order], pd.DataFrame(rest, index=[NOT_GPU], columns=range(len(runs)))]
+    )
+
+
+def input_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """What each bar is of: file, engine and model, elapsed and GPU time."""
+    return pd.DataFrame(
+        {
+            "Model_Engine": [run.label for run in runs],
+            "file": [encodable(str(run.given.path)) for run in runs],
+            "engine": [encodable(run.given.engine) for run in runs],
+            "model": [encodable(run.given.model) for run in runs],
+            "elapsed (sec)": [run.elapsed_ns / NS_PER_S for run in runs],
+            "elapsed from": [run.elapsed_from for run in runs],
+            "GPU (sec)": [run.gpu_ns / NS_PER_S for run in runs],
+            "GPU (%)": [_percent(run) for run in runs],
+            "GPU events": [int(run.instances.sum()) for run in runs],
+            "GPUs": [", ".join(map(str, run.devices)) for run in runs],
+        }
+    )
+
+
+def _percent(run: Run) -> float:
+    return 100.0 * run.gpu_ns / run.elapsed_ns if run.elapsed_ns else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.text import encodable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import os
+    from collections.abc import Iterable, Mapping, Sequence
 
 NS_PER_S: Final = 1_000_000_000
 _MOST_SECONDS: Final = 1e9  # thirty years; what is more is a slip of the pen
@@ -35,11 +37,7 @@ class ChartInput:
         return f"{self.engine}:{self.model}"
 
     def label(self, position: int) -> str:
-        """What the bar of this input is called: unlike all others, as the position is in it.
-
-        Args:
-            position: among the inputs, from 0.
-        """
+        """What the bar of this input is called: unlike all others, as the position is in it."""
         from tracelens_ext.trace_files import trace_suffixes
 
         name = self.path.name
@@ -50,16 +48,7 @@ class ChartInput:
 
 
 def parse_inputs(texts: Iterable[str], *, bare_files: bool = False) -> list[ChartInput]:
-    """Read the specifications of a chart's inputs.
-
-    Args:
-        texts: one an input.
-        bare_files: whether a file alone will do, as it does when one categorizer is chosen for
-            all inputs; engine and model are mere labels then.
-
-    Raises:
-        UsageError: a specification has another form; the message says which part is wrong.
-    """
+    """Read the specifications of a chart's inputs; `bare_files`: a file alone will do."""
     return [_parsed(text, bare_files=bare_files) for text in texts]
 
 
@@ -98,3 +87,54 @@ def _nanoseconds(text: str, seconds: str) -> int:
             " profiling, such as 306 or 12.5, or 0 for the time in the trace"
         )
     return math.ceil(value * NS_PER_S) if value * NS_PER_S < 1 else round(value * NS_PER_S)
+
+
+def known_models(
+    maps: Sequence[str | os.PathLike[str]] = (), passed_over: list[str] | None = None
+) -> dict[str, list[str]]:
+    """The models of each engine, both by name: ours, plugins', and the user's.
+
+    `passed_over` gets a line for each file among `maps` that is no map.
+    """
+    from tracelens_ext.categorize.choice import user_maps
+    from tracelens_ext.categorize.offered import offered_packs
+    from tracelens_ext.hooks import default_registry
+
+    registry = default_registry()
+    of_user = user_maps(maps, registry, [] if passed_over is None else passed_over)
+    packs = [offered.item for offered in [*offered_packs(registry), *of_user]]
+    models: dict[str, set[str]] = {}
+    for pack in packs:
+        engine, colon, model = pack.name.partition(":")
+        if pack.selectable and colon:
+            models.setdefault(engine, set()).add(model)
+    return {engine: sorted(models[engine]) for engine in sorted(models)}
+
+
+def check_models(
+    inputs: Iterable[ChartInput],
+    known: Mapping[str, Sequence[str]],
+    passed_over: Sequence[str] = (),
+) -> None:
+    """Check that there is a map for each input."""
+    from tracelens_ext.categorize.choice import not_maps
+
+    add = f"add yours with --maps{not_maps(passed_over)}"
+    for given in inputs:
+        if given.engine not in known:
+            raise UsageError(
+                f"no engine is called {given.engine!r}; {_nearest(given.engine, known)}"
+                f"known engines: {', '.join(known) or 'none'}; {add}"
+            )
+        models = known[given.engine]
+        if given.model not in models:
+            raise UsageError(
+                f"{given.engine} has no model called {given.model!r};"
+                f" {_nearest(given.model, models)}known models: {', '.join(models)};"
+                f" {add}"
+            )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}? " if near else ""

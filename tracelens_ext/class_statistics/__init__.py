@@ -4,7 +4,6 @@
     >>> classifier = StatisticClassifier({"xmma_gemm": "gemm", "fusion": "fusion"})
     >>> classifier.statistic(5, "kern_sum.csv", None, "mem_time_sum.csv").show("My run")
 
-`totals.py` reads the tables of `nsys stats`, `events.py` makes the same totals of a trace,
-`statistics.py` computes, `layout.py` and `document.py` show, `configuration.py` reads the JSON
-file of a run with several inputs.
+`totals.py` reads the tables of `nsys stats`, `inputs.py` makes the same totals of a trace,
+`statistics.py` computes, `layout.py` shows, `configuration.py` reads the file of a run.
 """

@@ -8,22 +8,19 @@ import sys
 import warnings
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS
-from tracelens_ext.class_statistics.class_map import ClassMap
-from tracelens_ext.class_statistics.document import tables
-from tracelens_ext.class_statistics.layout import text
-from tracelens_ext.class_statistics.statistics import ClassStatistics, compute
+from tracelens_ext.class_statistics.layout import tables, text
+from tracelens_ext.class_statistics.statistics import Classifier, ClassStatistics, Line, compute
 from tracelens_ext.class_statistics.totals import kernel_totals, memory_totals, range_total
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.notebook import cell_html, short_repr
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import TextIO
 
-    from tracelens_ext.class_statistics.statistics import Line
     from tracelens_ext.readers.nsys.csv_tables import TableSource
 
 _NS_PER_MS = 10**6
@@ -49,7 +46,7 @@ class StatisticClassifier:
     NCCL_CLASS_NAME = NCCL_CLASS
 
     def __init__(self, name_to_class_map: Mapping[str, str]) -> None:
-        self._classes = ClassMap(name_to_class_map)
+        self._classes = Classifier(name_to_class_map)
         self.name_to_class_map = {
             key.lower(): name.lower() for key, name in name_to_class_map.items()
         }
@@ -148,20 +145,12 @@ class StatisticReport:
 
     Attributes:
         statistics: the numbers, exact.
-        kernel_statistic_table: class → time (ms) and instances per iteration, in total.
-        kernel_total_time_per_iter: ms, as all times, without NCCL.
-        kernel_total_instancess_per_iter: spelled as in the scripts that use it.
-        kernel_total_time: of the whole run.
-        kernel_total_instances: likewise.
-        nccl_total_time_per_iter: of NCCL.
-        nccl_total_kernels_per_iter: likewise.
-        nccl_total_time: likewise.
-        nccl_total_kernels: likewise.
-        nccl_statistic_table: as `kernel_statistic_table`, by collective.
-        nvtx_avg_range_time: 0 without ranges.
-        nvtx_total_range_time: likewise.
-        nvtx_range_count: likewise.
-        mem_statistic_table: by kind of operation; None without a table of them.
+        kernel_statistic_table: class → time (ms) and instances per iteration, and in total;
+            `nccl_statistic_table` is by collective, `mem_statistic_table` by kind of operation,
+            None without a table of them.
+        kernel_total_time_per_iter: ms, as all times, without NCCL; as are the next three.
+        nccl_total_time_per_iter: of NCCL, as are the next three.
+        nvtx_avg_range_time: 0 without ranges, as are the next two.
     """
 
     def __init__(self, statistics: ClassStatistics) -> None:
@@ -196,6 +185,13 @@ class StatisticReport:
         memory = statistics.memory
         self.mem_statistic_table = table(memory) if memory is not None else None
 
+    def __repr__(self) -> str:
+        return short_repr("StatisticReport", self.text())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the tables."""
+        return cell_html("GPU time by class of kernel", (), self.tables())
+
     def text(self, title: str | None = None) -> str:
         """The statistics as text, without a heading unless a title is given."""
         return text(self.statistics, title)
@@ -212,13 +208,7 @@ class StatisticReport:
 def _with_titles(
     table: TableSource, places: Mapping[int, str], *more: str
 ) -> list[Sequence[object]]:
-    """The rows of a table without a header, below the titles of some of its columns.
-
-    Args:
-        table: a path, a DataFrame or lists.
-        places: place of a column → its title.
-        more: titles of columns that are not asked for, but expected.
-    """
+    """The rows of a table without a header, below titles: `places`, else `more`, as expected."""
     rows: list[Sequence[object]]
     if isinstance(table, str | os.PathLike):
         with Path(table).open(encoding="utf-8-sig", newline="") as file:

@@ -12,28 +12,42 @@ file, then in the current folder.
 from __future__ import annotations
 
 import difflib
+import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from tracelens_ext.class_statistics.jsonc import read_commented_json
+import msgspec
+from msgspec import Meta, Struct
+
+from tracelens_ext.categorize.maps import without_repetition
 from tracelens_ext.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-T = TypeVar("T")
-
-FORMATS = ("csv", "nsys-rep", "sqlite")
-
-_ARGUMENTS = "analysis_args"
-_SECTIONS: dict[str, tuple[str, ...]] = {
-    "": ("inputs", "kernel_to_class_map"),
-    "input": ("format", "title", "nsys_csv_file_path", "nsys_report", "analysis_args"),
-    "nsys_csv_file_path": ("kernel_sum", "nvtx_proj_trace", "mem_time_sum"),
-    "nsys_report": ("path", "with_nvtx", "with_mem"),
-    _ARGUMENTS: ("num_of_iters", "num_of_gpus", "nvtx_tag_of_iter"),
+_Text = Annotated[str, Meta(min_length=1)]
+_Count = Annotated[int, Meta(ge=1)]
+_COUNT, _FILE, _TRUTH = "a whole number from 1", "the name of a file", "true or false"
+_RANGES = "the name of the NVTX ranges"
+#: What a value must be, by its key.
+_EXPECTED = {
+    "": "an object",
+    "inputs": "a list of inputs",
+    "kernel_to_class_map": "an object of texts",
+    "format": "one of csv, nsys-rep, sqlite",
+    "title": "a text",
+    "num_of_iters": _COUNT,
+    "num_of_gpus": _COUNT,
+    "nvtx_tag_of_iter": "a text",
+    "kernel_sum": _FILE,
+    "nvtx_proj_trace": f"{_FILE}, or null",
+    "mem_time_sum": f"{_FILE}, or null",
+    "path": _FILE,
+    "with_nvtx": _TRUTH,
+    "with_mem": _TRUTH,
 }
 #: Arguments of the original about the places of columns; here the titles of a table tell them.
 _TOLD_BY_TITLES = (
@@ -41,6 +55,40 @@ _TOLD_BY_TITLES = (
     *("kernel_name_idx", "nvtx_tag_idx", "nvtx_name_idx", "nvtx_proj_duration_idx"),
     *("mem_name_idx", "mem_time_idx", "mem_count_idx"),
 )
+
+
+class _Document(Struct):
+    inputs: list[Any]
+    kernel_to_class_map: dict[str, str] | None = None
+
+
+class _Input(Struct):
+    format: Annotated[str, Meta(pattern="(?i)^(csv|nsys-rep|sqlite)$")]
+    title: _Text | None = None
+    nsys_csv_file_path: Any = None
+    nsys_report: Any = None
+    analysis_args: Any = None
+
+
+class _Arguments(Struct):
+    num_of_iters: _Count
+    num_of_gpus: _Count | None = None
+    nvtx_tag_of_iter: _Text | None = None
+
+
+class _Tables(Struct):
+    kernel_sum: _Text
+    nvtx_proj_trace: _Text | None = None
+    mem_time_sum: _Text | None = None
+
+
+class _Report(Struct):
+    path: _Text
+    with_nvtx: bool | None = None
+    with_mem: bool | None = None
+
+
+_Section = TypeVar("_Section", bound=Struct)
 
 
 @dataclass(frozen=True)
@@ -78,177 +126,130 @@ class Configuration:
 
 
 def load_configuration(path: str | os.PathLike[str]) -> Configuration:
-    """Read a configuration file.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or a key is unknown, missing or has a value of
-            another type; the message names the key.
-    """
+    """Read a configuration file."""
     source = os.fspath(path)
-    document = _Section(source, "", "", read_commented_json(path))
-    given = document.get("inputs", _list, "a list of inputs")
-    if not given:
+    document = _checked(_Document, read_commented_json(path), f"{source}: ")
+    if not document.inputs:
         raise ConfigurationError(f"{source}: inputs: expected one input at least, got none")
     folder = Path(source).parent
-    sections = [_Section(source, f"inputs[{i}]", "input", each) for i, each in enumerate(given)]
-    return Configuration(
-        inputs=tuple(_input(section, folder) for section in sections),
-        class_map=document.find("kernel_to_class_map", _class_map, "an object of texts"),
-    )
+    places = [f"{source}: inputs[{i}]" for i in range(len(document.inputs))]
+    found = [_input(each, at, folder) for at, each in zip(places, document.inputs, strict=True)]
+    return Configuration(tuple(found), document.kernel_to_class_map)
 
 
 def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
-    """Read a class map: a JSON object, or a configuration file that holds one.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or holds no class map.
-    """
+    """Read a class map: a JSON object, or a configuration file that holds one."""
     document = read_commented_json(path)
     if isinstance(document, dict) and isinstance(document.get("kernel_to_class_map"), dict):
         document = document["kernel_to_class_map"]
-    class_map = _class_map(document)
-    if class_map is None:
+    try:
+        return msgspec.convert(document, dict[str, str])
+    except msgspec.ValidationError:
         raise ConfigurationError(
             f'{os.fspath(path)}: is no class map; expected {{"part_of_kernel_name": "class"}}'
-        )
-    return class_map
+        ) from None
 
 
-def _input(section: _Section, folder: Path) -> InputSpec:
-    chosen = section.get("format", _format, f"one of {', '.join(FORMATS)}")
-    arguments = section.section("analysis_args")
-    missing: list[str] = []
-    notes: tuple[str, ...] = ()
-    if told := arguments.accepted(_TOLD_BY_TITLES):
-        notes = (f"{', '.join(told)}: not needed; the titles of a table tell its columns",)
-    iterations = arguments.get("num_of_iters", _count, "a whole number from 1")
-    gpus = arguments.find("num_of_gpus", _count, "a whole number from 1")
-    tag = arguments.find("nvtx_tag_of_iter", _text, "a text")
-    title = section.find("title", _text, "a text")
+def _input(value: object, at: str, folder: Path) -> InputSpec:
+    section = _checked(_Input, value, at)
+    given, missing, place = section.analysis_args, [], f"{at}.analysis_args"
+    told = [key for key in given if key in _TOLD_BY_TITLES] if isinstance(given, dict) else []
+    rest = {key: given[key] for key in given if key not in told} if told else given
+    arguments = _checked(_Arguments, rest, place)
+    is_csv = section.format.lower() == "csv"
 
-    def located(holder: _Section, key: str, name: str) -> Path:
+    def located(key: str, name: str | None) -> Path | None:
+        if name is None:
+            return None
         beside, here = folder / name, Path(name)
         if not beside.exists() and not here.exists():
             places = f"{beside} nor {here.absolute()}"
-            missing.append(f"{holder.called(key)}: there is neither {places}; check the path")
+            missing.append(f"{at}.{key}: there is neither {places}; check the path")
         return here if here.exists() and not beside.exists() else beside
 
-    def needed(holder: _Section, key: str) -> Path:
-        return located(holder, key, holder.get(key, _text, "the name of a file"))
-
-    def path(holder: _Section, key: str) -> Path | None:
-        name = holder.find(key, _text, "the name of a file, or null")
-        return located(holder, key, name) if name is not None else None
-
-    if chosen == "csv":
-        files = section.section("nsys_csv_file_path")
-        kernels = needed(files, "kernel_sum")
-        ranges = path(files, "nvtx_proj_trace")
-        if ranges is not None and tag is None:
-            raise arguments.error("nvtx_tag_of_iter", "the name of the NVTX ranges", None)
-        memory = path(files, "mem_time_sum")
-        return InputSpec(
-            title=title or kernels.stem,
-            kernels=kernels,
-            ranges=ranges,
-            memory=memory,
-            iterations=iterations,
-            gpus=gpus or 1,
-            tag=tag if ranges is not None else None,
-            missing="; ".join(missing),
-            notes=notes,
-        )
-    report = section.section("nsys_report")
-    trace = needed(report, "path")
-    with_ranges = report.find("with_nvtx", _truth, "true or false")
-    with_memory = report.find("with_mem", _truth, "true or false")
-    if with_ranges and tag is None:
-        raise arguments.error("nvtx_tag_of_iter", "the name of the NVTX ranges", None)
+    files: dict[str, Path | None]
+    if is_csv:
+        names = _checked(_Tables, section.nsys_csv_file_path, f"{at}.nsys_csv_file_path")
+        fields = {"kernels": "kernel_sum", "ranges": "nvtx_proj_trace", "memory": "mem_time_sum"}
+        files = {
+            field: located(f"nsys_csv_file_path.{key}", getattr(names, key))
+            for field, key in fields.items()
+        }
+        main, with_memory = names.kernel_sum, True
+        with_ranges = needs_tag = names.nvtx_proj_trace is not None
+    else:
+        report = _checked(_Report, section.nsys_report, f"{at}.nsys_report")
+        files = {"trace": located("nsys_report.path", report.path)}
+        main, with_memory = report.path, report.with_mem is not False
+        with_ranges, needs_tag = report.with_nvtx is not False, bool(report.with_nvtx)
+    if needs_tag and arguments.nvtx_tag_of_iter is None:
+        raise ConfigurationError(f"{place}.nvtx_tag_of_iter: expected {_RANGES}, got nothing")
     return InputSpec(
-        title=title or trace.stem,
-        trace=trace,
-        with_memory=with_memory is not False,
-        iterations=iterations,
-        gpus=gpus,
-        tag=tag if with_ranges is not False else None,
+        title=section.title or Path(main).stem,
+        **files,
+        with_memory=with_memory,
+        iterations=arguments.num_of_iters,
+        gpus=arguments.num_of_gpus or (1 if is_csv else None),
+        tag=arguments.nvtx_tag_of_iter if with_ranges else None,
         missing="; ".join(missing),
-        notes=notes,
+        notes=(f"{', '.join(told)}: not needed; the titles of a table tell its columns",)
+        if told
+        else (),
     )
 
 
-class _Section:
-    """An object of the document, whose keys are all known."""
-
-    def __init__(self, source: str, where: str, kind: str, value: object) -> None:
-        self._source, self._where = source, where
-        if not isinstance(value, dict):
-            raise self.error("", "an object", value)
-        self._members: dict[str, object] = value
-        for key in value:
-            if key not in (*_SECTIONS[kind], *(_TOLD_BY_TITLES if kind == _ARGUMENTS else ())):
-                near = difflib.get_close_matches(key, _SECTIONS[kind], n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]!r}?" if near else "leave it out"
-                known = ", ".join(_SECTIONS[kind])
-                raise ConfigurationError(
-                    f"{source}: {self._path(key)}: unknown key; {hint} (known: {known})"
-                )
-
-    def accepted(self, keys: tuple[str, ...]) -> list[str]:
-        """Those of some keys that the section has."""
-        return [key for key in self._members if key in keys]
-
-    def section(self, key: str) -> _Section:
-        """An object within this one that must be there; it is called as its kind."""
-        return _Section(self._source, self._path(key), key, self._members.get(key))
-
-    def get(self, key: str, parse: Callable[[object], T | None], expected: str) -> T:
-        """A value that must be there."""
-        value = parse(self._members.get(key))
-        if value is None:
-            raise self.error(key, expected, self._members.get(key))
-        return value
-
-    def find(self, key: str, parse: Callable[[object], T | None], expected: str) -> T | None:
-        """A value that may be absent or null."""
-        return None if self._members.get(key) is None else self.get(key, parse, expected)
-
-    def error(self, key: str, expected: str, got: object) -> ConfigurationError:
-        """The error for a value of a wrong type, or one that is missing."""
+def _checked(kind: type[_Section], value: Any, at: str) -> _Section:  # noqa: ANN401
+    """A section of the file, whose keys are all known; `at` is the file and the place in it."""
+    dot, known = "" if at.endswith(": ") else ".", kind.__struct_fields__
+    for key in value if isinstance(value, dict) else ():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else "leave it out"
+            listed = ", ".join(known)
+            raise ConfigurationError(f"{at}{dot}{key}: unknown key; {hint} (known: {listed})")
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        found = re.search(r"`\$\.(\w+)|field `(\w+)`", str(error))
+        key = found[1] or found[2] if found else ""
+        got = value.get(key) if key else value
+        place = f"{at}{dot}{key}" if key else at + ("the file" if not dot else "")
         shown = "nothing" if got is None else f"{got!r:.60}"
-        return ConfigurationError(f"{self.called(key)}: expected {expected}, got {shown}")
-
-    def called(self, key: str) -> str:
-        """The file and the place of a key in it."""
-        return f"{self._source}: {self._path(key) or 'the file'}"
-
-    def _path(self, key: str) -> str:
-        return ".".join(part for part in (self._where, key) if part)
+        raise ConfigurationError(f"{place}: expected {_EXPECTED[key]}, got {shown}") from None
 
 
-# What a value must be; None for anything else.
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
 
 
-def _format(value: object) -> str | None:
-    return value.lower() if isinstance(value, str) and value.lower() in FORMATS else None
+def read_commented_json(path: str | os.PathLike[str]) -> object:
+    """Decode a JSON file that may hold comments and trailing commas."""
+    source = os.fspath(path)
+    try:
+        text = plain_json(Path(source).read_text(encoding="utf-8-sig"))
+        return json.loads(text, object_pairs_hook=without_repetition)
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error}); check the path"
+    except UnicodeDecodeError as error:
+        problem = f"is not UTF-8 text (byte {error.start}); save it as UTF-8"
+    except json.JSONDecodeError as error:
+        problem = f"is not valid JSON: {error}"
+    except KeyError as error:
+        problem = str(error.args[0])
+    except ValueError:  # Python refuses integers of thousands of digits
+        problem = "holds a number that is too long"
+    except RecursionError:
+        problem = "is not valid JSON: it is nested too deeply"
+    except MemoryError:
+        problem = "takes more memory than there is"
+    raise ConfigurationError(f"{source}: {problem}")
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _truth(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def _list(value: object) -> list[object] | None:
-    return value if isinstance(value, list) else None
-
-
-def _class_map(value: object) -> dict[str, str] | None:
-    if not isinstance(value, dict):
-        return None
-    return value if all(isinstance(text, str) for text in value.values()) else None
+def plain_json(text: str) -> str:
+    """A text without comments and trailing commas; every character stays in its line and column."""
+    for pattern in (_COMMENT, _LAST_COMMA):
+        text = pattern.sub(
+            lambda at: at[0] if at[0].startswith('"') else re.sub(r"[^\n]", " ", at[0]), text
+        )
+    return text

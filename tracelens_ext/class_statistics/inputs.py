@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelens_ext.class_statistics.events import EventTotals, event_totals
-from tracelens_ext.class_statistics.statistics import ClassStatistics, compute
-from tracelens_ext.class_statistics.totals import kernel_totals, memory_totals, range_total
+import numpy as np
+
+from tracelens_ext.class_statistics.statistics import Classifier, ClassStatistics, compute
+from tracelens_ext.class_statistics.totals import (
+    RangeTotal,
+    Total,
+    idle_range,
+    kernel_totals,
+    memory_totals,
+    no_such_range,
+    range_total,
+)
 from tracelens_ext.errors import ConfigurationError, TraceError, UsageError
+from tracelens_ext.linking import link
+from tracelens_ext.readers.nsys.ranges import DOMAIN
+from tracelens_ext.trace import NONE, EventKind, Trace
+from tracelens_ext.work.group_search import by_group_and_time, items_before
+from tracelens_ext.work.grouping import group_durations, number_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tracelens_ext.class_statistics.class_map import Classifier
     from tracelens_ext.class_statistics.configuration import InputSpec
-    from tracelens_ext.trace import Trace
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
 
 def statistics_of(
     spec: InputSpec, classifier: Classifier, read: Callable[[Path], Trace]
 ) -> ClassStatistics:
-    """Compute the statistics of an input.
-
-    Raises:
-        TraceError: a file is not there, is not what it should be, or holds no kernels.
-        ConfigurationError: a configuration names a file that is nowhere.
-        UsageError: no NVTX range has the tag, or it is not said how many iterations there are.
-    """
+    """Compute the statistics of an input."""
     if spec.missing:
         raise ConfigurationError(spec.missing)
     totals = _table_totals(spec) if spec.trace is None else _trace_totals(spec, spec.trace, read)
@@ -64,11 +73,7 @@ def _table_totals(spec: InputSpec) -> EventTotals:
 
 
 def _iterations(spec: InputSpec, totals: EventTotals, gpus: int) -> int:
-    """How many iterations the ranges make.
-
-    Raises:
-        UsageError: there are no ranges, or not as many on each GPU.
-    """
+    """How many iterations the ranges make."""
     if totals.ranges is None:
         raise UsageError(
             f"{spec.title}: say how many iterations were recorded, or with an iteration range"
@@ -81,3 +86,159 @@ def _iterations(spec: InputSpec, totals: EventTotals, gpus: int) -> int:
             f" evenly into {gpus:,} GPUs; say how many iterations and GPUs there are"
         )
     return iterations
+
+
+#: Profilers before 2023 record annotations as operators.
+_RANGE_KINDS = (EventKind.USER_ANNOTATION, EventKind.CPU_OP)
+
+
+@dataclass(frozen=True)
+class EventTotals:
+    """What the statistics start from."""
+
+    kernels: list[Total]  #: by name, longest first
+    memory: list[Total] | None  #: by kind, longest first; None when not asked for
+    ranges: RangeTotal | None  #: of the tag that was asked for
+    gpus: int  #: devices that kernels ran on, at least 1
+    notes: tuple[str, ...] = ()  #: what the user should know about the trace, a sentence each
+
+
+def event_totals(trace: Trace, *, with_memory: bool = True, tag: str | None = None) -> EventTotals:
+    """Sum the events of a trace."""
+    memory = (EventKind.MEMCPY, EventKind.MEMSET)
+    kernel_places = trace.kind[trace.gpu_rows] == EventKind.KERNEL
+    return EventTotals(
+        kernels=_totals(trace, trace.rows_of(EventKind.KERNEL)),
+        memory=_totals(trace, trace.rows_of(*memory)) if with_memory else None,
+        ranges=_ranges(trace, tag) if tag is not None else None,
+        gpus=max(len(np.unique(trace.device[kernel_places])), 1),
+        notes=trace.provenance.notes,
+    )
+
+
+def _totals(trace: Trace, rows: Int64Array) -> list[Total]:
+    groups = group_durations([trace.name[rows]], trace.dur[rows])
+    columns = (groups.keys[0], groups.total, groups.count)
+    sizes = _sizes(trace, rows)
+    return [
+        Total(trace.names[name], time, count, sizes.get(name))
+        for name, time, count in zip(*(c.tolist() for c in columns), strict=True)
+    ]
+
+
+def _sizes(trace: Trace, rows: Int64Array) -> dict[int, int]:
+    """Code of a name → bytes that all events of that name moved, if the trace tells."""
+    size = trace.arg("bytes").at(rows)
+    known = size >= 0
+    names, code = np.unique(trace.name[rows][known], return_inverse=True)
+    sums = np.zeros(len(names), dtype=object)  # a trace may say anything: exact, of any size
+    np.add.at(sums, code, size[known].astype(object))
+    return dict(zip(names.tolist(), sums.tolist(), strict=True))
+
+
+def _ranges(trace: Trace, tag: str) -> RangeTotal:
+    chosen = _called(trace, tag)
+    if not len(chosen):
+        raise no_such_range(trace.provenance.path, tag, _range_names(trace))
+    projected = project_ranges(trace, link(trace), chosen)
+    if not len(projected):
+        raise idle_range(trace.provenance.path, tag)
+    return RangeTotal(tag, sum(projected.duration.tolist()), len(projected))
+
+
+def _called(trace: Trace, tag: str) -> Int64Array:
+    """The ranges of a name, with or without their domain: `Step`, `:Step` and `DOMAIN:Step`.
+
+    The tables of `nsys stats` write the domain before the name, the default one as nothing.
+    """
+    rows = trace.rows_of(*_RANGE_KINDS)
+    found = _is_named(trace, rows, tag)
+    domain = trace.arg(DOMAIN).at(rows)
+    for code, prefix in _domains(trace).items():
+        if tag.startswith(prefix):
+            found |= (domain == code) & _is_named(trace, rows, tag.removeprefix(prefix))
+    return rows[found]
+
+
+def _is_named(trace: Trace, rows: Int64Array, name: str) -> BoolArray:
+    return np.isin(trace.name[rows], [i for i, known in enumerate(trace.names) if known == name])
+
+
+def _domains(trace: Trace) -> dict[int, str]:
+    """Code of each NVTX domain, `NONE` of the default one → what stands before a name."""
+    texts = trace.arg(DOMAIN).texts or []
+    codes = np.unique(trace.arg(DOMAIN).values).tolist()
+    return {NONE: ":"} | {code: f"{json.loads(texts[code])}:" for code in codes if code != NONE}
+
+
+def _range_names(trace: Trace) -> set[str]:
+    """The names of all ranges, with their domains where these are not the default."""
+    rows = trace.rows_of(EventKind.USER_ANNOTATION)
+    pairs = np.unique(np.column_stack((trace.arg(DOMAIN).at(rows), trace.name[rows])), axis=0)
+    prefixes = _domains(trace) | {NONE: ""}
+    return {f"{prefixes[domain]}{trace.names[name]}" for domain, name in pairs.tolist()}
+
+
+@dataclass(frozen=True)
+class ProjectedRanges:
+    """Projections of ranges, k of them, by device, then in the order of the ranges."""
+
+    row: Int64Array  #: the range, a row of the trace, (k,)
+    device: Int64Array  #: the device, (k,)
+    start: Int64Array  #: start of the first GPU event, ns since the trace's first event, (k,)
+    end: Int64Array  #: end of the last GPU event, likewise, (k,)
+    count: Int64Array  #: GPU events launched inside, (k,)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def duration(self) -> Int64Array:
+        """From the first start to the last end, ns, (k,)."""
+        return self.end - self.start
+
+
+def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: IntArray) -> ProjectedRanges:
+    """Project ranges onto the devices that they started work on.
+
+    As the report `nvtx_gpu_proj_trace` of Nsight Systems has it, a GPU event is inside a range when
+    the call that launched it is, on the range's own thread: from the first to the last of these.
+    """
+    linked = np.flatnonzero(launch_of_gpu != NONE)
+    device = trace.device[linked]
+    columns: list[list[Int64Array]] = [[np.empty(0, dtype=np.int64)] for _ in range(5)]
+    for number in np.unique(device).tolist():
+        events = linked[device == number]
+        launch = launch_of_gpu[events]
+        order = by_group_and_time(trace.thread[launch], trace.ts[launch])
+        events, launch = events[order], launch[order]
+        thread, moment = trace.thread[launch], trace.ts[launch]
+        first, last = (
+            items_before(thread, moment, trace.thread[rows], times)
+            for times in (trace.ts[rows], trace.end_of(rows))
+        )
+        some = np.flatnonzero(last > first)
+        first, last = first[some], last[some]
+        gpu = trace.gpu_rows[events]
+        start = _reduced(np.minimum, trace.ts[gpu], first, last)
+        end = _reduced(np.maximum, trace.end_of(gpu), first, last)
+        of_device = (rows[some], np.full(len(some), number), start, end, last - first)
+        for column, part in zip(columns, of_device, strict=True):
+            column.append(part.astype(np.int64))
+    return ProjectedRanges(*map(np.concatenate, columns))
+
+
+def _reduced(
+    function: np.ufunc, values: Int64Array, first: Int64Array, last: Int64Array
+) -> Int64Array:
+    """A function of each slice of values, `first` inclusive, `last` exclusive; none is empty.
+
+    Slices are taken in order of their starts, so that what lies between two is looked at once.
+    """
+    if not len(first):
+        return np.empty(0, dtype=np.int64)
+    # Equal slices are computed once: a thousand ranges may hold the same launches.
+    chosen, code = number_groups([first, last])
+    bounds = np.column_stack((first[chosen], last[chosen])).ravel()
+    padded = np.append(values, values[-1:])  # the end of the last slice must be an index too
+    return function.reduceat(padded, bounds)[::2][code]

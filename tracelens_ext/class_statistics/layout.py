@@ -5,12 +5,19 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.report import Report
 from tracelens_ext.report.terminal import safe_text
+from tracelens_ext.text import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.class_statistics.statistics import ClassStatistics, Line
+    from tracelens_ext.class_statistics.totals import RangeTotal
+
+    Titled = Sequence[tuple[str, ClassStatistics]]
+    Record = dict[str, object]
 
 _NS_PER_MS = 10**6
 _CLASS_WIDTH, _MEMORY_WIDTH = 15, 21
@@ -28,19 +35,18 @@ _ESTIMATED = "Estimated non-hidden NCCL, mem ops and bubble"
 
 
 def text(statistics: ClassStatistics, title: str | None) -> str:
-    """The statistics of one input, lines that end with a line feed.
-
-    Args:
-        statistics: what to show.
-        title: the heading; None for none.
-    """
+    """The statistics of one input, lines that end with a line feed."""
     heading = [f"===== {safe_text(title)} ====="] if title is not None else []
-    blocks = [[*heading, *_kernels(statistics)], _nccl(statistics)]
+    kernels, nccl = statistics.kernel_total, statistics.nccl_total
+    table = _table(statistics, statistics.kernels, _CLASS_WIDTH, of=kernels.time_ns)
+    blocks = [[*heading, *_head(statistics, "Kernel", kernels), *table]]
+    table = _table(statistics, statistics.nccl, _CLASS_WIDTH)
+    blocks.append([*_head(statistics, "NCCL", nccl), *table])
     if statistics.memory is not None:
         table = _table(statistics, statistics.memory, _MEMORY_WIDTH)
         blocks.append(["Mem Ops Statistic:", *table])
     if statistics.ranges is not None:
-        blocks += [_ranges(statistics), _estimates(statistics)]
+        blocks.append(_estimates(statistics, statistics.ranges))
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
@@ -58,21 +64,6 @@ def percentage(part: Fraction | int, whole: Fraction | int) -> Fraction:
 
 def _milliseconds(ns: Fraction | int, decimals: int) -> str:
     return fixed(Fraction(ns) / _NS_PER_MS, decimals)
-
-
-def _kernels(statistics: ClassStatistics) -> list[str]:
-    total = statistics.kernel_total
-    return [
-        *_head(statistics, "Kernel", total),
-        *_table(statistics, statistics.kernels, _CLASS_WIDTH, of=total.time_ns),
-    ]
-
-
-def _nccl(statistics: ClassStatistics) -> list[str]:
-    return [
-        *_head(statistics, "NCCL", statistics.nccl_total),
-        *_table(statistics, statistics.nccl, _CLASS_WIDTH),
-    ]
 
 
 def _head(statistics: ClassStatistics, what: str, total: Line) -> list[str]:
@@ -111,23 +102,116 @@ def _table(
     return rows
 
 
-def _ranges(statistics: ClassStatistics) -> list[str]:
-    ranges = statistics.ranges
-    return [
-        f"NVTX range count: {ranges.count if ranges else 0}",
-        f"NVTX average range time: {_milliseconds(statistics.range_average_ns, 3)} (ms)",
-        f"NVTX total range time: {_milliseconds(ranges.time_ns if ranges else 0, 3)} (ms)",
-    ]
-
-
-def _estimates(statistics: ClassStatistics) -> list[str]:
-    average, total = statistics.range_average_ns, statistics.ranges
-    per_range, in_total = statistics.exposed_ns, statistics.exposed_total_ns
+def _estimates(statistics: ClassStatistics, ranges: RangeTotal) -> list[str]:
+    average, per_range = statistics.range_average_ns, statistics.exposed_ns
+    in_total = statistics.exposed_total_ns
     of_range = fixed(percentage(per_range, average), 2)
-    of_total = fixed(percentage(in_total, total.time_ns if total else 0), 2)
+    of_total = fixed(percentage(in_total, ranges.time_ns), 2)
     return [
+        f"NVTX range count: {ranges.count}",
+        f"NVTX average range time: {_milliseconds(average, 3)} (ms)",
+        f"NVTX total range time: {_milliseconds(ranges.time_ns, 3)} (ms)",
+        "",
         f"{_ESTIMATED} time per range: {_milliseconds(per_range, 3)} (ms)",
         f"{_ESTIMATED} time per range: {of_range} (%)",
         f"{_ESTIMATED} total time: {_milliseconds(in_total, 3)} (ms)",
         f"{_ESTIMATED} total time: {of_total} (%)",
     ]
+
+
+TITLE = "GPU time by kernel class"
+DESCRIPTIONS = {
+    "inputs": "Kernel and NCCL time of each input, NVTX ranges, and what kernels do not fill",
+    "kernel_classes": "Kernel time by class, without NCCL",
+    "nccl": "NCCL time by collective",
+    "memory_operations": "Memory operations by kind",
+    "kernels": "The class of each kernel",
+}
+
+
+def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
+    """The statistics of some inputs, each with its title; and why others are left out."""
+    return Report(
+        title=TITLE,
+        sheets=tables(statistics),
+        facts=[("Inputs", ", ".join(title for title, _ in statistics))],
+        notes=[
+            *(f"Left out: {problem}" for problem in problems),
+            *(f"{title}: {n}" for title, each in statistics for n in (*each.warnings, *each.notes)),
+        ],
+        descriptions=DESCRIPTIONS,
+    )
+
+
+def tables(statistics: Titled) -> dict[str, pd.DataFrame]:
+    """The statistics of some inputs by table, each with the column `title`; times in ms."""
+    sheets: dict[str, list[Record]] = {
+        "inputs": [{"title": title} | _input(each) for title, each in statistics]
+    }
+    for title, each in statistics:
+        for table, name, lines in (
+            ("kernel_classes", "class", each.kernels),
+            ("nccl", "collective", each.nccl),
+            ("memory_operations", "operation", each.memory or ()),
+        ):
+            records = [{"title": title} | _line(each, line, name) for line in lines]
+            sheets.setdefault(table, []).extend(records)
+    sheets["kernels"] = [
+        {
+            "title": title,
+            "kernel_name": kernel.name,
+            "class": name,
+            "total_time_ms": _ms(kernel.time_ns),
+            "count": kernel.instances,
+        }
+        for title, each in statistics
+        for name, kernel in each.kernel_classes
+    ]
+    for records in sheets.values():
+        for record in records:
+            record.update({k: encodable(v) for k, v in record.items() if isinstance(v, str)})
+    return {name: pd.DataFrame(records) for name, records in sheets.items() if records}
+
+
+def _input(statistics: ClassStatistics) -> Record:
+    record: Record = {"iteration_count": statistics.iterations, "gpu_count": statistics.gpus}
+    for what, total in (("kernel", statistics.kernel_total), ("nccl", statistics.nccl_total)):
+        line = _line(statistics, total, "")
+        record |= {f"{what}_{column}": value for column, value in line.items() if column}
+    ranges = statistics.ranges
+    if ranges is None:
+        return record
+    average, exposed = statistics.range_average_ns, statistics.exposed_ns
+    return record | {
+        "range_tag": ranges.tag,
+        "range_count": ranges.count,
+        "expected_range_count": statistics.divisor,
+        "range_time_average_ms": _ms(average),
+        "range_time_total_ms": _ms(ranges.time_ns),
+        "not_hidden_time_per_range_ms": _ms(exposed),
+        "not_hidden_percent_of_range": float(percentage(exposed, average)),
+        "not_hidden_time_total_ms": _ms(statistics.exposed_total_ns),
+        "not_hidden_percent_of_total": float(
+            percentage(statistics.exposed_total_ns, ranges.time_ns)
+        ),
+    }
+
+
+def _line(statistics: ClassStatistics, line: Line, name: str) -> Record:
+    record: Record = {
+        name: line.name,
+        "time_per_iteration_ms": _ms(Fraction(line.time_ns, statistics.divisor)),
+        "count_per_iteration": line.per_iteration,
+        "total_time_ms": _ms(line.time_ns),
+        "total_count": line.instances,
+    }
+    if name == "class":
+        of = statistics.kernel_total.time_ns
+        record["% of kernel time"] = float(percentage(line.time_ns, of))
+    if name == "operation" and line.size_bytes is not None:
+        record["total_bytes"] = line.size_bytes
+    return record
+
+
+def _ms(ns: Fraction | int) -> float:
+    return float(Fraction(ns) / _NS_PER_MS)

@@ -5,20 +5,21 @@ All sums are whole nanoseconds, all quotients exact; numbers are rounded when th
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS
-from tracelens_ext.class_statistics.nccl import collective_of
-from tracelens_ext.class_statistics.totals import Totals
+from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS, substring_pack
+from tracelens_ext.class_statistics.totals import RangeTotal, Total, Totals
+from tracelens_ext.errors import RuleError
+from tracelens_ext.kernel_names import short_name
+from tracelens_ext.text import encodable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from tracelens_ext.class_statistics.class_map import Classifier
-    from tracelens_ext.class_statistics.totals import RangeTotal, Total
 
 #: How copies are shown; all others by the names that they have.
 _SHORT_COPIES = {
@@ -115,17 +116,7 @@ def compute(
     gpus: int,
     notes: tuple[str, ...] = (),
 ) -> ClassStatistics:
-    """Compute the statistics of one input.
-
-    Args:
-        classifier: gives each kernel its class.
-        kernels: all kernels, NCCL's too.
-        memory: memory operations.
-        ranges: the NVTX ranges of the iterations.
-        iterations: at least 1.
-        gpus: at least 1.
-        notes: what the user should know about the input.
-    """
+    """Compute the statistics of one input."""
     divisor = iterations * gpus
     classes = classifier.classify([kernel.name for kernel in kernels])
     of_class = list(zip(classes, kernels, strict=True))
@@ -161,20 +152,70 @@ def _lines(named: Iterable[tuple[str, Total]], divisor: int) -> list[Line]:
             line.time_ns + total.time_ns,
             line.instances + total.instances,
             line.per_iteration + total.instances // divisor,
-            _known_sum(line.size_bytes, total.size_bytes),
+            total.size_bytes
+            if line.size_bytes is None
+            else line.size_bytes + (total.size_bytes or 0),
         )
     return list(lines.values())
 
 
-def _known_sum(one: int | None, other: int | None) -> int | None:
-    """The sum of what is known."""
-    return other if one is None else one + (other or 0)
-
-
 def _sum(lines: Sequence[Line]) -> Line:
-    return Line(
-        "",
-        sum(line.time_ns for line in lines),
-        sum(line.instances for line in lines),
-        sum(line.per_iteration for line in lines),
-    )
+    fields = ("time_ns", "instances", "per_iteration")
+    return Line("", *(sum(getattr(line, field) for line in lines) for field in fields))
+
+
+class Classifier:
+    """Gives each kernel a class, by its name: `nccl` for those of NCCL, `others` for what is left.
+
+    A map is from parts of kernel names to classes: case does not matter, and the first key in its
+    order that a name contains wins. Without one the built-in categories are the classes.
+    """
+
+    def __init__(self, mapping: Mapping[str, str] | None, name: str = "class map") -> None:
+        from tracelens_ext.categorize import KernelCategorizer, builtin_categorizer
+        from tracelens_ext.categorize.stages import BoundPack
+
+        self._is_map = mapping is not None
+        #: all but `others` in the order to show; None: those that occur, by time
+        self.classes: tuple[str, ...] | None = None
+        if mapping is None:
+            self._categorizer = builtin_categorizer()
+            return
+        pack = substring_pack(mapping, name)
+        for key, category in mapping.items():
+            if category.strip().lower() == OTHERS_CLASS:
+                raise RuleError(
+                    f"{name}: {key!r}: the class {category!r} is that of all kernels without a"
+                    " key; leave the key out, or name its class otherwise"
+                )
+        lower = (encodable(category).lower() for category in mapping.values())
+        self.classes = tuple(c for c in dict.fromkeys(lower) if c != NCCL_CLASS)
+        self._categorizer = KernelCategorizer([BoundPack(pack, "categorizer", limited=False)])
+
+    def classify(self, names: Sequence[str]) -> list[str]:
+        """The class of each kernel."""
+        found = self._categorizer.categorize(names)
+        classes = [category.lower() for category in found.category]
+        if not self._is_map:
+            told = zip(names, classes, found.known, strict=True)
+            classes = [
+                NCCL_CLASS if NCCL_CLASS in name.lower() else each if known else OTHERS_CLASS
+                for name, each, known in told
+            ]
+        return classes
+
+
+_NAMED = (
+    re.compile(r"nccl(?:Symk?)?(?:Dev)?Kernel_([A-Z][A-Za-z]*)"),
+    re.compile(
+        r"nccl([A-Z][A-Za-z]*?)(?:Ring|Tree|CollNet)?(?:LL128|LL|Simple)?Kernel(?![A-Za-z])"
+    ),
+)
+
+
+def collective_of(name: str) -> str:
+    """The collective, such as `AllGather`; of a kernel that names none its own short name."""
+    for pattern in _NAMED:
+        if found := pattern.search(name):
+            return found[1]
+    return short_name(name)

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import TraceFormatError, UsageError
-from tracelens_ext.readers.nsys.csv_tables import Report, open_report
+from tracelens_ext.readers.nsys.csv_tables import Report, TableSource, open_report
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from tracelens_ext.readers.nsys.csv_tables import TableSource
 
 _NEAREST = 5
 _MOST_COMPARED = 20_000  # names; comparing one takes some tens of microseconds
@@ -31,13 +30,9 @@ class Total:
 
 
 class Totals(list[Total]):
-    """Totals by name, in the order of their table.
+    """Totals by name, in the order of their table."""
 
-    Attributes:
-        doubt: why rows of the table seem to be missing; empty if none seem to be.
-    """
-
-    doubt = ""
+    doubt = ""  #: why rows of the table seem to be missing; empty if none seem to be
 
 
 @dataclass(frozen=True)
@@ -50,11 +45,7 @@ class RangeTotal:
 
 
 def kernel_totals(source: TableSource) -> Totals:
-    """Totals by kernel, of a `cuda_gpu_kern_sum` table.
-
-    Raises:
-        TraceError: there is no such table, or it has no rows.
-    """
+    """Totals by kernel, of a `cuda_gpu_kern_sum` table."""
     totals = _totals(source, Report.KERNELS, "name", "instances", "the kernel table")
     if not totals:
         path = source if isinstance(source, str | os.PathLike) else "the kernel table"
@@ -65,15 +56,7 @@ def kernel_totals(source: TableSource) -> Totals:
 
 
 def memory_totals(source: TableSource, sizes: TableSource | None = None) -> Totals:
-    """Totals by kind of memory operation.
-
-    Args:
-        source: a `cuda_gpu_mem_time_sum` table.
-        sizes: the `cuda_gpu_mem_size_sum` table of the same report, if there is one.
-
-    Raises:
-        TraceError: there is no such table.
-    """
+    """Totals by kind of memory operation."""
     totals = _totals(source, Report.MEMORY_TIME, "operation", "count", "the memory table")
     if sizes is None:
         return totals
@@ -89,14 +72,7 @@ def memory_totals(source: TableSource, sizes: TableSource | None = None) -> Tota
 def range_total(source: TableSource, tag: str) -> RangeTotal:
     """The ranges of a tag, of an `nvtx_gpu_proj_trace` table.
 
-    Args:
-        source: the table.
-        tag: the name of the ranges, matched exactly but for the colon that `nsys stats` puts
-            before names of the default domain: `step` is `:step`.
-
-    Raises:
-        TraceError: there is no such table.
-        UsageError: no range has that tag; the message names the nearest.
+    The colon that `nsys stats` puts before names of the default domain does not matter.
     """
     table = open_report(source, Report.RANGES, label="the NVTX table")
     seen: set[str] = set()
@@ -162,14 +138,7 @@ def _totals(
 
 
 def _missing_rows(source: str, time: int, share: object, total: int) -> str:
-    """A sentence if a table holds less than the percentage of its longest row tells; else empty.
-
-    Args:
-        source: what messages call the table.
-        time: of the longest row, ns.
-        share: its cell in the column `Time (%)`.
-        total: the times of all rows together.
-    """
+    """A sentence if a table holds less than the percentage of its longest row tells; else empty."""
     text = str(share).strip(" %")
     try:
         percent = float(text)

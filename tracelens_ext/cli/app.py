@@ -26,6 +26,7 @@ _NAMES = (
     "tree",
     "export",
     "sql",
+    "mcp",
     "kernels",
     "gaps",
     "counters",
@@ -40,7 +41,7 @@ _NAMES = (
     "plugins",
     "cache",
 )
-_READ_NO_TRACES = frozenset({"demo", "explain", "formats", "ranks"})
+_READ_NO_TRACES = frozenset({"demo", "explain", "formats", "mcp", "ranks"})
 _CLASSES = {"chart": "ChartCommand"}  # of commands whose help says more than typer's
 _SETTINGS: dict[str, Any] = {
     "add_completion": False,

@@ -28,7 +28,7 @@ class ChartCommand(Command):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # click's, or typer's own copy of it
         """Write the engines and models that there are maps for, and an example."""
-        from tracelens_ext.chart.engines import known_models
+        from tracelens_ext.chart.specification import known_models
         from tracelens_ext.report.terminal import safe_text
 
         super().format_epilog(ctx, formatter)
@@ -105,9 +105,8 @@ def chart(
     Writes result.html (the chart, and its numbers in a table) and result.csv (which kernels make
     up each category).
     """
-    from tracelens_ext.chart.engines import check_models, known_models
-    from tracelens_ext.chart.files import check_results, write_results
-    from tracelens_ext.chart.specification import parse_inputs
+    from tracelens_ext.chart.page import check_results, write_results
+    from tracelens_ext.chart.specification import check_models, known_models, parse_inputs
     from tracelens_ext.cli.load import AnalysisOptions
 
     wanted = parse_inputs([*(in_file or ()), *(inputs or ())], bare_files=categorizer is not None)

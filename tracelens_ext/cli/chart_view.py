@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.chart.runs import grouped
+from tracelens_ext.chart.runs import TOTAL, category_table, grouped
 from tracelens_ext.chart.specification import NS_PER_S
-from tracelens_ext.chart.tables import TOTAL, category_table
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import print_line, print_report
 from tracelens_ext.errors import UsageError
-from tracelens_ext.lazy import pd
 from tracelens_ext.report.formats import Format
 
 if TYPE_CHECKING:
@@ -19,10 +18,12 @@ if TYPE_CHECKING:
 
     from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.compare.budgets import Verdict
-    from tracelens_ext.compare.comparison import Comparison, Measurement
+    from tracelens_ext.compare.comparison import Comparison
+    from tracelens_ext.compare.measurement import Measurement
 
 #: What the command exits with when a budget is crossed.
 CROSSED = 3
+_SAME_AMOUNT = 0.01
 
 
 def compare(
@@ -57,6 +58,14 @@ def compare(
             " 'total_time > 1.5ms', 'findings > 5%'.",
         ),
     ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Compare one trace with the median of the last traces or reports in this folder.",
+        ),
+    ] = None,
+    last: Annotated[int, typer.Option(help="How many of them, at least 3.", min=3)] = 5,
     total: shared.Total = False,
     force: shared.Force = False,
     rules: shared.Rules = None,
@@ -64,6 +73,14 @@ def compare(
     maps: shared.Maps = None,
     without_pack: shared.WithoutPack = None,
     unlinked_kernels: shared.UnlinkedKernels = True,
+    capture: shared.Capture = None,
+    device_peaks: shared.DevicePeaks = None,
+    normalize: Annotated[
+        Literal["roofline"] | None,
+        typer.Option(
+            help="Also compare how much each trace loses against the roofline of its own device."
+        ),
+    ] = None,
     micro_idle_thresh_us: shared.MicroIdle = None,
     top: Annotated[int, typer.Option(help="Operations and kernels to print.", min=0)] = 10,
     quiet: shared.Quiet = False,
@@ -90,6 +107,8 @@ def compare(
     paths, problems = find_traces(traces, or_reports=True)
     if problems:
         raise problems[0]
+    if baseline is not None:
+        paths = _with_history(baseline, last, paths)
     if len(paths) < 2:
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
     for note in check_places(places, paths, force=force):
@@ -101,12 +120,17 @@ def compare(
         unlinked_kernels,
         maps,
         without_packs=without_pack,
+        capture=capture,
     )
-    measured, rooflines = _measure_all(paths, options, micro_idle_thresh_us)
-    comparison = compare_measurements(measured, per_iteration=False if total else None)
+    measured = _measure_all(paths, options, micro_idle_thresh_us, device_peaks)
+    comparison = compare_measurements(measured, total=total, history=baseline is not None)
+    if baseline is not None:
+        from tracelens_ext.compare.history import history_report
+
+        report = history_report(comparison)
+    else:
+        report = comparison_report(comparison, normalize=normalize is not None)
     verdicts = check_budgets(budgets, comparison, _finding_ids() if budgets else ())
-    lost = _compare_lost(rooflines, comparison) if len(rooflines) == len(paths) else None
-    report = comparison_report(comparison, lost)
     written = write_outputs(report, places, paths, force=force)
     if to_stdout and output_format is not None:
         print_report(report, output_format)
@@ -115,67 +139,48 @@ def compare(
 
         from tracelens_ext.cli.report_view import show_comparison
 
-        show_comparison(
-            comparison, Console(), top=top, lost=lost, findings=report.sheets.get("findings")
-        )
+        show_comparison(comparison, report, Console(), top=top)
+    if any(each.unit != "mad" for each in budgets):
+        _warn_of_amounts(comparison)
     _tell(verdicts, written, quiet=quiet or to_stdout)
     if any(verdict.crossed for verdict in verdicts):
         raise typer.Exit(CROSSED)
 
 
+def _with_history(folder: Path, last: int, paths: Sequence[Path]) -> list[Path]:
+    from tracelens_ext.compare.history import history_in
+
+    if len(paths) != 1:
+        raise UsageError("--baseline compares one trace with a folder; name one")
+    return [*history_in(folder, last, paths[0]), *paths]
+
+
 def _measure_all(
-    paths: Sequence[Path], options: AnalysisOptions, micro_idle_thresh_us: float | None
-) -> tuple[list[Measurement], list[pd.Series]]:
-    """Measure traces and reports; also the time lost of each trace that has shapes."""
-    from tracelens_ext.compare.finished import is_report, measure_report
+    paths: Sequence[Path],
+    options: AnalysisOptions,
+    micro_idle_thresh_us: float | None,
+    device_peaks: str | None,
+) -> list[Measurement]:
+    """Measure traces and reports, one after the other: only the measurements stay."""
+    from tracelens_ext.cli.load import analyze, show_problems
+    from tracelens_ext.compare.finished import is_report, measure_report, with_reference
     from tracelens_ext.compare.measurement import TRACELENS
+    from tracelens_ext.compare.report import measured_for_comparison
 
     shown_problems: set[str] = set()
     of_reports = {path: measure_report(path) for path in paths if is_report(path)}
     if any(measured.report == TRACELENS for measured in of_reports.values()):
         options = replace(options, unlinked_kernels=False)  # as TraceLens: alike is compared
-    rooflines: list[pd.Series] = []
-    measured = [
-        of_reports[path]
-        if path in of_reports
-        else _measured(
-            path,
-            options,
-            micro_idle_thresh_us,
-            shown_problems,
-            rooflines,
-            like_reports=bool(of_reports),
-        )
-        for path in paths
-    ]
-    return measured, rooflines
 
+    def measured(path: Path) -> Measurement:
+        if path in of_reports:
+            return of_reports[path]
+        analyzer = analyze(path, options)
+        found = measured_for_comparison(analyzer, micro_idle_thresh_us, device_peaks)
+        show_problems(analyzer.problems, shown_problems)
+        return with_reference(found, analyzer) if of_reports else found
 
-def _measured(
-    path: Path,
-    options: AnalysisOptions,
-    micro_idle_thresh_us: float | None,
-    shown_problems: set[str],
-    rooflines: list[pd.Series],
-    *,
-    like_reports: bool,
-) -> Measurement:
-    """Measure one trace; only the measurement and the time lost (if it has shapes) stay."""
-    from tracelens_ext.cli.load import analyze, show_problems
-    from tracelens_ext.compare.comparison import measure
-    from tracelens_ext.compare.findings import with_findings
-    from tracelens_ext.compare.finished import with_reference
-    from tracelens_ext.compare.roofline import time_lost
-
-    analyzer = analyze(path, options)
-    measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)
-    measured = with_findings(measured, analyzer.findings())
-    if like_reports:
-        measured = with_reference(measured, analyzer)
-    elif (roofline := analyzer.roofline()).has_shapes:
-        rooflines.append(time_lost(roofline))
-    show_problems(analyzer.problems, shown_problems)
-    return measured
+    return list(map(measured, paths))
 
 
 def _finding_ids() -> list[str]:
@@ -185,13 +190,14 @@ def _finding_ids() -> list[str]:
     return [offered.item.id for offered in offered_detectors()]
 
 
-def _compare_lost(rooflines: Sequence[pd.Series], comparison: Comparison) -> pd.DataFrame | None:
-    """The time lost of all traces; None where none of it is known."""
-    from tracelens_ext.compare.roofline import compare_time_lost
-
-    if not all(map(len, rooflines)):
-        return None
-    return compare_time_lost(rooflines, comparison.letters)
+def _warn_of_amounts(comparison: Comparison) -> None:
+    """Say on standard error that whole traces did not do the same work."""
+    verdicts = comparison.verdicts if comparison.basis == "trace" else []
+    for letter, verdict in zip(comparison.letters[1:], verdicts, strict=False):
+        if verdict.work_ratio is not None and abs(verdict.work_ratio - 1) > _SAME_AMOUNT:
+            line = f"{letter} did {verdict.work_ratio:.2f} of {comparison.letters[0]}'s work:"
+            line += " budgets on time compare different amounts"
+            print_line(f"tracelens-ext: {line}", error=True)
 
 
 def _tell(verdicts: Sequence[Verdict], written: Sequence[Path], *, quiet: bool) -> None:

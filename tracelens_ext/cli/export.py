@@ -152,9 +152,9 @@ def _sources(
     with_findings: bool,
 ) -> list[Source]:
     """Each trace with its place on the axis: without clocks each begins at 0."""
+    from tracelens_ext.export.chosen import shifts
+    from tracelens_ext.export.counters import spans_of
     from tracelens_ext.export.perfetto import Source
-    from tracelens_ext.export.ranks import shifts
-    from tracelens_ext.export.spans import spans_of
 
     placed = shifts([each.trace for each in analyzers], [path.name for path in paths], clocks)
     return [

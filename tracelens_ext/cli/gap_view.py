@@ -57,8 +57,7 @@ class GapReport:
         """
         from tracelens_ext.cli.gap_options import selected_text
         from tracelens_ext.gaps import tables
-        from tracelens_ext.gaps.answer import answer
-        from tracelens_ext.gaps.classified import classify_gaps
+        from tracelens_ext.gaps.classified import answer, classify_gaps
         from tracelens_ext.gaps.hosts import gap_hosts
 
         streams = classify_gaps(work, "stream", selection)
@@ -88,7 +87,7 @@ class GapReport:
 
     def headline(self) -> list[str]:
         """Totals and streams, a line each."""
-        from tracelens_ext.gaps.answer import in_words
+        from tracelens_ext.gaps.classified import in_words
         from tracelens_ext.report.kernel_text import time_text
 
         gaps = self.classified.gaps

@@ -66,7 +66,7 @@ def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
     """Say that there are no iterations, and what could be taken for them."""
     import shlex
 
-    from tracelens_ext.iterations.names import likely_iterations
+    from tracelens_ext.iterations.iterations import likely_iterations
 
     found = [name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE]
     wanted = "ProfilerStep#N" if annotation is None else f"annotation that matches {annotation!r}"

@@ -16,9 +16,8 @@ from tracelens_ext.errors import TracelensError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.class_statistics.class_map import Classifier
     from tracelens_ext.class_statistics.configuration import InputSpec
-    from tracelens_ext.class_statistics.statistics import ClassStatistics
+    from tracelens_ext.class_statistics.statistics import Classifier, ClassStatistics
     from tracelens_ext.report.formats import Places
     from tracelens_ext.trace import Trace
 
@@ -119,8 +118,8 @@ def stats(
 
     With NVTX ranges around the iterations, also estimate the time in them that no kernel fills.
     """
-    from tracelens_ext.class_statistics.class_map import classifier_of
     from tracelens_ext.class_statistics.configuration import InputSpec, load_class_map
+    from tracelens_ext.class_statistics.statistics import Classifier
     from tracelens_ext.report.report import check_places
 
     values = {
@@ -154,7 +153,7 @@ def stats(
             tag=iteration_range,
         )
         mapping = load_class_map(class_map) if class_map is not None else None
-        specs, classifier = [spec], classifier_of(mapping, str(class_map))
+        specs, classifier = [spec], Classifier(mapping, str(class_map))
     inputs = [path for spec in specs for path in spec.files]
     places = _places(csv, xlsx)
     for note in check_places(places, inputs, force=force):
@@ -175,11 +174,11 @@ def _configured(config: Path) -> tuple[Sequence[InputSpec], Classifier]:
     Raises:
         ConfigurationError, RuleError: the file is no good.
     """
-    from tracelens_ext.class_statistics.class_map import classifier_of
     from tracelens_ext.class_statistics.configuration import load_configuration
+    from tracelens_ext.class_statistics.statistics import Classifier
 
     loaded = load_configuration(config)
-    return loaded.inputs, classifier_of(loaded.class_map, f"{config}: kernel_to_class_map")
+    return loaded.inputs, Classifier(loaded.class_map, f"{config}: kernel_to_class_map")
 
 
 def _main_file(given: Sequence[str], trace: Path | None, kernels: Path | None) -> Path:
@@ -267,8 +266,7 @@ def _show(
     force: bool,
 ) -> None:
     """Write what was asked for, and print the text, or the tables as JSON."""
-    from tracelens_ext.class_statistics.document import document
-    from tracelens_ext.class_statistics.layout import text
+    from tracelens_ext.class_statistics.layout import document, text
     from tracelens_ext.cli.outputs import write_outputs
 
     report = document(statistics, problems) if json or places else None

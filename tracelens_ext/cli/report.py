@@ -242,12 +242,11 @@ class Run:
         result = replace(result, source_url=self.source_url)
         measured = None
         if self.comparing:
-            from tracelens_ext.compare.comparison import measure
-            from tracelens_ext.compare.findings import with_findings
+            from tracelens_ext.compare.report import measured_for_comparison
 
-            threshold = options.micro_idle_thresh_us
-            measured = measure(analyzer.work, micro_idle_thresh_us=threshold)
-            measured = with_findings(measured, analyzer.findings(options.device_peaks))
+            measured = measured_for_comparison(
+                analyzer, options.micro_idle_thresh_us, options.device_peaks
+            )
         written = write_outputs(result, places, inputs, force=self.force)
         return result, written, measured, list(analyzer.problems)
 
@@ -264,7 +263,7 @@ class Run:
                 raise TracelensError(f"{traces[0]}: is the baseline; nothing can be compared")
             if len(usable) < 2:
                 raise TracelensError("only one trace is left; nothing can be compared")
-            comparison = compare(usable, per_iteration=False if self.total else None)
+            comparison = compare(usable, total=self.total)
             places = self.wanted.for_comparison(traces[0])
             check_places(places, traces, force=self.force)
             report = comparison_report(comparison)
@@ -280,8 +279,7 @@ class Run:
             from tracelens_ext.cli.report_view import show_comparison
 
             typer.echo()
-            findings = report.sheets.get("findings")
-            show_comparison(comparison, Console(), top=self.top, findings=findings)
+            show_comparison(comparison, report, Console(), top=self.top)
             _tell_written(written)
         return 0
 

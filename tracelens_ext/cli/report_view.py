@@ -44,8 +44,6 @@ def show_report(report: Report, console: Console, *, top: int) -> None:
         shown = f"{value:,.3f}" if isinstance(value, float) else str(value)
         console.print(safe_text(f"{label}: {shown}"), markup=False, highlight=False)
     for answer in report.answers:
-        if answer.sheet == "recording":
-            continue  # which the facts tell
         if answer.sheet == "findings":
             show_first(report.sheets["findings"], answer.title, str(facts["Trace"]), console)
             continue
@@ -91,47 +89,44 @@ def show_summary(rows: Sequence[dict[str, object]], console: Console) -> None:
     console.print(frame_table(pd.DataFrame(rows), title="Traces"))
 
 
-def show_comparison(
-    comparison: Comparison,
-    console: Console,
-    *,
-    top: int,
-    lost: pd.DataFrame | None = None,
-    findings: pd.DataFrame | None = None,
-) -> None:
-    """Print what was compared, the tables with the largest changes first, and the notes."""
-    from tracelens_ext.compare.comparison import time_basis
+def show_comparison(comparison: Comparison, report: Report, console: Console, *, top: int) -> None:
+    """Print the verdict, what was compared, the tables, and the notes."""
+    from tracelens_ext.compare.notes import time_basis
     from tracelens_ext.report.terminal import frame_table, safe_text
 
-    facts = dict(comparison.facts)
-    for letter in comparison.letters:
+    facts = dict(report.facts)
+    console.print(safe_text(str(facts["Verdict"])), markup=False, highlight=False)
+    for letter in () if comparison.history else comparison.letters:
         role = f"{letter} (baseline)" if letter == comparison.letters[0] else letter
         line = f"{role}: {facts[role]}; devices: {facts[f'{letter} devices']};"
         line += f" iterations: {facts[f'{letter} iterations']}"
         console.print(safe_text(line), markup=False, highlight=False)
-    if findings is not None and len(findings):
-        console.print()
-        console.print(frame_table(findings, title="Findings, whole traces"))
     basis = time_basis(comparison)
     titles = {
+        "history": f"Against the median of those before, {basis}",
+        "findings": f"Findings, {basis}",
         "timeline": f"GPU timeline, {basis}",
         "phases": "GPU time by phase of serving, whole traces",
         "categories": f"GPU time by category, {basis}",
-        "ops": f"GPU time by CPU operation, {basis}",
+        "operations": f"GPU time by CPU operation, {basis}",
         "kernels": f"GPU time by kernel, {basis}",
+        "places": f"GPU time by place in the program, {basis}",
+        "roofline": f"Time lost against the best case, {basis}",
     }
-    for name, frame in comparison.tables.items():
-        rows = top if name in ("ops", "kernels") else len(frame)
-        if not rows or not len(frame):
+    for name, title in titles.items():
+        frame = report.sheets.get(name)
+        if frame is None or not len(frame):
             continue
-        console.print()
-        console.print(frame_table(_of_comparison(frame.head(rows)), title=titles[name], rows=rows))
-    if lost is not None and top and len(lost):
-        console.print()
-        title = "Time lost against the best case, whole traces"
-        console.print(frame_table(lost.head(top), title=title, rows=top))
+        rows = (
+            top
+            if name in ("history", "operations", "kernels", "places", "roofline")
+            else len(frame)
+        )
+        if rows:
+            console.print()
+            console.print(frame_table(_of_comparison(frame.head(rows)), title=title, rows=rows))
     console.print()
-    for note in comparison.notes:
+    for note in report.notes:
         console.print(safe_text(note), markup=False, highlight=False)
 
 
@@ -140,8 +135,16 @@ def _of_comparison(frame: pd.DataFrame) -> pd.DataFrame:
     from tracelens_ext.kernel_names import short_name
 
     # Of several traces there is room for the percentages alone.
-    told = ("ratio", "_count") if "difference_ms" in frame else ("ratio", "_count", "difference_ms")
+    several = () if "difference_ms" in frame else ("difference_ms", "by_speed_ms")
+    told = ("ratio", "_count", "_calls", "_kernels", "by_calls_ms", "backward", "only_in", *several)
     shown = frame[[c for c in frame if not str(c).endswith(told)]]
+    if "path" in shown:
+        sides = [c for c in shown if str(c).endswith("_operation")]
+        words = shown[sides].fillna("").to_numpy().tolist()
+        operation = [" → ".join(dict.fromkeys(filter(None, each))) for each in words]
+        shown = shown.drop(columns=[*sides, "path"])
+        shown.insert(0, "operation", operation)
+        shown.insert(0, "path", frame["path"])
     if "kernel_name" not in shown:
         return shown
     names = [short_name(name) for name in shown["kernel_name"]]

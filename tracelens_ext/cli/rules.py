@@ -128,7 +128,7 @@ def suggest(
     from tracelens_ext.errors import OutputError
     from tracelens_ext.report.atomic import written_beside
     from tracelens_ext.report.json_text import json_safe
-    from tracelens_ext.timeline.coverage import whole_graphs
+    from tracelens_ext.timeline.overview import whole_graphs
 
     if output is not None and output.exists():
         raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")

@@ -18,8 +18,7 @@ def show_snapshots(paths: list[Path], top: int, *, device: int | None, json: boo
     from tracelens_ext.cli.kernel_view import console, show_lines
     from tracelens_ext.cli.messages import print_report
     from tracelens_ext.errors import UsageError
-    from tracelens_ext.memory.snapshot import read_snapshot
-    from tracelens_ext.memory.snapshot_tables import compare_snapshots, snapshot_tables
+    from tracelens_ext.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
     from tracelens_ext.report.report import Report
     from tracelens_ext.report.terminal import frame_table
 

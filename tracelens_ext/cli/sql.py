@@ -45,7 +45,7 @@ def sql(
         raise UsageError('name a trace and a query: tracelens-ext sql TRACE "select …"')
     if json and csv:
         raise UsageError("--json and --csv exclude each other; give one")
-    from tracelens_ext.export.query import query
+    from tracelens_ext.export.database import query
 
     options = AnalysisOptions(
         rules=rules,

@@ -57,7 +57,7 @@ def what_if(
     from tracelens_ext.cli.text_output import check_texts, tell_written, write_text
     from tracelens_ext.findings.detect import tell_claims
     from tracelens_ext.replay.changes import parse_change
-    from tracelens_ext.replay.waits import read_waits
+    from tracelens_ext.replay.what_if import read_waits
     from tracelens_ext.report.json_text import nested_json_text
     from tracelens_ext.report.terminal import frame_table
     from tracelens_ext.roofline.peaks import read_peaks

@@ -37,14 +37,8 @@ if TYPE_CHECKING:
 _TEXTS = ("Collective name", "Process Group Name", "Process Group Description", "dtype")
 _NUMBERS = ("Group size", "In msg nelems", "Out msg nelems")
 KEYS = (
-    "Collective name",
-    "Process Group Name",
-    "Process Group Description",
-    "Group size",
-    "dtype",
-    "In msg nelems",
-    "Out msg nelems",
-    "kernel_name",
+    *("Collective name", "Process Group Name", "Process Group Description", "Group size", "dtype"),
+    *("In msg nelems", "Out msg nelems", "kernel_name"),
 )
 
 #: Bytes an element, by PyTorch's names of scalar types.
@@ -76,12 +70,7 @@ _ANNOTATION_PREFIX = "nccl:"
 
 
 def collectives(work: GpuWork) -> pd.DataFrame:
-    """Communication kernels by collective, process group, size and type.
-
-    Returns:
-        Columns as the sheet `coll_analysis`. What the metadata does not tell is empty or missing.
-        Longest total first; no rows without communication.
-    """
+    """Communication kernels by collective, group, size and type, the longest total first."""
     table = communication_of(work)
     grouped = table.groupby(list(KEYS), sort=False, dropna=False)["time"]
     frame = grouped.agg(["count", "sum", "mean", "std", "min", "max"]).reset_index()
@@ -92,13 +81,8 @@ def collectives(work: GpuWork) -> pd.DataFrame:
 def collective_calls(work: GpuWork) -> pd.DataFrame:
     """A row a communication kernel, in order of start.
 
-    Returns:
-        Columns `device`, `collective` (its name, else the simplified name of the kernel), the
-        `KEYS` of `collectives`, `Process Group Ranks` (as the trace spells them; empty where it
-        does not), `iteration` (the N of the `ProfilerStep#N` that launched it as text, else
-        empty), `sequence` (1 for the first call of this collective, group and type in its
-        iteration on its device, 2 for the next), `start_us` (since the trace's first event),
-        `duration_us`.
+    `sequence` counts the calls of this collective, group and type in the iteration (the N of its
+    `ProfilerStep#N`, else empty) on the device; `Process Group Ranks` is as the trace spells it.
     """
     chosen = np.flatnonzero(work.is_communication)
     chosen = chosen[np.argsort(work.start[chosen], kind="stable")]

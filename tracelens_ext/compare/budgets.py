@@ -23,14 +23,14 @@ from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tracelens_ext.compare.comparison import Aligned, Comparison
 
 _BUDGET = re.compile(
     r"\s*(?P<name>\S.*?)\s*(?P<sign>[<>])\s*(?P<limit>[+-]?\s*(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
-    r"\s*(?P<unit>%|ms)\s*",
-    re.DOTALL,
+    r"\s*(?P<unit>%|ms|mad)\s*",
+    re.DOTALL | re.IGNORECASE,
 )
 _NS_PER_MS = 1_000_000
 _NEAREST = 5
@@ -44,23 +44,34 @@ class Budget:
 
     name: str  #: a row of the timeline (`busy_time`) or a category (`GEMM`)
     above: bool  #: whether it is crossed above the limit; else below
-    #: the change, signed; percent of the baseline's time (of findings, of the wall time), or ms
+    #: the change, signed; percent of the baseline's time (of findings, of the wall time), ms, or
+    #: median absolute deviations of a history
     limit: Fraction
-    unit: Literal["%", "ms"]  #: `%` or `ms`
+    unit: Literal["%", "ms", "mad"]
 
     def __str__(self) -> str:
-        unit = " %" if self.unit == "%" else " ms"
-        return f"{self.name} {'>' if self.above else '<'} {_decimal(self.limit)}{unit}"
+        return f"{self.name} {'>' if self.above else '<'} {_decimal(self.limit)} {self.unit}"
 
-    def crossed_by(self, before: Fraction, after: Fraction, *, shares: bool = False) -> bool:
+    def crossed_by(
+        self,
+        before: Fraction,
+        after: Fraction,
+        *,
+        shares: bool = False,
+        deviation: Fraction = Fraction(1),
+    ) -> bool:
         """Whether a change crosses the limit.
 
         Args:
             before: the baseline's time, ms; 0 where it has none.
             after: the other trace's time, ms.
             shares: whether these are percentages themselves.
+            deviation: the median absolute one, ms.
         """
         change = after - before
+        if self.unit == "mad":
+            limit = self.limit * deviation
+            return change > limit if self.above else change < limit
         if self.unit == "%" and not shares:
             if not before:  # from nothing to something is more than any percentage
                 return self.above if change else self._beyond(Fraction(0))
@@ -106,19 +117,20 @@ def parse_budget(text: str) -> Budget:
     if found is None:
         shown = text if len(text) < 80 else f"{text[:77]}…"
         raise UsageError(
-            f"{shown!r} is no budget; write a name, > or <, and a change in % or ms,"
+            f"{shown!r} is no budget; write a name, > or <, and a change in %, ms or mad,"
             " such as 'GEMM > +5%' or 'total_time > 1.5ms'"
         )
+    units: dict[str, Literal["%", "ms", "mad"]] = {"%": "%", "ms": "ms", "mad": "mad"}
     return Budget(
         name=" ".join(found["name"].split()),
         above=found["sign"] == ">",
         limit=Fraction("".join(found["limit"].split())),
-        unit="%" if found["unit"] == "%" else "ms",
+        unit=units[found["unit"].lower()],
     )
 
 
 def check_budgets(
-    budgets: Iterable[Budget], comparison: Comparison, finding_ids: Iterable[str] = ()
+    budgets: Sequence[Budget], comparison: Comparison, finding_ids: Iterable[str] = ()
 ) -> list[Verdict]:
     """Hold every trace but the baseline against the budgets.
 
@@ -134,9 +146,12 @@ def check_budgets(
         A verdict for each budget, trace and device, budgets in the order given.
 
     Raises:
-        UsageError: a name is neither a row of the timeline nor a category nor a finding.
+        UsageError: a name is neither a row of the timeline nor a category nor a finding; or a
+            deviation is given without a history.
         TracelensError: a report does not hold what it names.
     """
+    if any(budget.unit == "mad" for budget in budgets) and not comparison.history:
+        raise UsageError("a budget in mad needs a history; give --baseline FOLDER")
     timeline = _rows_by_name(comparison.aligned["timeline"], "type")
     held = comparison.aligned.get("categories")
     categories = _rows_by_name(held, str(held.keys.columns[0])) if held else {}
@@ -172,33 +187,50 @@ def _verdicts(
 ) -> list[Verdict]:
     """The verdicts on some rows of a table; on times of 0 when there is no row."""
     times = {_of_device(aligned, row): aligned.ns[row].tolist() for row in rows}
-    per_ms = [_NS_PER_MS * divisor for divisor in comparison.divisors]
+    per_ms = [Fraction(_NS_PER_MS * divisor) for divisor in comparison.divisors]
     verdicts = []
-    for at, letter in enumerate(comparison.letters[1:], start=1):
-        for where, ns in (times or {"": [0] * len(per_ms)}).items():
-            before, after = Fraction(ns[0], per_ms[0]), Fraction(ns[at], per_ms[at])
-            crossed = budget.crossed_by(before, after)
-            verdicts.append(Verdict(budget, f"{letter}: {name}{where}", before, after, crossed))
+    for where, ns in (times or {"": [0] * len(per_ms)}).items():
+        values = [Fraction(each) / per for each, per in zip(ns, per_ms, strict=True)]
+        for letter, before, after, deviation in _pairs(comparison, values):
+            crossed = budget.crossed_by(before, after, deviation=deviation)
+            verdicts.append(Verdict(budget, f"{letter}{name}{where}", before, after, crossed))
     return verdicts
+
+
+def _pairs(
+    comparison: Comparison, values: Sequence[Fraction]
+) -> Iterator[tuple[str, Fraction, Fraction, Fraction]]:
+    """What is compared: a prefix, the baseline's value, the other's, and the deviation."""
+    if comparison.history:
+        median = _median(values[:-1])
+        yield "", median, values[-1], _median([abs(each - median) for each in values[:-1]])
+        return
+    for letter, after in zip(comparison.letters[1:], values[1:], strict=True):
+        yield f"{letter}: ", values[0], after, Fraction(1)
+
+
+def _median(values: Sequence[Fraction]) -> Fraction:
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def _finding_verdicts(budget: Budget, name: str, comparison: Comparison) -> list[Verdict]:
     """The verdicts on a finding, or on all of them."""
     shares = budget.unit == "%"
     sums = []
-    for letter, measured in comparison.named:
+    for divisor, (letter, measured) in zip(comparison.divisors, comparison.named, strict=True):
         if measured.findings is None:
             raise TracelensError(
                 f"the budget {budget} cannot be checked: {letter} ({measured.path}) is a report"
                 " without findings; write it again, or name the trace"
             )
         savings = [s for each, s in measured.findings.items() if name in (FINDINGS, each)]
-        sums.append(sum((Fraction(saving[shares]) for saving in savings), Fraction(0)))
+        whole = sum((Fraction(saving[shares]) for saving in savings), Fraction(0))
+        sums.append(whole if shares else whole / Fraction(divisor))
     verdicts = []
-    for letter, after in zip(comparison.letters[1:], sums[1:], strict=True):
-        crossed = budget.crossed_by(sums[0], after, shares=shares)
-        what = f"{letter}: {name}"
-        verdicts.append(Verdict(budget, what, sums[0], after, crossed, shares))
+    for letter, before, after, deviation in _pairs(comparison, sums):
+        crossed = budget.crossed_by(before, after, shares=shares, deviation=deviation)
+        verdicts.append(Verdict(budget, f"{letter}{name}", before, after, crossed, shares))
     return verdicts
 
 

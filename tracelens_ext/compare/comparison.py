@@ -13,22 +13,32 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.compare.alignment import Aligned, align
 from tracelens_ext.compare.measurement import (
     KEYS,
     REFERENCE_KEYS,
-    TRACELENS,
     Measurement,
     measure,
 )
+from tracelens_ext.compare.notes import facts_of, notes_of
+from tracelens_ext.compare.verdict import (
+    Unit,
+    Verdict,
+    periods_agree,
+    shares_of_change,
+    verdict,
+    work_and_speed,
+)
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from tracelens_ext.compare.measurement import Figures, TableName
-    from tracelens_ext.trace import Float64Array, Int64Array
+    from tracelens_ext.trace import Float64Array
 
     FloatArray = Float64Array
 
@@ -36,22 +46,9 @@ __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 
 #: Without the letter that is also a unit of time.
 _LETTERS = "ABCDEFGHIJKLMNOPQRTUVWXYZ"
-#: Changes that are named, and the share of the baseline's GPU time below which none is, percent.
-_MOST_NAMED, _WORTH_NAMING = 3, 0.1
-#: Share of the baseline's GPU time in kernels of shared names below which kernels are not
-#: worth comparing, percent.
-_SHARED_KERNELS = 50.0
-#: Share of the GPU time outside of whole iterations that deserves a word, percent.
-_MUCH_OUTSIDE = 1.0
-
-
-@dataclass(frozen=True)
-class Aligned:
-    """One table of all traces: k rows, t traces."""
-
-    keys: pd.DataFrame  #: the columns that name the rows, k of them
-    ns: Int64Array  #: time of each row in each trace, of all its iterations together, (k, t)
-    count: Int64Array  #: GPU events, likewise
+_LEAST_PLACES = 3  # that tell the amount of work
+_WITHOUT_CALLS = ("timeline", "phases")
+_MOST_TELLING: tuple[TableName, ...] = ("operations", "kernels", "categories")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +56,16 @@ class Comparison:
     """Several traces compared; A is the baseline."""
 
     measurements: Sequence[Measurement]  #: of the traces, A first
-    per_iteration: bool  #: whether times are of an average iteration, and not of the whole trace
+    total: bool = False  #: whether whole traces are compared, whatever unit they have
+    history: bool = False  #: whether the last trace is compared with the median of the others
+
+    def __repr__(self) -> str:
+        return short_repr("Comparison", " ".join(f"{k}: {v};" for k, v in self.facts))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what was compared, what changed most, and the tables."""
+        lines = [*(f"{label}: {value}" for label, value in self.facts), *self.notes]
+        return cell_html("Comparison", lines, self.tables)
 
     @cached_property
     def letters(self) -> list[str]:
@@ -73,15 +79,82 @@ class Comparison:
         return list(zip(self.letters, self.measurements, strict=True))
 
     @cached_property
-    def divisors(self) -> list[int]:
-        """What the time of each trace is divided by: its iterations, or 1."""
-        return [m.iterations if self.per_iteration else 1 for m in self.measurements]
+    def unit(self) -> Unit:
+        """The repeating part that all traces have: iterations, else the period of kernel names."""
+        iterations = [m.iterations for m in self.measurements]
+        if all(iterations):
+            return Unit("iteration", iterations, 1.0)
+        periods = [m.period for m in self.measurements if m.period is not None]
+        counts = [period.count for period in periods]
+        if len(periods) == len(iterations):
+            by_calls = [ratios[0] for ratios in self._ratios_by_calls]
+            if periods_agree(counts, by_calls):
+                return Unit("period", counts, min(period.confidence for period in periods))
+        return Unit("trace", [1] * len(iterations), 0.0)
+
+    @property
+    def basis(self) -> str:
+        """What the times are of: `iteration`, `period` or `trace`."""
+        return "trace" if self.total else self.unit.kind
 
     @cached_property
+    def divisors(self) -> list[float]:
+        """What the time of each trace is divided by: its units, or 1."""
+        return [1.0] * len(self.measurements) if self.total else list(self.unit.counts)
+
+    @property
     def figures(self) -> list[Figures]:
         """The figures that are compared."""
+        return self._figures_of(self.basis)
+
+    def _figures_of(self, basis: str) -> list[Figures]:
         whole = [m.whole_iterations or m.total for m in self.measurements]
-        return whole if self.per_iteration else [m.total for m in self.measurements]
+        return whole if basis == "iteration" else [m.total for m in self.measurements]
+
+    @cached_property
+    def _ratios_by_calls(self) -> list[tuple[float | None, float | None]]:
+        """Work and speed of each whole trace but the baseline, by the calls of what both did."""
+        others, totals = range(1, len(self.letters)), [m.total for m in self.measurements]
+        pairs = _aligned_places(totals)
+        if pairs and min(len(pair.ns) for pair in pairs) >= _LEAST_PLACES:
+            return [work_and_speed(pair, 1) for pair in pairs]
+        if pairs:  # without operations names of kernels tell more
+            kernels = [each.tables["kernels"] for each in totals]
+            table: Aligned | None = _aligned(kernels, KEYS["kernels"])
+        else:
+            held = (self.aligned[name] for name in _MOST_TELLING if name in self.aligned)
+            table = next(held, None)
+        return [work_and_speed(table, at) if table else (None, None) for at in others]
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """What became of the work of each trace but the baseline."""
+        found = []
+        for at, letter in enumerate(self.letters[1:], start=1):
+            work, speed = self._ratios_by_calls[at - 1]
+            counts = self.unit.counts
+            if self.unit.kind != "trace" and work is not None:  # not of two that share nothing
+                figures = self._figures_of(self.unit.kind)
+                ns = [figures[i].gpu_ns / counts[i] for i in (0, at)]
+                work, speed = counts[at] / counts[0], ns[1] / ns[0] if ns[0] else None
+            held = (name for name in ("places", *_MOST_TELLING, "timeline") if name in self.tables)
+            rows = self.tables[next(held)]
+            if "trace" in rows:
+                rows = rows[rows["trace"] == letter].dropna(axis=1, how="all")
+            found.append(verdict((self.letters[0], letter), (work, speed), rows))
+        return found
+
+    @property
+    def members(self) -> dict[str, object]:
+        """What JSON has beside the tables; lists for several traces."""
+        work = [each.work_ratio for each in self.verdicts]
+        told = [each.document() for each in self.verdicts]
+        several = len(told) > 1
+        return {
+            "unit": self.unit.document(self.letters),
+            "work_ratio": work if several else work[0],
+            "verdict": told if several else told[0],
+        }
 
     @cached_property
     def aligned(self) -> dict[TableName, Aligned]:
@@ -120,7 +193,7 @@ class Comparison:
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables by name: `timeline`, `categories`, `ops`, `kernels`, as far as all hold them.
+        """The tables by name, as far as all hold them.
 
         `phases` too where all traces have steps of a serving engine; its counts are steps, and
         `A_ms_per_step` is the time by them.
@@ -133,17 +206,29 @@ class Comparison:
         average iteration when `per_iteration`. The largest difference comes first, whatever its
         sign; the timeline keeps its order.
         """
-        return {name: self._table(name) for name in self.aligned}
+        tables: dict[str, pd.DataFrame] = {}
+        for name, aligned in self.aligned.items():
+            divisors = self._divisors(name)
+            tables[name] = _table(name, aligned, self.letters, divisors)
+        parts = []
+        for at, pair in enumerate(_aligned_places(self.figures), start=1):
+            letter, divisors = self.letters[at], [self.divisors[0], self.divisors[at]]
+            frame = _table("places", pair, [self.letters[0], letter], divisors)
+            if len(self.letters) > 2:
+                frame.columns = pd.Index([_renamed(str(column), letter) for column in frame])
+                frame.insert(0, "trace", letter)
+            parts.append(frame)
+        return tables | ({"places": pd.concat(parts, ignore_index=True)} if parts else {})
 
     @cached_property
     def facts(self) -> list[tuple[str, object]]:
         """What was compared, label and value."""
-        return _facts(self)
+        return facts_of(self)
 
     @cached_property
     def notes(self) -> list[str]:
         """What changed most, and how the comparison was made, a sentence each."""
-        return _notes(self)
+        return notes_of(self)
 
     def times_ms(self, name: TableName) -> FloatArray:
         """The times of a table as shown, ms, (k, t)."""
@@ -151,68 +236,86 @@ class Comparison:
         times: FloatArray = self.aligned[name].ns / (NS_PER_MS * np.array(self._divisors(name)))
         return times
 
-    def _divisors(self, name: TableName) -> list[int]:
+    def _divisors(self, name: TableName) -> list[float]:
         """What the times of a table are divided by; phases are compared step by step."""
-        return [1] * len(self.measurements) if name == "phases" else self.divisors
+        return [1.0] * len(self.measurements) if name == "phases" else self.divisors
 
-    def _table(self, name: TableName) -> pd.DataFrame:
-        aligned, times = self.aligned[name], self.times_ms(name)
-        columns: dict[str, object] = {
-            str(key): aligned.keys[key].to_numpy()
-            for key in aligned.keys
-            if key != "device" or (aligned.keys[key] != NONE).any()
+
+def _table(
+    name: str, aligned: Aligned, letters: Sequence[str], divisors: Sequence[float]
+) -> pd.DataFrame:
+    times, calls = aligned.ns / (NS_PER_MS * np.array(divisors)), aligned.calls / divisors
+    named = {str(key): aligned.keys[key].to_numpy() for key in aligned.keys}
+    if name == "timeline" and (aligned.keys["device"] == NONE).all():
+        del named["device"]
+    columns: dict[str, object] = {**named}
+    columns[f"{letters[0]}_time_ms"] = times[:, 0]
+    for at, letter in enumerate(letters[1:], start=1):
+        prefix = "" if len(letters) == 2 else f"{letter}_"
+        difference = times[:, at] - times[:, 0]
+        columns |= {
+            f"{letter}_time_ms": times[:, at],
+            f"{prefix}difference_ms": difference,
+            f"{prefix}difference_%": 100 * _quotient(difference, times[:, 0]),
+            f"{prefix}ratio": _quotient(times[:, at], times[:, 0]),
         }
-        columns[f"{self.letters[0]}_time_ms"] = times[:, 0]
-        for at, letter in enumerate(self.letters[1:], start=1):
-            prefix = "" if len(self.letters) == 2 else f"{letter}_"
-            difference = times[:, at] - times[:, 0]
-            columns |= {
-                f"{letter}_time_ms": times[:, at],
-                f"{prefix}difference_ms": difference,
-                f"{prefix}difference_%": 100 * _quotient(difference, times[:, 0]),
-                f"{prefix}ratio": _quotient(times[:, at], times[:, 0]),
-            }
-        if name != "timeline":
-            for at, letter in enumerate(self.letters):
-                divisor = self._divisors(name)[at]
-                count = aligned.count[:, at]
-                columns[f"{letter}_count"] = count if divisor == 1 else count / divisor
+        if name not in _WITHOUT_CALLS:
+            columns |= shares_of_change(
+                (times[:, 0], times[:, at]), (calls[:, 0], calls[:, at]), prefix
+            )
+    for at, (letter, divisor) in enumerate(zip(letters, divisors, strict=True)):
+        for what, number in (("count", aligned.count), ("calls", aligned.calls)):
+            if name not in _WITHOUT_CALLS or (name, what) == ("phases", "count"):
+                own = number[:, at]
+                columns[f"{letter}_{what}"] = own if divisor == 1 else own / divisor
         if name == "phases":
-            for at, letter in enumerate(self.letters):
-                columns[f"{letter}_ms_per_step"] = _quotient(
-                    times[:, at], aligned.count[:, at].astype(np.float64)
-                )
-        frame = pd.DataFrame(columns)
-        if name in ("timeline", "phases"):
-            return frame
-        change = np.abs(times[:, 1:] - times[:, :1]).max(axis=1, initial=0.0)
-        order = np.lexsort((-times[:, 0], -change))
-        return frame.iloc[order].reset_index(drop=True)
+            columns[f"{letter}_ms_per_step"] = _quotient(
+                times[:, at], aligned.count[:, at].astype(np.float64)
+            )
+    if name == "places":
+        lacking = [aligned.count[:, 1] == 0, aligned.count[:, 0] == 0]
+        columns["only_in"] = np.select(lacking, list(letters), "")
+    frame = pd.DataFrame(columns)
+    if name in _WITHOUT_CALLS:
+        return frame
+    change = np.abs(times[:, 1:] - times[:, :1]).max(axis=1, initial=0.0)
+    order = np.lexsort((-times[:, 0], -change))
+    return frame.iloc[order].reset_index(drop=True)
+
+
+def _renamed(column: str, letter: str) -> str:
+    """A column of places of two traces, as it is called beside others."""
+    if column in ("path", "backward") or column.startswith(("A_", f"{letter}_")):
+        return column
+    return f"{letter}_{column.removeprefix('B_')}"
 
 
 def compare(
-    measurements: Sequence[Measurement], *, per_iteration: bool | None = None
+    measurements: Sequence[Measurement], *, total: bool = False, history: bool = False
 ) -> Comparison:
     """Compare traces with the first of them.
 
     Args:
         measurements: of two traces or more.
-        per_iteration: True for the average whole iteration of each, False for whole traces; None
-            for iterations when all traces have some.
+        total: whether whole traces are compared, even where all have iterations or periods.
+        history: whether the last is compared with the median of all before it.
 
     Raises:
-        UsageError: fewer than two traces, or iterations asked for where a trace has none.
+        UsageError: fewer than two traces.
         TracelensError: no trace holds a GPU event.
     """
     if len(measurements) < 2:
         raise UsageError("a comparison needs two traces at least")
-    without = [m.path for m in measurements if not m.iterations]
-    if per_iteration and without:
-        raise UsageError(f"{without[0]}: has no whole iteration; compare whole traces")
     if all(m.events == 0 for m in measurements):
         paths = ", ".join(m.path for m in measurements)
         raise TracelensError(f"{paths}: no trace holds GPU events; there is nothing to compare")
-    return Comparison(measurements, not without if per_iteration is None else per_iteration)
+    return Comparison(measurements, total, history)
+
+
+def _aligned_places(figures: Sequence[Figures]) -> list[Aligned]:
+    """The places of the first with those of each other; none where a report does not tell them."""
+    known = [each.places for each in figures if each.places is not None]
+    return [align(known[0], each) for each in known[1:]] if len(known) == len(figures) else []
 
 
 def _aligned(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligned:
@@ -222,19 +325,22 @@ def _aligned(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligned:
     columns = list(keys)
     group = rows.groupby(columns, sort=False, dropna=False).ngroup().to_numpy()
     distinct = rows.drop_duplicates(columns)[columns].reset_index(drop=True)
-    ns, count = np.zeros((2, len(distinct), len(parts)), dtype=np.int64)
+    ns, count, calls = np.zeros((3, len(distinct), len(parts)), dtype=np.int64)
     np.add.at(ns, (group, of_trace), rows["ns"].to_numpy())
     np.add.at(count, (group, of_trace), rows["count"].to_numpy())
-    return Aligned(distinct, ns, count)
+    np.add.at(calls, (group, of_trace), rows["calls"].to_numpy())
+    return Aligned(distinct, ns, count, calls)
 
 
 def _spelled(
     part: pd.DataFrame, keys: tuple[str, ...], spelled: Callable[[str], str] | None
 ) -> pd.DataFrame:
-    """A table whose names are spelt as reports spell them, if one is compared."""
+    """A table as reports have it, if one is compared: spelling, and GPU events for calls."""
     if spelled is None:
         return part
-    return part.assign(**{key: [spelled(name) for name in part[key]] for key in keys})
+    return part.assign(
+        calls=part["count"], **{key: [spelled(name) for name in part[key]] for key in keys}
+    )
 
 
 def _quotient(part: FloatArray, whole: FloatArray) -> FloatArray:
@@ -242,196 +348,3 @@ def _quotient(part: FloatArray, whole: FloatArray) -> FloatArray:
     result = np.full(part.shape, np.nan)
     np.divide(part, whole, out=result, where=whole != 0)
     return result
-
-
-def _facts(comparison: Comparison) -> list[tuple[str, object]]:
-    """Files, devices, iterations and total time of each trace."""
-    facts: list[tuple[str, object]] = []
-    for letter, measured in comparison.named:
-        role = " (baseline)" if letter == comparison.letters[0] else ""
-        facts += [
-            (f"{letter}{role}", measured.path),
-            (f"{letter} devices", measured.devices),
-            (f"{letter} iterations", _iterations(measured)),
-        ]
-    facts.append(("Times", time_basis(comparison)))
-    totals = _total_times(comparison)
-    for letter, total in zip(comparison.letters, totals, strict=True):
-        facts.append((f"{letter} total time (ms)", total))
-    return facts
-
-
-def _notes(comparison: Comparison) -> list[str]:
-    """How total time changed and what most; then how the comparison was made, a sentence each."""
-    notes = _largest_changes(comparison)
-    without = [letter for letter, measured in comparison.named if not measured.iterations]
-    if comparison.per_iteration:
-        notes.append(
-            "Times and counts are of an average iteration: GPU events launched in whole iterations,"
-            " divided by the number of iterations. Idle and total time count a gap after each"
-            " iteration; the one after the last is taken to be average."
-        )
-        notes += _single_iteration_notes(comparison)
-        notes += _outside_notes(comparison)
-    elif reports := [letter for letter, measured in comparison.named if measured.report]:
-        notes.append(
-            f"Whole traces are compared, as {' and '.join(reports)}"
-            f" {_have(reports, 'is a report', 'are reports')}, without the times of iterations."
-        )
-    elif without and len(without) < len(comparison.letters):
-        notes.append(
-            f"Whole traces are compared, as {' and '.join(without)} {_have(without)} no whole"
-            " iteration (a ProfilerStep annotation that launched GPU work and ended in time)."
-        )
-    empty = [letter for letter, measured in comparison.named if measured.events == 0]
-    if empty:
-        notes.append(f"{' and '.join(empty)} {_have(empty, 'holds', 'hold')} no GPU events.")
-    return notes + _report_notes(comparison) + _different_kernels_notes(comparison)
-
-
-#: What a table shows where some report holds no more than TraceLens's sheets do.
-_AS_REFERENCE: Mapping[TableName, str] = {
-    "categories": "Categories are those of operations, by their names, without communication",
-    "ops": "Operations are those that launched GPU work, with its busy time, without communication",
-    "kernels": "Kernels are told apart by name alone, and copies and fills do not count",
-}
-
-
-def _report_notes(comparison: Comparison) -> list[str]:
-    """What reports do not hold, and what that means for the comparison."""
-    notes = []
-    for name, said in _AS_REFERENCE.items():
-        lacking = [
-            letter
-            for letter, figures in zip(comparison.letters, comparison.figures, strict=True)
-            if name not in figures.tables
-        ]
-        if not lacking:
-            continue
-        holds = f"{' and '.join(lacking)} {_have(lacking, 'does', 'do')} not hold"
-        if name in comparison.aligned:
-            notes.append(f"{said}, as in TraceLens's sheets: {holds} more.")
-        else:
-            notes.append(f"There is no table of {name}, which {holds}.")
-    makers = {measured.report for measured in comparison.measurements}
-    if TRACELENS in makers and len(makers) > 1:
-        notes.append(
-            "TraceLens's timeline leaves out GPU events without a launch; with"
-            " --exclude-unlinked-kernels (which `compare` takes beside such a report) so does ours."
-            " It files some operations, such as those of flash attention, under `other`."
-        )
-    return notes + [
-        f"{letter}: {note}." for letter, measured in comparison.named for note in measured.notes
-    ]
-
-
-def time_basis(comparison: Comparison) -> str:
-    """What the times are of: `per iteration` or `of the whole trace`."""
-    return "per iteration" if comparison.per_iteration else "of the whole trace"
-
-
-def _iterations(measured: Measurement) -> str:
-    if measured.report:
-        return "not in the report"
-    if not measured.iterations:
-        return "none whole" if measured.left_out else "none"
-    label = measured.iteration_label
-    shown = f"{measured.iterations} ({label})"
-    return f"{shown}, not {measured.left_out}" if measured.left_out else shown
-
-
-def _total_times(comparison: Comparison) -> list[float]:
-    """The total time of each trace, ms; of its longest device where it has several."""
-    kinds = comparison.aligned["timeline"].keys["type"].to_numpy()
-    totals = comparison.times_ms("timeline")[kinds == "total_time"]
-    return [float(total) for total in totals.max(axis=0, initial=0.0)]
-
-
-def _largest_changes(comparison: Comparison) -> list[str]:
-    """The categories that changed most, for each trace but the baseline."""
-    totals = _total_times(comparison)
-    names, times = [], np.empty((0, len(totals)))
-    if categories := comparison.aligned.get("categories"):
-        names = categories.keys.iloc[:, 0].tolist()
-        times = comparison.times_ms("categories")
-    notes = []
-    for at, letter in enumerate(comparison.letters[1:], start=1):
-        difference = totals[at] - totals[0]
-        notes.append(
-            f"{letter} against {comparison.letters[0]}, total time {time_basis(comparison)}:"
-            f" {totals[0]:,.3f} to {totals[at]:,.3f} ms,"
-            f" {difference:+,.3f} ms{_in_percent(difference, totals[0])}."
-        )
-        change = times[:, at] - times[:, 0]
-        worth = _WORTH_NAMING / 100 * times[:, 0].sum()
-        order = np.argsort(-np.abs(change), kind="stable")[:_MOST_NAMED].tolist()
-        told = [
-            f"{names[row]} {change[row]:+,.3f} ms{_in_percent(change[row], times[row, 0])}"
-            for row in order
-            if abs(change[row]) > worth
-        ]
-        if not names:
-            continue
-        if told:
-            notes.append(f"{letter}, largest changes by category: {'; '.join(told)}.")
-        else:
-            notes.append(
-                f"{letter}: no category changed by more than {_WORTH_NAMING} % of the GPU time."
-            )
-    return notes
-
-
-def _in_percent(change: float, baseline: float) -> str:
-    return f" ({100 * change / baseline:+.1f} %)" if baseline else " (new)"
-
-
-def _outside_notes(comparison: Comparison) -> list[str]:
-    """How much GPU time of each trace is in none of its whole iterations."""
-    notes = []
-    for letter, measured in comparison.named:
-        counted = measured.whole_iterations
-        if counted is None or not measured.total.gpu_ns:
-            continue
-        outside = 100 * (1 - counted.gpu_ns / measured.total.gpu_ns)
-        if outside >= _MUCH_OUTSIDE:
-            notes.append(
-                f"{letter}: {outside:.1f} % of the GPU time was not launched in whole iterations,"
-                " or has no launch in the trace, and does not count; --total compares all of it."
-            )
-    return notes
-
-
-def _have(letters: list[str], one: str = "has", several: str = "have") -> str:
-    return one if len(letters) == 1 else several
-
-
-def _single_iteration_notes(comparison: Comparison) -> list[str]:
-    """Traces of one iteration beside such of several: the gap between iterations is unknown."""
-    single = [letter for letter, measured in comparison.named if measured.iterations == 1]
-    if not single or len(single) == len(comparison.letters):
-        return []
-    note = (
-        f"{' and '.join(single)} {_have(single)} a single whole iteration, and so no gap between"
-        " iterations: idle and total time are short of one."
-    )
-    return [note]
-
-
-def _different_kernels_notes(comparison: Comparison) -> list[str]:
-    """Where two traces run other kernels: on another device, with another library or version."""
-    if "kernels" not in comparison.aligned:
-        return []
-    times = comparison.times_ms("kernels")
-    notes = []
-    for at, letter in enumerate(comparison.letters[1:], start=1):
-        baseline = times[:, 0].sum()
-        if not baseline or not times[:, at].sum():
-            continue
-        shared = 100 * times[times[:, at] > 0, 0].sum() / baseline
-        if shared < _SHARED_KERNELS:
-            notes.append(
-                f"{letter} runs other kernels: those that {comparison.letters[0]} has too make"
-                f" {shared:.1f} % of {comparison.letters[0]}'s GPU time. Compare categories and"
-                " operations."
-            )
-    return notes

@@ -30,9 +30,13 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
         `A_saving_ms`, `B_saving_ms`, `difference_ms` (B - A), `A_% of judged time`,
         `B_% of judged time`. Of more than two traces `B_change`, `B_difference_ms` …
     """
-    found = [measured.findings for measured in comparison.measurements]
-    known = [savings for savings in found if savings is not None]
-    if len(known) < len(found):
+    divided = zip(comparison.measurements, comparison.divisors, strict=True)
+    known = [
+        {name: (saving / units, share) for name, (saving, share) in measured.findings.items()}
+        for measured, units in divided
+        if measured.findings is not None
+    ]
+    if len(known) < len(comparison.measurements):
         return None
     letters, baseline = comparison.letters, known[0]
     ids = pd.Index(dict.fromkeys(name for savings in known for name in savings), dtype="str")

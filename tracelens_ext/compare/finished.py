@@ -198,7 +198,7 @@ def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measure
     return replace(measured, total=replace(measured.total, reference=reference))
 
 
-_MOST_TO_LEAST: tuple[TableName, ...] = ("kernels", "ops", "categories")
+_MOST_TO_LEAST: tuple[TableName, ...] = ("kernels", "operations", "categories")
 
 
 @dataclass
@@ -242,7 +242,7 @@ def _add(
     for name, columns in keys.items():
         if name not in tables and set(columns) <= set(rows):
             grouped = rows.groupby(list(columns), sort=False)[["ns", "count"]].sum()
-            tables[name] = grouped.reset_index()
+            tables[name] = grouped.reset_index().assign(calls=grouped["count"].to_numpy())
 
 
 def _rows(path: Path, sheet: _Sheet, table: pd.DataFrame) -> pd.DataFrame:
@@ -265,7 +265,7 @@ def _timeline(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     device = np.full(len(rows), NONE)
     if "device" in rows:
         device = _whole(path, _TIMELINE.name, table, "device", 1)
-    return rows.assign(device=device)
+    return rows.assign(device=device, calls=0)
 
 
 def _texts(column: pd.Series) -> list[str]:

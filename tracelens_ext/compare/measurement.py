@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from tracelens_ext.compare.periods import find_period
+from tracelens_ext.compare.places import calls_of, places
 from tracelens_ext.errors import UsageError
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
@@ -19,11 +21,20 @@ from tracelens_ext.serving.steps import find_steps
 from tracelens_ext.timeline.overview import devices
 from tracelens_ext.timeline.timeline import gpu_timeline
 from tracelens_ext.trace import NONE, NS_PER_MS
-from tracelens_ext.work.grouping import group_durations, maxima, minima, sums, texts
+from tracelens_ext.work.grouping import (
+    group_durations,
+    maxima,
+    minima,
+    number_groups,
+    sums,
+    texts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from tracelens_ext.compare.periods import Period
+    from tracelens_ext.compare.places import Place, Work
     from tracelens_ext.iterations.iterations import Iterations
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import Categories, GpuWork
@@ -32,20 +43,20 @@ if TYPE_CHECKING:
 Saving = tuple[float, float]
 NO_SAVING: Saving = (0.0, 0.0)
 
-TableName = Literal["timeline", "phases", "categories", "ops", "kernels"]
+TableName = Literal["timeline", "phases", "categories", "operations", "kernels"]
 
 #: Table → the columns that name its rows.
 KEYS: Mapping[TableName, tuple[str, ...]] = {
     "timeline": ("device", "type"),
     "categories": ("kernel_category",),
-    "ops": ("cpu_op",),
+    "operations": ("cpu_op",),
     "kernels": ("kernel_category", "kernel_name"),
 }
 #: The same for tables that hold what TraceLens's sheets do, which is less: categories of operations
 #: and not of kernels; operations as launchers, by busy time; kernels without copies and fills.
 REFERENCE_KEYS: Mapping[TableName, tuple[str, ...]] = {
     "categories": ("op category",),
-    "ops": ("launcher",),
+    "operations": ("launcher",),
     "kernels": ("kernel_name",),
 }
 #: Timeline rows that hold the idle time between iterations.
@@ -60,12 +71,13 @@ TRACELENS = "TraceLens"
 class Figures:
     """Where the GPU time of a trace, or of its whole iterations, went."""
 
-    #: each with its key columns, `ns` and `count` (0 in the timeline). Those of a report may lack
-    #: some.
+    #: each with its key columns, `ns`, `count` (GPU events) and `calls` (of operations), both 0 in
+    #: the timeline. Those of a report may lack some.
     tables: Mapping[TableName, pd.DataFrame]
     gpu_ns: int  #: sum of the durations of all GPU events; 0 if a report does not tell
     #: the tables that `REFERENCE_KEYS` describes, where they are known.
     reference: Mapping[TableName, pd.DataFrame] = field(default_factory=dict)
+    places: Mapping[Place, Work] | None = None  #: where it was launched; None of a report
 
 
 @dataclass(frozen=True)
@@ -89,6 +101,9 @@ class Measurement:
     phases: pd.DataFrame | None = None
     #: gives a name as a report spells it, which may be other than the trace did; None for a trace.
     spelled: Callable[[str], str] | None = None
+    period: Period | None = None  #: in which kernel names come back
+    #: time lost against the best case by operation and shapes, ms; None where no shapes are known
+    lost: pd.DataFrame | None = None
     #: what each finding of the whole trace saves, by its id; None where that is not known.
     findings: Mapping[str, Saving] | None = None
 
@@ -122,6 +137,7 @@ def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Meas
         left_out=iterations.label(~iterations.whole),
         categories=frozenset(rule.category for pack in packs for rule in pack.rules),
         phases=_phases(work),
+        period=find_period(work),
     )
 
 
@@ -133,7 +149,7 @@ def _phases(work: GpuWork) -> pd.DataFrame | None:
     count = len(steps.phases)
     ns = sums(steps.phase, busy_by_step(work, steps)[:-1], count)
     number = np.bincount(steps.phase, minlength=count)
-    return pd.DataFrame({"phase": steps.phases, "ns": ns, "count": number})
+    return pd.DataFrame({"phase": steps.phases, "ns": ns, "count": number, "calls": 0})
 
 
 def _categories(work: GpuWork) -> Categories:
@@ -154,7 +170,7 @@ def _figures(
     every: slice | BoolArray = slice(None) if chosen is None else chosen
     op, op_labels = work.tree.cpu_op_label_of_gpu
     name, duration = work.name[every], work.duration[every]
-    category = categories.code[every]
+    category, call = categories.code[every], calls_of(work)[every]
 
     def grouped(**keys: tuple[IntArray, Sequence[str]]) -> pd.DataFrame:
         groups = group_durations([code for code, _ in keys.values()], duration)
@@ -162,17 +178,20 @@ def _figures(
             column: texts(groups.keys[i], labels)
             for i, (column, (_, labels)) in enumerate(keys.items())
         }
-        return pd.DataFrame({**columns, "ns": groups.total, "count": groups.count})
+        first, _ = number_groups([groups.number, call])
+        calls = np.bincount(groups.number[first], minlength=len(groups))
+        return pd.DataFrame({**columns, "ns": groups.total, "count": groups.count, "calls": calls})
 
     by_category = (category, categories.labels)
     return Figures(
         tables={
             "timeline": _timeline(work, micro_idle_thresh_us, chosen),
             "categories": grouped(kernel_category=by_category),
-            "ops": grouped(cpu_op=(op[every], op_labels)),
+            "operations": grouped(cpu_op=(op[every], op_labels)),
             "kernels": grouped(kernel_category=by_category, kernel_name=(name, work.trace.names)),
         },
         gpu_ns=int(duration.sum()),
+        places=places(work, every),
     )
 
 
@@ -186,7 +205,7 @@ def _timeline(
     if "device" not in frame:  # a single one, or none
         frame.insert(0, "device", work.trace.device[part.counted].max(initial=NONE))
     ns = np.rint(frame.pop("time ms").to_numpy() * NS_PER_MS).astype(np.int64)
-    return frame.drop(columns="percent").assign(ns=ns, count=0)
+    return frame.drop(columns="percent").assign(ns=ns, count=0, calls=0)
 
 
 def _iteration_figures(

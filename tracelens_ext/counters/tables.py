@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import Float64Array, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: So many launches wait at most: the host waits when a stream's queue is full.
@@ -22,14 +21,10 @@ _WORDS = re.compile(r"(Host|Device|Peer)(?: ?(?:->|-to-|[tT]o) ?)(Host|Device|Pe
 
 
 def queue_levels(work: GpuWork) -> pd.DataFrame:
-    """How many GPU events are launched and not begun, after each change.
+    """How many GPU events are launched and not begun (`level`), a row a change by stream and time.
 
     A launch adds one for each GPU event that it starts; the start of a GPU event takes one away.
     Of changes at one instant launches come first.
-
-    Returns:
-        A row a change, by device, stream and time: `device`, `stream`, `time_ns` (since the
-        trace's first event), `level`.
     """
     linked = np.flatnonzero(work.tree.linked)
     device, stream = work.trace.device[linked], work.trace.stream[linked]
@@ -61,16 +56,15 @@ def queue_length(work: GpuWork) -> pd.DataFrame:
 
 
 def copies(work: GpuWork) -> pd.DataFrame:
-    """The copies whose speed is known: as recorded, else of its bytes and its duration.
-
-    Returns:
-        A row a copy: `start_ns`, `end_ns`, `device`, `direction`, `bytes`, `gb_per_s`.
-    """
+    """The copies whose speed is known: as recorded, else of its bytes and its duration."""
     trace = work.trace
     at = np.flatnonzero(work.kind == EventKind.MEMCPY)
     rows = work.rows[at]
     size = trace.arg("bytes").at(rows)
-    speed = _recorded_speed(work, rows)
+    column = trace.arg(_BANDWIDTH)
+    told = pd.Series([*(column.texts or ()), ""], dtype="str").str.strip('"')
+    speed = pd.to_numeric(told, errors="coerce").to_numpy(np.float64)[column.at(rows)]
+    speed = np.where((speed > 0) & (speed < np.inf), speed, np.nan)
     duration = work.duration[at]
     computed = (size > 0) & (duration > 0) & np.isnan(speed)
     speed[computed] = size[computed] / duration[computed]
@@ -97,23 +91,6 @@ def copy_bandwidth(work: GpuWork) -> pd.DataFrame:
         max=("gb_per_s", "max"),
         bytes=("bytes", "sum"),
     ).reset_index()
-
-
-def _recorded_speed(work: GpuWork, rows: Int64Array) -> Float64Array:
-    """What the profiler computed, GB/s; NaN where it did not."""
-    column = work.trace.arg(_BANDWIDTH)
-    texts = column.texts or []
-    distinct, which = np.unique(column.at(rows), return_inverse=True)
-    speeds = [_number(texts[code]) if code != NONE else np.nan for code in distinct.tolist()]
-    return np.array(speeds, dtype=np.float64)[which]
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text.strip('"'))
-    except ValueError:
-        return np.nan
-    return value if 0 < value < np.inf else np.nan
 
 
 def _direction(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Which events of a trace are exported, and why others are not."""
+"""Which events of which ranks are exported, at which time, and why others are not."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.errors import UsageError
+from tracelens_ext.fleet.inputs import rank_of
 from tracelens_ext.iterations.iterations import find_iterations
-from tracelens_ext.trace import GPU_KINDS, NONE, EventKind
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import GPU_KINDS, NONE, EventKind, Trace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from tracelens_ext.trace import BoolArray, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -23,32 +28,21 @@ _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 @dataclass(frozen=True)
 class Choice:
-    """Which events are exported.
+    """Which events are exported."""
 
-    Attributes:
-        window: (start, end) in ns since the trace's first event; what touches it is in, whole.
-        iteration: the number of the one to export, with the GPU work that it launched.
-        devices, streams: of the GPU events; None for all.
-        min_ns: GPU and host events that took less are left out.
-        host: whether host events are in.
-        stacks: whether Python frames are.
-    """
-
+    #: (start, end) in ns since the trace's first event; what touches it is in, whole
     window: tuple[int, int] | None = None
+    #: the number of the one to export, with the GPU work that it launched
     iteration: int | None = None
-    devices: frozenset[int] | None = None
+    devices: frozenset[int] | None = None  #: of the GPU events; None for all
     streams: frozenset[int] | None = None
-    min_ns: int = 0
-    host: bool = True
-    stacks: bool = False
+    min_ns: int = 0  #: GPU and host events that took less are left out
+    host: bool = True  #: whether host events are in
+    stacks: bool = False  #: whether Python frames are
 
 
 def parse_window(text: str) -> tuple[int, int]:
-    """`1200ms-1300ms` in ns.
-
-    Raises:
-        UsageError: it is no window.
-    """
+    """`1200ms-1300ms` in ns."""
     times = [_TIME.fullmatch(part.strip()) for part in text.split("-")]
     if len(times) == 2 and times[0] and times[1]:
         first, last = (round(float(time[1]) * _NS[time[2]]) for time in times if time)
@@ -63,9 +57,6 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
     """The rows to export, ascending, and how many others were left out for which reason.
 
     Flow events are neither: an export has its own.
-
-    Raises:
-        UsageError: there is no such iteration.
     """
     trace = work.trace
     recorded = trace.recorded
@@ -102,11 +93,7 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
 
 
 def window_of(work: GpuWork, choice: Choice) -> tuple[int, int] | None:
-    """The window that is exported, ns since the trace's first event; None for all of it.
-
-    Raises:
-        UsageError: there is no such iteration.
-    """
+    """The window that is exported, ns since the trace's first event; None for all of it."""
     return choice.window if choice.iteration is None else _iteration(work, choice.iteration)
 
 
@@ -121,3 +108,44 @@ def _iteration(work: GpuWork, number: int) -> tuple[int, int]:
     launched = np.isin(found.of_gpu, at) & (found.of_gpu != NONE)
     ends = np.concatenate((found.end[at], work.end[launched]))
     return int(found.start[at].min()), int(ends.max())
+
+
+_COLUMNS = {"rank", "offset_us", "error_us"}
+
+
+def shifts(
+    traces: Sequence[Trace], names: Sequence[str], clocks: Path | None
+) -> list[tuple[str, int, str]]:
+    """What to call each trace, what to add to its times in ns, and how well that is known."""
+    ranks = [
+        rank_of(trace.metadata, name, at)[0]
+        for at, (trace, name) in enumerate(zip(traces, names, strict=True))
+    ]
+    if clocks is None:
+        alone = len(traces) == 1
+        note = "" if alone else "from 0: clocks not compared"
+        return [("" if alone else f"rank {rank}", 0, note) for rank in ranks]
+    known = _read(clocks)
+    if missing := [rank for rank in ranks if rank not in known]:
+        raise UsageError(f"{clocks}: has no rank {missing[0]}; export the ranks of that fleet")
+    starts = [
+        trace.base_ns - round(known[rank][0] * 1000)
+        for trace, rank in zip(traces, ranks, strict=True)
+    ]
+    return [
+        (f"rank {rank}", start - min(starts), f"clock ± {known[rank][1]:.1f} µs")
+        for rank, start in zip(ranks, starts, strict=True)
+    ]
+
+
+def _read(path: Path) -> dict[int, tuple[float, float]]:
+    """Rank → offset and error, µs."""
+    try:
+        frame = pd.read_parquet(path)
+    except (OSError, ValueError, ImportError) as error:
+        raise UsageError(f"{path}: is no clocks.parquet of fleet ({error})") from None
+    if not set(frame.columns) >= _COLUMNS:
+        raise UsageError(f"{path}: is no clocks.parquet of fleet; it lacks rank or offset_us")
+    frame = frame.dropna(subset=["offset_us"])
+    values = zip(frame["rank"], frame["offset_us"], frame["error_us"], strict=True)
+    return {int(rank): (float(offset), float(error)) for rank, offset, error in values}

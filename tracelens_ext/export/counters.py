@@ -1,7 +1,8 @@
-"""Counters of an export: what a viewer draws as levels over time, of at most 20,000 points."""
+"""What an export draws besides events: levels over time, and spans in lanes of our own."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -9,11 +10,16 @@ import numpy as np
 from tracelens_ext.counters.tables import copies, queue_levels
 from tracelens_ext.export.tracks import us_text
 from tracelens_ext.intervals import covered
+from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.memory.events import read_memory_events
+from tracelens_ext.recording.recording import recording_of
+from tracelens_ext.trace import NS_PER_US
+from tracelens_ext.work.lanes import find_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.lazy import pd
     from tracelens_ext.trace import Float64Array, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
@@ -32,12 +38,8 @@ def counter_events(
 ) -> Iterator[str]:
     """The counters of a trace, as JSON texts.
 
-    Args:
-        work: its GPU events.
-        gpu: device → (its process in the export, …); other devices have no counters.
-        ours: the process of what belongs to no GPU.
-        shift: ns that are added to all times.
-        window: (start, end); other levels are left out.
+    `gpu`: device → (its process, …), others have none; `ours`: the process of what belongs to no
+    GPU; `shift`: ns that are added to all times; `window`: other levels are left out.
     """
     if not len(work):
         return
@@ -113,3 +115,80 @@ def _points(
     quoted = dumps(key)
     for at, value in zip((time[last] + shift).tolist(), level[last].tolist(), strict=True):
         yield f'{head}{us_text(at)}, "args": {{{quoted}: {round(value, 3)}}}}}'
+
+
+_OF_SEGMENT = ("kind", "category", "name", "operation", "stream", "edge", "known")
+_NAMES = ("name", "operation", "kind")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of time, ns since the trace's first event."""
+
+    lane: str
+    name: str
+    start: int
+    end: int
+    args: Mapping[str, object] = field(default_factory=dict)
+
+
+def spans_of(analyzer: TreePerfAnalyzer, *, with_findings: bool) -> list[Span]:
+    """All spans of a trace, or those that need no search and no replay."""
+    spans = _iterations(analyzer.work)
+    if len(analyzer.work):
+        spans += _recording(analyzer.work)
+        spans += [*_findings(analyzer), *_critical_path(analyzer)] if with_findings else []
+    return spans
+
+
+def _iterations(work: GpuWork) -> list[Span]:
+    """The iterations of the trace's first process that has any."""
+    found = find_iterations(work.tree)
+    return [
+        Span("iterations", f"iteration {number}", int(start), int(end))
+        for number, process, start, end in zip(
+            found.number, found.process, found.start, found.end, strict=True
+        )
+        if process == found.process[0]
+    ]
+
+
+def _findings(analyzer: TreePerfAnalyzer) -> list[Span]:
+    """What each finding claims, by device."""
+    spans = []
+    for finding in analyzer.findings().findings:
+        if (claim := finding.claim) is None:
+            continue
+        told = {"title": finding.title, "confidence": finding.confidence, "advice": finding.advice}
+        for each in claim.as_records():
+            start, end = (claim.wall_start + int(str(each[key])) for key in ("start_ns", "end_ns"))
+            args = {"device": each["device"], **told}
+            spans.append(Span("findings", finding.id, start, end, args))
+    return spans
+
+
+def _recording(work: GpuWork) -> list[Span]:
+    """What of the recording cannot be judged: `hole`, `before`, `start_up`."""
+    devices = find_lanes(work, "device").device.tolist()
+    return [
+        Span(
+            *("recording", each["kind"], each["start"], each["end"]),
+            {"device": devices[each["device"]], "what": each["what"], "place": each["place"]},
+        )
+        for each in recording_of(work).parts.to_dict("records")
+    ]
+
+
+def _critical_path(analyzer: TreePerfAnalyzer) -> list[Span]:
+    """The segments of the replay's critical path, at the replay's times; none if it is withheld."""
+    simulation = analyzer.simulation()
+    if simulation.state == "withheld":
+        return []
+    table, first = simulation.critical_path, simulation.program.window[0]
+    start = first + (table["start_us"] * NS_PER_US).round().astype("int64")
+    end = start + (table["duration_us"] * NS_PER_US).round().astype("int64")
+    args = cast("list[dict[str, object]]", table[list(_OF_SEGMENT)].to_dict("records"))
+    return [
+        Span("critical path", str(next(filter(None, map(told.get, _NAMES)))), begin, stop, told)
+        for begin, stop, told in zip(start.tolist(), end.tolist(), args, strict=True)
+    ]

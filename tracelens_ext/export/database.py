@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.fleet.ranks import ORDER, rank_of
+from tracelens_ext.errors import UsageError
+from tracelens_ext.fleet.inputs import ORDER, rank_of
 from tracelens_ext.iterations.iterations import find_iterations, iteration_at
+from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.report.plain_tables import plain_column, plain_headers
 from tracelens_ext.sheets.options import ReportOptions
-from tracelens_ext.sheets.sheet import offered_sheets
+from tracelens_ext.sheets.sheet import Sheet, offered_sheets
 from tracelens_ext.trace import HOST_KINDS, NONE
-from tracelens_ext.work.gpu_work import KIND_NAMES
+from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.lazy import pd
-    from tracelens_ext.sheets.sheet import Sheet
     from tracelens_ext.trace import Int64Array
-    from tracelens_ext.work.gpu_work import GpuWork
 
 #: Grows when a table or a column gets another meaning.
 SCHEMA_VERSION = 1
@@ -59,8 +60,11 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
     """A database of the events of a trace."""
     connection = sqlite3.connect(path)
     connection.executescript("pragma journal_mode = off; pragma synchronous = off;" + SCHEMA)
-    _insert(connection, "meta", _meta(analyzer))
     work, trace = analyzer.work, analyzer.trace
+    about = trace.provenance
+    said = {"schema_version": SCHEMA_VERSION, "trace": about.path, "format": about.format}
+    said |= {"base_ns": trace.base_ns, "events": trace.recorded}
+    _insert(connection, "meta", said.items())
     category = np.full(len(trace), NONE, dtype=np.int64)
     labels: list[str] = []
     if work.categories is not None:
@@ -82,13 +86,6 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
     return connection
 
 
-def _meta(analyzer: TreePerfAnalyzer) -> list[tuple[str, object]]:
-    trace = analyzer.trace
-    about = trace.provenance
-    said = {"trace": about.path, "format": about.format, "base_ns": trace.base_ns}
-    return [("schema_version", SCHEMA_VERSION), *said.items(), ("events", trace.recorded)]
-
-
 def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> Iterable[tuple[object, ...]]:
     work, trace, tree = analyzer.work, analyzer.trace, analyzer.tree
     parent = np.full(len(trace), NONE, dtype=np.int64)
@@ -108,7 +105,9 @@ def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> Iterable[tuple[o
     threads = [f"{process}/{thread}" for process, thread in trace.threads]
     rank, how = rank_of(trace.metadata, trace.provenance.path, 0)
     columns = (parent, device, stream, iteration, trace.correlation)
-    above, on, streams, steps, correlation = (_or_null(column) for column in columns)
+    above, on, streams, steps, correlation = (
+        [None if value == NONE else value for value in column.tolist()] for column in columns
+    )
     return zip(
         range(len(trace)),
         trace.ts.tolist(),
@@ -124,10 +123,6 @@ def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> Iterable[tuple[o
         steps,
         strict=True,
     )
-
-
-def _or_null(values: Int64Array) -> list[int | None]:
-    return [None if value == NONE else value for value in values.tolist()]
 
 
 def _exposed(work: GpuWork) -> Int64Array:
@@ -183,11 +178,7 @@ def table_of_report(analyzer: TreePerfAnalyzer, sheet: Sheet) -> pd.DataFrame | 
 
 
 def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
-    """Write a database with the events of a trace and the tables of its report.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+    """Write a database with the events of a trace and the tables of its report."""
     from tracelens_ext.report.atomic import written_beside
     from tracelens_ext.sheets.report import build_perf_report
 
@@ -200,3 +191,86 @@ def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
             connection.commit()
         finally:
             connection.close()
+
+
+_READS = frozenset(
+    (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
+)
+_OK, _DENY = sqlite3.SQLITE_OK, sqlite3.SQLITE_DENY
+_NO_TABLE = re.compile(r"no such table: (?:main\.)?(.+)")
+_LONGEST_VALUE = 100_000_000  # bytes
+_STEPS = 10_000  # of SQLite's machine between two looks at the clock
+
+
+def query(
+    analyzer: TreePerfAnalyzer,
+    sql: str,
+    *,
+    limit: int,
+    timeout: float,
+    longest: int = _LONGEST_VALUE,
+) -> tuple[pd.DataFrame, bool]:
+    """The rows that a query gives, and whether there are more than `limit` of them.
+
+    Tables of the report are made where the query names them. No value is longer than `longest`.
+    """
+    connection = open_database(analyzer)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+    try:
+        while True:
+            try:
+                return _answer(connection, sql, limit, timeout)
+            except sqlite3.OperationalError as error:
+                missing = _NO_TABLE.fullmatch(str(error))
+                if missing is None or not _added(connection, analyzer, missing[1]):
+                    raise
+    except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError) as error:
+        raise UsageError(f"this SQL is refused: {_reason(error, timeout)}") from None
+    except MemoryError:
+        raise UsageError("this SQL is refused: there is not enough memory for it") from None
+    finally:
+        connection.close()
+
+
+def _answer(
+    connection: sqlite3.Connection, sql: str, limit: int, timeout: float
+) -> tuple[pd.DataFrame, bool]:
+    ends = time.monotonic() + timeout
+    connection.set_authorizer(lambda action, *_: _OK if action in _READS else _DENY)
+    connection.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
+    try:
+        cursor = connection.execute(sql)
+        if cursor.description is None:
+            raise sqlite3.ProgrammingError("it is no query; write SELECT …")
+        rows = cursor.fetchmany(limit + 1)
+        names = [column[0] for column in cursor.description]
+    finally:
+        connection.set_authorizer(None)
+        connection.set_progress_handler(None, 0)
+    return pd.DataFrame(rows[:limit], columns=names, dtype=object), len(rows) > limit
+
+
+def _added(connection: sqlite3.Connection, analyzer: TreePerfAnalyzer, name: str) -> bool:
+    """Whether the table of the report that is missed could be made."""
+    wanted = name.lower()
+    own = wanted.removeprefix("table_")
+    for each, sheet in tables_of_report().items():
+        if each.lower() == (own if own in OWN_NAMES else wanted):
+            frame = table_of_report(analyzer, sheet)
+            if frame is None:
+                why = f"the trace has no table {each}"
+                raise sqlite3.ProgrammingError(why)
+            add_table(connection, each, frame)
+            return True
+    return False
+
+
+def _reason(error: Exception, timeout: float) -> str:
+    text = " ".join(str(error).split())
+    if text == "interrupted":
+        return f"it takes more than {timeout:g} s; see --timeout"
+    if text in ("not authorized", "authorization denied") or "prohibited" in text:
+        return "it does more than read"
+    if text.startswith("no such table"):
+        return f"{text}; 'tracelens-ext sql --schema' lists them"
+    return text

@@ -1,7 +1,7 @@
 """A trace as JSON that Perfetto and chrome://tracing draw whole, and that is read back.
 
 Perfetto drops events that overlap on a thread without nesting, and reads times as doubles of µs:
-so times count from the first event, and such events go to further lanes (`lanes.py`). The head has
+so times count from the first event, and such events go to further lanes (`tracks.py`). The head has
 what the events themselves cannot say (`readers/kineto/exported.py` reads it).
 Format: the "Trace Event Format" document of the Chromium project.
 """
@@ -17,19 +17,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.export.chosen import Choice, choose, window_of
-from tracelens_ext.export.counters import counter_events
-from tracelens_ext.export.lanes import fit_lanes
-from tracelens_ext.export.tracks import Tracks, place, us_text
+from tracelens_ext.export.counters import Span, counter_events
+from tracelens_ext.export.tracks import Placed, Tracks, fit_lanes, place, us_text
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.report.manifest import GENERATOR
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, EventKind, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracelens_ext.export.spans import Span
-    from tracelens_ext.export.tracks import Placed
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: The version of what the head says under `tracelens_ext`.
@@ -57,35 +54,22 @@ _EVER = 1 << 62  # ns
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A trace to export.
+    """A trace to export."""
 
-    Attributes:
-        work: its GPU events.
-        label: its rank in words; empty where there is one trace only.
-        shift_ns: what is added to its times.
-        error: how well that is known, in words; empty to say nothing.
-        spans: what is drawn in lanes of our own.
-    """
-
-    work: GpuWork
-    label: str = ""
-    shift_ns: int = 0
-    error: str = ""
-    spans: Sequence[Span] = ()
+    work: GpuWork  #: its GPU events
+    label: str = ""  #: its rank in words; empty where there is one trace only
+    shift_ns: int = 0  #: what is added to its times
+    error: str = ""  #: how well that is known, in words; empty to say nothing
+    spans: Sequence[Span] = ()  #: what is drawn in lanes of our own
 
 
 @dataclass
 class Told:
-    """What became of the events.
+    """What became of the events."""
 
-    Attributes:
-        written: how many events of the traces are in the export.
-        left_out: reason → how many are not.
-        backwards: flows that Perfetto will not draw, as the GPU event begins before its launch.
-    """
-
-    written: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
+    written: int = 0  #: how many events of the traces are in the export
+    left_out: Counter[str] = field(default_factory=Counter)  #: reason → how many are not
+    #: flows that Perfetto will not draw, as the GPU event begins before its launch
     backwards: int = 0
 
     def text(self) -> str:
@@ -100,16 +84,7 @@ class Told:
 
 
 def perfetto_json(sources: Sequence[Source], choice: Choice, told: Told) -> Iterator[str]:
-    """The JSON text, in pieces.
-
-    Args:
-        sources: the traces, at least one.
-        choice: which events are exported.
-        told: is filled.
-
-    Raises:
-        UsageError: the choice names what a trace does not have.
-    """
+    """The JSON text, in pieces; fills `told`."""
     tracks, ids = Tracks(), _Ids()
     pieces = [_Piece(source, choice, tracks, ids, told) for source in sources]
     yield _head(sources[0].work.trace, tracks, alone=len(sources) == 1)

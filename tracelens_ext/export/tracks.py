@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.export.lanes import fit_lanes
-from tracelens_ext.trace import GPU_KINDS, NONE
+from tracelens_ext.trace import GPU_KINDS, NONE, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
 
 @dataclass
 class Tracks:
-    """Numbers for processes and threads, all different, and the events that name them.
+    """Numbers for processes and threads, all different, and the events that name them."""
 
-    Attributes:
-        events: the metadata events so far, as JSON texts.
-        recorded: [pid, tid, process, thread] of each lane, the last two as the trace spells them.
-    """
-
-    events: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)  #: the metadata events so far, as JSON texts
+    #: [pid, tid, process, thread] of each lane, the last two as the trace spells them
     recorded: list[list[int | str]] = field(default_factory=list)
     _count: int = 0
 
@@ -52,30 +48,16 @@ class Tracks:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """Where the exported events of a trace are drawn, m of them.
+    """Where the exported events of a trace are drawn, m of them."""
 
-    Attributes:
-        pid, tid: of each, (m,).
-        lane: 0 for the first of its track, (m,).
-        gpu: device → (pid, stream → tid of its first lane).
-    """
-
-    pid: Int64Array
+    pid: Int64Array  #: of each, (m,)
     tid: Int64Array
-    lane: Int64Array
-    gpu: dict[int, tuple[int, dict[int, int]]]
+    lane: Int64Array  #: 0 for the first of its track, (m,)
+    gpu: dict[int, tuple[int, dict[int, int]]]  #: device → (pid, stream → tid of its first lane)
 
 
 def place(tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: str) -> Placed:
-    """Number the processes and threads of a trace.
-
-    Args:
-        tracks: what is numbered already; grows.
-        work: the trace.
-        rows: the events that are exported, (m,).
-        label: the rank in words; empty where there is one trace only.
-        error: how well its clock is known; empty to say nothing.
-    """
+    """Number the processes and threads of a trace, after those that `tracks` has."""
     trace = work.trace
     device = np.full(len(trace), NONE, dtype=np.int64)
     stream = device.copy()
@@ -125,3 +107,46 @@ def us_text(ns: int) -> str:
     """Ns as µs with three decimals, exact."""
     sign, ns = ("-", -ns) if ns < 0 else ("", ns)
     return f"{sign}{ns // 1000}.{ns % 1000:03d}"
+
+
+#: Lanes of a track that are asked one by one; of what further ones hold, nothing is nested.
+_MOST_ASKED = 64
+
+
+def fit_lanes(track: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
+    """The lane of each event on its track: the first that takes it, by start, longest first.
+
+    A lane takes an event that lies within the one that is open there, or begins after its end.
+    """
+    lane = np.zeros(len(track), dtype=np.int64)
+    order = np.lexsort((-end, start, track))
+    for events in np.split(order, np.flatnonzero(np.diff(track[order])) + 1):
+        if (start[events[1:]] < np.maximum.accumulate(end[events])[:-1]).any():
+            lane[events] = _lanes_of_track(start[events].tolist(), end[events].tolist())
+    return lane
+
+
+def _lanes_of_track(starts: list[int], ends: list[int]) -> list[int]:
+    open_in: list[list[int]] = []  # of each lane the ends of what is open, outermost first
+    further: list[tuple[int, int]] = []  # (end, lane) of each lane beyond, a heap
+    result = []
+    for start, end in zip(starts, ends, strict=True):
+        lane = 0
+        while lane < len(open_in):
+            stack = open_in[lane]
+            while stack and stack[-1] <= start:
+                stack.pop()
+            if not stack or end <= stack[-1]:
+                break
+            lane += 1
+        else:
+            if lane == _MOST_ASKED:
+                free = further and further[0][0] <= start
+                lane = heappop(further)[1] if free else _MOST_ASKED + len(further)
+                heappush(further, (end, lane))
+                result.append(lane)
+                continue
+            open_in.append([])
+        open_in[lane].append(end)
+        result.append(lane)
+    return result

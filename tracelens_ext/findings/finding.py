@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Literal, get_args
 
+from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NS_PER_MS
 
@@ -129,6 +130,20 @@ class Findings:
     judged_ms: float = 0.0
     all_clear: bool = False
     unknown: str = ""
+
+    def __repr__(self) -> str:
+        titles = "; ".join(each.title for each in self.findings)
+        said = f"{self.explained_ms:,.3f} of {self.judged_ms:,.3f} ms explained"
+        return short_repr(f"{len(self.findings)} findings", f"{said}; {titles or self.unknown}")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a row a finding, what it saves, and what to do."""
+        from tracelens_ext.findings.table import findings_table, summary_sentence
+
+        columns = ["title", "saving_ms", "% of judged time", "confidence", "largest_place"]
+        table = findings_table(self)[[*columns, "advice", "snippet"]]
+        lines = [*self.recording_lines, summary_sentence(self), *self.notes]
+        return cell_html("Findings", lines, {"What would save the most time": table})
 
     @property
     def explained_ms(self) -> float:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Place
-from tracelens_ext.gaps.host_activity import innermost_at
-from tracelens_ext.gaps.hosts import HOST_KINDS, labels_of
+from tracelens_ext.gaps.hosts import HOST_KINDS, innermost_at, labels_of
 from tracelens_ext.intervals import inside
 from tracelens_ext.iterations.table import named_iterations
 from tracelens_ext.kernel_names import simple_name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, get_args
 import numpy as np
 
 from tracelens_ext.findings.finding import Confidence, saving_text
-from tracelens_ext.gaps.find import find_gaps
+from tracelens_ext.gaps.causes import find_gaps
 from tracelens_ext.replay.changes import Named, Removed
 from tracelens_ext.trace import NONE, NS_PER_MS
 

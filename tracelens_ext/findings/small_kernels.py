@@ -56,9 +56,9 @@ def _detect(inspection: Inspection) -> Finding | None:
             " depends on the operations, here one a run"
         ),
         evidence=[
-            Evidence("kernels", len(claim.events), "GPU events", "short_kernels"),
+            Evidence("kernels", len(claim.events), "GPU events", "short_kernels_summary"),
             Evidence("runs of them", runs, "runs", "kernels"),
-            Evidence("median duration", median, "µs", "short_kernels"),
+            Evidence("median duration", median, "µs", "short_kernels_summary"),
             Evidence("their time", wall.mean_ms(claimed), "ms", "kernels"),
         ],
     )

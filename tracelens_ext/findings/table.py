@@ -19,6 +19,8 @@ _TEXTS: Final = (
     *("finding", "title", "confidence", "confidence_reason", "largest_place", "where", "evidence"),
     *("see", "advice", "snippet", "documentation"),
 )
+#: What evidence cites that is no sheet.
+_COMMANDS: Final = frozenset({"gaps", "tree"})
 #: The share of a saving below which a place is not named in texts.
 _LEAST_PLACE: Final = 0.02
 #: Kinds of places, the one that tells most of what to change first.
@@ -49,10 +51,10 @@ def findings_table(found: Findings) -> pd.DataFrame:
             "largest_place": largest_place(finding),
             "where": " | ".join(f"{kind}: {text}" for kind, text in place_texts(finding).items()),
             "evidence": "; ".join(evidence_text(each) for each in finding.evidence),
-            "see": ", ".join(dict.fromkeys(each.see for each in finding.evidence)),
+            "see": ", ".join(dict.fromkeys(_seen(each) for each in finding.evidence)),
             "advice": finding.advice,
             "snippet": finding.snippet,
-            "documentation": finding.documentation,
+            "documentation": f"{finding.documentation} of tracelens-ext's source",
         }
         for finding in found.findings
     ]
@@ -71,7 +73,7 @@ def details_table(found: Findings) -> pd.DataFrame:
         for each in places
     ]
     rows += [
-        (finding.id, "evidence", each.what, float(each.value), each.unit, np.nan, each.see)
+        (finding.id, "evidence", each.what, float(each.value), each.unit, np.nan, _seen(each))
         for finding in found.findings
         for each in finding.evidence
     ]
@@ -122,11 +124,16 @@ def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, 
     return {kind.replace("_", " "): "; ".join(texts) for kind, texts in told.items() if texts}
 
 
+def _seen(evidence: Evidence) -> str:
+    """The sheet, or the whole command, that shows a number."""
+    return f"tracelens-ext {evidence.see}" if evidence.see in _COMMANDS else evidence.see
+
+
 def evidence_text(evidence: Evidence) -> str:
     """A number with what it is and where it is seen."""
     value = evidence.value
     if evidence.unit == "ms":
-        return f"{evidence.what}: {ms_text(value)} ({evidence.see})"
+        return f"{evidence.what}: {ms_text(value)} ({_seen(evidence)})"
     shown = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
     space = " " if evidence.unit else ""
-    return f"{evidence.what}: {shown}{space}{evidence.unit} ({evidence.see})"
+    return f"{evidence.what}: {shown}{space}{evidence.unit} ({_seen(evidence)})"

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TracelensError, UsageError
-from tracelens_ext.fleet.job import Outcome, run_job
+from tracelens_ext.fleet.job import Outcome, TraceJob, run_job
 from tracelens_ext.processes import processes_starting
 from tracelens_ext.readers.ahead import cores, text_bytes, traces_at_once
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelens_ext.fleet.inputs import FleetInput
-    from tracelens_ext.fleet.job import TraceJob
 
 _CONNECT_WITHIN_S = 30
 _OWN_PORT = "127.0.0.1:0"  # for Dask's web servers, which cannot be left out
@@ -41,11 +40,7 @@ class ClusterError(TracelensError):
 
 
 def require_fleet_extra() -> None:
-    """Check that what a fleet needs is installed.
-
-    Raises:
-        UsageError: it is not; the message says what to install.
-    """
+    """Check that what a fleet needs is installed."""
     import importlib.util
 
     missing = [
@@ -72,15 +67,7 @@ def default_workers(sources: Sequence[FleetInput] = ()) -> int:
 
 @contextmanager
 def workers_of(scheduler: str | None, workers: int) -> Iterator[Any]:
-    """A Dask client.
-
-    Args:
-        scheduler: the address of a cluster's scheduler; None for workers of this machine.
-        workers: processes of this machine; 0 for a thread of this process.
-
-    Raises:
-        ClusterError: the scheduler cannot be reached, or its workers are no good.
-    """
+    """A Dask client: of a scheduler, of processes of this machine, or (0) of a thread of ours."""
     from distributed import Client
 
     with _quiet():
@@ -136,19 +123,9 @@ def run_jobs(
     attempts: int,
     in_order: bool,
 ) -> Iterator[tuple[TraceJob, Outcome, int]]:
-    """Do jobs, each until it is done or was tried often enough.
+    """Yield each job when it is over, how it went, and how often it was tried.
 
-    Args:
-        client: of the workers.
-        jobs: what to do.
-        attempts: how often a job that fails is tried.
-        in_order: whether no more jobs are handed out than there are threads.
-
-    Yields:
-        Each job when it is over, how it went, and how often it was tried.
-
-    Raises:
-        ClusterError: the scheduler is gone, or there are no workers for minutes.
+    `in_order`: no more are handed out than there are threads.
     """
     waiting = deque((job, 1) for job in jobs)
     running: dict[Any, tuple[TraceJob, int]] = {}
@@ -215,11 +192,7 @@ class _Threads:
         return max(1, self._threads * self._a_thread)
 
     def count(self) -> None:
-        """Count them.
-
-        Raises:
-            ClusterError: there have been none for minutes.
-        """
+        """Count them."""
         try:
             self._threads = sum(self._client.nthreads().values())
         except (OSError, TimeoutError):

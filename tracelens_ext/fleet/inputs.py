@@ -21,18 +21,11 @@ from tracelens_ext.trace_files import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 #: What file systems call the version of a file, the first that one has.
 _VERSIONS = (
-    "ETag",
-    "etag",
-    "md5Hash",
-    "mtime",
-    "LastModified",
-    "last_modified",
-    "updated",
-    "created",
+    *("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created"),
 )
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 _STEM_CHARACTERS = 60
@@ -93,12 +86,6 @@ def find_inputs(arguments: Sequence[str]) -> tuple[list[FleetInput], list[NotFou
     A folder stands for the traces directly in it, a pattern for the files that match it; both
     without what this program wrote itself. One file by its name need not exist: that it does not
     is found when it is to be read.
-
-    Returns:
-        The traces, and the arguments that name nothing.
-
-    Raises:
-        UsageError: an argument is empty, or a URL is of a kind that is not installed.
     """
     found: dict[str, FleetInput] = {}
     problems: list[NotFound] = []
@@ -127,16 +114,10 @@ def _reason(error: Exception) -> str:
     return " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())
 
 
-# Files of this machine.
-
-
 def _local(argument: str) -> list[FleetInput]:
     path = Path(argument)
-    if path.is_dir():
-        return [_of_file(p) for p in traces_in(path)]
-    if is_pattern(argument):
-        return [_of_file(p) for p in traces_matching(argument)]
-    return [_of_file(path)]
+    found = traces_matching(argument) if is_pattern(argument) else [path]
+    return [_of_file(each) for each in (traces_in(path) if path.is_dir() else found)]
 
 
 def _of_file(path: Path) -> FleetInput:
@@ -148,15 +129,12 @@ def _of_file(path: Path) -> FleetInput:
     return FleetInput(str(path), str(path.absolute()), identity)
 
 
-# What fsspec opens.
-
-
 def _remote(argument: str) -> list[FleetInput]:
     files, path = file_system(argument)
     try:
         if glob.has_magic(path) and not files.exists(path):
             infos = files.glob(path, detail=True)
-        elif _is_folder(files, path):
+        elif not is_trace_name(path) and files.isdir(path):  # web servers have only pages
             listed = {info["name"]: info for info in files.ls(path, detail=True)}
             infos = {name: listed[name] for name in trace_names(listed)}
         else:
@@ -174,11 +152,7 @@ def _remote(argument: str) -> list[FleetInput]:
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it.
-
-    Raises:
-        UsageError: nothing that is installed opens such a URL; the message says what would.
-    """
+    """The file system of a URL, and the path in it."""
     from fsspec.core import url_to_fs
 
     try:
@@ -204,15 +178,63 @@ def _identity(files: Any, path: str) -> dict[str, str] | None:  # noqa: ANN401
         return None
 
 
-def _is_folder(files: Any, path: str) -> bool:  # noqa: ANN401
-    if is_trace_name(path):  # web servers have no folders, only pages
-        return False
-    return bool(files.isdir(path))
-
-
 def _url_of(argument: str, files: Any, name: str) -> str:  # noqa: ANN401
     """The URL of a file that was found, with the rest of the chain that it was found by."""
     head, chain, rest = argument.partition("::")
     if not chain:
         return str(files.unstrip_protocol(name))
     return f"{head.partition('://')[0]}://{name}{chain}{rest}"
+
+
+METADATA, NAME, ORDER = "metadata", "name", "order"
+_SAID = re.compile(r"rank[ _.-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+#: A number at the end of a file's name; longer ones are times and processes.
+_LAST = re.compile(
+    r"(?:^|[_.-])(\d{1,5})(?:\.pt)?(?:\.trace|\.xplane)?\.[a-z]+(?:-rep)?(?:\.gz)?$", re.IGNORECASE
+)
+_MOST_RANKS = 10**7
+
+
+def rank_of(metadata: Mapping[str, object], url: str, place: int) -> tuple[int, str]:
+    """The rank of a trace, and how it is known: `metadata`, `name` (of the file) or `order`.
+
+    `place` is its place among all traces by name, from 0.
+    """
+    said = _whole(_distributed(metadata).get("rank"))
+    if said is not None:
+        return said, METADATA
+    named = rank_in_name(url)
+    return (named, NAME) if named is not None else (place, ORDER)
+
+
+def rank_in_name(url: str) -> int | None:
+    """The rank that a path names: the last `rankN` in it, else the number its name ends in."""
+    said = _SAID.findall(url)
+    if said:
+        return int(said[-1])
+    last = _LAST.search(url.rsplit("/", 1)[-1])
+    return int(last[1]) if last else None
+
+
+def world_size_of(metadata: Mapping[str, object]) -> int | None:
+    """How many ranks the job had, as a trace says; None if it does not."""
+    size = _whole(_distributed(metadata).get("world_size"))
+    return size or None
+
+
+def missing_ranks(present: Iterable[int], world_size: int) -> list[int]:
+    """The ranks from 0 to the size of the world that no trace is of."""
+    there = set(present)
+    return [rank for rank in range(world_size) if rank not in there]
+
+
+def _distributed(metadata: Mapping[str, object]) -> Mapping[str, object]:
+    info = metadata.get("distributedInfo")
+    return info if isinstance(info, dict) else {}
+
+
+def _whole(value: object) -> int | None:
+    """A rank or a number of ranks; a trace may say anything."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= _MOST_RANKS else None

@@ -12,16 +12,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.errors import (
-    OutputError,
-    TraceCutOffError,
-    TraceError,
-    TracelensError,
+import numpy as np
+
+from tracelens_ext.collectives.collectives import collective_calls
+from tracelens_ext.errors import OutputError, TraceCutOffError, TraceError, TracelensError
+from tracelens_ext.fleet.inputs import (
+    ORDER,
+    FleetInput,
+    base_name,
+    file_system,
+    rank_of,
+    world_size_of,
 )
-from tracelens_ext.fleet.inputs import FleetInput, base_name, file_system
 from tracelens_ext.fleet.portable_rules import PortableRules, worker_folder
-from tracelens_ext.fleet.ranks import ORDER, rank_of, world_size_of
+from tracelens_ext.lazy import pd
+from tracelens_ext.ranks.part import rank_tables
 from tracelens_ext.settings import ReadSettings, reading_with
+from tracelens_ext.timeline.timeline import gpu_timeline
+from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.work.grouping import group_durations, percent, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,6 +38,7 @@ if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.fleet.store import ResultStore
+    from tracelens_ext.work.gpu_work import GpuWork
 
 #: Raised when the parts, or what they mean, change: what was done before is then done again.
 LAYOUT = 3
@@ -155,7 +165,6 @@ def _analyzer(job: TraceJob, path: Path) -> TreePerfAnalyzer:
 
 def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is noted of a trace, and its tables."""
-    from tracelens_ext.fleet.rows import trace_tables
     from tracelens_ext.ranks.part import communication_about
 
     trace, work = analyzer.trace, analyzer.work
@@ -222,11 +231,7 @@ def _on_this_machine(source: FleetInput) -> Iterator[Path]:
             lasting = FileNotFoundError | PermissionError | TracelensError
             never = isinstance(error, lasting) and not web
             reason = _one_line(error.__cause__ if isinstance(error.__cause__, OSError) else error)
-            shown = TraceError(
-                source.name,
-                f"cannot be opened ({reason})",
-                "check the URL",
-            )
+            shown = TraceError(source.name, f"cannot be opened ({reason})", "check the URL")
             raise _StageError("open", shown, final=never) from error
         yield copy
 
@@ -238,3 +243,78 @@ def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+#: The folders of parts.
+TABLES = (
+    *("timeline", "categories", "kernels", "ops", "collectives", "collective_calls"),
+    *("findings", "rank_calls", "rank_iterations", "overlap"),
+)
+#: The first columns of each part.
+KEYS = ("trace", "rank", "device")
+#: What has no type of its own in a table without rows: a column has one type in all parts.
+_NUMBERS = {"time ms": "float64", "percent": "float64"}
+_TEXTS = (
+    *("type", "kind", "cpu_op", "name", "Categories", "kernel_category", "kernel_name"),
+    *("collective", "Collective name", "Process Group Name", "Process Group Description"),
+    *("Process Group Ranks", "dtype", "iteration"),
+)
+
+
+def trace_tables(
+    analyzer: TreePerfAnalyzer, name: str, rank: int, place: int
+) -> dict[str, pd.DataFrame]:
+    """The tables of a trace by their names in `TABLES`, with `trace`, `rank`, `device` first.
+
+    The GPU of a row is missing in tables that add up several, unless the trace has one.
+    """
+    work = analyzer.work
+    timeline = gpu_timeline(work)
+    if "device" not in timeline:
+        device = work.trace.device[work.counted][:1]
+        timeline.insert(0, "device", np.repeat(device, len(timeline)))
+    tables = {
+        "timeline": timeline,
+        "categories": categories(work),
+        "kernels": analyzer.get_df_kernel_summary(),
+        "ops": analyzer.get_df_kernel_launchers_summary(),
+        "collectives": analyzer.get_df_collectives(),
+        "collective_calls": collective_calls(work),
+        "findings": analyzer.get_df_findings(),
+    }
+    keyed = {table: _keyed(frame, work, name, rank) for table, frame in tables.items()}
+    return keyed | rank_tables(work, rank, place)
+
+
+def categories(work: GpuWork) -> pd.DataFrame:
+    """GPU time by device and category, the longest first."""
+    found = work.categories
+    if found is None:
+        raise ValueError("kernel categories were not asked for")
+    device = work.trace.device
+    groups = group_durations([device, found.code], work.duration)
+    of_device = {int(number): int(work.duration[device == number].sum()) for number in set(device)}
+    whole = np.array([of_device[number] for number in groups.keys[0].tolist()], dtype=np.int64)
+    return pd.DataFrame(
+        {
+            "device": groups.keys[0],
+            "kernel_category": texts(groups.keys[1], found.labels),
+            "count": groups.count,
+            "total_time_ms": groups.total / NS_PER_MS,
+            "% of GPU time": percent(groups.total, whole),
+        }
+    )
+
+
+def _keyed(frame: pd.DataFrame, work: GpuWork, name: str, rank: int) -> pd.DataFrame:
+    """A table with the columns that tell traces apart, first."""
+    types = dict.fromkeys(_TEXTS, "str") | _NUMBERS
+    frame = frame.astype({column: kind for column, kind in types.items() if column in frame})
+    if "device" not in frame:
+        devices = np.unique(work.trace.device)
+        only = int(devices[0]) if len(devices) == 1 else None
+        numbers = pd.Series([only] * len(frame), dtype="Int64", index=frame.index)
+        frame.insert(0, "device", numbers)
+    frame.insert(0, "rank", rank)
+    frame.insert(0, "trace", pd.Series([name] * len(frame), dtype="str", index=frame.index))
+    return frame

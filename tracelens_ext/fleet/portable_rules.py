@@ -38,11 +38,7 @@ class PortableRules:
         maps: Sequence[str | os.PathLike[str]],
         without_packs: Sequence[str] = (),
     ) -> PortableRules:
-        """Read the files that a user names, once they have been found good.
-
-        Raises:
-            RuleError, UsageError: they are no good.
-        """
+        """Read the files that a user names, once they have been found good."""
         from tracelens_ext.categorize import KernelCategorizer
 
         if categorizer is not None and not isinstance(categorizer, str | os.PathLike):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.fleet.spread import spread
+import numpy as np
+
 from tracelens_ext.lazy import pd
 from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tracelens_ext.fleet.store import ResultStore
 
@@ -23,42 +24,21 @@ _SPREADS = {
 }
 #: All reductions, in the order in which they are shown.
 REDUCTIONS = (
-    "finding_spread",
-    "ranks",
-    "timeline_spread",
-    "category_spread",
-    "op_spread",
+    *("finding_spread", "ranks", "timeline_spread", "category_spread", "op_spread"),
     "kernel_spread",
 )
 _ROWS_TOGETHER = 100_000
 #: Rows of the timeline that are columns of `ranks`.
 _TIMES = (
-    "total_time",
-    "busy_time",
-    "computation_time",
-    "exposed_comm_time",
-    "exposed_memcpy_time",
-    "idle_time",
-    "total_comm_time",
-    "total_memcpy_time",
+    *("total_time", "busy_time", "computation_time", "exposed_comm_time", "exposed_memcpy_time"),
+    *("idle_time", "total_comm_time", "total_memcpy_time"),
 )
 
 
 def reductions(
     store: ResultStore, done: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """The tables over all ranks.
-
-    Args:
-        store: where the parts are; read one after the other.
-        done: stem → what is noted of the trace; one at least.
-
-    Returns:
-        The tables by their names in `REDUCTIONS`, and notes.
-
-    Raises:
-        OutputError: a part cannot be read.
-    """
+    """The tables over all ranks by their names in `REDUCTIONS`, and notes."""
     tables: dict[str, pd.DataFrame] = {}
     for name, (folder, keys, value, per_device) in _SPREADS.items():
         columns = ["rank", *(["device"] if per_device else []), *keys, value]
@@ -84,10 +64,7 @@ def _alone(spreads: pd.DataFrame, traces: int) -> list[str]:
 
 
 def _parts(
-    store: ResultStore,
-    done: Mapping[str, Mapping[str, Any]],
-    folder: str,
-    columns: Sequence[str],
+    store: ResultStore, done: Mapping[str, Mapping[str, Any]], folder: str, columns: Sequence[str]
 ) -> Iterator[pd.DataFrame]:
     """The parts of one table, some together, each with a number of its own in `part`."""
     import pyarrow as pa
@@ -120,3 +97,60 @@ def _ranks(timelines: Iterator[pd.DataFrame]) -> pd.DataFrame:
     result["computation over mean (%)"] = 100.0 * (computing - mean) / mean if mean else 0.0
     by = ["computation_time_ms", "rank", "device"]
     return result.sort_values(by, ascending=[False, True, True], ignore_index=True)
+
+
+TOP = 5
+
+
+def spread(
+    parts: Iterable[pd.DataFrame], keys: Sequence[str], value: str, *, per_device: bool = True
+) -> pd.DataFrame:
+    """How a time (ms) differs between ranks, the longest mean first.
+
+    Of each rank and key three numbers are held, and each distinct key once. Parts have `part` (a
+    number for each trace), `rank`, `keys` and `value`, and `device` where each GPU of a rank counts
+    by itself. Of equal ranks the lowest is named; ranks that lack a key do not count.
+    """
+    names, times = _coded(parts, list(keys), value, per_device=per_device)
+    shortest = times.sort_values(["ms", "rank"], kind="stable")
+    longest = times.sort_values(["ms", "rank"], ascending=[False, True], kind="stable")
+    grouped, by_longest = (each.groupby("key", sort=False) for each in (shortest, longest))
+    found = grouped.agg(
+        ranks=("ms", "size"),
+        mean_ms=("ms", "mean"),
+        min_ms=("ms", "min"),
+        max_ms=("ms", "max"),
+        min_rank=("rank", "first"),
+    )
+    found["squares"] = grouped["ms"].var(ddof=0) * found["ranks"]
+    found["max_rank"] = by_longest["rank"].first()
+    top = by_longest.head(TOP)
+    shown = [f"{rank} ({ms:.3f})" for rank, ms in zip(top["rank"], top["ms"], strict=True)]
+    found["top_ranks"] = top.assign(shown=shown).groupby("key")["shown"].agg(", ".join)
+    found = found.sort_values("mean_ms", ascending=False, kind="stable")
+    mean, more = found["mean_ms"], found["max_ms"] - found["mean_ms"]
+    # Of equal times the mean is not always the same to the last digit.
+    found["max over mean (%)"] = (100.0 * more.clip(lower=0.0) / mean).where(mean > 0)
+    others = found["ranks"] - 1
+    found["std_ms"] = np.sqrt(found["squares"] / others.where(others > 0))
+    columns = ["ranks", "mean_ms", "std_ms", "min_ms", "max_ms", "min_rank", "max_rank"]
+    columns += ["max over mean (%)", "top_ranks"]
+    return names.loc[found.index].join(found[columns]).reset_index(drop=True)
+
+
+def _coded(
+    parts: Iterable[pd.DataFrame], keys: list[str], value: str, *, per_device: bool
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The distinct keys, and `ms` by `key` (the number of its row in the former) and `rank`."""
+    numbers: dict[tuple[object, ...], int] = {}
+    times = []
+    for part in parts:
+        by = [*keys, "part", "rank", *(["device"] if per_device else [])]
+        sums = part.groupby(by, sort=False, dropna=False)[value].sum().rename("ms").reset_index()
+        here = sums.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
+        distinct = sums[keys].drop_duplicates().itertuples(index=False, name=None)
+        codes = [numbers.setdefault(key, len(numbers)) for key in distinct]
+        code = np.array(codes, dtype=np.int64)[here]
+        times.append(pd.DataFrame({"key": code, "rank": sums["rank"], "ms": sums["ms"]}))
+    names = pd.DataFrame(list(numbers), columns=keys)
+    return names, pd.concat(times, ignore_index=True)

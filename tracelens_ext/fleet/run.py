@@ -10,18 +10,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TraceNotFoundError, UsageError
-from tracelens_ext.fleet.cluster import (
-    default_workers,
-    require_fleet_extra,
-    run_jobs,
-    workers_of,
+from tracelens_ext.fleet.cluster import default_workers, require_fleet_extra, run_jobs, workers_of
+from tracelens_ext.fleet.inputs import (
+    ORDER,
+    FleetInput,
+    NotFound,
+    find_inputs,
+    missing_ranks,
+    rank_in_name,
 )
-from tracelens_ext.fleet.inputs import find_inputs
-from tracelens_ext.fleet.job import JobOptions, TraceJob
+from tracelens_ext.fleet.job import TABLES, JobOptions, Outcome, TraceJob
 from tracelens_ext.fleet.portable_rules import PortableRules
-from tracelens_ext.fleet.ranks import ORDER, missing_ranks, rank_in_name
 from tracelens_ext.fleet.reduce import REDUCTIONS, reductions
-from tracelens_ext.fleet.rows import TABLES
 from tracelens_ext.fleet.store import ResultStore
 from tracelens_ext.fleet.together import PAGE, ranks_together
 from tracelens_ext.fleet.together import TABLES as TOGETHER
@@ -31,8 +31,6 @@ from tracelens_ext.settings import read_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tracelens_ext.fleet.inputs import FleetInput, NotFound
-    from tracelens_ext.fleet.job import Outcome
 
 ATTEMPTS = 3
 _MOST_MISSING_LISTED = 100_000
@@ -41,30 +39,20 @@ _FAILURE_COLUMNS = ("trace", "rank", "stage", "message", "attempts")
 
 @dataclass(frozen=True)
 class FleetResult:
-    """What became of a fleet.
+    """What became of a fleet."""
 
-    Attributes:
-        out: the folder of the results, as an absolute path or URL.
-        tables: the reductions by name, and `traces`; see `docs/fleet.md`.
-        failures: a row a trace or rank that is not in the tables: `trace`, `rank`, `stage`,
-            `message`, `attempts`.
-        done: traces analysed in this run.
-        kept: traces whose results were there already.
-        failed: traces that could not be analysed, and arguments that name none.
-        missing: ranks of which there is no trace.
-        notes: what the reader should know, a sentence each.
-        problems: what plugins did wrong on the workers, each `NAME: error`.
-    """
-
-    out: str
+    out: str  #: the folder of the results, as an absolute path or URL
+    #: the reductions by name, and `traces`; see `docs/fleet.md`.
     tables: Mapping[str, pd.DataFrame]
+    #: a row a trace or rank that is not in the tables: `trace`, `rank`, `stage`, `message`,
+    #: `attempts`
     failures: pd.DataFrame
-    done: int
-    kept: int
-    failed: int
-    missing: int
-    notes: Sequence[str] = ()
-    problems: Sequence[str] = ()
+    done: int  #: traces analysed in this run
+    kept: int  #: traces whose results were there already
+    failed: int  #: traces that could not be analysed, and arguments that name none
+    missing: int  #: ranks of which there is no trace
+    notes: Sequence[str] = ()  #: what the reader should know, a sentence each
+    problems: Sequence[str] = ()  #: what plugins did wrong on the workers, each `NAME: error`
 
 
 @dataclass
@@ -282,13 +270,7 @@ def _finish(
 
 def _failures(tally: _Tally, not_found: Sequence[NotFound], missing: Sequence[int]) -> pd.DataFrame:
     rows: list[tuple[object, ...]] = [
-        (
-            job.source.name,
-            rank_in_name(job.source.url),
-            outcome.stage,
-            outcome.message,
-            attempts,
-        )
+        (job.source.name, rank_in_name(job.source.url), outcome.stage, outcome.message, attempts)
         for job, outcome, attempts in sorted(tally.failed, key=lambda entry: entry[0].place)
     ]
     rows += [(n.argument, None, "find", f"{n.argument}: {n.problem}", 1) for n in not_found]
@@ -335,12 +317,7 @@ def _traces(jobs: Sequence[TraceJob], tally: _Tally) -> pd.DataFrame:
 def _missing(
     done: Mapping[str, Mapping[str, Any]], failed: Sequence[int | None]
 ) -> tuple[list[int], int, list[str]]:
-    """The ranks without a trace, how many they are, and what is odd about the size of the world.
-
-    Args:
-        done: what is noted of the traces.
-        failed: the ranks of those that failed, by their names; they have rows already.
-    """
+    """The ranks without a trace, how many they are, and what is odd about the size of the world."""
     sizes = Counter(about["world_size"] for about in done.values() if about["world_size"])
     if not sizes:
         return [], 0, []

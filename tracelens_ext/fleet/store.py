@@ -38,12 +38,7 @@ class ResultStore:
 
     @classmethod
     def at(cls, out: str) -> ResultStore:
-        """The folder that a user names, which need not exist.
-
-        Raises:
-            UsageError: nothing that is installed opens such a URL.
-            OutputError: it has no name.
-        """
+        """The folder that a user names, which need not exist."""
         if not out:
             raise OutputError("the output folder has no name; give a path such as results")
         store = cls(out.rstrip("/") or "/" if is_url(out) else str(Path(out).absolute()))
@@ -75,9 +70,6 @@ class ResultStore:
 
         On this machine it is renamed into its place; elsewhere it is put in one piece, which
         object stores do wholly or not at all.
-
-        Raises:
-            OutputError: it cannot be written.
         """
         if self.is_local:
             from tracelens_ext.report.atomic import written_beside
@@ -127,15 +119,7 @@ class ResultStore:
     # What is ours.
 
     def claim(self, names: Sequence[str], *, force: bool) -> None:
-        """Mark the folder as this program's, unless it holds what is not.
-
-        Args:
-            names: what will be written directly in it, folders too.
-            force: whether files that this program did not write may be replaced.
-
-        Raises:
-            OutputError: something stands in the way, or the mark cannot be written.
-        """
+        """Mark the folder as this program's, unless it holds what is not (`force`: even then)."""
         if self.is_local and Path(self.url).exists() and not Path(self.url).is_dir():
             raise OutputError(f"{self.url}: is a file; name a folder for the results")
         here = set(self.names())
@@ -167,11 +151,7 @@ class ResultStore:
     # Tables.
 
     def put_table(self, name: str, frame: pd.DataFrame) -> None:
-        """Write a table as `NAME.parquet`.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
+        """Write a table as `NAME.parquet`."""
         import io
 
         from pyarrow import parquet
@@ -183,11 +163,7 @@ class ResultStore:
         self.put(f"{name}.parquet", buffer.getvalue())
 
     def get_table(self, name: str, columns: Sequence[str] | None = None) -> Any:  # noqa: ANN401
-        """Some columns, or all, of a table written by `put_table`, as pyarrow has it.
-
-        Raises:
-            OutputError: it is not there, or is damaged.
-        """
+        """Some columns, or all, of a table written by `put_table`, as pyarrow has it."""
         import io
 
         from pyarrow import ArrowException, parquet

@@ -12,15 +12,20 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tracelens_ext.gaps.causes import CAUSES
-from tracelens_ext.gaps.host_activity import innermost_during
+from tracelens_ext.intervals import inside, union
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
-from tracelens_ext.tree import UNLINKED
+from tracelens_ext.nesting import MOST_STEPS, ROOT, nearest_marked, nest
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind, Trace
+from tracelens_ext.tree import UNLINKED, CallTree
+from tracelens_ext.work.group_search import last_before
 from tracelens_ext.work.grouping import group_durations, number_groups, percent, texts
+from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracelens_ext.gaps.classified import ClassifiedGaps
-    from tracelens_ext.trace import Int64Array, IntArray, Trace
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 
@@ -35,11 +40,7 @@ HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
 
 
 def gap_hosts(classified: ClassifiedGaps) -> pd.DataFrame:
-    """Idle time by what the host was in.
-
-    Returns:
-        Columns as the sheet `gap_hosts`, the longest idle time first; all gaps count.
-    """
+    """Idle time by what the host was in, the longest first; all gaps count."""
     duration = classified.gaps.duration
     trace = classified.work.trace
     op, ops = labels_of(trace, host_rows(classified, "host_op"))
@@ -62,11 +63,7 @@ def gap_hosts(classified: ClassifiedGaps) -> pd.DataFrame:
 
 
 def labels_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
-    """The names of events, without addresses in memory; empty where there is no event.
-
-    Returns:
-        Codes, shape of `rows`, and what they stand for.
-    """
+    """Codes of events' names without addresses in memory, and the names; empty without an event."""
     name = np.full(len(rows), NONE, dtype=np.int64)
     name[rows != NONE] = trace.name[rows[rows != NONE]]
     first, number = number_groups([name])
@@ -84,16 +81,9 @@ def host_rows(
     chosen: IntArray | slice = slice(None),
     ignored: tuple[str, ...] = ("ProfilerStep#",),
 ) -> Int64Array:
-    """Rows of the events that the host was in during each gap, `NONE` where there is none.
+    """Rows of the events that the host was in during each (chosen) gap, `NONE` where there is none.
 
-    Args:
-        classified: the gaps.
-        column: of which kinds; as `host_call` a synchronisation has the call that synchronised.
-        chosen: which of the gaps, all by default.
-        ignored: names that begin so tell nothing.
-
-    Returns:
-        One a gap.
+    As `host_call` a synchronisation has the call that synchronised; `ignored` names tell nothing.
     """
     trace = classified.work.trace
     start, end = classified.gaps.start[chosen], classified.gaps.end[chosen]
@@ -108,3 +98,133 @@ def host_rows(
         is_cause = classified.synchronising[chosen] != NONE
         rows = np.where(is_cause, classified.synchronising[chosen], rows)
     return rows
+
+
+def innermost_during(
+    tree: CallTree,
+    kinds: Sequence[EventKind],
+    thread: IntArray,
+    start: Int64Array,
+    end: Int64Array,
+    ignored: str | tuple[str, ...] = (),
+) -> Int64Array:
+    """The innermost event of a host thread that covers half of each stretch at least, or `NONE`.
+
+    `thread` is `NONE` where not known; names that begin as one of `ignored` tell nothing.
+    """
+    trace = tree.trace
+    if EventKind.PYTHON_FUNCTION in kinds and not tree.add_python_func:
+        rows, parent = _nested(trace, kinds, thread, start, end)
+        threads, starts = trace.thread[rows], trace.ts[rows]
+    else:
+        rows, parent = tree.rows, tree.parent_position
+        threads, starts = _places(tree)
+    tells = np.isin(np.arange(len(EventKind)), kinds)
+    result = np.full(len(thread), NONE, dtype=np.int64)
+    middle = start + (end - start) // 2  # what covers more than half covers this
+    at = last_before(threads, starts, thread, middle + 1)
+    climbing = np.flatnonzero(at != NONE)
+    steps = 0
+    while len(climbing):
+        steps += 1
+        if steps == MOST_STEPS:  # from here on, past all that tells nothing
+            told = ~trace.named(trace.name[rows], lambda name: name.startswith(ignored))
+            parent = nearest_marked(parent, tells[trace.kind[rows]] & told)
+        here = rows[at[climbing]]
+        fits = tells[trace.kind[here]]
+        fits &= ~trace.named(trace.name[here], lambda name: name.startswith(ignored))
+        inside = np.minimum(trace.end_of(here), end[climbing])
+        inside -= np.maximum(trace.ts[here], start[climbing])
+        fits &= inside * 2 >= (end - start)[climbing]
+        result[climbing[fits]] = here[fits]
+        climbing = climbing[~fits]
+        at[climbing] = parent[at[climbing]]
+        climbing = climbing[at[climbing] != ROOT]
+    return result
+
+
+def innermost_at(
+    trace: Trace,
+    kinds: Sequence[EventKind],
+    thread: IntArray,
+    start: Int64Array,
+    end: Int64Array,
+    ignored: str | tuple[str, ...] = (),
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """The innermost events of host threads in some stretches of time, moment by moment.
+
+    The stretch, the row, and how long the thread was in no event within that one, ns, (j,).
+    """
+    rows = _running(trace, kinds, thread, start, end, shortest=1)
+    rows = rows[trace.named(trace.name[rows], lambda name: not name.startswith(ignored))]
+    childless = np.zeros(len(rows), dtype=bool)
+    begins, ends = trace.ts[rows], trace.end_of(rows)
+    nesting = nest(trace.thread[rows], begins, ends, trace.external_id[rows], childless)
+    order, position = nesting.order, np.arange(len(rows))
+    # At each moment of a thread what ends has ended, the inner first, before anything begins.
+    moment = np.concatenate((ends[order], begins[order]))
+    lane = np.tile(trace.thread[rows[order]], 2)
+    here = np.concatenate((nesting.parent, position))
+    sequence = np.concatenate((-position, position + len(rows)))
+    at = np.lexsort((sequence, moment, lane))
+    moment, lane, here = moment[at], lane[at], here[at]
+    real = (lane[1:] == lane[:-1]) & (moment[1:] > moment[:-1]) & (here[:-1] != ROOT)
+    first, last, lane, here = moment[:-1][real], moment[1:][real], lane[:-1][real], here[:-1][real]
+    found = []
+    by_thread = np.argsort(thread, kind="stable")
+    for number in np.unique(lane).tolist():
+        both = (number, number + 1)
+        asked = by_thread[slice(*np.searchsorted(thread, both, sorter=by_thread))]
+        mine = slice(*np.searchsorted(lane, both))
+        begin, until, stretch, segment = inside(start[asked], end[asked], first[mine], last[mine])
+        found.append((asked[stretch], rows[order[here[mine][segment]]], until - begin))
+    nothing = np.empty(0, dtype=np.int64)
+    columns = zip((nothing,) * 3, *found, strict=True)
+    stretch, row, ns = (np.concatenate(column) for column in columns)
+    return stretch, row, ns
+
+
+@once_for_each
+def _places(tree: CallTree) -> tuple[Int32Array, Int64Array]:
+    """Thread and start of the host events in tree order, both (m,)."""
+    return tree.trace.thread[tree.rows], tree.trace.ts[tree.rows]
+
+
+def _nested(
+    trace: Trace, kinds: Sequence[EventKind], thread: IntArray, start: Int64Array, end: Int64Array
+) -> tuple[Int64Array, Int32Array]:
+    """The events of some kinds that may cover half of a stretch, and how they nest.
+
+    They are long enough, on one of the threads, and run in one of the stretches. What encloses one
+    of them is among them, so that they nest as all events do; they are a few hundred where all are
+    a million.
+    """
+    shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
+    rows = _running(trace, kinds, thread, start, end, shortest / 2)
+    begun, childless = trace.ts[rows], np.zeros(len(rows), dtype=bool)
+    nesting = nest(
+        trace.thread[rows], begun, trace.end_of(rows), trace.external_id[rows], childless
+    )
+    return rows[nesting.order], nesting.parent
+
+
+def _running(
+    trace: Trace,
+    kinds: Sequence[EventKind],
+    thread: IntArray,
+    start: Int64Array,
+    end: Int64Array,
+    shortest: float,
+) -> Int64Array:
+    """Rows of what is as long, on one of the threads, and runs in one of the stretches."""
+    known = thread != NONE
+    rows = trace.rows_of(*kinds)
+    rows = rows[trace.dur[rows] >= shortest]
+    asked = np.zeros(len(trace.threads), dtype=bool)
+    asked[thread[known]] = True
+    rows = rows[asked[trace.thread[rows]]]
+    first, last = union(start[known], end[known])
+    at = np.searchsorted(last, trace.ts[rows], side="right")  # the first stretch that ends later
+    runs: BoolArray = at < len(first)
+    runs[runs] = first[at[runs]] < trace.end_of(rows[runs])
+    return rows[runs]

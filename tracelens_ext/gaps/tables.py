@@ -8,19 +8,12 @@ import numpy as np
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.gaps.causes import CAUSES, EDGE
-from tracelens_ext.gaps.find import overlapped_time
 from tracelens_ext.gaps.hosts import HOST_KINDS, host_rows
 from tracelens_ext.kernels.statistics import simple_codes
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
-from tracelens_ext.work.grouping import (
-    group_durations,
-    maxima,
-    number_groups,
-    percent,
-    sums,
-    texts,
-)
+from tracelens_ext.work.grouping import group_durations, maxima, number_groups, percent, sums, texts
+from tracelens_ext.work.lanes import busy_within, find_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,14 +37,7 @@ PAIR_SORTS: dict[str, tuple[str, str]] = {
 
 
 def gap_summary(classified: Sequence[ClassifiedGaps]) -> pd.DataFrame:
-    """Idle time by cause.
-
-    Args:
-        classified: the gaps of the devices, and those of the streams.
-
-    Returns:
-        Columns as the sheet `gap_summary`, in the order in which causes are looked for.
-    """
+    """Idle time by cause."""
     parts = []
     for each in classified:
         pieces = each.pieces.chosen(each.pieces.cause != EDGE)
@@ -62,8 +48,8 @@ def gap_summary(classified: Sequence[ClassifiedGaps]) -> pd.DataFrame:
         idle = sums(pieces.cause, idle_of, EDGE)
         overlapped = np.zeros(len(gap), dtype=np.int64)
         if each.gaps.lanes.scope == "stream":
-            after = each.gaps.after[gap]
-            overlapped = overlapped_time(each.work, after, pieces.start, pieces.end)
+            device = find_lanes(each.work, "device").of_gpu[each.gaps.after[gap]]
+            overlapped = busy_within(each.work, device, pieces.start, pieces.end)
         columns = {
             "scope": pd.array([each.gaps.lanes.scope] * EDGE, dtype="str"),
             "cause": pd.array(list(CAUSES[:EDGE]), dtype="str"),
@@ -79,11 +65,7 @@ def gap_summary(classified: Sequence[ClassifiedGaps]) -> pd.DataFrame:
 
 
 def gap_streams(classified: ClassifiedGaps) -> pd.DataFrame:
-    """Idle time by stream, for gaps of streams; a stream without selected events is left out.
-
-    Returns:
-        Columns as the sheet `gap_streams`. The stream with most gaps first.
-    """
+    """Idle time by stream, for gaps of streams; a stream without selected events is left out."""
     gaps, lanes, events = classified.gaps, classified.gaps.lanes, classified.events
     count = np.bincount(gaps.lane, minlength=len(lanes))
     idle, overlapped = (
@@ -109,18 +91,7 @@ def gap_streams(classified: ClassifiedGaps) -> pd.DataFrame:
 
 
 def gap_pairs(classified: ClassifiedGaps, *, sort: GapSort = "avg") -> pd.DataFrame:
-    """Gaps by the kernels around them, by simplified name.
-
-    Args:
-        classified: the gaps.
-        sort: `count`, `avg` (or `avggap`), `max` (or `maxgap`), `stdev`; largest first.
-
-    Returns:
-        Columns as the sheet `gap_pairs`.
-
-    Raises:
-        UsageError: there is no such sort.
-    """
+    """Gaps by the kernels around them, by simplified name."""
     if sort not in get_args(GapSort):
         raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(get_args(GapSort))}")
     work, gaps = classified.work, classified.gaps
@@ -147,17 +118,7 @@ def gap_pairs(classified: ClassifiedGaps, *, sort: GapSort = "avg") -> pd.DataFr
 
 
 def gap_full_names(classified: ClassifiedGaps, pairs: pd.DataFrame) -> pd.DataFrame:
-    """A row a pair of full names behind the pairs of kernels.
-
-    Args:
-        classified: the gaps.
-        pairs: rows of `gap_pairs`.
-
-    Returns:
-        Columns `rank` (of the row of `pairs`, from 1), `kernel_before`, `kernel_after`,
-        `full_name_before`, `full_name_after`, `count`, `total_gap_us`; of each rank the most
-        frequent first.
-    """
+    """A row a pair of full names behind the rows of `gap_pairs`; `rank` is of those, from 1."""
     work, gaps = classified.work, classified.gaps
     simple, names = simple_codes(work)
     around = (gaps.before, gaps.after)
@@ -182,15 +143,7 @@ def gap_full_names(classified: ClassifiedGaps, pairs: pd.DataFrame) -> pd.DataFr
 
 
 def gap_list(classified: ClassifiedGaps, *, longest: int | None = None) -> pd.DataFrame:
-    """A row a gap, by stream and time; or the longest, with what the host was in.
-
-    Args:
-        classified: the gaps.
-        longest: only so many, the longest first, with three columns more.
-
-    Returns:
-        Columns as the sheet `gaps_longest`; those about the host with `longest` alone.
-    """
+    """A row a gap, by stream and time; or so many of the longest, with what the host was in."""
     order = np.arange(len(classified))
     if longest is not None:
         order = np.argsort(-classified.gaps.duration, kind="stable")[:longest]

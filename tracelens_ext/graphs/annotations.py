@@ -22,7 +22,7 @@ from tracelens_ext.graphs.recorded import Capture, CapturedGraph
 from tracelens_ext.modules.modules import MODULE_PREFIX, SEPARATOR
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.readers.builder import Interner
-from tracelens_ext.settings import read_settings
+from tracelens_ext.settings import may_read, read_settings
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind
 from tracelens_ext.work.grouping import number_groups
@@ -95,7 +95,7 @@ def _side_files(trace: Trace) -> list[Path]:
     if rank is None or not path.is_file():
         return []
     pattern = f"kernel_annotations_rank{int(rank[0])}_*.json"
-    return sorted(path.absolute().parent.parent.glob(pattern))
+    return sorted(filter(may_read, path.absolute().parent.parent.glob(pattern)))
 
 
 def _read(path: Path) -> Iterable[tuple[int, list[object]]]:

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.nesting import ROOT
+from tracelens_ext.trace import NONE, EventKind, Trace
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.tree import CallTree
 
-    BoolArray = npt.NDArray[np.bool_]
-
-_STEP = re.compile(r"ProfilerStep#([0-9]+)")
+STEP = re.compile(r"ProfilerStep#([0-9]+)")
 _RECORDING_ENDS = "Record Window End"
 #: Profilers before 2023 record the annotation as an operator.
 _KINDS = (EventKind.USER_ANNOTATION, EventKind.CPU_OP)
@@ -41,10 +40,10 @@ class Iterations:
     end: Int64Array  #: likewise, (k,)
     finished: BoolArray  #: whether each ended before the recording did, (k,)
     #: the iteration in which each GPU event was launched, as an index, `NONE` for an event launched
-    #: outside of all of them or without a launch in the trace, (g,).
+    #: outside of all of them or without a launch in the trace, (g,)
     of_gpu: Int64Array
     #: the iteration during which each GPU event started on the GPU, likewise; `NONE` where it is
-    #: not known which of several processes launched it, (g,).
+    #: not known which of several processes launched it, (g,)
     started_in: Int64Array
 
     def __len__(self) -> int:
@@ -55,20 +54,12 @@ class Iterations:
         return np.array([*(each == number for each in self.number), False], dtype=bool)
 
     @cached_property
-    def has_gpu_work(self) -> BoolArray:
-        """Whether each iteration launched anything, (k,)."""
-        found = np.zeros(len(self), dtype=bool)
-        found[self.of_gpu[self.of_gpu != NONE]] = True
-        return found
-
-    @cached_property
     def whole(self) -> BoolArray:
         """Whether each iteration is finished and launched GPU work, (k,).
 
         A profiler that is stopped after a step has opened the next one, which does nothing.
         """
-        whole: BoolArray = self.finished & self.has_gpu_work
-        return whole
+        return self.finished & np.isin(np.arange(len(self)), self.of_gpu)
 
     @cached_property
     def whole_count(self) -> int:
@@ -110,9 +101,6 @@ def find_iterations(tree: CallTree) -> Iterations:
 
     A GPU event belongs to the iteration in which its launch started, on any thread of the
     process: the backward pass has a thread of its own, and the GPU runs behind the host.
-
-    Returns:
-        The iterations; none where the trace has no `ProfilerStep#N`.
     """
     trace = tree.trace
     rows, numbers = _annotations(trace)
@@ -126,13 +114,7 @@ def find_iterations(tree: CallTree) -> Iterations:
 
 
 def iterations_of(tree: CallTree, rows: Int64Array, numbers: list[int]) -> Iterations:
-    """Annotations as iterations.
-
-    Args:
-        tree: the call tree.
-        rows: the annotations, by process, then by start.
-        numbers: the number of each.
-    """
+    """Annotations (by process, then by start) and their numbers as iterations."""
     trace = tree.trace
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
     start, end = trace.ts[rows], trace.end_of(rows)
@@ -162,7 +144,7 @@ def _annotations(trace: Trace) -> tuple[Int64Array, npt.NDArray[np.object_]]:
     of_name = {
         code: int(found[1])
         for code, name in enumerate(trace.names)
-        if (found := _STEP.fullmatch(name)) and len(name) < 40  # no number of a step is longer
+        if (found := STEP.fullmatch(name)) and len(name) < 40  # no number of a step is longer
     }
     rows = trace.rows_of(*_KINDS)
     rows = rows[np.isin(trace.name[rows], list(of_name))]
@@ -170,9 +152,7 @@ def _annotations(trace: Trace) -> tuple[Int64Array, npt.NDArray[np.object_]]:
     return rows, numbers
 
 
-def _repeated(
-    numbers: npt.NDArray[np.object_], process: Int64Array, end: Int64Array
-) -> npt.NDArray[np.bool_]:
+def _repeated(numbers: npt.NDArray[np.object_], process: Int64Array, end: Int64Array) -> BoolArray:
     """Which annotations lie within one of the same number: the same step, recorded twice.
 
     They are given by process, start and descending end.
@@ -198,15 +178,9 @@ def _recording_end(trace: Trace) -> int:
 def iteration_at(
     iterations: tuple[Int64Array, Int64Array, Int64Array], of: Int64Array, moment: Int64Array
 ) -> Int64Array:
-    """The iteration in which a process was at a moment.
+    """The iteration in which a process (`NONE`: unknown) was at a moment, or `NONE`, (g,).
 
-    Args:
-        iterations: process, start and end of each, by process and start, (k,).
-        of: the process asked about, `NONE` if that is not known, (g,).
-        moment: the time asked about, (g,).
-
-    Returns:
-        Indices, `NONE` where there is none, (g,).
+    `iterations` are process, start and end of each, by process and start, (k,).
     """
     process, start, end = iterations
     result = np.full(len(of), NONE, dtype=np.int64)
@@ -217,3 +191,81 @@ def iteration_at(
         inside = (at >= first) & (moment[those] < end[np.maximum(at, first)])
         result[those] = np.where(inside, at, NONE)
     return result
+
+
+_OPERATION_AT_MOST = 5  # GPU events: what launches more could be an iteration
+_OF_THE_BEST = 0.1  # a candidate that has less of the GPU's work than so much is no iteration
+_NUMBER = re.compile("[0-9]+")
+_SPECIAL = re.compile(r"[.^$*+?{}\[\]\\|()]")
+
+
+def likely_iterations(tree: CallTree, most: int) -> list[str]:
+    """Regular expressions for what could be iterations, the likeliest first.
+
+    Names that differ in their numbers are one candidate. It is the likelier the more GPU work is
+    launched in its ranges, the more evenly that is spread over them, and the farther out they are;
+    and less likely when there is but one. Ranges on threads that launch nothing, and in which
+    nothing is launched, do not count. CPU ops, which annotations become in some traces, count where
+    they are likelier than all annotations: several without another around them, that launch more
+    than an operation does.
+    """
+    trace = tree.trace
+    rows = tree.rows[np.isin(trace.kind[tree.rows], (EventKind.USER_ANNOTATION, EventKind.CPU_OP))]
+    rows = rows[np.isin(trace.thread[rows], trace.thread[tree.launch_of_gpu[tree.linked]])]
+    work = _launched_in(tree, rows)
+    is_op = trace.kind[rows] == EventKind.CPU_OP
+    inside = tree.parent_position[tree.position[rows]] != ROOT
+    chosen = ~(is_op & (inside | (work <= _OPERATION_AT_MOST)))
+    rows, work, is_op = rows[chosen], work[chosen], is_op[chosen]
+    if not work.any():
+        return []
+    family, names = _families(trace.name[rows], trace.names)
+    count = np.bincount(family)
+    total, squares = np.bincount(family, work), np.bincount(family, work.astype(np.float64) ** 2)
+    depth = np.bincount(family, tree.depth[tree.position[rows]]) / count
+    mean = total / count
+    spread = np.sqrt(np.maximum(squares / count - mean**2, 0)) / np.maximum(mean, 1)
+    score = np.minimum(total / tree.linked.sum(), 1) / (1 + spread)
+    score[count < 2] /= 2
+    of_ops = np.bincount(family, is_op).astype(bool)
+    of_ops &= (count < 2) | (score <= score[~of_ops].max(initial=0.0))
+    kept = (score >= max(_OF_THE_BEST * score.max(), 1e-9)) & ~of_ops
+    order = np.lexsort((np.arange(len(names)), depth, -np.round(score, 2)))
+    return [names[at] for at in order.tolist() if kept[at]][:most]
+
+
+def _launched_in(tree: CallTree, rows: Int64Array) -> Int64Array:
+    """How many GPU events were launched in the time of each host event, in its process."""
+    trace = tree.trace
+    launch = tree.launch_of_gpu[tree.linked]
+    process = trace.process_of_thread[trace.thread]
+    launched = np.zeros(len(rows), dtype=np.int64)
+    for number in np.unique(process[rows]).tolist():
+        moments = np.sort(trace.ts[launch[process[launch] == number]])
+        those = process[rows] == number
+        asked = rows[those]
+        first, last = (
+            np.searchsorted(moments, times) for times in (trace.ts[asked], trace.end_of(asked))
+        )
+        launched[those] = last - first
+    return launched
+
+
+def _families(name: IntArray, names: list[str]) -> tuple[IntArray, list[str]]:
+    """The candidate that each event belongs to, and the expression for each."""
+    used, of_row = np.unique(name, return_inverse=True)
+    numbers: dict[str, int] = {}
+    shapes = [_NUMBER.sub("0", names[code]) for code in used.tolist()]
+    family = np.array([numbers.setdefault(shape, len(numbers)) for shape in shapes])
+    first, members = np.unique(family, return_index=True)[1], np.bincount(family)
+    expressions = [
+        _expression(names[int(used[at])], any_number=int(many) > 1)
+        for at, many in zip(first.tolist(), members.tolist(), strict=True)
+    ]
+    return family[of_row], expressions
+
+
+def _expression(name: str, *, any_number: bool) -> str:
+    """What matches a name; with any other numbers in it too."""
+    text = _SPECIAL.sub(r"\\\g<0>", name)
+    return f"^{_NUMBER.sub('[0-9]+', text) if any_number else text}$"

@@ -36,11 +36,7 @@ class Selection:
             raise UsageError(f"pstep_by is {self.pstep_by!r}; choose from {', '.join(choices)}")
 
     def of(self, work: GpuWork) -> BoolArray:
-        """Which of the GPU events are selected, (g,).
-
-        Raises:
-            UsageError: the trace has no such iteration, stream, device or category.
-        """
+        """Which of the GPU events are selected, (g,)."""
         selected = np.ones(len(work), dtype=bool)
         if self.pstep is not None:
             iterations = _with_step(work, self.pstep)
@@ -82,11 +78,7 @@ class Selection:
 
 
 def span_of_step(work: GpuWork, number: int) -> tuple[int, int]:
-    """Start and end of an iteration, ns since the trace's first event.
-
-    Raises:
-        UsageError: the trace has no such iteration.
-    """
+    """Start and end of an iteration, ns since the trace's first event."""
     iterations = _with_step(work, number)
     at = iterations.number.index(number)
     return int(iterations.start[at]), int(iterations.end[at])

@@ -23,9 +23,9 @@ from tracelens_ext.iterations.iterations import (
     iterations_of,
 )
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
+from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Trace
 from tracelens_ext.work.busy_time import BusyTime
-from tracelens_ext.work.gpu_work import COMMUNICATION
+from tracelens_ext.work.gpu_work import COMMUNICATION, GpuWork
 from tracelens_ext.work.group_search import engine_frames, outermost
 from tracelens_ext.work.lanes import find_lanes
 from tracelens_ext.work.launches import find_launches
@@ -33,9 +33,8 @@ from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import Expression, UserPattern, user_pattern
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
     from tracelens_ext.tree import CallTree
-    from tracelens_ext.work.gpu_work import GpuWork
 
 #: An iteration is odd when it is this many median absolute deviations from the median …
 ODD_BEYOND = 3
@@ -47,12 +46,8 @@ ODD_AMONG = 5
 #: What the name of a column with the time of a category ends in.
 CATEGORY_ENDING = "_time_ms"
 _TIMES = (
-    "wall_time_ms",
-    "busy_time_ms",
-    "computation_time_ms",
-    "exposed_comm_time_ms",
-    "exposed_memcpy_time_ms",
-    "idle_time_ms",
+    *("wall_time_ms", "busy_time_ms", "computation_time_ms", "exposed_comm_time_ms"),
+    *("exposed_memcpy_time_ms", "idle_time_ms"),
 )
 
 
@@ -66,11 +61,11 @@ class IterationTable:
     #: of `computation_time_ms`, `exposed_comm_time_ms` and `exposed_memcpy_time_ms`),
     #: `idle_time_ms`, `kernels`, `launches_without_gpu_work`, `whole` (ended before the recording
     #: did, and launched GPU work), `odd` (the columns in which a whole iteration is odd, joined by
-    #: `, `), and with categories `CATEGORY_time_ms` (summed durations).
+    #: `, `), and with categories `CATEGORY_time_ms` (summed durations)
     frame: pd.DataFrame
     #: a row a measured column, and device where there are several, over whole iterations: `column`,
     #: `device`, `iterations`, `mean`, `std` (sample), `median`, `mad` (median absolute deviation),
-    #: `min`, `max`, `odd` (how many iterations).
+    #: `min`, `max`, `odd` (how many iterations)
     statistics: pd.DataFrame
     notes: tuple[str, ...]  #: what the reader should know, a sentence each
 
@@ -80,19 +75,10 @@ class IterationTable:
 
 @once_for_each
 def iteration_table(work: GpuWork, annotation: Expression | None = None) -> IterationTable:
-    """Measure every iteration.
+    """Measure every iteration; empty where the trace has none.
 
-    Args:
-        work: the GPU events.
-        annotation: a regular expression, searched in the names of annotations (of CPU ops, where
-            it matches no annotation); each that matches, and lies in no other, is an iteration.
-            `ProfilerStep#N` by default.
-
-    Returns:
-        The table; empty where the trace has none.
-
-    Raises:
-        UsageError: `annotation` is no regular expression.
+    `annotation` is searched in the names of annotations (of CPU ops, where it matches none); each
+    that matches, and lies in no other, is an iteration. `ProfilerStep#N` by default.
     """
     iterations, labels, nested = named_iterations(work.tree, annotation)
     device = work.trace.device
@@ -248,8 +234,7 @@ def _owner(work: GpuWork, iterations: Iterations) -> Int64Array:
 
 
 def _counts(owner: Int64Array, count: int) -> Int64Array:
-    counts: Int64Array = np.bincount(owner[owner != NONE], minlength=count).astype(np.int64)
-    return counts
+    return np.bincount(owner[owner != NONE], minlength=count).astype(np.int64)
 
 
 def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.DataFrame]:
@@ -290,9 +275,7 @@ def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.D
 def odd_among(values: Float64Array, least: float = 0.0) -> tuple[BoolArray, float]:
     """Which of some values are odd, (k,), and their median absolute deviation.
 
-    Args:
-        values: times in whole ns, or counts, of whole iterations, (k,).
-        least: how far from the median an odd one is at least.
+    They are whole ns, or counts; an odd one is at least `least` from the median.
     """
     middle = float(np.median(values))
     away = np.abs(values - middle)

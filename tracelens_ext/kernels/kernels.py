@@ -12,20 +12,15 @@ from tracelens_ext.operations.categories import op_categories
 from tracelens_ext.operations.launchers import busy_below
 from tracelens_ext.operations.recompute import recomputed
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
-from tracelens_ext.work.gpu_work import KIND_NAMES
-from tracelens_ext.work.grouping import (
-    Groups,
-    group_durations,
-    number_groups,
-    percent,
-    sums,
-    texts,
-)
+from tracelens_ext.tree import UNLINKED
+from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
+from tracelens_ext.work.grouping import Groups, group_durations, number_groups, percent, sums, texts
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
 
+
+_OPERATIONS_SHOWN = 3
 #: Column → argument of the CPU op.
 _ARGUMENTS = {
     "Input dims": "Input Dims",
@@ -36,11 +31,11 @@ _ARGUMENTS = {
 
 
 def kernel_summary(work: GpuWork) -> pd.DataFrame:
-    """GPU time by operation and kernel; every GPU event is in it.
+    """GPU time by operation and kernel; every GPU event is in it. Longest total first."""
+    return _summary(work)[0]
 
-    Returns:
-        Columns as the sheet `kernels_by_category`. Longest total first.
-    """
+
+def _summary(work: GpuWork) -> tuple[pd.DataFrame, Groups]:
     op, op_labels = work.tree.cpu_op_label_of_gpu
     categories = work.categories
     keys: list[IntArray] = [op, work.name, work.kind]
@@ -55,30 +50,41 @@ def kernel_summary(work: GpuWork) -> pd.DataFrame:
     columns["kernel_name"] = texts(groups.keys[1], work.trace.names)
     if again.any():
         columns["is_recompute"] = groups.keys[-1].astype(bool)
-    columns |= _statistics(groups)
-    columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
-    columns["kind"] = texts(groups.keys[2], KIND_NAMES)
-    return pd.DataFrame(columns)
+    columns |= {
+        "count": groups.count,
+        "total_time_ms": groups.total / NS_PER_MS,
+        "avg_time_us": groups.total / NS_PER_US / groups.count,
+        "min_time_us": groups.shortest / NS_PER_US,
+        "max_time_us": groups.longest / NS_PER_US,
+        "% of GPU time": percent(groups.total, int(work.duration.sum())),
+        "kind": texts(groups.keys[2], KIND_NAMES),
+    }
+    return pd.DataFrame(columns), groups
+
+
+def kernel_names(work: GpuWork) -> pd.DataFrame:
+    """GPU time by kernel, whatever launched it; columns as the sheet `kernels`, longest first."""
+    parts = kernel_summary(work).groupby(["kernel_name", "kind"], sort=False)
+    columns = {"total_time_ms": "sum", "% of GPU time": "sum", "count": "sum"}
+    columns |= {"min_time_us": "min", "max_time_us": "max"}
+    columns |= {"kernel_category": "first"} if work.categories else {}
+    frame = parts.agg({"cpu_op": _largest_operations, **columns})
+    frame = frame.rename(columns={"cpu_op": "operations"}).reset_index()
+    frame["avg_time_us"] = frame["total_time_ms"] / frame["count"] * (NS_PER_MS / NS_PER_US)
+    return frame.sort_values("total_time_ms", ascending=False, kind="stable", ignore_index=True)
+
+
+def _largest_operations(operations: pd.Series) -> str:
+    """The operations of a kernel, the one with the most time first."""
+    names = list(dict.fromkeys(operations.tolist()))
+    names = [name for name in names if name != UNLINKED] or names
+    more = len(names) - _OPERATIONS_SHOWN
+    return ", ".join(names[:_OPERATIONS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
-    """As `kernel_summary`, with what TraceLens's sheet of kernels tells as well.
-
-    Args:
-        work: the GPU events.
-        total_time_ns: what `% of total time` is a percentage of.
-
-    Returns:
-        The columns of `kernel_summary`, then `op category` (of the innermost CPU op around the
-        launch; of several the first), `streams` (joined by commas) and `% of total time`.
-    """
-    op, _ = work.tree.cpu_op_label_of_gpu
-    keys: list[IntArray] = [op, work.name, work.kind]
-    if work.categories:
-        keys.append(work.categories.code)
-    if (again := recomputed(work)).any():
-        keys.append(again.astype(np.int64))
-    groups = group_durations(keys, work.duration)
+    """As `kernel_summary`, with what TraceLens's sheet of kernels tells as well."""
+    frame, groups = _summary(work)
     category, labels = _parent_op_category(work)
     first, _ = number_groups([groups.number, work.trace.stream])
     streams: list[list[str]] = [[] for _ in range(len(groups))]
@@ -87,7 +93,6 @@ def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
     ):
         if stream >= 0:
             streams[group].append(str(stream))
-    frame = kernel_summary(work)
     frame["op category"] = texts(category[groups.first], labels)
     frame["streams"] = [", ".join(each) for each in streams]
     frame["% of total time"] = percent(groups.total, total_time_ns)
@@ -95,16 +100,7 @@ def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
 
 
 def gpu_time_by_category(work: GpuWork) -> pd.DataFrame:
-    """GPU time by category; every GPU event is in it.
-
-    Returns:
-        Columns `kernel_category`, `count`, `total_time_ms` (summed duration), `avg_time_us`,
-        `kernel_names` (distinct ones), `% of GPU time` (the sum of all durations being 100).
-        Longest total first.
-
-    Raises:
-        ValueError: there are no categories.
-    """
+    """GPU time by category; every GPU event is in it. Longest total first."""
     if work.categories is None:
         raise ValueError("kernel categories were not asked for")
     groups = group_durations([work.categories.code], work.duration)
@@ -122,15 +118,7 @@ def gpu_time_by_category(work: GpuWork) -> pd.DataFrame:
 
 
 def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
-    """GPU time by operation and category; every GPU event is in it.
-
-    Returns:
-        Columns as the sheet `kernel_categories`. Operations with the longest total first, within
-        an operation the same.
-
-    Raises:
-        ValueError: there are no categories.
-    """
+    """GPU time by operation and category; every GPU event is in it. Longest total first."""
     op, op_labels = work.tree.cpu_op_label_of_gpu
     categories = work.categories
     if categories is None:
@@ -155,21 +143,7 @@ def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
 def kernels(
     work: GpuWork, *, launcher_detail: bool = False, nn_module_detail: bool = False
 ) -> pd.DataFrame:
-    """A row a GPU event, in order of start.
-
-    Args:
-        work: the GPU events.
-        launcher_detail: also the launch and the CPU op around it.
-        nn_module_detail: also the `nn.Module`s around the launch (needs Python frames in the tree).
-
-    Returns:
-        Columns `cpu_op`, `kernel_category` when there are categories, `kernel_name`, `kind`,
-        `device`, `stream` (-1 where the trace does not say), `start_us` (since the trace's first
-        event), `duration_us`, `correlation` (-1 without one), `linked`; `is_recompute` where the
-        backward ran a part of the forward again; with `launcher_detail`
-        `launch`, `launch_start_us`, `launch_duration_us`, `launch_delay_us` (from the launch's
-        start to the event's), `Parent cpu_op`; with `nn_module_detail` `nn_module`.
-    """
+    """A row a GPU event, in order of start."""
     tree, trace = work.tree, work.trace
     op, op_labels = tree.cpu_op_label_of_gpu
     categories = work.categories
@@ -207,11 +181,7 @@ def kernels(
 
 
 def reference_kernel_summary(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
-    """The sheet `kernel_summary`, with the columns TraceLens gives it; kernels only.
-
-    Returns:
-        Columns as the sheet `kernel_summary`. Longest total first.
-    """
+    """The sheet `kernel_summary`, with the columns TraceLens gives it; kernels only."""
     chosen = np.flatnonzero(work.is_kernel)
     code, ops = work.parent_op
     category, category_labels = _parent_op_category(work)
@@ -219,9 +189,7 @@ def reference_kernel_summary(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
     if work.categories:
         keys.append(work.categories.code)
     groups = group_durations([key[chosen] for key in keys], work.duration[chosen])
-    columns: dict[str, object] = {
-        "Parent op category": texts(groups.keys[0], category_labels),
-    }
+    columns: dict[str, object] = {"Parent op category": texts(groups.keys[0], category_labels)}
     if work.trace.count_of(*work.trace.operation_kinds):
         columns["Parent cpu_op"] = texts(groups.keys[1], ops)
     columns["Kernel name"] = texts(groups.keys[2], work.trace.names)
@@ -252,45 +220,24 @@ def _parent_op_category(work: GpuWork) -> tuple[np.ndarray, list[str]]:
     return np.append(code, len(labels))[of_gpu], [*labels, ""]
 
 
-def _statistics(groups: Groups) -> dict[str, object]:
-    return {
-        "count": groups.count,
-        "total_time_ms": groups.total / NS_PER_MS,
-        "avg_time_us": groups.total / NS_PER_US / groups.count,
-        "min_time_us": groups.shortest / NS_PER_US,
-        "max_time_us": groups.longest / NS_PER_US,
-    }
-
-
 def cpu_op_detail(work: GpuWork) -> pd.DataFrame:
     """A row a GPU event, in order of start: the innermost CPU op around its launch.
 
-    Returns:
-        Columns `Parent cpu_op` (else the launch's name, else empty), `Input dims`, `Input types`,
-        `Input strides`, `Concrete Inputs` (empty where the trace has none), and, missing without a
-        CPU op, `Parent cpu_op busy time (µs)` (of all GPU events below the CPU op),
-        `Parent cpu_op kernel count` (those events) and `Percent of Parent cpu_op busy time (%)`
-        (this event's duration).
+    `Parent cpu_op` is else the launch's name, else empty; what is below counts in the busy time.
     """
-    op = work.tree.cpu_op_of_gpu
+    tree, op = work.tree, work.tree.cpu_op_of_gpu
     ops, number = np.unique(op[op != NONE], return_inverse=True)
-    tree = work.tree
     position = tree.position[ops]
     launches = np.sort(tree.launch_position_of_gpu[tree.linked])
     below = np.searchsorted(launches, tree.subtree_end[position])
-    count = below - np.searchsorted(launches, position)
-    busy = np.full(len(work), np.nan)
+    busy, kernels = np.full(len(work), np.nan), np.full(len(work), NONE, dtype=np.int64)
     busy[op != NONE] = busy_below(work, ops)[number]
-    kernels = np.full(len(work), NONE, dtype=np.int64)
-    kernels[op != NONE] = count[number]
+    kernels[op != NONE] = (below - np.searchsorted(launches, position))[number]
     percent = np.full(len(work), np.nan)
     np.divide(100.0 * work.duration, busy, out=percent, where=busy > 0)
-    columns: dict[str, object] = {"Parent cpu_op": texts(*work.parent_op)}
-    columns |= {
-        column: texts(*op_argument(work.trace, op, argument))
-        for column, argument in _ARGUMENTS.items()
-    }
-    columns |= {
+    columns: dict[str, object] = {
+        "Parent cpu_op": texts(*work.parent_op),
+        **{name: texts(*op_argument(work.trace, op, of)) for name, of in _ARGUMENTS.items()},
         "Parent cpu_op busy time (µs)": busy / NS_PER_US,
         "Parent cpu_op kernel count": pd.Series(kernels, dtype="Int64").where(kernels != NONE),
         "Percent of Parent cpu_op busy time (%)": percent,

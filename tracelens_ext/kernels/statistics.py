@@ -1,7 +1,8 @@
-"""Statistics of kernels by their simplified name: how often, how long, how evenly."""
+"""Kernels by simplified name, by source and layer; short ones, and those without a launch."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -10,13 +11,23 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NS_PER_US
-from tracelens_ext.work.gpu_work import KIND_NAMES
-from tracelens_ext.work.grouping import group_durations, number_groups, percent, texts
+from tracelens_ext.modules.modules import module_of_gpu
+from tracelens_ext.nesting import ROOT, nearest_above
+from tracelens_ext.operations.arguments import op_argument
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, EventKind
+from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
+from tracelens_ext.work.grouping import (
+    group_durations,
+    maxima,
+    minima,
+    number_groups,
+    percent,
+    texts,
+)
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Int64Array, IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
+
 
 KernelSort = Literal["count", "duration", "percentage", "duration-percentage"]
 
@@ -30,11 +41,7 @@ SORTS: dict[str, tuple[str, str]] = {
 
 
 def simple_codes(work: GpuWork) -> tuple[Int64Array, list[str]]:
-    """The simplified name of each GPU event.
-
-    Returns:
-        Codes, shape (g,), and the names that they stand for.
-    """
+    """The simplified name of each GPU event."""
     present, code = np.unique(work.name, return_inverse=True)
     names: dict[str, int] = {}
     of_present = [
@@ -46,24 +53,7 @@ def simple_codes(work: GpuWork) -> tuple[Int64Array, list[str]]:
 def kernel_statistics(
     work: GpuWork, *, sort: KernelSort = "count", selection: Selection | None = None
 ) -> pd.DataFrame:
-    """A row a simplified kernel name; every selected GPU event is in one. Runtime calls are not.
-
-    Args:
-        work: the GPU events.
-        sort: `count`, `duration` (average), `percentage` (of launches) or `duration-percentage`
-            (of the summed durations); largest first.
-        selection: which events count, all by default.
-
-    Returns:
-        Columns `rank`, `kernel_name` (see `kernel_names.simple_name`), `count`, `avg_time_us`,
-        `total_time_us`, `std_time_us` (of a sample; 0 for a single event), `% of launches`,
-        `% of duration`, `min_time_us`, `max_time_us`, `kind` (kernel, memcpy, memset),
-        `kernel_category` when there are categories (several joined by `, `), `full_names` (how
-        many names share the simplified one), `example_full_name` (the most frequent of them).
-
-    Raises:
-        UsageError: there is no such sort, or nothing that could be selected.
-    """
+    """A row a simplified kernel name; every selected GPU event is in one. Runtime calls are not."""
     if sort not in get_args(KernelSort):
         raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(get_args(KernelSort))}")
     mask = (selection or Selection()).of(work)
@@ -100,12 +90,7 @@ def kernel_statistics(
 def full_names(
     work: GpuWork, statistics: pd.DataFrame, *, selection: Selection | None = None
 ) -> pd.DataFrame:
-    """A row a full name of the kernels in a table.
-
-    Returns:
-        Columns `rank` (as in the table, and in its order), `kernel_name`, `full_name`, `count`,
-        `total_time_us`; of each rank the most frequent name first.
-    """
+    """A row a full name of the kernels in a table."""
     mask = (selection or Selection()).of(work)
     simple, names = simple_codes(work)
     keys: list[IntArray] = [simple[mask], work.kind[mask], work.name[mask]]
@@ -144,3 +129,134 @@ def _joined(category: np.ndarray, code: Int64Array, labels: list[str], size: int
     for group, label in zip(code[first].tolist(), category[first].tolist(), strict=True):
         of_group[group].append(labels[label])
     return [", ".join(found) for found in of_group]
+
+
+#: Python frames that only pass a call on: of PyTorch, Triton, Python itself and its built-ins.
+_PASSES_ON = re.compile(
+    r"nn\.Module: |<(?!eval_with_key)|(?:.*/)?(?:torch|triton|pybind11)/"
+    r"|(?:.*/)?(?:contextlib|functools|threading|multiprocessing/\w+)\.py\("
+)
+
+
+def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.DataFrame:
+    """A row a kernel, source line and layer; needs a call tree with Python frames.
+
+    `source` is the innermost Python function around the launch that does not only pass the call on,
+    `layer` the `nn.Module`s around, of a backward operation those of its forward operation.
+    """
+    tree, trace = work.tree, work.trace
+    mask = (selection or Selection()).of(work)
+    positions, number = np.unique(tree.launch_position_of_gpu[mask], return_inverse=True)
+    name = trace.name[tree.rows]
+    frames = trace.kind[tree.rows] == EventKind.PYTHON_FUNCTION
+    is_source = frames & ~trace.named(name, _PASSES_ON.match)
+    linked = positions != NONE
+    source = np.full(len(positions), len(trace.names), dtype=np.int64)
+    above = nearest_above(tree.parent_position, positions[linked], is_source)
+    source[linked] = np.where(above == ROOT, len(trace.names), name[above])
+    layer, paths = module_of_gpu(work)
+    op, ops = tree.cpu_op_label_of_gpu
+    duration = work.duration[mask]
+    groups = group_durations([work.name[mask], op[mask], source[number], layer[mask]], duration)
+    return pd.DataFrame(
+        {
+            "kernel_name": texts(groups.keys[0], trace.names),
+            "cpu_op": texts(groups.keys[1], ops),
+            "source": texts(groups.keys[2], [*trace.names, ""]),
+            "layer": texts(groups.keys[3], [*paths, ""]),
+            "count": groups.count,
+            "total_time_us": groups.total / NS_PER_US,
+            "avg_time_us": groups.mean / NS_PER_US,
+            "% of duration": percent(groups.total, int(duration.sum())),
+        }
+    )
+
+
+#: Column of the table → argument of the CPU op.
+_ARGUMENTS = {
+    "Input dims": "Input Dims",
+    "Input strides": "Input Strides",
+    "Concrete Inputs": "Concrete Inputs",
+}
+
+
+def short_kernel_histogram(work: GpuWork, threshold_us: float, bins: int) -> pd.DataFrame:
+    """How the durations of kernels shorter than the threshold are spread, in bins of one width."""
+    duration = work.duration[_short(work, threshold_us)] / 1e3
+    if not len(duration):
+        return pd.DataFrame({"bin_start": [], "bin_end": [], "count": []})
+    count, edges = np.histogram(duration, bins=bins)
+    return pd.DataFrame({"bin_start": edges[:-1], "bin_end": edges[1:], "count": count})
+
+
+def short_kernels_summary(
+    work: GpuWork, threshold_us: float, total_time_ns: int, topk: int | None = None
+) -> pd.DataFrame:
+    """Short kernels by the CPU op that launched them, its arguments, and their name."""
+    chosen = np.flatnonzero(_short(work, threshold_us))
+    op, labels = work.parent_op
+    arguments = {
+        column: op_argument(work.trace, work.tree.cpu_op_of_gpu, name)
+        for column, name in _ARGUMENTS.items()
+    }
+    keys: list[IntArray] = [
+        op[chosen],
+        *(code[chosen] for code, _ in arguments.values()),
+        work.name[chosen],
+    ]
+    groups = group_durations(keys, work.duration[chosen])
+    total_us = groups.total / 1e3
+    frame = pd.DataFrame(
+        {
+            "Parent cpu_op": texts(groups.keys[0], labels),
+            **{
+                column: texts(groups.keys[i], shown)
+                for i, (column, (_, shown)) in enumerate(arguments.items(), start=1)
+            },
+            "Kernel name": texts(groups.keys[4], work.trace.names),
+            "Short Kernel duration (µs) sum": total_us,
+            "Short Kernel count": groups.count,
+            "Short Kernel duration (µs) mean": total_us / np.maximum(groups.count, 1),
+            "Short Kernel duration (µs) percent of total time": percent(
+                groups.total, total_time_ns
+            ),
+        }
+    )
+    return frame.head(topk) if topk is not None else frame
+
+
+def _short(work: GpuWork, threshold_us: float) -> np.ndarray:
+    return work.is_kernel & (work.duration < threshold_us * 1000)
+
+
+NO_ID = "no correlation id"
+NO_LAUNCH = "launch not in the trace"
+
+
+def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
+    """GPU events without a launch in the trace, by name. Longest total first."""
+    chosen = np.flatnonzero(~work.tree.linked)
+    has_id = (work.trace.correlation[work.rows[chosen]] > 0).astype(np.int64)
+    categories = work.categories
+    keys: list[IntArray] = [work.name[chosen], work.kind[chosen], has_id]
+    if categories:
+        keys.append(categories.code[chosen])
+    groups = group_durations(keys, work.duration[chosen])
+    columns: dict[str, object] = {"kernel_name": texts(groups.keys[0], work.trace.names)}
+    if categories:
+        columns["kernel_category"] = texts(groups.keys[3], categories.labels)
+    start, end = work.start[chosen], work.end[chosen]
+    columns |= {
+        "kind": texts(groups.keys[1], KIND_NAMES),
+        "reason": texts(groups.keys[2], [NO_ID, NO_LAUNCH]),
+        "count": groups.count,
+        "total_time_ms": groups.total / NS_PER_MS,
+        "avg_time_us": groups.mean / NS_PER_US,
+        "min_time_us": groups.shortest / NS_PER_US,
+        "max_time_us": groups.longest / NS_PER_US,
+        "% of unlinked time": percent(groups.total, int(groups.total.sum())),
+        "% of GPU time": percent(groups.total, int(work.duration.sum())),
+        "first_start_ms": minima(groups.number, start, len(groups)) / NS_PER_MS,
+        "last_end_ms": maxima(groups.number, end, len(groups)) / NS_PER_MS,
+    }
+    return pd.DataFrame(columns)

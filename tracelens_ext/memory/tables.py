@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.iterations.iterations import iteration_at
+from tracelens_ext.iterations.iterations import Iterations, iteration_at
 from tracelens_ext.iterations.table import named_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import (
     HOST,
+    PHASES,
     MemoryEvents,
+    Owners,
+    find_owners,
     read_memory_events,
 )
-from tracelens_ext.memory.owners import PHASES, Owners, find_owners
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.work.grouping import maxima, number_groups, percent, sums
 from tracelens_ext.work.memoize import once_for_each
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tracelens_ext.iterations.iterations import Iterations
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.tree import CallTree
     from tracelens_ext.work.patterns import Expression
@@ -216,14 +217,7 @@ def _kept(memory: Memory) -> BoolArray:
 def memory_blocks(memory: Memory, largest: int | None = None) -> pd.DataFrame:
     """A row a block that the trace saw allocated, by device, the largest first.
 
-    Args:
-        memory: of the trace.
-        largest: only so many of each device.
-
-    Returns:
-        `device`, `bytes`, `allocated_at_ms`, `lifetime_us` (missing where it was not freed),
-        `iteration` (of the allocation, empty outside of all), and who allocated it, as the sheet
-        `memory_at_peak`.
+    `lifetime_us` is missing where it was not freed, `iteration` is that of the allocation.
     """
     events, blocks = memory.events, memory.events.blocks
     place = events.place[blocks.birth]
@@ -251,11 +245,7 @@ def memory_blocks(memory: Memory, largest: int | None = None) -> pd.DataFrame:
 def _grouped(
     memory: Memory, birth: Int64Array, by: tuple[str, ...] = _OWNER
 ) -> tuple[Int64Array, Int64Array, dict[str, list[str]]]:
-    """Group allocations by device and who made them.
-
-    Returns:
-        The first of each group, the group of each, and the columns of the groups.
-    """
+    """The first of each group of allocations by device and owner, each one's group, and columns."""
     codes = _codes(memory.owners)
     keys = [memory.events.place[birth], *(codes[name][0][birth] for name in by)]
     first, number = number_groups(keys)
@@ -289,9 +279,8 @@ def _text_column(told: list[str]) -> pd.api.extensions.ExtensionArray:
 def levels_over_time(memory: Memory) -> dict[int, dict[str, npt.NDArray[np.number]]]:
     """The levels of each device in at most a thousand points, none of its highest left out.
 
-    Returns:
-        By the number of the device: `ms` since the trace's first event, `allocated` and `reserved`
-        in bytes, the largest of each stretch of time; `reserved` is empty where it is not recorded.
+    `ms` since the trace's first event, `allocated` and `reserved` (empty where not recorded) in
+    bytes.
     """
     events = memory.events
     result = {}

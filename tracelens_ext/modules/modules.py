@@ -47,8 +47,12 @@ def has_modules(trace: Trace) -> bool:
     return bool(len(_module_rows(trace)) or _is_replayed_module(trace).any())
 
 
-def module_of_gpu(work: GpuWork) -> tuple[Int64Array, list[str]]:
+def module_of_gpu(work: GpuWork, *, instances: bool = True) -> tuple[Int64Array, list[str]]:
     """The innermost module around each GPU event's launch, or around its forward operation.
+
+    Args:
+        work: the GPU events.
+        instances: whether a path names modules, and not their classes.
 
     Returns:
         Codes, `NONE` without a module, (g,), and the paths that they stand for, such as
@@ -56,10 +60,31 @@ def module_of_gpu(work: GpuWork) -> tuple[Int64Array, list[str]]:
     """
     frames = _find_frames(work)
     labels, codes = _module_names(work.trace, frames.rows)
+    if not instances:
+        labels, codes = class_names(labels, codes)
     paths = find_paths(frames.parent, codes)
     frame = np.where(frames.of_gpu != NONE, frames.of_gpu, frames.of_forward)
     path = np.append(paths.of_node, NONE)[frame]
     return path, paths.texts(labels, SEPARATOR)
+
+
+def call_stacks(
+    work: GpuWork, launcher_of_gpu: Int64Array, names: list[str]
+) -> tuple[list[str], list[str]]:
+    """The class of the innermost module (`NA` for none), and name and modules, of each launcher.
+
+    The modules are those around its first GPU event, innermost first, in a list as text.
+    """
+    code, paths = module_of_gpu(work)
+    of_launcher = np.full(len(names) + 1, NONE, dtype=np.int64)  # the last is that of none
+    of_launcher[launcher_of_gpu[::-1]] = code[::-1]
+    around = [
+        [f"{MODULE_PREFIX}{name}" for name in reversed(path.split(SEPARATOR))] for path in paths
+    ]
+    around.append([])  # of NONE
+    stacks = [around[path] for path in of_launcher[:-1].tolist()]
+    innermost = [_INSTANCE.sub("", stack[0]) if stack else "NA" for stack in stacks]
+    return innermost, [str([name, *stack]) for name, stack in zip(names, stacks, strict=True)]
 
 
 def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
@@ -155,7 +180,7 @@ def _recorded_frames(work: GpuWork) -> tuple[_Frames, Int64Array]:
     forward = np.full(len(work), NONE, dtype=np.int64)
     inner = forward[:0]
     if len(modules) or trace.replays is not None:  # without them nothing is looked for
-        forward = _forward_of_gpu(work)
+        forward = forward_of_gpu(work)
         launches = tree.launch_of_gpu[tree.linked]
         inner = np.unique(np.concatenate((launches, forward[forward != NONE])))
     rows = np.concatenate((modules, inner))
@@ -179,7 +204,7 @@ def _recorded_frames(work: GpuWork) -> tuple[_Frames, Int64Array]:
     return frames, frame_of_row
 
 
-def _forward_of_gpu(work: GpuWork) -> Int64Array:
+def forward_of_gpu(work: GpuWork) -> Int64Array:
     """The forward op that made the autograd node around each GPU event's launch, `NONE` without."""
     tree = work.tree
     forward_of = tree.forward_of_backward

@@ -106,6 +106,12 @@ def unique_args(
         for column in (_DIRECT, _SUBTREE):
             columns[f"{column}_{metric}"] = groups.statistic(column, metric)
     columns["ex_UID"] = uids[groups.first]
+    if "ts" in launchers:
+        first = groups.statistic("ts", "min")
+        columns["first_occurrence_time"] = first - first.min(initial=np.inf)
+    for name in ("parent_module", "call_stack"):
+        if name in launchers:
+            columns[name] = launchers[name].iloc[groups.first].tolist()
     if kernels is not None:
         details, short = kernels.describe(uids, groups.of_row, len(groups.first))
         columns |= {"kernel_details_summary": details, "trunc_kernel_details": short}

@@ -44,11 +44,6 @@ def rank_tables(work: GpuWork, rank: int, place: int) -> dict[str, pd.DataFrame]
     """The tables `rank_calls`, `rank_iterations` and `overlap` of a trace.
 
     Every device of a trace that does not tell its rank, as Nsight's, is a rank.
-
-    Args:
-        work: the trace's GPU events.
-        rank: its rank.
-        place: its place among the traces of the job.
     """
     devices = sorted({*work.trace.device.tolist()}) or [NONE]
     single = len(devices) < 2 or "distributedInfo" in work.trace.metadata
@@ -61,21 +56,13 @@ def rank_tables(work: GpuWork, rank: int, place: int) -> dict[str, pd.DataFrame]
     return {n: pd.concat(t, ignore_index=True) for n, t in zip(names, tables, strict=True)}
 
 
-def _group_keys(calls: pd.DataFrame) -> pd.Series[str]:
-    """A short text for each process group: name, ranks and size tell groups apart."""
-    size = calls["Group size"].map(str).astype("str")
-    texts = calls["Process Group Name"] + "|" + calls["Process Group Ranks"] + "|" + size
-    return texts.map({text: _digest(text) for text in set(texts)}).astype("str")
-
-
 def communication_about(
     metadata: Mapping[str, object], tables: Mapping[str, pd.DataFrame], world: int | None
 ) -> dict[str, Any]:
     """What is noted of a trace's communication, as JSON.
 
-    Returns:
-        `ranks` of the trace, the `groups` whose calls it has, `sets` of ranks that its process
-        groups have, and `positions`: group → index of the rank, size, whether all ranks are in it.
+    Its `ranks`, the `groups` whose calls it has, the `sets` of ranks of its process groups, and
+    `positions`: group → index of the rank, size, whether all ranks are in it.
     """
     calls, ranks = tables["rank_calls"], sorted({int(rank) for rank in tables["overlap"]["rank"]})
     configured = configured_groups(metadata)
@@ -135,7 +122,11 @@ def _of_device(
     whole = calls["Process Group Name"].map({name: str(of) for name, of in ranks_of.items()})
     calls["Process Group Ranks"] = whole.where(cut & whole.notna(), calls["Process Group Ranks"])
     named = (calls["Collective name"] != "") & (calls[list(GROUP[:2])] != "").any(axis=1)
-    calls["key"] = _group_keys(calls).where(named, "")
+    # Name, ranks and size tell groups apart.
+    texts = calls["Process Group Name"] + "|" + calls["Process Group Ranks"] + "|"
+    texts += calls["Group size"].map(str).astype("str")
+    keys = texts.map({text: _digest(text) for text in set(texts)}).astype("str")
+    calls["key"] = keys.where(named, "")
     frames = calls, _iterations(work, on, moments), _overlap(calls, moments)
     for frame in frames:
         frame.insert(0, "rank", rank)
@@ -147,8 +138,10 @@ class _Moments:
 
     def __init__(self, work: GpuWork, on: BoolArray) -> None:
         trace, tree = work.trace, work.tree
-        self.computation = self._union(work, on & ~work.is_communication)
-        self.kernels = self._union(work, on & ~work.is_communication & ~work.is_copy)
+        computes = on & ~work.is_communication
+        kernels = computes & ~work.is_copy
+        self.computation = union(work.start[computes], work.end[computes])
+        self.kernels = union(work.start[kernels], work.end[kernels])
         rows = trace.rows_of(*HOST_KINDS)
         launch = tree.launch_of_gpu[on & tree.linked]
         mine = trace.process_of_thread[trace.thread]
@@ -167,10 +160,6 @@ class _Moments:
             self._layers.append(
                 union(np.concatenate((before[0], begin)), np.concatenate((before[1], end)))
             )
-
-    @staticmethod
-    def _union(work: GpuWork, which: BoolArray) -> Intervals:
-        return union(work.start[which], work.end[which])
 
     def until(self, times: Int64Array) -> dict[str, Int64Array]:
         """What was spent in each of `OWN` until some moments, ns."""
@@ -197,12 +186,8 @@ def _calls(work: GpuWork, on: BoolArray) -> pd.DataFrame:
     steps = find_iterations(work.tree)
     numbers = np.array([*map(str, steps.number), ""], dtype=object)  # the last is that of NONE
     table["iteration"] = pd.array(numbers[steps.of_gpu[chosen]], dtype="str")
-    table["launch"], table["start"], table["dur"] = (
-        launch,
-        work.start[chosen],
-        work.duration[chosen],
-    )
-    table["recorded"] = True
+    table["launch"], table["start"] = launch, work.start[chosen]
+    table["dur"], table["recorded"] = work.duration[chosen], True
     return table.sort_values(["launch", "start"], kind="stable", ignore_index=True)
 
 

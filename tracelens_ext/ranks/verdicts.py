@@ -27,27 +27,18 @@ _HANGS = 10.0  #: times the longest complete call of its group
 
 @dataclass
 class Job:
-    """What the verdicts are made of.
+    """What the verdicts are made of."""
 
-    Attributes:
-        calls: as in `collective_sync`, and `set`, `start`, `end` (ns, on the common clock).
-        kernels: of them; `start`, `end` on the common clock.
-        stuck: a row a rank and group, the call that it launched and that was never recorded.
-        origins: as in `wait_origins`.
-        iterations: a row a rank and iteration: `total` and `OWN`, ns.
-        place: rank → what it shares with the ranks that it is compared with.
-        world: how many ranks the job had; None if no trace says.
-        failed: ranks whose traces could not be read.
-    """
-
+    #: as in `collective_sync`, and `set`, `start`, `end` (ns, on the common clock)
     calls: pd.DataFrame
-    kernels: pd.DataFrame
+    kernels: pd.DataFrame  #: of them; `start`, `end` on the common clock
+    #: a row a rank and group, the call that it launched and that was never recorded
     stuck: pd.DataFrame
-    origins: pd.DataFrame
-    iterations: pd.DataFrame
-    place: Mapping[int, object]
-    world: int | None
-    failed: Sequence[int] = ()
+    origins: pd.DataFrame  #: as in `wait_origins`
+    iterations: pd.DataFrame  #: a row a rank and iteration: `total` and `OWN`, ns
+    place: Mapping[int, object]  #: rank → what it shares with the ranks that it is compared with
+    world: int | None  #: how many ranks the job had; None if no trace says
+    failed: Sequence[int] = ()  #: ranks whose traces could not be read
     rows: list[dict[str, object]] = field(default_factory=list)
 
     def say(self, verdict: str, evidence: str, **more: object) -> None:
@@ -164,7 +155,7 @@ def _mismatches(job: Job) -> None:
         odd = mine["sizes"] != counted.index[0]
         if counted.iloc[0] == counted.iloc[-1]:  # which differs from its own other calls?
             same = job.calls[["set", "collective", "dtype", "sequence"]] == [
-                *(call.set, call.collective, call.dtype, call.sequence),
+                *(call.set, call.collective, call.dtype, call.sequence)
             ]
             alike = job.calls.loc[same.all(axis=1) & (job.calls["call"] != call.call), "call"]
             theirs = job.kernels[job.kernels["call"].isin(alike)]

@@ -19,7 +19,7 @@ from tracelens_ext.errors import (
 )
 from tracelens_ext.readers import gunzip
 from tracelens_ext.readers.ahead import ReadAhead, threads_for
-from tracelens_ext.settings import read_settings, reading_with, size_text
+from tracelens_ext.settings import may_read, read_settings, reading_with, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -274,6 +274,8 @@ def _open(path: Path) -> tuple[io.BufferedReader, int]:
             raise TraceNotFoundError(path, "is a folder", "name one trace file in it")
         if not stat.S_ISREG(mode):
             raise TraceNotFoundError(path, "is not a regular file", "copy it to a file first")
+        if not may_read(path):
+            raise TraceNotFoundError(path, "leads out of the folders", "name another file")
         file = _AsOpened(path)
         return io.BufferedReader(file, _FILE_BUFFER), file.size
     except FileNotFoundError:

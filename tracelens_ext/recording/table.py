@@ -11,12 +11,11 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.linking import is_graph_launch
 from tracelens_ext.recording.program import program_of
 from tracelens_ext.recording.recording import BEFORE, HOLE, START_UP, recording_of
-from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS
+from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, Trace
 from tracelens_ext.work.grouping import group_durations
 from tracelens_ext.work.lanes import find_lanes
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import Trace
     from tracelens_ext.work.gpu_work import GpuWork
 
 _MANY_LOST: Final = 0.01  # of the launches
@@ -60,11 +59,7 @@ def recording_dict(work: GpuWork) -> dict[str, object]:
 
 
 def recording_table(work: GpuWork) -> pd.DataFrame:
-    """What the recording holds: its sums, its parts, the longest first, and what it lacks.
-
-    Returns:
-        Columns as the sheet `recording`.
-    """
+    """What the recording holds: its sums, its parts, the longest first, and what it lacks."""
     found = recording_of(work)
     told = recording_dict(work)
     sums = {"wall": "wall_ms", "not_recorded": "not_recorded_ms", "start_up": "start_up_ms"}

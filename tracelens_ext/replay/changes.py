@@ -44,11 +44,7 @@ class Named:
 
 
 def parse_change(text: str) -> Named:
-    """A change as `--change` takes it.
-
-    Raises:
-        UsageError: it has another form.
-    """
+    """A change as `--change` takes it."""
     terms, at = [], 0
     while at < len(text) and (found := _TERM.match(text, at)):
         terms.append((found[1], float(found[2])))
@@ -75,14 +71,10 @@ class Removed:
 
 @dataclass(eq=False)
 class Changes:
-    """What the names of changes stand for in a program.
+    """What the names of changes stand for in a program."""
 
-    Attributes:
-        program: its nodes and clocks.
-        claims: what goes with each finding, by its id.
-    """
-
-    program: Program
+    program: Program  #: its nodes and clocks
+    #: what goes with each finding, by its id
     claims: Mapping[str, Removed] = field(default_factory=dict)
 
     @property
@@ -120,11 +112,7 @@ class Changes:
         return [Named(name, ((name, factor),)) for name, factor in terms]
 
     def change(self, named: Named) -> Change:
-        """The changed durations.
-
-        Raises:
-            UsageError: a name is of nothing that the trace has.
-        """
+        """The changed durations."""
         program, gap, on_link = self.program, 1.0, np.zeros(1, dtype=np.int64)
         duration, waiting = program.duration, program.waiting
         sooner, tail = np.zeros_like(duration), np.zeros_like(program.block_start)
@@ -133,7 +121,9 @@ class Changes:
             if name == "gaps":
                 gap *= factor
             elif name.startswith(_FINDING):
-                gone = self._claim(name.removeprefix(_FINDING))
+                if (claim := name.removeprefix(_FINDING)) not in self.claims:
+                    raise _unknown("finding", claim, list(self.claims))
+                gone = self.claims[claim]
                 duration, on_link = np.maximum(duration - gone.shorter, 0), on_link + gone.on_link
                 sooner, tail = sooner + gone.sooner, tail + gone.tail
                 for clock, (start, end) in enumerate(gone.host):
@@ -148,11 +138,6 @@ class Changes:
         time = HostTime(changed, program.frozen) if any(changed) else None
         same = duration is program.duration
         return Change(None if same else duration, time, gap, int(on_link.max()), sooner, tail)
-
-    def _claim(self, name: str) -> Removed:
-        if name not in self.claims:
-            raise _unknown("finding", name, list(self.claims))
-        return self.claims[name]
 
     def _nodes(self, name: str) -> BoolArray:
         """The nodes that a name stands for."""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.intervals import union
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.trace import Int64Array, Trace
+    from tracelens_ext.trace import Int64Array
 
-    #: Intervals of host time, and what their length is multiplied by.
+    #: Intervals of host time, and what their length is multiplied by
     Scaled = tuple[Int64Array, Int64Array, float]
 
 #: Calls that the program waits in, or that the GPU waits for; others are time of the host.
@@ -98,9 +98,7 @@ def _fits(
 class HostTime:
     """How long the host needs from one moment to another when some of its time is scaled.
 
-    Args:
-        scaled: intervals of each clock; where several overlap, each multiplies.
-        frozen: intervals that stay as recorded.
+    `scaled` are intervals of each clock, which multiply where they overlap; `frozen` ones stay.
     """
 
     def __init__(

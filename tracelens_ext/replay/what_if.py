@@ -12,17 +12,25 @@ from tracelens_ext.iterations.selection import Selection, span_of_step
 from tracelens_ext.lazy import pd
 from tracelens_ext.replay.changes import Changes, Named
 from tracelens_ext.replay.host import telling_calls
-from tracelens_ext.replay.path import GAP, SYNC, WAITS, Path, critical_path
-from tracelens_ext.replay.path_table import described, path_table
+from tracelens_ext.replay.path import (
+    GAP,
+    SYNC,
+    WAITS,
+    CriticalPath,
+    critical_path,
+    described,
+    path_table,
+)
 from tracelens_ext.replay.program import MOST_LANES, Program
 from tracelens_ext.replay.replay import Replay
-from tracelens_ext.replay.waits import waiting_of
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.work.grouping import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
+    from tracelens_ext.trace import Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: Errors beyond which the replay is warned of, and withheld, percent.
@@ -32,16 +40,10 @@ _KEYS: Final = ["kind", "category"]
 
 
 class Simulation:
-    """A window of a trace, run again.
+    """A window of a trace, run again: the recording, or the `ProfilerStep#N` of `iteration`.
 
-    Args:
-        work: the GPU events.
-        iteration: the N of the `ProfilerStep#N` that is the window; the whole recording by default.
-        device: the only device that is asked about.
-        waits: how long collectives wait for other ranks, as `read_waits` gives it.
-
-    Raises:
-        UsageError: the trace has no such iteration or device, no GPU events, or none of the waits.
+    `device` is the only one that is asked about; `waits` (of `read_waits`) tells how long
+    collectives wait for other ranks.
     """
 
     def __init__(
@@ -145,13 +147,9 @@ class Simulation:
         return [f"{replayed}: {error}", *why, *constants, f"Edges: {edges}"]
 
     def what_if(self, changes: Sequence[Named] | None = None) -> pd.DataFrame:
-        """A row a change, as the sheet `what_if`; none where the replay is withheld.
+        """A row a change, or of the usual ones by what they save; as the sheet `what_if`.
 
-        Args:
-            changes: in their order; the usual ones by default, by what they save.
-
-        Raises:
-            UsageError: a change is of nothing that the trace has.
+        None where the replay is withheld.
         """
         asked = self.changes.default() if changes is None else changes
         made = [self.changes.change(each) for each in asked]
@@ -171,7 +169,7 @@ class Simulation:
         return frame
 
     @cached_property
-    def _path(self) -> Path:
+    def _path(self) -> CriticalPath:
         return critical_path(self.replay, self.replayed)
 
     @property
@@ -199,3 +197,45 @@ class Simulation:
         return result.sort_values(
             ["on_path_ms", *_KEYS], ascending=[False, True, True], ignore_index=True
         )
+
+
+_NUMBERS: Final = ["rank", "start_us", "wait_us"]
+
+
+def read_waits(path: Path) -> pd.DataFrame:
+    """Read a `collective_waits.parquet`."""
+    try:
+        table = pd.read_parquet(path, columns=["call", *_NUMBERS])[_NUMBERS].astype(np.float64)
+    except ImportError:
+        raise UsageError("--waits needs pyarrow; install tracelens-ext[parquet]") from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UsageError(f"--waits {path}: no table of collective_waits ({reason})") from None
+    return pd.DataFrame(table[np.isfinite(table).all(axis=1)]).sort_values("start_us")
+
+
+def waiting_of(program: Program, waits: pd.DataFrame) -> Int64Array:
+    """How long each node waits for other ranks by a table of the calls of all, ns, (n,).
+
+    The rank is the one that the trace says, else the one whose calls start when the trace's do.
+    """
+    work = program.work
+    mine = np.flatnonzero((program.event != NONE) & work.is_communication[program.event])
+    begun = work.start[program.event[mine]]
+    told = work.trace.metadata.get("distributedInfo")
+    rank = told.get("rank") if isinstance(told, dict) else None
+    if not isinstance(rank, int):
+        fits = np.isin(np.rint(waits["start_us"]), np.rint(begun / NS_PER_US))
+        rank = int(waits.loc[fits, "rank"].mode().head(1).sum())
+    waits = waits[waits["rank"] == rank]
+    start = np.append(waits["start_us"].to_numpy() * NS_PER_US, np.inf)
+    at = np.searchsorted(start, begun - NS_PER_US)
+    found = np.abs(start[at] - begun) <= NS_PER_US
+    if not found.any():
+        raise UsageError(
+            f"--waits: no call of rank {rank} starts when a collective of the trace does"
+        )
+    result = np.zeros_like(program.duration)
+    ns = np.rint(waits["wait_us"].to_numpy()[at[found]] * NS_PER_US).astype(np.int64)
+    result[mine[found]] = np.clip(ns, 0, program.duration[mine[found]])
+    return result

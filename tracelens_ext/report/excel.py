@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import tempfile
 from bisect import bisect_left
 from contextlib import nullcontext
@@ -15,17 +14,16 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.charts import chart_table
-from tracelens_ext.report.excel_cells import Book, checked, print_one_page_wide, put, put_text
-from tracelens_ext.report.excel_charts import CHARTS, drawing, write_charts
+from tracelens_ext.report.excel_cells import HEADER, LINES, Book, checked, print_one_page_wide, put
+from tracelens_ext.report.excel_charts import CHARTS, chart_rows, drawing, write_charts
 from tracelens_ext.report.excel_columns import column_of
-from tracelens_ext.report.units import unit_of, with_units
+from tracelens_ext.report.excel_first import FirstSheet
+from tracelens_ext.report.units import FIRST_FACTS, with_units
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Mapping, Sequence
 
-    from xlsxwriter.chart_bar import ChartBar
-    from xlsxwriter.format import Format
     from xlsxwriter.worksheet import Worksheet
 
     from tracelens_ext.report.charts import Chart
@@ -40,18 +38,12 @@ MOST_CELLS = 1_000_000
 MANY_CELLS = 200_000
 
 _SUMMARY = "summary"
-_SUMMARY_WIDTHS = (60, 16, 16, 16, 24, 40)
-_CHART_AT, _CHART_ROWS, _CHART_SIZE = 4, 14, (640, 280)  # column; rows and pixels that it takes
+#: Facts that stand before the tables.
+_FIRST = frozenset(("Trace", "Devices", "Rank", "Steps", *FIRST_FACTS))
 _ROWS_AT_ONCE = 8192  # bounds the memory: a million rows are never all Python objects
 # Other than Excel's 15, which XlsxWriter would leave out; of a row without a height Excel makes
 # one as high as its text has lines.
 _ROW_HEIGHT = 15.75
-_INK, _LINK, _GREY = "#1F3B64", "#0563C1", "#666666"
-_HEADER = {
-    "bold": True, "text_wrap": True, "valign": "vcenter", "bg_color": "#DCE6F1",
-    "bottom": 1, "bottom_color": _INK,
-}  # fmt: skip
-_LINES = {"border": 1, "border_color": "#DDDDDD"}
 
 
 def write_workbook(
@@ -68,13 +60,13 @@ def write_workbook(
 ) -> list[str]:
     """Write tables to an Excel file, replacing it only when all is written.
 
-    The first sheet, `summary`, shows the answers with the charts of their tables, a linked index
-    of the sheets, the facts and the notes; then
-    comes a sheet a table, in the order given; then `charts`, when there are any. The index of a
-    DataFrame is not written. Numbers are shown with the unit that the column's name tells;
-    percentages (0 to 100) get bars. Texts stay texts. An empty cell stands for None, NaN and NaT;
-    infinities and whole numbers of more than 15 digits are written as texts, and so is a value
-    of any other type, as `str` shows it.
+    The first sheet, `summary`, shows what was analysed, the answers with the charts of their
+    tables, a linked index of the sheets, further facts and the notes; then comes a sheet a table,
+    in the order given; then `charts`, when there are any. The index of a DataFrame is not written.
+    Numbers are shown with the unit that the column's name tells; percentages (0 to 100) get bars.
+    Texts stay texts. An empty cell stands for None, NaN and NaT; infinities and whole numbers of
+    more than 15 digits are written as texts, and so is a value of any other type, as `str` shows
+    it.
 
     Args:
         path: the file; missing folders are created.
@@ -128,19 +120,21 @@ def write_workbook(
             sheet = book.xlsx.add_worksheet(name)
             _write_table(book, sheet, frame, all_notes, whole=name in prose)
         tops = write_charts(book, book.xlsx.add_worksheet(CHARTS), drawn) if drawn else []
-        put_text(summary, 0, 0, title, book.format(font_size=16, bold=True, font_color=_INK))
-        row = 2
+        first = FirstSheet(book, summary, title)
+        first.write_facts([each for each in facts if each[0] in _FIRST], "")
         for answer in answers:
             table = with_units(
                 sheets[answer.sheet][list(answer.columns)], (units or {})[answer.sheet]
             )
             beside = [
-                drawing(book, top, *each)
+                (drawing(book, top, *each), chart_rows(each[1]))
                 for top, each in zip(tops, drawn, strict=True)
                 if each[0].sheet == answer.sheet
             ]
-            row = _write_answer(book, summary, row, answer, table, shown, beside[:1])
-        _write_summary(book, summary, row, facts, index, all_notes)
+            first.write_answer(answer, table, shown, beside[:1])
+        first.write_index(index)
+        first.write_facts([each for each in facts if each[0] not in _FIRST], "Facts")
+        first.write_notes(all_notes)
         try:
             book.xlsx.close()
         except FileCreateError as error:  # around the error of the system
@@ -235,7 +229,7 @@ def _write_table(
     for place, column in enumerate(columns):
         checked(sheet.set_column(place, place, column.width))
         side = "left" if column.is_text else "center"
-        put(sheet, 0, place, column.header, book.format(**_HEADER, align=side))
+        put(sheet, 0, place, column.header, book.format(**HEADER, align=side))
     _write_rows(book, sheet, columns, len(frame), whole=whole)
     checked(sheet.autofilter(0, 0, len(frame), len(columns) - 1))
     for place, column in enumerate(columns):
@@ -249,11 +243,11 @@ def _write_rows(
     """Write the rows below the header."""
     # A text wider than its column is clipped at the column's edge, whatever is beside it. (A
     # short one would be repeated to fill the width, so it has no such alignment.)
-    long_text = book.format(**_LINES, align="fill")
+    long_text = book.format(**LINES, align="fill")
     # Of several lines the first is seen: rows have a fixed height.
-    many_lines = book.format(**_LINES, text_wrap=True, valign="top")
+    many_lines = book.format(**LINES, text_wrap=True, valign="top")
     plain = [
-        (place, column.width, book.format(**_LINES, num_format=column.number_format))
+        (place, column.width, book.format(**LINES, num_format=column.number_format))
         for place, column in enumerate(columns)
     ]
     for start in range(0, rows, _ROWS_AT_ONCE):
@@ -265,92 +259,3 @@ def _write_rows(
                     chosen = style if len(value) <= width else long_text
                     chosen = many_lines if whole or "\n" in value else chosen
                 put(sheet, row, place, value, chosen)
-
-
-def _write_answer(
-    book: Book,
-    sheet: Worksheet,
-    top: int,
-    answer: Answer,
-    table: pd.DataFrame,
-    sheets: Collection[str],
-    charts: Sequence[ChartBar],
-) -> int:
-    """Write the first rows of a table on the first sheet, a chart beside it; the next free row."""
-    shown = table.iloc[: answer.rows]
-    columns = [column_of(series) for _, series in shown.items()]
-    put_text(sheet, top, 0, answer.title, book.format(font_size=13, bold=True, font_color=_INK))
-    if not len(shown):
-        return top + 2
-    reading = {"text_wrap": True, "valign": "top"} if answer.links else {}
-    link = book.format(**_LINES, **reading, underline=1, font_color=_LINK)
-    for place, column in enumerate(columns):
-        put(sheet, top + 1, place, column.header, book.format(**_HEADER))
-    for row, values in enumerate(
-        zip(*(c.cells(0, len(shown)) for c in columns), strict=True), top + 2
-    ):
-        for place, (value, column) in enumerate(zip(values, columns, strict=True)):
-            if list(answer.columns)[place] == answer.links:
-                _write_link(sheet, row, place, answer.linked(value, sheets), link)
-                continue
-            style = book.format(**_LINES, **reading, num_format=column.number_format)
-            put(sheet, row, place, value, style)
-    if len(columns) > _CHART_AT:  # no room beside it
-        charts = ()
-    for chart in charts:
-        chart.set_size({"width": _CHART_SIZE[0], "height": _CHART_SIZE[1]})
-        checked(sheet.insert_chart(top, _CHART_AT, chart))
-    return top + max(len(shown) + 2, _CHART_ROWS if charts else 0) + 1
-
-
-def _write_link(sheet: Worksheet, row: int, column: int, name: str, style: Format) -> None:
-    """Write the name of a sheet that leads to it."""
-    target = "internal:'{}'!A1".format(name.replace("'", "''"))
-    checked(sheet.write_url(row, column, target, style, string=name))
-
-
-def _write_summary(
-    book: Book,
-    sheet: Worksheet,
-    top: int,
-    facts: Sequence[tuple[str, object]],
-    index: Sequence[tuple[str, str, str]],
-    notes: Sequence[str],
-) -> None:
-    """Write what stands below the answers on the first sheet.
-
-    Args:
-        book: the workbook.
-        sheet: its first sheet.
-        top: the row to begin at.
-        facts: label and value a line; a number is shown with the unit that its label tells.
-        index: a line for each other sheet: its name, how many rows it has, what it shows.
-        notes: remarks, a line each.
-    """
-    plain_text = book.format()
-    heading = book.format(font_size=13, bold=True, font_color=_INK)
-    put(sheet, top, 0, "Sheets", heading)
-    for row, (name, rows, what) in enumerate(index, top + 1):
-        _write_link(sheet, row, 0, name, book.format(underline=1, font_color=_LINK))
-        put(sheet, row, 1, rows, book.format(font_color=_GREY))
-        put_text(sheet, row, 2, what, plain_text)
-    facts_at = top + len(index) + 2
-    put(sheet, facts_at, 0, "Facts", heading)
-    for row, (label, value) in enumerate(facts, facts_at + 1):
-        put_text(sheet, row, 0, label, book.format(bold=True))
-        plain = excel_text.cell_value(value)
-        if isinstance(plain, int | float) and not isinstance(plain, bool):
-            unit = unit_of(label)
-            shown = unit.excel_format(fractions=plain != math.trunc(plain), largest=abs(plain))
-            put(sheet, row, 1, plain, book.format(num_format=shown, align="left"))
-        elif plain is not None:
-            put_text(sheet, row, 1, str(plain), plain_text)
-    if notes:
-        notes_at = facts_at + len(facts) + 2
-        put(sheet, notes_at, 0, "Notes", heading)
-        for row, note in enumerate(notes, notes_at + 1):
-            put_text(sheet, row, 0, note, plain_text)
-    for column, width in enumerate(_SUMMARY_WIDTHS):
-        checked(sheet.set_column(column, column, width))
-    sheet.hide_gridlines(2)
-    print_one_page_wide(sheet)

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 #: The same report has the same bytes, so no workbook says when it was written.
 _CREATED = datetime(1980, 1, 1, tzinfo=UTC)
+INK = "#1F3B64"
+HEADER = {
+    "bold": True, "text_wrap": True, "valign": "vcenter", "bg_color": "#DCE6F1",
+    "bottom": 1, "bottom_color": INK,
+}  # fmt: skip
+LINES = {"border": 1, "border_color": "#DDDDDD"}
 # Where a text is parted into runs, because XlsxWriter would write it wrong in one: it takes a text
 # from `<r>` to `</r>` for markup of its own, and of two parts that look like escapes and share an
 # underscore, `_x0041_x0042_`, it sees the first alone.

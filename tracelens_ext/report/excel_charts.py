@@ -26,7 +26,7 @@ CHARTS = "charts"  # the name of the sheet
 
 _LABEL_CHARACTERS = 48  # a longer label would leave no room for the bars
 _CHART_COLUMNS = 12  # sheet columns under a chart, of the default width of 64 pixels
-_WIDTH_PIXELS, _ROW_PIXELS = 756, 20
+_WIDTH_PIXELS, ROW_PIXELS = 756, 20
 _PAGE_ROWS, _PRINT_SCALE = 40, 85  # of a landscape page, A4 or Letter; in percent
 _INK, _GRID = "#404040", "#D9D9D9"
 _SMALL = {"size": 9, "bold": False, "color": _INK}
@@ -46,19 +46,16 @@ def write_charts(
     row = page_start = 0
     breaks, tops = [], []
     for chart, table in charts:
-        bars, series = table.shape
-        # Room for the title, the axis and the legend; a bar needs a little more than a line.
-        legend_rows = math.ceil(series / 5) if series > 1 else 0
-        chart_rows = max(12, 7 + math.ceil(1.1 * bars) + legend_rows)
-        if row + chart_rows > page_start + _PAGE_ROWS:
+        height = chart_rows(table)
+        if row + height > page_start + _PAGE_ROWS:
             breaks.append(row)
             page_start = row
         tops.append(row)
         _write_table(book, sheet, row, chart, table)
         drawn = drawing(book, row, chart, table)
-        drawn.set_size({"width": _WIDTH_PIXELS, "height": chart_rows * _ROW_PIXELS})
+        drawn.set_size({"width": _WIDTH_PIXELS, "height": height * ROW_PIXELS})
         checked(sheet.insert_chart(row, 0, drawn))
-        row += max(chart_rows, bars + 2) + 2
+        row += max(height, len(table) + 2) + 2
     widest = max(table.shape[1] for _, table in charts)
     checked(sheet.set_column(_CHART_COLUMNS, _CHART_COLUMNS, _LABEL_CHARACTERS))
     checked(sheet.set_column(_CHART_COLUMNS + 1, _CHART_COLUMNS + widest, 14))
@@ -70,6 +67,14 @@ def write_charts(
     # Printed are the charts alone: their tables would make them small.
     checked(sheet.print_area(0, 0, row, _CHART_COLUMNS - 1))
     return tops
+
+
+def chart_rows(table: pd.DataFrame) -> int:
+    """How many rows a chart takes, so that each label can be read."""
+    bars, series = table.shape
+    # Room for the title, the axis and the legend; a bar needs a little more than a line.
+    legend_rows = math.ceil(series / 5) if series > 1 else 0
+    return max(12, 7 + math.ceil(1.1 * bars) + legend_rows)
 
 
 def _write_table(book: Book, sheet: Worksheet, top: int, chart: Chart, table: pd.DataFrame) -> None:

@@ -40,7 +40,9 @@ def view_figures(sheets: Mapping[str, pd.DataFrame], sheet: str) -> list[Figure]
         Figure(
             key=sheet.replace("_", "-"),
             title="GPU work over time" if axis else "GPU time in the call tree",
-            summary=f"{duration_text(total / 1e6)} of GPU work: {', '.join(parts)}",
+            summary="as wide as the time of both; red takes longer than the baseline, blue less"
+            if "colour" in frame
+            else f"{duration_text(total / 1e6)} of GPU work: {', '.join(parts)}",
             legend=[(str(name), colour_of(str(name))) for name in sums.index[:_MOST_CATEGORIES]]
             if axis
             else [],
@@ -107,9 +109,10 @@ def _call_tree(frame: pd.DataFrame) -> dict[str, object]:
         "ns": [row["gpu_time_ns"] for row in rows],
         "kinds": [row["kind"] for row in rows],
         "categories": [plotly_text(row["category"]) for row in rows],
-        "colours": [_colour(row["kind"], row["category"]) for row in rows],
+        "colours": [row.get("colour") or _colour(row["kind"], row["category"]) for row in rows],
         "hover": [
-            f"{duration_text(row['gpu_time_ns'] / 1e6)}"
+            row.get("hover")
+            or f"{duration_text(row['gpu_time_ns'] / 1e6)}"
             f" ({percent_text(100 * row['gpu_time_ns'] / total)})"
             for row in rows
         ],

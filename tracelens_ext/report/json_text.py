@@ -47,9 +47,9 @@ def json_safe(text: str) -> str:
     return UNSAFE.sub(_escape, text)
 
 
-def nested_json_text(value: object) -> str:
+def nested_json_text(value: object, *, indent: int | None = 1) -> str:
     """Write dictionaries and lists of plain values as JSON; as safe as a report."""
-    return json_safe(json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False))
+    return json_safe(json.dumps(_plain(value), indent=indent, ensure_ascii=False, allow_nan=False))
 
 
 def _plain(value: object) -> object:

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format, require_format
+from tracelens_ext.report.units import FIRST_FACTS, with_units
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -64,6 +66,19 @@ class Report:
     #: what JSON has beside all that, by its name
     members: Mapping[str, object] = field(default_factory=dict)
     source_url: str = ""  #: where a page links lines of Python, with `{path}` and `{line}`
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{name} ({len(frame):,})" for name, frame in self.sheets.items())
+        return short_repr("Report", f"{self.title}, tables (rows): {rows}")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what was analysed, and the tables that answer, with units."""
+        lines = [f"{label}: {value}" for label, value in self.facts if label in FIRST_FACTS]
+        tables = {}
+        for answer in self.answers:
+            frame = self.sheets[answer.sheet][list(answer.columns)]
+            tables[answer.title] = with_units(frame, self.units.get(answer.sheet, {}))
+        return cell_html(self.title, [*lines, *self.notes], tables)
 
 
 def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> list[str]:

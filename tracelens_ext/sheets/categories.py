@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelens_ext.kernels.kernels import kernel_names
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.short_names import with_short_names
@@ -14,11 +15,46 @@ if TYPE_CHECKING:
     from tracelens_ext.sheets.options import ReportOptions
 
 
+KERNELS_WANTED = Condition(
+    "categories are on, or `tracelens_sheets=False`",
+    lambda analyzer, options: analyzer.work.categories is not None or not options.tracelens_sheets,
+)
+
+
 def _kernels(analyzer: TreePerfAnalyzer, _: ReportOptions) -> pd.DataFrame:
     table = with_short_names(analyzer.get_df_kernel_summary(detail=True))
     described = [column.name for column in KERNELS_BY_CATEGORY.described_columns()]
     return table[[name for name in described if name in table]]
 
+
+def _kernel_names(analyzer: TreePerfAnalyzer, _: ReportOptions) -> pd.DataFrame:
+    table = with_short_names(kernel_names(analyzer.work))
+    described = [column.name for column in KERNELS.described_columns()]
+    return table[[name for name in described if name in table]]
+
+
+KERNELS = Sheet(
+    name="kernels",
+    shows="GPU time by kernel",
+    columns="""
+        kernel: a short name, which tells it from the others of the sheet
+        total_time_ms: summed duration
+        % of GPU time: of all summed durations
+        kernel_category: of the kernel, by its name; of several the one with the most time
+        operations: that launched it, as `cpu_op` of `kernels_by_category`; the three with the most
+            time
+        count [GPU events]: how many
+        avg_time_us, min_time_us, max_time_us: of a GPU event
+        kind: `kernel`, `memcpy` or `memset`
+        kernel_name: as the trace has it
+        """,
+    table=_kernel_names,
+    when=[GPU_EVENTS, KERNELS_WANTED],
+    answer="Top kernels",
+    answer_columns=(
+        *("kernel", "total_time_ms", "% of GPU time", "operations", "count", "kernel_category"),
+    ),
+)
 
 GPU_TIME_BY_CATEGORY = Sheet(
     name="gpu_time_by_category",
@@ -35,7 +71,7 @@ GPU_TIME_BY_CATEGORY = Sheet(
     when=[GPU_EVENTS, CATEGORIES],
     method="get_df_gpu_time_by_category()",
     answer="GPU time by category",
-    answer_columns=("kernel_category", "total_time_ms", "% of GPU time", "count"),
+    answer_columns=("kernel_category", "total_time_ms", "% of GPU time"),
     charts=[
         Chart("GPU time by category", "gpu_time_by_category", "kernel_category", "total_time_ms")
     ],
@@ -92,25 +128,8 @@ KERNELS_BY_CATEGORY = Sheet(
         kernel_name: as the trace has it
         """,
     table=_kernels,
-    when=[
-        GPU_EVENTS,
-        Condition(
-            "categories are on, or `tracelens_sheets=False`",
-            lambda analyzer, options: (
-                analyzer.work.categories is not None or not options.tracelens_sheets
-            ),
-        ),
-    ],
+    when=[GPU_EVENTS, KERNELS_WANTED],
     method="get_df_kernel_summary(detail=True)",
-    answer="Top kernels",
-    answer_columns=(
-        "kernel",
-        "total_time_ms",
-        "% of GPU time",
-        "kernel_category",
-        "cpu_op",  # tells rows of one kernel apart: the count goes first where there is no room
-        "count",
-    ),
     charts=[
         Chart(
             "Top operations",
@@ -144,4 +163,4 @@ KERNELS_BY_CATEGORY = Sheet(
     ],
 )
 
-SHEETS = [GPU_TIME_BY_CATEGORY, KERNELS_BY_CATEGORY, KERNEL_CATEGORIES]
+SHEETS = [GPU_TIME_BY_CATEGORY, KERNELS, KERNELS_BY_CATEGORY, KERNEL_CATEGORIES]

@@ -1,9 +1,9 @@
-"""The sheet `cpu_ops`, for a trace without GPU events."""
+"""The sheet `cpu_ops`."""
 
 from __future__ import annotations
 
 from tracelens_ext.report.charts import Chart
-from tracelens_ext.sheets.sheet import GPU_EVENTS, Condition, Sheet
+from tracelens_ext.sheets.sheet import NO_GPU_EVENTS, Condition, Sheet, cited_sheets
 
 CPU_OPS = Sheet(
     name="cpu_ops",
@@ -19,12 +19,16 @@ CPU_OPS = Sheet(
     table=lambda analyzer, _: analyzer.get_df_cpu_ops(),
     when=[
         Condition(
-            "the trace has no GPU events",
-            lambda analyzer, options: not GPU_EVENTS.holds(analyzer, options),
+            "the trace has no GPU events, or evidence names it",
+            lambda analyzer, options: (
+                NO_GPU_EVENTS.holds(analyzer, options)
+                or "cpu_ops" in cited_sheets(analyzer, options)
+            ),
         )
     ],
     method="get_df_cpu_ops()",
     answer="Top CPU operations",
+    answer_when=NO_GPU_EVENTS,
     answer_columns=(
         *("cpu_op", "count", "total_time_ms", "self_time_ms", "avg_time_us"),
         "% of CPU op time",

@@ -20,8 +20,7 @@ def _notes(
 ) -> Iterable[str]:
     if "findings" not in tables:
         return []
-    found = analyzer.findings(options.device_peaks)
-    return [summary_sentence(found), *found.notes]
+    return analyzer.findings(options.device_peaks).notes
 
 
 def _nothing(analyzer: TreePerfAnalyzer, options: ReportOptions) -> str:
@@ -64,7 +63,8 @@ SHEETS = [
         answer="What would save the most time",
         answer_if_empty=_nothing,
         answer_columns=[
-            *("title", "saving_ms", "% of judged time", "confidence", "see", "largest_place")
+            *("title", "saving_ms", "% of judged time", "advice", "confidence", "largest_place"),
+            "see",
         ],
         answer_links="see",
     ),

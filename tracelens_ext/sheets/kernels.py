@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracelens_ext.kernels.kernels import reference_kernel_summary
-from tracelens_ext.kernels.short_kernels import short_kernel_histogram, short_kernels_summary
+from tracelens_ext.kernels.statistics import short_kernel_histogram, short_kernels_summary
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.short_names import with_short_names

@@ -58,9 +58,14 @@ def _summary(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame
     return table.assign(Categories=names)[order]
 
 
+_ON_DEMAND = ("include_call_stack", "include_first_occurrence_time")
+
+
 def _unique_args(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame:
+    more = {name: getattr(options, name) for name in _ON_DEMAND}
     table = analyzer.get_df_kernel_launchers_unique_args(
-        group_by_num_kernels=options.group_by_num_kernels
+        analyzer.get_df_kernel_launchers(**more) if any(more.values()) else None,
+        group_by_num_kernels=options.group_by_num_kernels,
     ).iloc[: options.topk_ops]
     if options.tracelens_sheets:
         return table
@@ -162,6 +167,11 @@ SHEETS = [
                 `std` is that of a sample, empty for one operation
             total_direct_kernel_time_ms, total_subtree_kernel_time_ms: the sums; with
                 `tracelens_sheets=True` `…_sum` in their place
+            first_occurrence_time [µs]: start of the first such operation, after that of the first
+                of all; with `include_first_occurrence_time=True`
+            parent_module, call_stack: the class of the innermost `nn.Module` around the first such
+                operation (around its forward, of a backward one), and all of them, a list as text;
+                with `include_call_stack=True`
             ex_UID: row in the trace of the first such operation, for `tree.print_subtree(…)`
             kernel_details_summary [µs]: the GPU events by name and stream, a list of dictionaries
                 as a Python literal
@@ -170,7 +180,7 @@ SHEETS = [
             """,
         table=_unique_args,
         when=[_CPU_OPS, GPU_EVENTS],
-        options=["topk_ops", "group_by_num_kernels", "tracelens_sheets"],
+        options=["topk_ops", "group_by_num_kernels", "tracelens_sheets", *_ON_DEMAND],
         method="get_df_kernel_launchers_unique_args()",
     ),
 ]

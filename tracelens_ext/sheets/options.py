@@ -60,6 +60,12 @@ class ReportOptions:
     group_by_num_kernels: bool = _option(
         False, "In ops_unique_args, a row for each number of GPU events launched."
     )
+    include_call_stack: bool = _option(
+        False, "In ops_unique_args, also the modules around each operation."
+    )
+    include_first_occurrence_time: bool = _option(
+        False, "In ops_unique_args, also when each operation ran first."
+    )
     collective_analysis: bool = _option(
         True, "Write the sheet coll_analysis, where there is communication."
     )

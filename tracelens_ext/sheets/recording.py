@@ -26,7 +26,5 @@ SHEETS = [
         table=lambda analyzer, _: analyzer.get_df_recording(),
         when=(),
         method="get_df_recording()",
-        answer="Recording",
-        answer_columns=["kind", "ms", "% of wall time", "count", "what", "place", "how"],
     ),
 ]

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tracelens_ext.findings.table import summary_sentence
 from tracelens_ext.hooks import PluginAnswerError, default_registry
 from tracelens_ext.hooks.guard import call_within, time_limit
 from tracelens_ext.lazy import pd
@@ -17,7 +18,7 @@ from tracelens_ext.report.report import Answer, Report, check_places, write_repo
 from tracelens_ext.report.units import FIRST_FACTS
 from tracelens_ext.sheets.options import ReportOptions, takes_report_options
 from tracelens_ext.sheets.plugin_tables import plugin_tables
-from tracelens_ext.sheets.sheet import offered_sheets
+from tracelens_ext.sheets.sheet import cited_sheets, offered_sheets
 from tracelens_ext.timeline import overview
 from tracelens_ext.tracelens_calls import knows_tracelens
 
@@ -63,6 +64,9 @@ def build_perf_report(
     facts = overview.overview(analyzer.work, analyzer.coverage)
     lines = recording_lines(analyzer.work)
     facts[1:1] = zip(FIRST_FACTS, lines, strict=False)
+    if cited := cited_sheets(analyzer, chosen):
+        verdict = summary_sentence(analyzer.findings(chosen.device_peaks))
+        facts.insert(1 + len(lines), (FIRST_FACTS[-1], verdict))
     notes = overview.advice(analyzer.work, analyzer.coverage)
     registry = default_registry()
     sheets = offered_sheets(registry)
@@ -70,7 +74,9 @@ def build_perf_report(
     page_tables: dict[str, pd.DataFrame] = {}
     charts: list[Chart] = []
     for offered in sheets:
-        asked = offered.item.is_asked_for(chosen)
+        usual = offered.item.is_asked_for(ReportOptions())  # and so was switched off, if it is
+        cited_here = offered.item.name in cited and not usual
+        asked = offered.item.is_asked_for(chosen) or cited_here
         if asked or (for_page and offered.item.on_every_page):
             made = _within_limits(registry, offered, partial(_made, analyzer, chosen))
             if made is not None:
@@ -110,7 +116,8 @@ def _answer(
 ) -> list[Answer]:
     """What is shown first of a sheet; nothing if it does not answer anything."""
     table = tables.get(sheet.name)
-    if table is None:
+    wanted = sheet.answer_when is None or sheet.answer_when.holds(analyzer, options)
+    if table is None or not wanted:
         return []
     title = sheet.answer if len(table) else sheet.answer_if_empty(analyzer, options)
     if not title:

@@ -46,9 +46,20 @@ class Condition:
 
 
 GPU_EVENTS = Condition("the trace has GPU events", lambda analyzer, _: len(analyzer.work) > 0)
+NO_GPU_EVENTS = Condition(
+    "the trace has no GPU events", lambda analyzer, _: len(analyzer.work) == 0
+)
 CATEGORIES = Condition(
     "categories are on", lambda analyzer, _: analyzer.work.categories is not None
 )
+
+
+def cited_sheets(analyzer: TreePerfAnalyzer, options: ReportOptions) -> set[str]:
+    """The sheets, and commands, that the evidence of the trace's findings names."""
+    if not len(analyzer.work):
+        return set()
+    found = analyzer.findings(options.device_peaks).findings
+    return {each.see for finding in found for each in finding.evidence}
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,7 @@ class Sheet:
         method: the call on `TreePerfAnalyzer` that gives the same numbers, if there is one.
         answer: the heading under which the first sheet of a workbook, and the terminal, show its
             first rows; empty if they do not.
+        answer_when: what the trace must have for that, if anything.
         answer_if_empty: makes the heading if the table has no rows; empty for none.
         answer_columns: the columns that are shown there, where the table has them.
         answer_links: that of them which names the sheets to look at next.
@@ -92,6 +104,7 @@ class Sheet:
     on_every_page: bool = False
     method: str = ""
     answer: str = ""
+    answer_when: Condition | None = None
     answer_if_empty: Callable[[TreePerfAnalyzer, ReportOptions], str] = lambda *_: ""
     answer_columns: Sequence[str] = ()
     answer_links: str = ""

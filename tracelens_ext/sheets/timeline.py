@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.charts import Chart
 from tracelens_ext.sheets.sheet import Condition, Sheet
-from tracelens_ext.timeline.gpu_counters import has_gpu_counters
+from tracelens_ext.timeline.timeline import has_gpu_counters
 
 
 def _with_device(table: pd.DataFrame) -> pd.DataFrame:
@@ -31,7 +31,7 @@ GPU_TIMELINE = Sheet(
     options=["micro_idle_thresh_us"],
     method="get_df_gpu_timeline()",
     answer="GPU timeline",
-    answer_columns=("device", "type", "time ms", "percent"),
+    answer_columns=("type", "time ms", "percent", "device"),
     charts=[
         Chart(
             "GPU timeline",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _time_axis(analyzer: TreePerfAnalyzer, _: ReportOptions) -> pd.DataFrame:
-    from tracelens_ext.timeline.time_axis import time_axis
+    from tracelens_ext.timeline.timeline import time_axis
 
     return time_axis(analyzer.work)
 
@@ -26,7 +26,7 @@ def _marks(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame |
     from tracelens_ext.intervals import union
     from tracelens_ext.iterations.iterations import find_iterations
     from tracelens_ext.recording.recording import recording_of
-    from tracelens_ext.timeline.time_axis import MOST_BINS
+    from tracelens_ext.timeline.timeline import MOST_BINS
     from tracelens_ext.trace import NONE, NS_PER_MS
     from tracelens_ext.work.lanes import find_lanes
 

@@ -105,7 +105,7 @@ class KernelTables(Analyzed):
         Raises:
             UsageError: the analyzer was made without `add_python_func=True`.
         """
-        from tracelens_ext.kernels.sources import kernel_sources
+        from tracelens_ext.kernels.statistics import kernel_sources
 
         if not self.tree.add_python_func:
             raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
@@ -113,6 +113,6 @@ class KernelTables(Analyzed):
 
     def get_df_unlinked_kernels(self) -> pd.DataFrame:
         """GPU events without a launch in the trace, as the sheet `unlinked_kernels`."""
-        from tracelens_ext.kernels.unlinked import unlinked_kernels
+        from tracelens_ext.kernels.statistics import unlinked_kernels
 
         return unlinked_kernels(self.work)

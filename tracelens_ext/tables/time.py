@@ -31,7 +31,7 @@ class TimeTables(Analyzed):
 
     def get_df_gpu_counters(self) -> pd.DataFrame:
         """Sampled counters of GPUs, as the sheet `gpu_counters`."""
-        from tracelens_ext.timeline.gpu_counters import gpu_counters
+        from tracelens_ext.timeline.timeline import gpu_counters
 
         return gpu_counters(self.trace)
 

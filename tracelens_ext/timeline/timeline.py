@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.intervals import gaps, union_length
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Trace
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray
+    from tracelens_ext.trace import BoolArray, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
 
 def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd.DataFrame:
-    """How the GPU spent its time.
+    """How the GPU spent its time, as the sheet `gpu_timeline`; no rows without GPU events.
 
-    Args:
-        work: the GPU events.
-        micro_idle_thresh_us: when given, idle time is also split into holes no longer than this
-            (`micro_idle_time`) and longer ones (`macro_idle_time`).
-
-    Returns:
-        Columns as the sheet `gpu_timeline`. No rows without GPU events.
-
-    Raises:
-        UsageError: the threshold is negative, or no number.
+    `micro_idle_thresh_us` splits idle time into holes no longer than this and longer ones.
     """
     if micro_idle_thresh_us is not None and not micro_idle_thresh_us >= 0:
         raise UsageError(
@@ -86,3 +78,72 @@ def total_time_ns(work: GpuWork) -> int:
     device = work.trace.device
     chosen = [work.counted & (device == number) for number in np.unique(device[work.counted])]
     return sum(int(work.end[part].max() - work.start[part].min()) for part in chosen)
+
+
+MOST_BINS = 600
+
+
+def time_axis(work: GpuWork) -> pd.DataFrame:
+    """How long GPU events of each category ran in each bin; summed, so overlaps count twice."""
+    found = work.categories
+    code = found.code if found is not None else np.zeros(len(work), dtype=np.int32)
+    labels = found.labels if found is not None else ["GPU work"]
+    edges = np.linspace(work.start.min(), work.end.max(), MOST_BINS + 1).astype(np.int64)
+    edges = np.unique(edges)
+    if len(edges) < 2:
+        edges = np.array([edges[0], edges[0] + 1])
+    device = work.trace.device
+    pairs, group = np.unique(np.stack((device, code)), axis=1, return_inverse=True)
+    parts = []
+    for at, (number, category) in enumerate(pairs.T.tolist()):
+        own = group.reshape(-1) == at
+        ns = np.diff(_work_until(edges, work.start[own], work.end[own]))
+        bins = np.flatnonzero(ns)
+        columns = {"device": number, "category": labels[category], "bin": bins}
+        times = {"start_ms": edges[bins] / NS_PER_MS, "end_ms": edges[bins + 1] / NS_PER_MS}
+        parts.append(pd.DataFrame({**columns, **times, "gpu_time_ns": ns[bins]}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _work_until(times: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
+    """How long events ran before each time, summed over the events."""
+
+    def past(moments: Int64Array) -> Int64Array:
+        """The sum of what has gone by since each moment, of those that are past."""
+        ascending = np.sort(moments)
+        sums = np.concatenate(([0], np.cumsum(ascending)))
+        count = np.searchsorted(ascending, times, side="right")
+        return times * count - sums[count]
+
+    return past(start) - past(end)
+
+
+#: The argument that holds the value, and the process that the samples are under.
+_VALUE: Final = ""
+_PROCESS: Final = re.compile(r"GPU (\d{1,6}) Counters")
+
+
+def has_gpu_counters(trace: Trace) -> bool:
+    """Whether there are samples of counters; takes no time."""
+    return _VALUE in trace.args
+
+
+def gpu_counters(trace: Trace) -> pd.DataFrame:
+    """A row a counter of a GPU, columns as the sheet `gpu_counters`, in order of name."""
+    column = trace.arg(_VALUE)
+    rows = column.rows[trace.kind[column.rows] == EventKind.OTHER]
+    found = [_PROCESS.fullmatch(str(process)) for process, _ in trace.threads]
+    device = np.array([int(m[1]) if m else NONE for m in found] or [NONE])[trace.thread[rows]]
+    values = pd.to_numeric(pd.Series(column.texts or [""], dtype="str").str.strip('"'), "coerce")
+    frame = pd.DataFrame(
+        {
+            "device": device,
+            "counter": np.array(trace.names, dtype=object)[trace.name[rows]],
+            "value": values.to_numpy(dtype=np.float64)[column.at(rows)],
+        }
+    )
+    frame = frame[(device != NONE) & np.isfinite(frame["value"])]
+    table: pd.DataFrame = frame.groupby(["device", "counter"])["value"].agg(
+        samples="size", mean="mean", min="min", max="max"
+    )
+    return table.reset_index()

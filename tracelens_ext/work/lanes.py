@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from tracelens_ext.intervals import covered
 from tracelens_ext.trace import NONE
 from tracelens_ext.work.grouping import number_groups
 from tracelens_ext.work.memoize import once_for_each
@@ -64,3 +65,13 @@ def find_lanes(work: GpuWork, scope: Scope) -> Lanes:
         stream=trace.stream[first] if scope == "stream" else np.full(len(first), NONE),
         of_gpu=number,
     )
+
+
+def busy_within(work: GpuWork, device: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
+    """How long a device (an index into the lanes) is busy in each stretch of time, ns, (k,)."""
+    of_gpu = find_lanes(work, "device").of_gpu
+    busy = np.zeros(len(device), dtype=np.int64)
+    for number in np.unique(device).tolist():
+        mine, here = of_gpu == number, device == number
+        busy[here] = covered(work.start[mine], work.end[mine], start[here], end[here])
+    return busy

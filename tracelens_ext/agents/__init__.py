@@ -1,0 +1,1 @@
+"""What an agent may ask about traces: the tools of `tracelens-ext mcp`."""
