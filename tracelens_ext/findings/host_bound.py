@@ -10,7 +10,7 @@ from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.profiler_overhead import recorder_percent
 from tracelens_ext.gaps.causes import HOST, LAUNCH_OVERHEAD, SYNCHRONISATION
-from tracelens_ext.gaps.host_activity import innermost_at
+from tracelens_ext.gaps.hosts import innermost_at
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, NS_PER_US, EventKind
 from tracelens_ext.work.grouping import sums
