@@ -17,10 +17,10 @@ import msgspec, numpy, pandas
 from tracelens_ext.readers import read_trace
 from tracelens_ext.analyzer import TreePerfAnalyzer
 import tracelens_ext.kernels.kernels, tracelens_ext.categorize
-from tracelens_ext.settings import reading_with
+from tracelens_ext.settings import ReadingOptions
 started = time.perf_counter()
-with reading_with(jobs=int(sys.argv[2]) if len(sys.argv) > 2 else None):
-    trace = read_trace(sys.argv[1])
+reading = ReadingOptions(jobs=int(sys.argv[2]) if len(sys.argv) > 2 else None)
+trace = read_trace(sys.argv[1], reading=reading)
 read = time.perf_counter()
 analyzer = TreePerfAnalyzer(trace)
 linked = analyzer.tree.linked.sum()

@@ -21,7 +21,7 @@ with atheris.instrument_imports(include=["tracelens_ext"]):
     import tracelens_ext.memory.snapshot
     import tracelens_ext.readers.nsys.csv_trace
     import tracelens_ext.readers.nsys.sqlite
-    import tracelens_ext.readers.perfetto.reader
+    import tracelens_ext.readers.perfetto.making
     import tracelens_ext.readers.rocprof.results
     import tracelens_ext.readers.xplane.reader
     import tracelens_ext.readers.xplane.viewer_json

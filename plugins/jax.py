@@ -42,5 +42,5 @@ def tracelens_rule_packs() -> list[RulePack]:
     rest = Rule(UNKNOWN, ".*", number=len(rules) + 1)
     return [
         RulePack("jax", (*rules, rest), selectable=True),
-        RulePack("jax-keys", tuple(rules), selectable=True),
+        RulePack("jax-keys", tuple(rules), selectable=True, usual_for="JAX"),
     ]

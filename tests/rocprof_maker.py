@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from make_trace import TraceMaker
 
 from tracelens_ext.readers import read_trace
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -413,9 +414,9 @@ def training() -> RunMaker:
     return run
 
 
-def read(path: Path) -> Trace:
+def read(path: Path, *, salvage: bool = False) -> Trace:
     """What is read of a file, every record of which is accounted for."""
-    trace = read_trace(path, cache=False)
+    trace = read_trace(path, cache=False, reading=ReadingOptions(salvage=salvage))
     made = trace.provenance
     assert made.present == len(trace) + made.metadata_events + sum(made.dropped.values())
     return trace

@@ -15,7 +15,7 @@ from trace_properties import what_was_read
 
 from tracelens_ext.cli import run
 from tracelens_ext.readers import read_trace
-from tracelens_ext.settings import reading_with
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,8 +90,7 @@ def test_every_event_is_accounted_for_however_the_file_comes(name: str, tmp_path
     text = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
     for source in (other, io.BytesIO(data), io.BytesIO(text), io.BytesIO(gzip.compress(text))):
         assert what_was_read(read_trace(source)) == what_was_read(trace)
-    with reading_with(salvage=True):
-        assert read_trace(other).provenance.notes == ()
+    assert read_trace(other, reading=ReadingOptions(salvage=True)).provenance.notes == ()
 
 
 @pytest.mark.process

@@ -20,10 +20,8 @@ from make_trace import TraceMaker
 
 import tracelens_ext
 from tracelens_ext import TreePerfAnalyzer, read_trace
-from tracelens_ext.cache.columns import trace_columns
-from tracelens_ext.cache.file import DamagedFileError, read_columns, write_columns
-from tracelens_ext.cache.identity import READING
-from tracelens_ext.cache.settings import cache_folder, cache_limit
+from tracelens_ext.cache.file import DamagedFileError, read_columns, trace_columns, write_columns
+from tracelens_ext.cache.folder import READING, cache_folder, cache_limit
 from tracelens_ext.cache.store import TraceCache, open_cache
 from tracelens_ext.errors import MergedRanksError, TraceCutOffError, TraceNotFoundError, UsageError
 from tracelens_ext.trace import Trace

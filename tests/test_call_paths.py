@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens_ext.nesting import ROOT, nearest_above, nearest_marked
-from tracelens_ext.work.call_paths import find_paths
+from tracelens_ext.work.grouping import find_paths
 
 _LABELS = ["a", "b", "c"]
 

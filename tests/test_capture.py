@@ -14,8 +14,8 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run as run_command
 from tracelens_ext.errors import MergedRanksError, TraceFormatError, TraceNotFoundError, UsageError
-from tracelens_ext.graphs.alignment import AlignmentBudget
-from tracelens_ext.graphs.launches import tokens_of_step
+from tracelens_ext.graphs.matching import AlignmentBudget
+from tracelens_ext.graphs.recorded import tokens_of_step
 from tracelens_ext.sheets.graphs import SHEETS
 from tracelens_ext.sheets.report import build_perf_report
 

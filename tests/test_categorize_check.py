@@ -13,7 +13,7 @@ from tracelens_ext.categorize import (
     check_pack,
 )
 from tracelens_ext.categorize.check import check_packs
-from tracelens_ext.categorize.stages import BoundPack
+from tracelens_ext.categorize.matcher import BoundPack
 
 
 def findings(*rules: Rule) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from tracelens_ext.categorize import (
     builtin_categorizer,
     hookimpl,
 )
-from tracelens_ext.categorize.explain import explain
+from tracelens_ext.categorize.categorizer import explain
 from tracelens_ext.errors import RuleError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tracelens_ext.categorize import (
     check_pack,
 )
+from tracelens_ext.categorize.check import draft_rules, group_unknown, stem_of
 from tracelens_ext.categorize.loading import parse_pack
-from tracelens_ext.categorize.suggest import draft_rules, group_unknown, stem_of
 
 
 @pytest.mark.parametrize(

@@ -215,24 +215,26 @@ TASK = """
 import time
 from pathlib import Path
 from tracelens_ext.report.atomic import written_beside
-with written_beside("half/{0}"):
-    Path("started{0}").touch()
-    time.sleep(60)
+def write(number, reading, progress):
+    with written_beside(f"half/{number}"):
+        Path(f"started{number}").touch()
+        time.sleep(60)
 """
 PROGRAM = """
-import sys
 from functools import partial
 from pathlib import Path
 from tracelens_ext.cli import parallel
 from tracelens_ext.cli.signals import Stopping
-from tracelens_ext.settings import reading_with
+from tracelens_ext.settings import ReadingOptions
+from waiting import write
 
 parallel.WORTHWHILE_BYTES = 0
 stopping = Stopping()
 stopping.listen()
-tasks = [partial(exec, sys.argv[1].format(number)) for number in range(4)]
+tasks = [partial(write, number) for number in range(4)]
+traces, reading = [Path("ranks/rank0.json")] * 4, ReadingOptions(jobs=2)
 try:
-    with reading_with(jobs=2), parallel.each_trace([Path("ranks/rank0.json")] * 4, tasks) as each:
+    with parallel.each_trace(traces, tasks, reading) as each:
         for result in each:
             result()
 except KeyboardInterrupt:
@@ -246,8 +248,9 @@ except KeyboardInterrupt:
     [("SIGINT", "interrupted\n"), ("SIGTERM", "terminated\n"), ("SIGKILL", "")],
 )
 def test_workers_end_with_their_parent(name: str, printed: str, tmp_path: Path) -> None:
+    (tmp_path / "waiting.py").write_text(TASK)
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, TASK],
+        [sys.executable, "-c", PROGRAM],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

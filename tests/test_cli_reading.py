@@ -20,8 +20,9 @@ from tracelens_ext.cli import parallel, run
 from tracelens_ext.cli.app import app
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceTooLargeError
 from tracelens_ext.readers import ahead, read_trace, source
-from tracelens_ext.settings import read_settings, reading_with, size_text
+from tracelens_ext.settings import ReadingOptions, size_text
 
+SALVAGING = ReadingOptions(salvage=True)
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "reading.md"
 OPTIONS = (
     *("--salvage", "--max-bytes", "--jobs", "--nsys"),
@@ -92,14 +93,13 @@ def test_readers_find_what_was_chosen(
 
     seen = []
 
-    def noted(*_: object, **__: object) -> object:
-        seen.append(read_settings())
+    def noted(*_: object, reading: ReadingOptions, **__: object) -> object:
+        seen.append(reading)
         return read_trace(training(2).document())
 
     monkeypatch.setattr(analyzer, "read_trace", noted)
     assert run(["kernels", str(cut), *options]) == 0
     assert {name: getattr(seen[0], name) for name in settings} == settings
-    assert read_settings().jobs is None, "the choice ends with the command"
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,7 @@ def test_in_python(cut: Path) -> None:
     with pytest.raises(TraceCutOffError):
         TreePerfAnalyzer(cut)
     analyzer = TreePerfAnalyzer.from_file(cut, salvage=True)
-    with reading_with(salvage=True):
-        same = TreePerfAnalyzer(cut)
+    same = TreePerfAnalyzer(cut, reading=SALVAGING)
     (note,) = analyzer.trace.provenance.notes
     assert same.trace.provenance.notes == (note,)
     before = len(json.loads(CUT[: CUT.rindex(b"},")] + b"}]}")["traceEvents"])
@@ -195,12 +194,11 @@ def test_every_cut_gives_every_event_before_it(tmp_path: Path) -> None:
     for length in range(len(data.rstrip()) - 1, 0, -7):
         path.write_bytes(data[:length])
         complete = sum(data.find(_end_of(event), 0, length) >= 0 for event in events)
-        with reading_with(salvage=True):
-            if not complete:
-                with pytest.raises(TraceError):
-                    read_trace(path)
-                continue
-            trace = read_trace(path)
+        if not complete:
+            with pytest.raises(TraceError):
+                read_trace(path, reading=SALVAGING)
+            continue
+        trace = read_trace(path, reading=SALVAGING)
         assert trace.provenance.present == complete
         assert trace.ts.tolist() == whole.ts[: len(trace)].tolist()
         (note,) = trace.provenance.notes
@@ -221,8 +219,8 @@ def test_damage_before_the_first_event_is_an_error_still(tmp_path: Path) -> None
         '{"traceEvents": [%',
     ):
         path.write_text(text)
-        with reading_with(salvage=True), pytest.raises(TraceError) as caught:
-            read_trace(path)
+        with pytest.raises(TraceError) as caught:
+            read_trace(path, reading=SALVAGING)
         assert "\n" not in str(caught.value)
 
 
@@ -240,8 +238,7 @@ def test_damage_in_the_middle(damage: str, zipped: bool, tmp_path: Path) -> None
     path.write_bytes(gzip.compress(data) if zipped else data)
     with pytest.raises(TraceError, match=f"{problem}.*--salvage$"):
         read_trace(path)
-    with reading_with(salvage=True):
-        trace = read_trace(path)
+    trace = read_trace(path, reading=SALVAGING)
     (note,) = trace.provenance.notes
     assert problem in note
     assert f"the last {lost:,} bytes" in note
@@ -255,21 +252,16 @@ def test_a_check_sum_that_does_not_agree(tmp_path: Path) -> None:
     path = tmp_path / "damaged.json.gz"
     data = gzip.compress(WHOLE)
     path.write_bytes(data[:-8] + bytes(4) + data[-4:])
-    with reading_with(salvage=True):
-        trace = read_trace(path)
+    trace = read_trace(path, reading=SALVAGING)
     assert len(trace) == len(read_trace(training(40).document()))
     assert "values before it may be wrong" in trace.provenance.notes[0]
 
 
 def test_what_is_salvaged_is_never_cached(cut: Path) -> None:
     cache = TraceCache(cut.parent / "cache", worth_keeping=0)
-    for salvage in (True, False):
-        with reading_with(salvage=salvage):
-            if salvage:
-                read_trace(cut, cache=cache)
-                continue
-            with pytest.raises(TraceCutOffError):
-                read_trace(cut, cache=cache)
+    read_trace(cut, cache=cache, reading=SALVAGING)
+    with pytest.raises(TraceCutOffError):
+        read_trace(cut, cache=cache)
     assert not cache.folder.exists()
 
 
@@ -305,8 +297,7 @@ def test_by_default_so_many_times_the_file(tmp_path: Path, monkeypatch: pytest.M
     allowed = size_text(100 * path.stat().st_size)
     with pytest.raises(TraceTooLargeError, match=f"than {allowed} of text, 100 times its size; "):
         read_trace(path)
-    with reading_with(max_bytes=40 * 10**6):
-        read_trace(path)
+    read_trace(path, reading=ReadingOptions(max_bytes=40 * 10**6))
     monkeypatch.setattr(source, "_MOST_BYTES", 2 * 10**6)
     with pytest.raises(TraceTooLargeError, match="than 2 MB of text; "):
         read_trace(path)
@@ -325,10 +316,9 @@ def test_the_limit_holds_whatever_is_cached(tmp_path: Path) -> None:
     path.write_bytes(WHOLE)
     cache = TraceCache(tmp_path / "cache", worth_keeping=0)
     read_trace(path, cache=cache)
-    with reading_with(max_bytes=len(WHOLE) - 1), pytest.raises(TraceTooLargeError):
-        read_trace(path, cache=cache)
-    with reading_with(max_bytes=len(WHOLE)):
-        read_trace(path, cache=cache)
+    with pytest.raises(TraceTooLargeError):
+        read_trace(path, cache=cache, reading=ReadingOptions(max_bytes=len(WHOLE) - 1))
+    read_trace(path, cache=cache, reading=ReadingOptions(max_bytes=len(WHOLE)))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from tracelens_ext.fleet.inputs import (
     world_size_of,
 )
 from tracelens_ext.report.manifest import MANIFEST
-from tracelens_ext.settings import reading_with
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from tracelens_ext.fleet import FleetResult
@@ -193,8 +193,7 @@ def test_when_all_fail_there_are_no_reductions_of_before(ranks: Path, tmp_path: 
 
 
 def test_settings_reach_the_workers(ranks: Path, tmp_path: Path) -> None:
-    with reading_with(max_bytes=100):
-        result = fleet(ranks, tmp_path / "out")
+    result = fleet(ranks, tmp_path / "out", reading=ReadingOptions(max_bytes=100))
     assert result.failed == 4
     assert "--max-bytes" in result.failures["message"].iloc[0]
 

@@ -9,7 +9,7 @@ import pytest
 
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.settings import reading_with
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,8 +95,8 @@ def test_the_side_file_tells_what_kernels_do_not_say_themselves(tmp_path: Path) 
     assert modules(TreePerfAnalyzer(trace)) == {"layers/0": 1, "layers/0/attention": 1, "head": 1}
     other = tmp_path / "other.json"
     other.write_text(json.dumps({node[1]: [HEAD]}))
-    with reading_with(kernel_annotations=str(other)):
-        assert modules(TreePerfAnalyzer(trace)) == {"head": 2}
+    reading = ReadingOptions(kernel_annotations=str(other))
+    assert modules(TreePerfAnalyzer(trace, reading=reading)) == {"head": 2}
 
 
 @pytest.mark.parametrize("content", [[1], {"x": [{}]}, "text", {"1": {"a": [[]]}}, None])

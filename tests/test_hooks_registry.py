@@ -17,7 +17,7 @@ import pytest
 from categorize_helpers import FakeEntryPoint, plugin, registry, write_pack
 
 from tracelens_ext.categorize import KernelCategorizer, Rule, RulePack
-from tracelens_ext.categorize.offered import offered_packs
+from tracelens_ext.categorize.maps import offered_packs
 from tracelens_ext.cli.plugins import plugin_status
 from tracelens_ext.findings.detect import offered_detectors
 from tracelens_ext.findings.inspection import Detector

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tracelens_ext.categorize import timed_pattern
+from tracelens_ext.categorize import matcher
 from tracelens_ext.errors import UsageError
 from tracelens_ext.work.patterns import user_pattern
 
@@ -20,7 +20,7 @@ def test_an_expression_that_python_cannot_finish_is_answered() -> None:
 
 
 def test_an_expression_without_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timed_pattern, "_SEARCH_SECONDS", 0.01)
+    monkeypatch.setattr(matcher, "_SEARCH_SECONDS", 0.01)
     pattern = user_pattern(r"^(?:a|a|aa)+$", "--op")
     assert pattern is not None
     with pytest.raises(UsageError, match=r"--op '.*' takes too long on 'aaa.*!'; make repeated"):
@@ -28,8 +28,8 @@ def test_an_expression_without_end_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_many_quick_searches_have_a_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timed_pattern, "_FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(timed_pattern, "_SECONDS_PER_SEARCH", 0.0)
+    monkeypatch.setattr(matcher, "_FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(matcher, "_SECONDS_PER_SEARCH", 0.0)
     pattern = user_pattern("a", "annotation")
     assert pattern is not None
     with pytest.raises(UsageError, match="takes too long"):

@@ -11,8 +11,8 @@ import pytest
 
 from tracelens_ext.categorize import KernelCategorizer, categorize_kernels
 from tracelens_ext.categorize.check import check_packs
-from tracelens_ext.categorize.offered import offered_packs
-from tracelens_ext.categorize.stages import BoundPack
+from tracelens_ext.categorize.maps import offered_packs
+from tracelens_ext.categorize.matcher import BoundPack
 from tracelens_ext.hooks import load_registry
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

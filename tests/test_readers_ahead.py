@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tracelens_ext import processes
 from tracelens_ext.readers import ahead
 
 if TYPE_CHECKING:
@@ -39,10 +40,10 @@ def test_no_more_traces_at_once_than_memory_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(ahead, "_CONTAINER_MEMORY", limit)
+    monkeypatch.setattr(processes, "_CONTAINER_MEMORY", limit)
     found = []
     for text in ("2000000000\n", "1\n", "max\n"):
         limit.write_text(text)
-        found.append([ahead.traces_at_once(size) for size in (0, 300 * 10**6, 10**15)])
+        found.append([processes.traces_at_once(size) for size in (0, 300 * 10**6, 10**15)])
     assert found[:2] == [[5, 2, 1], [1, 1, 1]]
     assert found[2][0] > found[2][1] >= 1

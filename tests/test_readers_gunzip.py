@@ -10,7 +10,7 @@ import zlib
 
 import pytest
 
-from tracelens_ext.readers.gunzip import Gunzip
+from tracelens_ext.readers.ahead import Gunzip
 
 #: Neither all alike nor without any pattern, so that blocks are of several sorts.
 TEXT = b"".join(

@@ -26,7 +26,7 @@ from tracelens_ext.readers.kineto import PURE_PYTHON, compiled_reader
 from tracelens_ext.readers.kineto import reader as kineto
 from tracelens_ext.readers.kineto.columns import SliceColumns, SliceReader
 from tracelens_ext.readers.kineto.native import NativeReader, Parsed
-from tracelens_ext.settings import reading_with
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -219,12 +219,11 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Parsed | None]:
 def by_all(path: Path, monkeypatch: pytest.MonkeyPatch, *, salvage: bool = False) -> Trace:
     """The trace, read by Python, by the compiled reader, and with threads; the same."""
     monkeypatch.setenv(PURE_PYTHON, "1")
-    with reading_with(jobs=1, salvage=salvage):
-        expected = read_trace(path)
+    expected = read_trace(path, reading=ReadingOptions(jobs=1, salvage=salvage))
     monkeypatch.delenv(PURE_PYTHON)
     for jobs in (1, 2, 3):
-        with reading_with(jobs=jobs, salvage=salvage):
-            assert_same(read_trace(path), expected)
+        reading = ReadingOptions(jobs=jobs, salvage=salvage)
+        assert_same(read_trace(path, reading=reading), expected)
     return expected
 
 
@@ -322,8 +321,8 @@ def test_damage(
     messages = set()
     for pure, jobs in (("1", 1), ("0", 1), ("0", 2)):
         monkeypatch.setenv(PURE_PYTHON, pure)
-        with reading_with(jobs=jobs), pytest.raises(TraceFormatError) as caught:
-            read_trace(path)
+        with pytest.raises(TraceFormatError) as caught:
+            read_trace(path, reading=ReadingOptions(jobs=jobs))
         messages.add(str(caught.value))
     (message,) = messages
     assert "--salvage" in message
@@ -341,16 +340,16 @@ def test_no_thread_is_left_behind(tmp_path: Path) -> None:
         if done > 1 << 14:
             raise KeyboardInterrupt
 
-    with reading_with(jobs=3):
-        read_trace(path)
-        assert set(threading.enumerate()) == before
-        with pytest.raises(KeyboardInterrupt):
-            read_trace(path, progress=interrupted)
-        assert set(threading.enumerate()) == before
-        path.write_bytes(path.read_bytes()[: 1 << 14])
-        with pytest.raises(TraceCutOffError):
-            read_trace(path)
-        assert set(threading.enumerate()) == before
+    reading = ReadingOptions(jobs=3)
+    read_trace(path, reading=reading)
+    assert set(threading.enumerate()) == before
+    with pytest.raises(KeyboardInterrupt):
+        read_trace(path, progress=interrupted, reading=reading)
+    assert set(threading.enumerate()) == before
+    path.write_bytes(path.read_bytes()[: 1 << 14])
+    with pytest.raises(TraceCutOffError):
+        read_trace(path, reading=reading)
+    assert set(threading.enumerate()) == before
     assert any(name.startswith("tracelens-ext") for name in seen)
 
 
@@ -360,11 +359,9 @@ def test_small_traces_and_single_jobs_start_no_thread(
     monkeypatch.setattr(threading.Thread, "start", lambda *_: pytest.fail("a thread was started"))
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(DEMO))
-    with reading_with(jobs=8):
-        read_trace(path)
+    read_trace(path, reading=ReadingOptions(jobs=8))
     monkeypatch.setattr(ahead, "WORTHWHILE_BYTES", 0)
-    with reading_with(jobs=1):
-        read_trace(path)
+    read_trace(path, reading=ReadingOptions(jobs=1))
 
 
 def test_the_version_says_which_reader(

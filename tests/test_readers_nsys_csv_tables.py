@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from statistics_helpers import GPU_TRACE, KERNELS, MEMORY, RANGES, REAL_KERNELS, SIZES
 
 from tracelens_ext.errors import TraceFormatError, TracelensError, TraceNotFoundError
-from tracelens_ext.readers.nsys.csv_numbers import nanoseconds, sizes, whole
+from tracelens_ext.readers.csv_rows import nanoseconds, sizes, whole
 from tracelens_ext.readers.nsys.csv_tables import (
     Report,
     TableSource,

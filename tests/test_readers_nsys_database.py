@@ -14,7 +14,7 @@ from refusal_helpers import refused
 
 from tracelens_ext.errors import TraceError, TraceFormatError
 from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.nsys.database import is_other_database
+from tracelens_ext.readers.nsys.sqlite import NsysDatabase
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_cut_off_and_damaged(tmp_path: Path) -> None:
         path = tmp_path / "broken.sqlite"
         path.write_bytes(broken)
         assert "is a damaged SQLite database" in refused(path)
-        assert not is_other_database(path)
+        assert NsysDatabase.is_one(path) is not False
 
 
 def sound(source: bytes) -> Trace | None:

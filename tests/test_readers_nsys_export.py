@@ -23,7 +23,7 @@ from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
 from tracelens_ext.linking import link
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.nsys.csv_tables import Report, open_report, report_in
-from tracelens_ext.settings import reading_with
+from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def test_a_report_is_converted(fake: Fake, name: str, tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_program_that_is_given(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with reading_with(nsys=str(fake.program)):
-        assert_read(read_trace(fake.report), fake.report)
+    reading = ReadingOptions(nsys=str(fake.program))
+    assert_read(read_trace(fake.report, reading=reading), fake.report)
 
 
 @pytest.mark.process
@@ -203,11 +203,8 @@ def test_nsys_is_missing(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "`nsys`, which converts it, is not on the PATH" in caught.value.problem
     assert "nsys export --type sqlite" in caught.value.remedy
     assert "--nsys" in caught.value.remedy
-    with (
-        reading_with(nsys="/opt/nsys"),
-        pytest.raises(TraceFormatError, match="there is no program /opt/nsys"),
-    ):
-        read_trace(fake.report)
+    with pytest.raises(TraceFormatError, match="there is no program /opt/nsys"):
+        read_trace(fake.report, reading=ReadingOptions(nsys="/opt/nsys"))
 
 
 def test_other_content_under_the_name_of_a_report(fake: Fake) -> None:
@@ -290,12 +287,12 @@ def test_the_real_program(tmp_path: Path) -> None:
     options = ["-t", "nvtx,osrt", "--sample=none", "--cpuctxsw=none", "-o", str(tmp_path / "run")]
     subprocess.run([_NSYS, "profile", *options, "/bin/sleep", "0.1"], check=True)
     report = tmp_path / "run.nsys-rep"
-    with reading_with(nsys=_NSYS):
-        with pytest.raises(TraceFormatError, match="without CUDA events"):
-            read_trace(report)
-        report.write_bytes(report.read_bytes()[:5_000])
-        with pytest.raises(TraceFormatError, match=r"failed with exit code \d+ \(.+\)"):
-            read_trace(report)
+    reading = ReadingOptions(nsys=_NSYS)
+    with pytest.raises(TraceFormatError, match="without CUDA events"):
+        read_trace(report, reading=reading)
+    report.write_bytes(report.read_bytes()[:5_000])
+    with pytest.raises(TraceFormatError, match=r"failed with exit code \d+ \(.+\)"):
+        read_trace(report, reading=reading)
 
 
 @pytest.mark.process

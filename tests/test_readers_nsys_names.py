@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens_ext.linking import is_graph_launch
-from tracelens_ext.readers.nsys.names import api_name, emitted_op, memcpy_name
+from tracelens_ext.readers.nsys.places import api_name, emitted_op, memcpy_name
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ from trace_properties import accounted_for
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.perfetto.slices import ends_of
+from tracelens_ext.readers.perfetto.events import ends_of
 from tracelens_ext.readers.xplane.many_messages import PADDING, varints
-from tracelens_ext.settings import reading_with
+from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
@@ -237,8 +237,7 @@ def test_of_a_file_that_is_cut_off_the_whole_packets_can_be_salvaged(tmp_path: P
     path.write_bytes(whole + encoded([(1, begin(4, 1, "b", "cpu_op"))])[:-3])
     with pytest.raises(TraceCutOffError):
         read_trace(path)
-    with reading_with(salvage=True):
-        found = read_trace(path)
+    found = read_trace(path, reading=ReadingOptions(salvage=True))
     accounted_for(found)
     assert slices(found) == [("a", 0, 2)]
 

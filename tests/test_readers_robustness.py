@@ -22,7 +22,7 @@ from tracelens_ext.categorize.loading import parse_pack
 from tracelens_ext.categorize.rules import RulePack
 from tracelens_ext.errors import TracelensError
 from tracelens_ext.readers import ahead, read_trace
-from tracelens_ext.settings import reading_with
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,12 +66,12 @@ def test_a_damaged_trace(data: bytes) -> None:
 def test_salvage_gives_what_comes_before_a_cut(data: bytes, choose: st.DataObject) -> None:
     """The events before the cut, as they are in the whole file, and no other."""
     length = choose.draw(st.integers(1, len(data) - 1))
-    with reading_with(salvage=True):
-        whole = read_trace(io.BytesIO(data))
-        try:
-            part = read_trace(io.BytesIO(data[:length]))
-        except TracelensError:
-            return  # nothing that can be analysed comes before
+    reading = ReadingOptions(salvage=True)
+    whole = read_trace(io.BytesIO(data), reading=reading)
+    try:
+        part = read_trace(io.BytesIO(data[:length]), reading=reading)
+    except TracelensError:
+        return  # nothing that can be analysed comes before
     assert part.provenance.present <= whole.provenance.present
     count = len(part)
     assert (part.ts + part.base_ns == whole.ts[:count] + whole.base_ns).all()
@@ -135,8 +135,8 @@ def test_threads_make_no_difference(zipped: bool, damage: str, tmp_path: Path) -
     path.write_bytes(gzip.compress(text, 1) if zipped else text)
 
     def read(jobs: int) -> tuple[object, ...]:
-        with reading_with(jobs=jobs, salvage=True):
-            return properties.what_was_read(read_trace(path))
+        reading = ReadingOptions(jobs=jobs, salvage=True)
+        return properties.what_was_read(read_trace(path, reading=reading))
 
     with mock.patch.object(ahead, "WORTHWHILE_BYTES", 0):
         assert read(2) == read(1)

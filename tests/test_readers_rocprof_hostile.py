@@ -15,7 +15,6 @@ from rocprof_maker import GUID, RunMaker, read, training
 
 from tracelens_ext.errors import TraceCutOffError, TraceError
 from tracelens_ext.readers import read_trace
-from tracelens_ext.settings import reading_with
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
@@ -124,8 +123,7 @@ def test_json_that_is_cut_off(tmp_path: Path) -> None:
     path = write(tmp_path / "run.json", data[:cut])
     with pytest.raises(TraceCutOffError, match="--salvage"):
         read_trace(path)
-    with reading_with(salvage=True):
-        trace = read(path)
+    trace = read(path, salvage=True)
     assert len(trace.gpu_rows) == 12
     assert "Salvaged" in trace.provenance.notes[-1]
     early = write(tmp_path / "early.json", data[: data.index(b'"buffer_records": {')])
@@ -206,8 +204,7 @@ def test_a_table_that_is_cut_off(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(TraceCutOffError, match=r"cut off.*--salvage"):
         read_trace(path)
-    with reading_with(salvage=True):
-        assert len(read(path).gpu_rows) == 2 + 9
+    assert len(read(path, salvage=True).gpu_rows) == 2 + 9
 
 
 def test_cells_that_are_no_numbers_and_rows_of_another_length(tmp_path: Path) -> None:
@@ -266,11 +263,10 @@ def test_damaged_text_is_no_crash(tmp_path_factory: pytest.TempPathFactory, data
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
     path = write(tmp_path_factory.getbasetemp() / "damaged.json", bytes(text))
     for salvage in (False, True):
-        with reading_with(salvage=salvage):
-            try:
-                read(path)
-            except TraceError as error:
-                assert "\n" not in str(error)
+        try:
+            read(path, salvage=salvage)
+        except TraceError as error:
+            assert "\n" not in str(error)
 
 
 def test_a_database_without_its_kernel_table_is_damaged(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens_ext.hooks import default_registry
-from tracelens_ext.operations.arguments import parsed
+from tracelens_ext.operations.launchers import parsed
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import ELEMENT_BYTES, Cost, NoModelError, Operation
 from tracelens_ext.roofline.table import _modelled

@@ -23,7 +23,7 @@ from tracelens_ext.categorize import (
     load_pack,
 )
 from tracelens_ext.categorize.check import check_packs
-from tracelens_ext.categorize.stages import BoundPack
+from tracelens_ext.categorize.matcher import BoundPack
 
 FOLDER = Path(__file__).resolve().parents[1] / "categorizers"
 SHARED = Path(__file__).resolve().parents[2] / "shared"

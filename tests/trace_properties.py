@@ -23,7 +23,7 @@ from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.kineto import PURE_PYTHON
 from tracelens_ext.readers.kineto import reader as kineto
 from tracelens_ext.readers.rocprof import json_records
-from tracelens_ext.settings import reading_with
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -225,12 +225,11 @@ def result_of(
     Any error but our own goes on to the caller.
     """
     with ExitStack() as stack:
-        stack.enter_context(reading_with(salvage=salvage))
         if slice_bytes is not None:
             for reader in (kineto, json_records):
                 stack.enter_context(mock.patch.object(reader, "SLICE_BYTES", slice_bytes))
         try:
-            trace = read_trace(io.BytesIO(data))
+            trace = read_trace(io.BytesIO(data), reading=ReadingOptions(salvage=salvage))
         except TraceError as error:
             message = str(error)
             assert "\n" not in message, message
@@ -248,15 +247,14 @@ def readers_agree(data: bytes, slice_bytes: int, *, salvage: bool) -> None:
         with (
             mock.patch.dict(os.environ, {PURE_PYTHON: pure}),
             mock.patch.object(kineto, "SLICE_BYTES", slice_bytes),
-            reading_with(salvage=salvage),
         ):
-            found.append(_trace_or_error(data))
+            found.append(_trace_or_error(data, salvage=salvage))
     assert_same(*found)
 
 
-def _trace_or_error(data: bytes) -> Trace | tuple[str, str]:
+def _trace_or_error(data: bytes, *, salvage: bool) -> Trace | tuple[str, str]:
     try:
-        return read_trace(io.BytesIO(data))
+        return read_trace(io.BytesIO(data), reading=ReadingOptions(salvage=salvage))
     except TraceError as error:
         return type(error).__name__, str(error)
 

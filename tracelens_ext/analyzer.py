@@ -7,6 +7,7 @@ operations are here, the others in the base classes, under `tables/`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import default_registry
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
-from tracelens_ext.settings import read_settings, reading_with
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tables.kernels import KernelTables
 from tracelens_ext.tables.memory import MemoryTables
 from tracelens_ext.tables.potential import PotentialTables
@@ -67,8 +68,8 @@ class TreePerfAnalyzer(
             were captured: their kernels get operations, shapes and modules from there. Captures in
             the trace itself are always found.
         salvage: whether the events before the place where a file is cut off or damaged are
-            analysed; `trace.provenance.notes` says what is lost. `settings.reading_with`
-            sets this and what else can be chosen about reading for several calls.
+            analysed; `trace.provenance.notes` says what is lost.
+        reading: what else can be chosen about reading.
 
     Raises:
         TraceError: the trace cannot be analysed; the message says why and what to do.
@@ -91,6 +92,7 @@ class TreePerfAnalyzer(
         cache: TraceCache | bool | None = None,
         capture: str | os.PathLike[str] | None = None,
         salvage: bool = False,
+        reading: ReadingOptions = AS_USUAL,
     ) -> None:
         self.use_kernel_name_categories = bool(
             use_kernel_name_categories or rules or without_packs or categorizer is not None
@@ -101,24 +103,21 @@ class TreePerfAnalyzer(
         )
         if self.use_kernel_name_categories:
             self.categorizer = asked(categorizer=categorizer)
-        with reading_with(salvage=salvage or read_settings().salvage):
-            self.trace: Trace = read_trace(
-                trace,
-                progress=progress,
-                cache=(store := open_cache(cache)),
-            )
-            links = store.links(self.trace) if store is not None and not add_python_func else None
-            self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
-            self.graph_replays: GraphReplays | None = None
-            if self.tree.by_graph.any():  # most traces need none of this
-                from tracelens_ext.graphs.replays import find_replays
+        reading = replace(reading, salvage=salvage or reading.salvage)
+        store = open_cache(cache, reading)
+        self.trace: Trace = read_trace(trace, progress=progress, cache=store, reading=reading)
+        links = store.links(self.trace) if store is not None and not add_python_func else None
+        self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
+        self.graph_replays: GraphReplays | None = None
+        if self.tree.by_graph.any():  # most traces need none of this
+            from tracelens_ext.graphs.replays import find_replays
 
-                if (replays := find_replays(self.tree, capture, store)) is not None:
-                    self.tree, self.trace = replays.tree, replays.tree.trace
-                    self.graph_replays = replays if replays.captures or capture else None
-        usual = self.trace.conventions.categorizer
-        if self.categorizer is not None and categorizer is None and usual is not None:
-            self.categorizer = asked(categorizer=usual)
+            if (replays := find_replays(self.tree, capture, store, reading)) is not None:
+                self.tree, self.trace = replays.tree, replays.tree.trace
+                self.graph_replays = replays if replays.captures or capture else None
+        framework = self.trace.conventions.framework
+        if self.categorizer is not None and categorizer is None and framework:
+            self.categorizer = asked(framework=framework)
         self.work: GpuWork = GpuWork(
             self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
         )
@@ -303,7 +302,7 @@ class TreePerfAnalyzer(
 
     def get_df_cpu_ops(self) -> pd.DataFrame:
         """Host time by CPU op, as the sheet `cpu_ops`."""
-        from tracelens_ext.operations.cpu_ops import cpu_ops
+        from tracelens_ext.operations.op_tables import cpu_ops
 
         return cpu_ops(self.tree)
 

@@ -26,12 +26,9 @@ class UsageError(TracelensError):
 
 
 class TraceError(TracelensError):
-    """A trace cannot be analysed.
+    """A trace cannot be analysed: the file, what is wrong with it, what the user can do about it.
 
-    Args:
-        path: the file, as the user named it.
-        problem: what is wrong with it, a clause without a full stop.
-        remedy: what the user can do about it, a clause without a full stop.
+    Problem and remedy are clauses without a full stop.
     """
 
     def __init__(self, path: str | os.PathLike[str], problem: str, remedy: str) -> None:

@@ -1,4 +1,4 @@
-"""The union of intervals: busy time, in which overlaps count once.
+"""The union of intervals (busy time, in which overlaps count once), and sorting in linear time.
 
 All times are int64; intervals are given as start and end arrays of one shape.
 """
@@ -10,19 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import Int64Array, IntArray
 
 
 def union(start: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Merge intervals that overlap or touch.
-
-    Args:
-        start: shape (k,), in any order.
-        end: no less than `start`, shape (k,).
-
-    Returns:
-        Starts and ends of the union, ascending and apart, shape (u,) with u ≤ k.
-    """
+    """The union of intervals in any order: starts and ends, ascending and apart."""
     if not len(start):
         return start[:0], end[:0]
     order = np.argsort(start, kind="stable")
@@ -47,17 +39,7 @@ def gaps(start: Int64Array, end: Int64Array) -> Int64Array:
 def covered(
     start: Int64Array, end: Int64Array, window_start: Int64Array, window_end: Int64Array
 ) -> Int64Array:
-    """How much of each window the union of the intervals covers.
-
-    Args:
-        start: of the intervals, shape (k,), in any order.
-        end: no less than `start`, shape (k,).
-        window_start: of the windows, which may overlap, shape (w,).
-        window_end: no less than `window_start`, shape (w,).
-
-    Returns:
-        Shape (w,).
-    """
+    """How much of each window, which may overlap, the union of the intervals covers."""
     first, last = union(start, end)
     if not len(first):
         return np.zeros(len(window_start), dtype=np.int64)
@@ -99,16 +81,9 @@ def non_overlapped_time(start: Int64Array, end: Int64Array) -> Int64Array:
 def outside(
     start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """What of some windows lies outside of others.
+    """What of some windows lies outside of others, which are ascending and apart.
 
-    Args:
-        start: of the windows, shape (w,).
-        end: no less than `start`, shape (w,).
-        first: starts of the others, which are ascending and apart, shape (u,).
-        last: their ends, shape (u,).
-
-    Returns:
-        Starts and ends of the parts that are left, and the window of each, by window and time.
+    Starts and ends of the parts that are left, and the window of each, by window and time.
     """
     begin = np.searchsorted(last, start, side="right")
     count = np.maximum(np.searchsorted(first, end, side="left") - begin, 0) + 1
@@ -126,8 +101,7 @@ def inside(
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """What of some windows lies inside of others; arguments as for `outside`.
 
-    Returns:
-        Starts and ends of the parts, the window and the other of each, by window and time.
+    Starts and ends of the parts, the window and the other of each, by window and time.
     """
     begin = np.searchsorted(last, start, side="right")
     count = np.maximum(np.searchsorted(first, end, side="left") - begin, 0)
@@ -136,3 +110,18 @@ def inside(
     opens, closes = np.maximum(start[window], first[other]), np.minimum(end[window], last[other])
     real = closes > opens
     return opens[real], closes[real], window[real], other[real]
+
+
+_RADIX = 1 << 16  # numpy sorts integers of 16 bits by radix
+
+
+def stable_order(numbers: IntArray) -> Int64Array:
+    """A stable argsort. Numbers from 0 to 2^32 - 1 are sorted by radix, 16 bits at a time."""
+    least, greatest = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+    if least < 0 or greatest >= _RADIX**2:
+        return np.argsort(numbers, kind="stable")
+    order = np.argsort(numbers.astype(np.uint16), kind="stable")
+    if greatest >= _RADIX:
+        high = (numbers >> 16).astype(np.uint16)
+        order = order[np.argsort(high[order], kind="stable")]
+    return order

@@ -27,13 +27,9 @@ def is_graph_launch(name: str) -> bool:
 
 
 def link(trace: Trace) -> Int64Array:
-    """Link GPU events to their launches.
+    """Row of each GPU event's launch, `NONE` without one, shape (g,).
 
-    Returns:
-        Row of each GPU event's launch, `NONE` without one, shape (g,).
-
-    Raises:
-        MergedRanksError: several ranks in the file reuse each other's correlation ids.
+    Raises MergedRanksError where several ranks in the file reuse each other's correlation ids.
     """
     gpu = trace.gpu_rows
     launches = trace.rows_of(*LAUNCH_KINDS)

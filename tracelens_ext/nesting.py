@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from tracelens_ext.ordering import stable_order
+from tracelens_ext.intervals import stable_order
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
@@ -93,12 +93,7 @@ def _tree_order(
 
 
 def nearest_marked(parent: Int32Array, marked: BoolArray) -> Int32Array:
-    """The nearest marked ancestor of each position, `ROOT` without one.
-
-    Args:
-        parent: position → position of the parent, shape (m,).
-        marked: which positions are looked for, shape (m,).
-    """
+    """The nearest marked ancestor of each position, `ROOT` without one."""
     result = parent.copy()
     unsettled = np.flatnonzero(result != ROOT)
     unsettled = unsettled[~marked[result[unsettled]]]
@@ -110,16 +105,7 @@ def nearest_marked(parent: Int32Array, marked: BoolArray) -> Int32Array:
 
 
 def nearest_above(parent: Int32Array, nodes: IntArray, marked: BoolArray) -> Int64Array:
-    """The nearest marked ancestor of a few nodes; `nearest_marked` finds it for all of them.
-
-    Args:
-        parent: node → its parent, `ROOT` without one, shape (m,).
-        nodes: whose ancestors are wanted, shape (k,).
-        marked: which nodes are looked for, shape (m,).
-
-    Returns:
-        Nodes, `ROOT` where none is marked, shape (k,).
-    """
+    """The nearest marked ancestor of a few nodes; `nearest_marked` finds it for all of them."""
     result: Int64Array = parent[nodes].astype(np.int64)
     unsettled = np.arange(len(nodes))
     for _ in range(MOST_STEPS):
@@ -218,15 +204,9 @@ def insert_below(
 ) -> tuple[Int64Array, Int32Array]:
     """Put further events into a forest in tree order, each below a node and before its children.
 
-    Args:
-        rows: what stands at each position, shape (m,).
-        parent: position → position of the parent, `ROOT` without one, (m,).
-        new: what is put in; those of one owner follow one another, parents first, (k,).
-        above: the parent of each, an index into `new`, `ROOT` for one right below its owner, (k,).
-        owner: the position of the node that each is put below, (k,).
-
-    Returns:
-        Rows and parents of all, (m + k,).
+    Of the new ones, those of one owner (a position) follow one another, parents first; `above` is
+    the parent of each, an index into `new`, `ROOT` for one right below its owner. Rows and parents
+    of all.
     """
     order = np.argsort(owner, kind="stable")
     place = np.empty(len(new), dtype=np.int64)

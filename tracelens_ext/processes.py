@@ -1,11 +1,11 @@
-"""What is the same for all processes that Python's or Dask's workers run in."""
+"""How many processes and threads a machine has room for, and what is the same for all workers."""
 
 from __future__ import annotations
 
 import os
 import signal
-from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +13,29 @@ if TYPE_CHECKING:
 
 #: When this process is killed, Python's helper cleans up, and would print that it had to.
 _IGNORED = "ignore::UserWarning:multiprocessing.resource_tracker"
+
+#: What the program and its libraries need for a trace, besides about as much as it has text.
+_TRACE_BYTES = 200 * 10**6
+_CONTAINER_MEMORY = Path("/sys/fs/cgroup/memory.max")
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return os.cpu_count() or 1
+
+
+def traces_at_once(largest: int) -> int:
+    """How many traces of up to so many bytes of text half of the memory can hold; 1 at least."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        with suppress(OSError, ValueError):  # a container may have less
+            memory = min(memory, int(_CONTAINER_MEMORY.read_text()))
+    except (AttributeError, OSError, ValueError):
+        return 1
+    return max(1, memory // 2 // (_TRACE_BYTES + largest))
 
 
 @contextmanager
@@ -28,6 +51,8 @@ def processes_starting(**environment: str) -> Iterator[None]:
     Args:
         environment: more variables of the processes' environment.
     """
+    from multiprocessing import resource_tracker
+
     warnings = filter(None, [os.environ.get("PYTHONWARNINGS"), _IGNORED])
     environment |= {"PYTHONSAFEPATH": "1", "PYTHONWARNINGS": ",".join(warnings)}
     before = {name: os.environ.get(name) for name in environment}

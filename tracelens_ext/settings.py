@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+#: Called with the bytes of a file that are read so far, and its size or None.
+Progress = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True)
-class ReadSettings:
-    """What the user chose about reading."""
+class ReadingOptions:
+    """What the user chose about reading; whoever reads is handed it."""
 
     #: analyse the events before the place where a file is cut off or damaged
     salvage: bool = False
@@ -28,35 +29,24 @@ class ReadSettings:
     kernel_annotations: str | None = None
     #: the only folders (resolved) whose files are read; None for all
     folders: Sequence[Path] | None = None
+    #: read the file, whatever the cache holds
+    no_cache: bool = False
+    #: use what the cache holds only if no byte of the file has changed
+    verify_cache: bool = False
+
+    def may_read(self, path: Path) -> bool:
+        """Whether a file may be read."""
+        return self.folders is None or is_below(path, self.folders)
 
 
-_current: ContextVar[ReadSettings] = ContextVar("read_settings", default=ReadSettings())  # noqa: B039  # frozen
-
-
-def read_settings() -> ReadSettings:
-    """The settings in force."""
-    return _current.get()
-
-
-@contextmanager
-def reading_with(**changes: Any) -> Iterator[ReadSettings]:  # noqa: ANN401  # the settings' own types
-    """Put changed settings in force for a while."""
-    token = _current.set(replace(_current.get(), **changes))
-    try:
-        yield _current.get()
-    finally:
-        _current.reset(token)
+#: As when nothing is chosen.
+AS_USUAL = ReadingOptions()
 
 
 def is_below(path: Path, folders: Sequence[Path]) -> bool:
     """Whether a path, its links resolved, is one of the folders or within one."""
     whole = path.resolve()
     return any(whole.is_relative_to(folder) for folder in folders)
-
-
-def may_read(path: Path) -> bool:
-    """Whether the settings in force let a file be read."""
-    return (folders := read_settings().folders) is None or is_below(path, folders)
 
 
 def size_text(size: int) -> str:

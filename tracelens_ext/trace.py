@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -134,10 +134,12 @@ class Conventions:
     gpu_by_process: bool = False
     #: annotations stand for operations as CPU ops do, because the trace has no CPU ops, or few
     annotations_are_operations: bool = False
-    #: the categorizer that is asked unless another is chosen, such as `jax-keys`
-    categorizer: str | None = None
+    #: what ran, where rule packs may be usual for it (`RulePack.usual_for`), such as `JAX`
+    framework: str = ""
 
 
+#: How far the number of a program stands left of that of its instruction.
+PROGRAM_SHIFT: Final = 32
 #: The word for a CUDA graph that was recorded as one GPU event: nothing is known of its kernels.
 WHOLE_GRAPH = "cuda_graph"
 
@@ -202,6 +204,9 @@ class Trace:
         provenance: the file, and what became of its events.
         conventions: what `threads`, correlation ids and annotations mean.
         replays: the events that captures of graphs add; None for none.
+        programs: compiled programs, each as the message `HloProto` of XLA.
+        instructions: of operations: which program, shifted by `PROGRAM_SHIFT`, and which of its
+            instructions, in their order there.
     """
 
     ts: Int64Array
@@ -225,6 +230,8 @@ class Trace:
     provenance: Provenance = field(default_factory=Provenance)
     conventions: Conventions = field(default_factory=Conventions)
     replays: Replays | None = None
+    programs: tuple[bytes, ...] = ()
+    instructions: ArgColumn = field(default_factory=no_arg)
 
     def __len__(self) -> int:
         return len(self.ts)

@@ -59,9 +59,6 @@ def traces_in(folder: Path) -> list[Path]:
     """The traces directly in a folder, sorted; then those of the profiles that JAX wrote below it.
 
     Files that this program wrote and databases of other programs are left out.
-
-    Raises:
-        OSError: it cannot be listed.
     """
     folders = [folder, *sorted(filter(Path.is_dir, folder.glob("plugins/profile/*")))]
     return _without_others(

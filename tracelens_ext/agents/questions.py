@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.analyzer import TreePerfAnalyzer
-from tracelens_ext.categorize.explain import explain
+from tracelens_ext.categorize.categorizer import explain
 from tracelens_ext.compare.comparison import compare, measure
 from tracelens_ext.compare.findings import with_findings
 from tracelens_ext.compare.report import comparison_report
@@ -25,7 +25,7 @@ from tracelens_ext.operations.tree_table import merged_tree, tree_rows
 from tracelens_ext.replay.changes import parse_change
 from tracelens_ext.report.plain_tables import plain_column, plain_headers
 from tracelens_ext.report.units import unit_of
-from tracelens_ext.settings import is_below, reading_with
+from tracelens_ext.settings import ReadingOptions, is_below
 from tracelens_ext.sheets.options import ReportOptions
 from tracelens_ext.timeline.overview import advice, overview
 from tracelens_ext.trace_files import is_trace_name, only_trace
@@ -238,8 +238,12 @@ class Questions:
         key = (found, state.st_mtime_ns, state.st_size)
         if (analyzer := self._read.pop(key, None)) is None:
             # Reports of Nsight Systems would have to be converted, which writes.
-            with reading_with(folders=self._folders, nsys="(not here)"):
-                analyzer = TreePerfAnalyzer(found, use_kernel_name_categories=True, cache=False)
+            analyzer = TreePerfAnalyzer(
+                found,
+                use_kernel_name_categories=True,
+                cache=False,
+                reading=ReadingOptions(folders=self._folders, nsys="(not here)"),
+            )
         self._read = dict([*list(self._read.items())[1 - _MOST_TRACES :], (key, analyzer)])
         return analyzer
 

@@ -1,19 +1,23 @@
-"""The folder of the cache: which files belong to which trace, and what goes when it is full."""
+"""The folder of the cache: where it is, what is in it of which trace, what goes when it is full.
+
+Also how a trace's file is told from another, and one version of the reader from the next.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import os
 import re
 import shutil
 import stat
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from tracelens_ext.cache.file import TEMPORARY_SUFFIX
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tracelens_ext.errors import UsageError
 
 _ABANDONED_S = 3600
 _NAME = re.compile(r"(?P<stem>[0-9a-f]{32})\.[a-z0-9_-]+\.(?:columns|sqlite)")
@@ -29,11 +33,7 @@ class CacheFile(NamedTuple):
 
 
 def cache_files(folder: Path) -> list[CacheFile]:
-    """The files of the cache, by name; what else lies in the folder does not count.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """The files of the cache, by name; what else lies in the folder does not count."""
     found: list[CacheFile] = []
     if not folder.exists():
         return found
@@ -63,14 +63,7 @@ def others_may_write(folder: Path) -> bool:
 
 
 def remove(folder: Path, stem: str) -> int:
-    """Remove the files of one trace.
-
-    Returns:
-        How many bytes that were.
-
-    Raises:
-        OSError: a file cannot be removed.
-    """
+    """Remove the files of one trace; how many bytes that were."""
     freed = 0
     for file in cache_files(folder):
         if file.stem == stem:
@@ -84,9 +77,6 @@ def make_room(folder: Path, limit: int, spared: str) -> None:
     """Remove the least recently used traces until the folder holds `limit` bytes or less.
 
     The trace with the stem `spared` stays. What killed processes left half written goes too.
-
-    Raises:
-        OSError: the folder cannot be read, or a file cannot be removed.
     """
     for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
         with contextlib.suppress(OSError):
@@ -101,3 +91,106 @@ def make_room(folder: Path, limit: int, spared: str) -> None:
         if total <= limit:
             return
         total -= remove(folder, stem)
+
+
+FOLDER_VARIABLE = "TRACELENS_EXT_CACHE_DIR"
+SIZE_VARIABLE = "TRACELENS_EXT_CACHE_SIZE"
+OFF_VARIABLE = "TRACELENS_EXT_NO_CACHE"
+DEFAULT_SIZE = 5 * 10**9
+
+_SIZE = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+
+
+def cache_is_off() -> bool:
+    """Whether the environment switches the cache off."""
+    return os.environ.get(OFF_VARIABLE, "").strip() not in ("", "0")
+
+
+def cache_folder() -> Path:
+    """The folder of the user's cache: what the environment says, else where caches are."""
+    if chosen := os.environ.get(FOLDER_VARIABLE):
+        return Path(chosen)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("tracelens-ext", appauthor=False)
+
+
+def cache_limit() -> int:
+    """The bytes that the user's cache may hold: what the environment says, else 5 GB."""
+    text = os.environ.get(SIZE_VARIABLE, "")
+    if not text.strip():
+        return DEFAULT_SIZE
+    size = parse_size(text)
+    if size is None:
+        raise UsageError(f"{SIZE_VARIABLE}={text!r} is no size; write it as 5GB or 500MB")
+    return size
+
+
+def parse_size(text: str) -> int | None:
+    """The bytes that `5GB`, `500 MB`, `1.5GiB` or `100` stand for; None of what is no size."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        return None
+    number, prefix, binary = found.groups()
+    base = 1024 if binary else 1000
+    power = " kmgt".index(prefix.lower()) if prefix else 0
+    return int(float(number) * base**power)
+
+
+_PACKAGE = Path(__file__).parents[1]
+#: The code that makes a trace and its call tree.
+READING = ("*.py", "readers/**/*.py", "cache/*.py")
+_END_BYTES = 1 << 16
+_JOURNALS = ("-wal", "-journal")
+
+
+def identity_of(path: Path) -> dict[str, object] | None:
+    """Size, modification time, inode, and a hash of the first and last 64 KiB of a file, as JSON.
+
+    None for what is no regular file.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    ends = hashlib.blake2b(digest_size=16)
+    with path.open("rb", buffering=0) as file:
+        ends.update(file.read(_END_BYTES))
+        file.seek(max(status.st_size - _END_BYTES, 0))
+        ends.update(file.read(_END_BYTES))
+    return {
+        "size": status.st_size,
+        "modified_ns": status.st_mtime_ns,
+        "inode": status.st_ino,
+        "ends": ends.hexdigest(),
+    }
+
+
+def hash_of_whole(path: Path) -> str:
+    """A hash of the whole content of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@functools.cache
+def reader_version() -> str:
+    """A hash of the code that makes a trace and its tree; nobody has to remember to raise a number.
+
+    In a zip file, where the code is no files, it is the version of the package alone.
+    """
+    from tracelens_ext import __version__
+
+    digest = hashlib.blake2b(__version__.encode(), digest_size=8)
+    with contextlib.suppress(OSError):
+        for pattern in READING:
+            for source in sorted(_PACKAGE.glob(pattern)):
+                digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def journal_beside(database: Path) -> Path | None:
+    """The file beside a SQLite database that says it is being written; None without one."""
+    for ending in _JOURNALS:
+        beside = database.with_name(database.name + ending)
+        if beside.exists() and beside.stat().st_size:
+            return beside
+    return None

@@ -18,26 +18,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from tracelens_ext.cache.columns import check_links, trace_columns, trace_of
-from tracelens_ext.cache.file import TooLargeError, read_about, read_columns, write_columns
-from tracelens_ext.cache.folder import CacheFile, cache_files, make_room, others_may_write, remove
-from tracelens_ext.cache.identity import (
-    hash_of_whole,
-    identity_of,
-    journal_beside,
-    reader_version,
+from tracelens_ext.cache.file import (
+    TooLargeError,
+    check_links,
+    read_about,
+    read_columns,
+    trace_columns,
+    trace_of,
+    write_columns,
 )
-from tracelens_ext.cache.settings import (
+from tracelens_ext.cache.folder import (
     DEFAULT_SIZE,
     FOLDER_VARIABLE,
     OFF_VARIABLE,
     SIZE_VARIABLE,
+    CacheFile,
+    cache_files,
     cache_folder,
     cache_is_off,
     cache_limit,
+    hash_of_whole,
+    identity_of,
+    journal_beside,
+    make_room,
+    others_may_write,
+    reader_version,
+    remove,
 )
 from tracelens_ext.errors import MergedRanksError
-from tracelens_ext.settings import read_settings
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
@@ -87,11 +96,7 @@ class TraceCache:
     def from_environment(
         cls, *, verify: bool = False, tell: Callable[[str], None] = _tell_nobody
     ) -> TraceCache:
-        """The user's cache; its folder and limit can be set by environment variables.
-
-        Raises:
-            UsageError: the limit is no size.
-        """
+        """The user's cache; its folder and limit can be set by environment variables."""
         return cls(cache_folder(), cache_limit(), WORTH_KEEPING, verify, tell)
 
     def read(self, source: str | os.PathLike[str], parse: Callable[[], Trace]) -> Trace:
@@ -132,8 +137,7 @@ class TraceCache:
     def keep_conversion(self, source: str | os.PathLike[str], made: Path) -> Path | None:
         """Move the database that another program made of a file into the cache.
 
-        Returns:
-            Where it is now; None when it could not be kept and is where it was.
+        Where it is now; None when it could not be kept and is where it was.
         """
         file = self._file(source, _CONVERSION)
         try:
@@ -213,11 +217,7 @@ class TraceCache:
     ) -> None:
         """Write a file of the cache, if there is room beside what else is kept of the trace.
 
-        Args:
-            file: where it goes.
-            about: what the file says about itself.
-            columns: what it holds.
-            database_size: bytes of the database that comes with it.
+        `database_size` is that of the database that comes with it.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         stem, replaced = file.name.split(".")[0], (file, _database_of(file))
@@ -227,11 +227,7 @@ class TraceCache:
         make_room(self.folder, room, spared=stem)
 
     def entries(self) -> list[CacheEntry]:
-        """What is kept, last used first.
-
-        Raises:
-            OSError: the folder cannot be read.
-        """
+        """What is kept, last used first."""
         of_trace: dict[str, list[CacheFile]] = {}
         for file in cache_files(self.folder):
             of_trace.setdefault(file.stem, []).append(file)
@@ -257,16 +253,14 @@ class TraceCache:
             return path, False
 
     def clear(self) -> tuple[int, int]:
-        """Remove everything; how many traces, and how many bytes, that were.
-
-        Raises:
-            OSError: something cannot be removed.
-        """
+        """Remove everything; how many traces, and how many bytes, that were."""
         stems = {file.stem for file in cache_files(self.folder)}
         return len(stems), sum(remove(self.folder, stem) for stem in stems)
 
 
-def open_cache(wanted: TraceCache | bool | None) -> TraceCache | None:
+def open_cache(
+    wanted: TraceCache | bool | None, reading: ReadingOptions = AS_USUAL
+) -> TraceCache | None:
     """The cache that an argument `cache=` means; None for none.
 
     True is the user's cache, unless `TRACELENS_EXT_NO_CACHE` is set. There is none while files are
@@ -277,13 +271,12 @@ def open_cache(wanted: TraceCache | bool | None) -> TraceCache | None:
     Raises:
         UsageError: the limit in the environment is no size.
     """
-    settings = read_settings()
-    if settings.salvage or settings.max_bytes is not None:
+    if reading.no_cache or reading.salvage or reading.max_bytes is not None:
         return None
     if not isinstance(wanted, TraceCache):
         if not wanted or cache_is_off():
             return None
-        wanted = TraceCache.from_environment()
+        wanted = TraceCache.from_environment(verify=reading.verify_cache)
     if others_may_write(wanted.folder):
         wanted.tell(
             f"the cache {wanted.folder} is not used, because others may write to it;"

@@ -6,7 +6,6 @@
 ['My Fused Op']
 """
 
-from tracelens_ext.categorize.categories import CATEGORIES, UNCATEGORIZED
 from tracelens_ext.categorize.categorizer import (
     KernelCategorizer,
     builtin_categorizer,
@@ -14,10 +13,16 @@ from tracelens_ext.categorize.categorizer import (
 )
 from tracelens_ext.categorize.check import Finding, check_pack
 from tracelens_ext.categorize.choice import CategorizerLike
-from tracelens_ext.categorize.decisions import Decisions
 from tracelens_ext.categorize.loading import load_pack
 from tracelens_ext.categorize.maps import load_maps
-from tracelens_ext.categorize.rules import Example, Rule, RulePack
+from tracelens_ext.categorize.rules import (
+    CATEGORIES,
+    UNCATEGORIZED,
+    Decisions,
+    Example,
+    Rule,
+    RulePack,
+)
 from tracelens_ext.hooks import hookimpl
 
 __all__ = [

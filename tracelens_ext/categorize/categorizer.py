@@ -8,23 +8,41 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tracelens_ext.categorize.categories import OTHER_OP
 from tracelens_ext.categorize.choice import CategorizerLike, choose, python_stage, user_maps
-from tracelens_ext.categorize.decisions import UNKNOWN, Decisions, Kernel, Verdict
 from tracelens_ext.categorize.loading import load_pack
-from tracelens_ext.categorize.matcher import Matcher, RuleTimeoutError
-from tracelens_ext.categorize.offered import offered_packs, python_hooks
-from tracelens_ext.categorize.stages import BoundPack, Source, Stage, build_stages
+from tracelens_ext.categorize.maps import offered_packs, python_hooks
+from tracelens_ext.categorize.matcher import (
+    BoundPack,
+    BoundRule,
+    Matcher,
+    RuleTimeoutError,
+    Source,
+    Stage,
+    build_stages,
+)
+from tracelens_ext.categorize.rules import (
+    OTHER_OP,
+    UNCATEGORIZED,
+    UNKNOWN,
+    Decisions,
+    Kernel,
+    Verdict,
+)
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry, default_registry
 from tracelens_ext.hooks.guard import guarded, one_line
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    from tracelens_ext.categorize.rules import PackKind, RulePack
+    from collections.abc import Iterator
+
+    from tracelens_ext.categorize.matcher import PythonStage, Stage
+    from tracelens_ext.categorize.rules import PackKind, RulePack, Verdict
+
 
 Paths = Sequence[str | os.PathLike[str]]
 
@@ -52,6 +70,7 @@ class KernelCategorizer:
         without_packs: Sequence[str] = (),
         plugins: bool = True,
         registry: PluginRegistry | None = None,
+        framework: str = "",
     ) -> KernelCategorizer:
         """Put together the rules of a run.
 
@@ -67,6 +86,8 @@ class KernelCategorizer:
             without_packs: the names of packs that take no part, though they would unasked.
             plugins: False to leave out what other distributions have installed.
             registry: the plugins to use instead of the installed ones.
+            framework: what ran, such as `JAX`; without a `categorizer` the pack that is usual for
+                it is asked.
 
         Raises:
             RuleError: a rule file or map is invalid.
@@ -82,6 +103,9 @@ class KernelCategorizer:
         selectable = {o.item.name: o for o in offered if o.item.selectable}
         passed_over: list[str] = []
         selectable |= {o.item.name: o for o in user_maps(maps, registry, passed_over)}
+        if categorizer is None and framework:
+            usual = (o.item.name for o in offered if o.item.usual_for == framework)
+            categorizer = next(usual, None)
         chosen = choose(categorizer, registry, offered, selectable, passed_over)
         taken = {
             id(source.pack) if isinstance(source, BoundPack) else source.name
@@ -144,17 +168,7 @@ class KernelCategorizer:
         )
 
     def categorize_ops(self, op_names: Collection[str]) -> list[str]:
-        """Categorise CPU operations with the packs of kind `op`.
-
-        Args:
-            op_names: names of operations, such as `aten::addmm`.
-
-        Returns:
-            A category for each, in the order asked; `other` where no rule matches.
-
-        Raises:
-            RuleError: a rule of the user takes too long on a name.
-        """
+        """A category for each CPU operation by the packs of kind `op`; `other` without a rule."""
         _refuse_text("op_names", op_names)
         verdicts = self._decide([(name, None) for name in op_names], kind="op")
         return [OTHER_OP if v is UNKNOWN else v.category for v in verdicts]
@@ -276,3 +290,89 @@ def _refuse_text(argument: str, value: object) -> None:
     """A lone text is a sequence of letters to Python, and never what the caller means."""
     if isinstance(value, (str, bytes, os.PathLike)):
         raise UsageError(f"{argument}: expected a list, got the single value {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A rule, or a Python categoriser, that has something to say about a kernel."""
+
+    verdict: Verdict  #: what it says
+    place: str  #: the file and rule, or the plugin
+    pattern: str | None = None  #: the rule's pattern, or None for Python
+    about: str | None = None  #: what the rule says it is for, or None
+    condition: str | None = None  #: the rule's condition on the launching operation, or None
+    holds: bool = True  #: whether the launching operation fulfils the condition
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a kernel, or an operation, has its category."""
+
+    name: str  #: of the kernel or operation
+    cpu_op: str | None  #: the operation that launched the kernel, or None
+    category: str
+    winner: Match | None  #: what decided, or None when nothing matched
+    others: tuple[Match, ...]  #: what else matches the name, in order of precedence
+
+
+def explain(
+    categorizer: KernelCategorizer,
+    name: str,
+    cpu_op: str | None = None,
+    kind: PackKind = "kernel",
+) -> Explanation:
+    """Say which rule gives a kernel or operation its category, and what else would match."""
+    matches = [
+        match
+        for stage in categorizer.stages(kind)
+        for match in _stage_matches(stage, name, cpu_op, categorizer.problems)
+    ]
+    winner = next((match for match in matches if match.holds), None)
+    unknown = UNCATEGORIZED if kind == "kernel" else OTHER_OP
+    category = unknown if winner is None else winner.verdict.category
+    others = tuple(match for match in matches if match is not winner)
+    return Explanation(name, cpu_op, category, winner, others)
+
+
+def _stage_matches(
+    stage: Stage, kernel_name: str, cpu_op: str | None, problems: list[str]
+) -> Iterator[Match]:
+    if isinstance(stage, Matcher):
+        for bound in stage.candidates(kernel_name):
+            if not _finds(bound, kernel_name, problems):
+                continue
+            holds = bound.allows(cpu_op)
+            # A rule about operations alone has nothing to do with a kernel of another one.
+            if holds or not bound.rule.takes_any_name:
+                yield Match(
+                    bound.verdict,
+                    bound.pack.where(bound.rule),
+                    bound.rule.pattern,
+                    bound.rule.about,
+                    bound.rule.cpu_op,
+                    holds,
+                )
+    else:
+        verdict = _python_verdict(stage, kernel_name, cpu_op, problems)
+        if verdict is not None:
+            yield Match(verdict, f"Python categoriser {stage.name}")
+
+
+def _finds(bound: BoundRule, kernel_name: str, problems: list[str]) -> bool:
+    try:
+        return bound.finds(kernel_name)
+    except RuleTimeoutError as error:
+        if bound.origin != "plugin":
+            raise
+        problems.append(f"{bound.pack.name}: {one_line(error)}")
+        return False
+
+
+def _python_verdict(
+    stage: PythonStage, kernel_name: str, cpu_op: str | None, problems: list[str]
+) -> Verdict | None:
+    if stage.own_risk:
+        return stage.decide([(kernel_name, cpu_op)])[0]
+    with guarded(stage.name, problems):
+        return stage.decide([(kernel_name, cpu_op)])[0]
+    return None

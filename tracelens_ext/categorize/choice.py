@@ -12,11 +12,11 @@ from tracelens_ext.categorize.maps import (
     load_map_file,
     load_maps,
     pack_from_mapping,
+    python_hooks,
     read_json,
     user_map_files,
 )
-from tracelens_ext.categorize.offered import python_hooks
-from tracelens_ext.categorize.stages import BoundPack, PythonStage, Source
+from tracelens_ext.categorize.matcher import BoundPack, PythonStage, Source
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.hooks import Hook, Offered, Plugin, PluginRegistry
 from tracelens_ext.lazy import pd
@@ -39,12 +39,7 @@ def choose(
     selectable: Mapping[str, Offered[RulePack]],
     passed_over: Sequence[str] = (),
 ) -> list[Source]:
-    """What the user's choice stands for.
-
-    Raises:
-        RuleError: a map is invalid.
-        UsageError: nothing has this name.
-    """
+    """What the user's choice stands for."""
     if choice is None:
         return []
     if isinstance(choice, Mapping):

@@ -13,12 +13,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
-from tracelens_ext.categorize.own_name import own_name_pattern
 from tracelens_ext.categorize.rules import MOST_RULES, Example, PackKind, Rule, RulePack, too_large
 from tracelens_ext.errors import RuleError
 
 _TOP_KEYS: Final = ("pack", "rule")
-_PACK_KEYS: Final = ("name", "priority", "selectable", "kind")
+_PACK_KEYS: Final = ("name", "priority", "selectable", "kind", "usual_for")
 _RULE_KEYS: Final = (
     "category",
     "pattern",
@@ -113,6 +112,7 @@ def parse_pack(
         selectable=check.boolean(head, "selectable", "[pack]: "),
         kind=cast("PackKind", kind),
         source=source,
+        usual_for=check.text(head, "usual_for", "[pack]: ") or "",
     )
 
 
@@ -277,3 +277,19 @@ def _kind_of(value: object) -> str:
     if isinstance(value, Mapping):
         return "a table"
     return "a list" if isinstance(value, list) else type(value).__name__
+
+
+# Mangled names of at:: are left to rules that know those kernels: nothing ends their own name.
+_START: Final = r"^(?!_ZN2at)(?:std::enable_if<.*?>::type )?"
+_WITHIN: Final = r"(?:[\w: ]{0,120}(?:\(anonymous namespace\)|<unnamed>)::)?[^<(]{0,160}?"
+
+
+def own_name_pattern(pattern: str, unless: str | None) -> str:
+    """A pattern for whole names that finds what a pattern finds in the own name.
+
+    Args:
+        pattern: searched in the own name.
+        unless: names in whose own name this pattern occurs are passed over.
+    """
+    passed_over = "" if unless is None else f"(?!{_WITHIN}(?:{unless}))"
+    return f"{_START}{passed_over}{_WITHIN}(?:{pattern})"

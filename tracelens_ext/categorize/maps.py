@@ -1,4 +1,4 @@
-"""Other ways to say rules, accepted as they are because people have them.
+"""Other ways to say rules, accepted as they are because people have them; and what plugins offer.
 
 * Engine/model maps, JSON: `{"vllm": {"llama": {"regex|regex": "category", ".*": "misc"}}}`.
   Each model becomes a selectable pack called `ENGINE:MODEL`; the first pattern that matches wins,
@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import platformdirs
 
-from tracelens_ext.categorize.loading import parse_pack
+from tracelens_ext.categorize.loading import load_pack, parse_pack
 from tracelens_ext.categorize.rules import Rule, RulePack
 from tracelens_ext.errors import RuleError
+from tracelens_ext.hooks import Hook, Offered, Plugin, PluginAnswerError, PluginRegistry
 
 NCCL_CLASS: Final = "nccl"
 OTHERS_CLASS: Final = "others"
@@ -109,11 +111,7 @@ def _whole_pack(name: str, patterns: object, source: str, *, check_patterns: boo
 
 
 def load_map_file(path: str | os.PathLike[str], *, check_patterns: bool = True) -> list[RulePack]:
-    """Read one engine/model map; see `engine_packs`.
-
-    Raises:
-        RuleError: the file cannot be read, is not JSON, or has another shape.
-    """
+    """Read one engine/model map; see `engine_packs`."""
     return engine_packs(read_json(path), os.fspath(path), check_patterns=check_patterns)
 
 
@@ -163,11 +161,7 @@ def user_map_files() -> list[Path]:
 
 
 def pack_from_mapping(mapping: Mapping[str, Any], name: str = "categorizer") -> RulePack:
-    """Make one rule pack from a substring map, or from an engine/model map of a single model.
-
-    Raises:
-        RuleError: the mapping is neither, or it holds several models.
-    """
+    """Make one rule pack from a substring map, or from an engine/model map of a single model."""
     if not any(isinstance(value, Mapping) for value in mapping.values()):
         if not mapping:
             raise RuleError(f'{name}: is empty; expected {{"part_of_kernel_name": "category"}}')
@@ -180,11 +174,7 @@ def pack_from_mapping(mapping: Mapping[str, Any], name: str = "categorizer") -> 
 
 
 def read_json(path: str | os.PathLike[str]) -> object:
-    """Decode a JSON file.
-
-    Raises:
-        RuleError: the file cannot be read or is not JSON.
-    """
+    """Decode a JSON file."""
     source = os.fspath(path)
     try:
         if Path(source).stat().st_size > _LARGEST:
@@ -227,3 +217,43 @@ def _object(value: object, source: str, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not value:
         raise RuleError(f"{source}: {where}{_EXPECTED}")
     return value
+
+
+@lru_cache(maxsize=4)
+def offered_packs(registry: PluginRegistry) -> tuple[Offered[RulePack], ...]:
+    """Every rule pack of every plugin; a broken pack is a problem, the others stay."""
+    packs: list[Offered[RulePack]] = []
+    for offered in registry.offers("tracelens_rule_packs", _check_type):
+        with registry.guard(offered.plugin.name):
+            found = list(_packs_from(offered.item, offered.plugin))
+            packs += [Offered(pack, offered.plugin) for pack in found]
+    return tuple(packs)
+
+
+def python_hooks(registry: PluginRegistry) -> list[Hook]:
+    """Every Python categoriser of every plugin, in order of precedence."""
+    return registry.hooks("tracelens_categorize_kernels")
+
+
+def _check_type(item: object) -> None:
+    if not isinstance(item, (RulePack, Mapping, str, os.PathLike)):
+        raise PluginAnswerError(
+            "tracelens_rule_packs: expected paths of rule packs, dicts or RulePack objects, "
+            f"got {type(item).__name__}"
+        )
+
+
+def _packs_from(item: RulePack | Mapping[str, object] | str, plugin: Plugin) -> Iterator[RulePack]:
+    """The rule packs in one item of a plugin's answer."""
+    if isinstance(item, RulePack):
+        yield item
+    elif isinstance(item, Mapping):
+        if any(isinstance(models, Mapping) for models in item.values()) and "rule" not in item:
+            yield from engine_packs(item, f"a map of {plugin.name}")
+        else:
+            yield parse_pack(item, name=plugin.name)
+    elif Path(item).suffix.lower() == ".json":
+        yield from load_map_file(item)
+    else:
+        # The patterns of this distribution's own packs are compiled by its tests.
+        yield load_pack(item, check_patterns=not plugin.own)

@@ -2,29 +2,65 @@
 
 A name is searched with the patterns that `prefilter` says can match it, in the order of
 precedence, but rules about the launching operation alone are asked once an operation. Patterns from
-users and their plugins run under a time limit.
+users and their plugins run under a time limit. A stage is some
+neighbouring packs, or a function of a plugin.
 """
 
 from __future__ import annotations
 
 import re
+import time
+import warnings
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from tracelens_ext.categorize.categories import UNCATEGORIZED
-from tracelens_ext.categorize.decisions import Verdict
 from tracelens_ext.categorize.prefilter import Prefilter
-from tracelens_ext.categorize.rules import too_large
-from tracelens_ext.categorize.timed_pattern import TimedPattern
-from tracelens_ext.errors import RuleError
+from tracelens_ext.categorize.rules import UNCATEGORIZED, Verdict, too_large
+from tracelens_ext.errors import RuleError, UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.text import encodable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tracelens_ext.categorize.decisions import Kernel
-    from tracelens_ext.categorize.rules import Rule, RulePack
+    from tracelens_ext.categorize.rules import Kernel, PackKind, Rule, RulePack
+
+
+_SEARCH_SECONDS: Final = 0.8
+_FIRST_SECONDS: Final = 1.0
+_SECONDS_PER_SEARCH: Final = 0.0005
+
+
+class TimedPattern:
+    """A regular expression, in the syntax of `regex`, whose searches end in time."""
+
+    def __init__(self, expression: str, flags: int = 0) -> None:
+        import regex
+
+        self._pattern = regex.compile(expression, flags)
+        self._seconds = 0.0
+        self._searches = 0
+
+    def search(self, text: str, *, limit_all: bool = True) -> bool:
+        """Whether the expression occurs in a text.
+
+        Args:
+            text: where to search.
+            limit_all: whether all searches together have a limit, which grows with their number.
+
+        Raises:
+            TimeoutError: this search, or all of them, take too long.
+        """
+        started = time.perf_counter()
+        found = self._pattern.search(text, timeout=_SEARCH_SECONDS) is not None
+        self._searches += 1
+        self._seconds += time.perf_counter() - started
+        # One search may be quick enough and a hundred thousand of them still hang the run.
+        if limit_all and self._seconds > _FIRST_SECONDS + self._searches * _SECONDS_PER_SEARCH:
+            raise TimeoutError
+        return found
+
 
 Origin = Literal["rules", "categorizer", "plugin", "builtin"]
 """Where a pack came from; in this order of precedence."""
@@ -172,3 +208,119 @@ class Matcher:
     def candidates(self, name: str) -> Iterator[BoundRule]:
         """The rules that may find the name, in order; the others cannot."""
         return (self.rules[number] for number in self._prefilter.candidates(name))
+
+
+@dataclass(frozen=True)
+class PythonStage:
+    """A Python categoriser: a plugin's, or a function the caller passed."""
+
+    name: str  #: the plugin, or the function's own name
+    call: Callable[[pd.DataFrame], Any]  #: given the table of kernels, answers a column
+    #: True for a function the caller passed: its errors are raised, not noted
+    own_risk: bool = False
+    priority: int = 0  #: among plugins
+
+    def decide(self, kernels: Sequence[Kernel]) -> list[Verdict | None]:
+        """The function's verdict for each kernel; None where it has no opinion.
+
+        Raises:
+            UsageError: the answer has the wrong length or is not made of texts.
+        """
+        table = pd.DataFrame(
+            {
+                "kernel_name": pd.Series([name for name, _ in kernels], dtype="object"),
+                "cpu_op": pd.Series([cpu_op for _, cpu_op in kernels], dtype="object"),
+            }
+        )
+        wanted = (
+            "it is called once, with a table whose columns are kernel_name and cpu_op, and answers"
+            " a category or None for each row; give a function f of one name as"
+            " lambda table: [f(name) for name in table.kernel_name]"
+        )
+        try:
+            answer = self.call(table)
+        except Exception as error:
+            if self.own_risk:
+                error.add_note(f"categorizer {self.name}: {wanted}")
+            raise
+        if isinstance(answer, (str, bytes)) or not hasattr(answer, "__len__"):
+            raise UsageError(
+                f"categorizer {self.name}: expected a column of {len(kernels)} categories, "
+                f"got {type(answer).__name__}; {wanted}"
+            )
+        if len(answer) != len(kernels):
+            raise UsageError(
+                f"categorizer {self.name}: expected {len(kernels)} categories, one a row of the "
+                f"table, got {len(answer)}; {wanted}"
+            )
+        verdicts = [self._verdict(category) for category in list(answer)]
+        if self.own_risk and verdicts and not any(verdicts):
+            warnings.warn(
+                f"categorizer {self.name}: has no category for any of {len(kernels)} kernels;"
+                f" {wanted}",
+                UserWarning,
+                stacklevel=2,
+            )
+        return verdicts
+
+    def _verdict(self, category: object) -> Verdict | None:
+        if isinstance(category, str) and category:
+            known = category != UNCATEGORIZED
+            return Verdict(encodable(category), rule=self.name, pack=self.name, known=known)
+        if category == "" or _says_nothing(category):
+            return None
+        raise UsageError(
+            f"categorizer {self.name}: expected categories as texts or None, got {category!r}"
+        )
+
+
+@dataclass(frozen=True)
+class BoundPack:
+    """A rule pack that takes part in a run."""
+
+    pack: RulePack  #: the pack
+    origin: Origin  #: where it came from
+    limited: bool = True  #: search its patterns under a time limit; False for vetted packs
+
+    @property
+    def name(self) -> str:
+        """The pack's name."""
+        return self.pack.name
+
+    @property
+    def priority(self) -> int:
+        """The pack's priority among those of its origin."""
+        return self.pack.priority
+
+    def bound_rules(self) -> list[BoundRule]:
+        """The pack's rules, in the order they are tried."""
+        return [
+            BoundRule(rule, self.pack, self.origin, self.limited) for rule in self.pack.ordered()
+        ]
+
+
+Source = BoundPack | PythonStage
+Stage = Matcher | PythonStage
+
+
+def build_stages(sources: Iterable[Source], kind: PackKind) -> list[Stage]:
+    """Join neighbouring rule packs of one kind, so that names are indexed once for all of them.
+
+    Sources come in order of precedence; functions are asked about kernels only.
+    """
+    stages: list[Stage] = []
+    rules: list[BoundRule] = []
+    for source in sources:
+        if isinstance(source, BoundPack):
+            rules += source.bound_rules() if source.pack.kind == kind else []
+        elif kind == "kernel":
+            stages += [Matcher(rules)] if rules else []
+            stages.append(source)
+            rules = []
+    stages += [Matcher(rules)] if rules else []
+    return stages
+
+
+def _says_nothing(value: Any) -> bool:  # noqa: ANN401
+    """Whether a value is one of the ways in which a column has no entry: None, NaN, NaT, NA."""
+    return value is None or (pd.api.types.is_scalar(value) and bool(pd.isna(value)))

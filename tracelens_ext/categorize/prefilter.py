@@ -85,8 +85,7 @@ def _rank(texts: Requirement) -> tuple[int, int]:
 def _read(tokens: Iterator[re.Match[str]], depth: int) -> tuple[list[Requirement], str]:
     """Read a group up to its closing bracket, or a whole pattern.
 
-    Returns:
-        What the group requires, and the kind of the token that closes it.
+    What the group requires, and the kind of the token that closes it.
     """
     if depth > _MOST_NESTED:
         raise _UnknownSyntaxError

@@ -1,4 +1,4 @@
-"""The model of a rule: which category a kernel name gets, and the packs that rules come in.
+"""The model of a rule: categories, which one a kernel name gets, packs of rules, and verdicts.
 
 Nothing here reads files or searches names: `loading` makes packs from TOML, `maps` from other
 spellings people have, and `matcher` asks them.
@@ -11,7 +11,43 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from tracelens_ext.categorize.categories import UNCATEGORIZED
+from tracelens_ext.lazy import pd
+
+UNCATEGORIZED: Final = "Uncategorized"
+"""What no rule knows."""
+
+OTHER_OP: Final = "other"
+"""The category of a CPU operation that no rule knows."""
+
+CATEGORIES: Final[tuple[str, ...]] = (
+    "GEMM",
+    "Flash Attention Forward",
+    "Flash Attention Backward",
+    "Convolution",
+    "Communication",
+    "Memory Ops",
+    "Normalization",
+    "Softmax",
+    "Elementwise",
+    "Reduction",
+    "Embedding & Gather/Scatter",
+    "Sort & TopK",
+    "MoE Routing",
+    "Quantization",
+    "Optimizer",
+    "RNG & Dropout",
+    "Positional Encoding",
+    "Pooling & Resampling",
+    "Loss",
+    "Recurrent & State Space",
+    "FFT",
+    "Sampling & Decoding",
+    "Fused Elementwise (compiler-generated)",
+    "Other",
+    UNCATEGORIZED,
+)
+"""Every built-in category in the order reports list them; the last is what no rule knows."""
+
 
 PackKind = Literal["kernel", "op"]
 
@@ -101,6 +137,8 @@ class RulePack:
         selectable: when True, the pack takes part only when a user chooses it.
         kind: `kernel` packs look at kernel names, `op` packs at names of CPU operations.
         source: the file it came from, or None.
+        usual_for: the framework, such as `JAX`, whose traces it is chosen for unless the user
+            chooses another.
     """
 
     name: str
@@ -109,6 +147,7 @@ class RulePack:
     selectable: bool = False
     kind: PackKind = "kernel"
     source: str | None = None
+    usual_for: str = ""
 
     def ordered(self) -> list[Rule]:
         """The rules in the order they are tried: higher priority first, then position."""
@@ -122,3 +161,49 @@ class RulePack:
         """Where a human finds one of this pack's rules: `FILE: rule 3` for error messages."""
         label = f"rule {rule.number}" + (f" ({rule.name})" if rule.name else "")
         return f"{self.source or f'pack {self.name!r}'}: {label}"
+
+
+Kernel = tuple[str, str | None]
+"""A kernel's name and the operation that launched it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a rule or a Python categoriser says about one kernel; see `Decisions`."""
+
+    category: str
+    vendor: str | None = None
+    library: str | None = None
+    rule: str | None = None
+    pack: str | None = None
+    known: bool = True
+
+
+UNKNOWN: Final = Verdict(UNCATEGORIZED, known=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Parallel lists, one entry a kernel asked about."""
+
+    category: list[str]  #: `Uncategorized` where no rule matched
+    vendor: list[str | None]  #: whose GPU the winning rule says, or None
+    library: list[str | None]  #: which library the winning rule says, or None
+    rule: list[str | None]  #: the winning rule (`gemm:12`, or its name), or None
+    pack: list[str | None]  #: the pack or plugin of the winning rule, or None
+    #: False where nothing is known: no rule matched, or only a map's catch-all did
+    known: list[bool]
+
+    def __len__(self) -> int:
+        return len(self.category)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A table in the order asked; None where a rule says nothing or no rule matched."""
+        columns = {
+            "kernel_category": self.category,
+            "vendor": self.vendor,
+            "library": self.library,
+            "rule": self.rule,
+            "pack": self.pack,
+        }
+        return pd.DataFrame(columns, dtype="object")

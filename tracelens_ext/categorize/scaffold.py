@@ -115,18 +115,10 @@ Edit `src/{module}/rules.toml`; `tracelens-ext rules check` tells what is wrong 
 
 
 def write_plugin(name: str, parent: str | os.PathLike[str] = ".") -> list[Path]:
-    """Write the skeleton of a plugin distribution.
+    """Write the skeleton of a plugin distribution below a folder; the files written.
 
-    Args:
-        name: the name of the distribution and of its folder, such as `my-company-kernels`.
-        parent: where to make the folder.
-
-    Returns:
-        The files written.
-
-    Raises:
-        UsageError: the name cannot be that of a distribution.
-        OutputError: the folder exists, or cannot be written.
+    Raises UsageError for a name that no distribution can have, OutputError where it cannot be
+    written.
     """
     module = re.sub(r"[-.]", "_", name).lower()
     if not _NAME.fullmatch(name) or keyword.iskeyword(module) or module == "tracelens_ext":

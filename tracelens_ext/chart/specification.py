@@ -97,7 +97,7 @@ def known_models(
     `passed_over` gets a line for each file among `maps` that is no map.
     """
     from tracelens_ext.categorize.choice import user_maps
-    from tracelens_ext.categorize.offered import offered_packs
+    from tracelens_ext.categorize.maps import offered_packs
     from tracelens_ext.hooks import default_registry
 
     registry = default_registry()

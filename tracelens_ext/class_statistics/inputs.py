@@ -30,16 +30,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens_ext.class_statistics.configuration import InputSpec
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
+    from tracelens_ext.settings import ReadingOptions
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray, Trace
 
 
 def statistics_of(
-    spec: InputSpec, classifier: Classifier, read: Callable[[Path], Trace]
+    spec: InputSpec,
+    classifier: Classifier,
+    read: Callable[[Path, ReadingOptions], Trace],
+    reading: ReadingOptions,
 ) -> ClassStatistics:
     """Compute the statistics of an input."""
     if spec.missing:
         raise ConfigurationError(spec.missing)
-    totals = _table_totals(spec) if spec.trace is None else _trace_totals(spec, spec.trace, read)
+    if spec.trace is None:
+        totals = _table_totals(spec, reading)
+    else:
+        totals = _trace_totals(spec, spec.trace, read(spec.trace, reading))
     gpus = spec.gpus or totals.gpus
     return compute(
         classifier,
@@ -52,8 +59,8 @@ def statistics_of(
     )
 
 
-def _trace_totals(spec: InputSpec, path: Path, read: Callable[[Path], Trace]) -> EventTotals:
-    totals = event_totals(read(path), with_memory=spec.with_memory, tag=spec.tag)
+def _trace_totals(spec: InputSpec, path: Path, trace: Trace) -> EventTotals:
+    totals = event_totals(trace, with_memory=spec.with_memory, tag=spec.tag)
     if not totals.kernels:
         raise TraceError(
             path, "holds no GPU kernels", "record them: nsys profile -t cuda,nvtx PROGRAM"
@@ -61,13 +68,13 @@ def _trace_totals(spec: InputSpec, path: Path, read: Callable[[Path], Trace]) ->
     return totals
 
 
-def _table_totals(spec: InputSpec) -> EventTotals:
+def _table_totals(spec: InputSpec, reading: ReadingOptions) -> EventTotals:
     if spec.kernels is None:
         raise UsageError(f"{spec.title}: name a table of kernels, or a trace")
     return EventTotals(
-        kernels=kernel_totals(spec.kernels),
-        memory=memory_totals(spec.memory, spec.sizes) if spec.memory is not None else None,
-        ranges=range_total(spec.ranges, spec.tag) if spec.ranges and spec.tag else None,
+        kernels=kernel_totals(spec.kernels, reading),
+        memory=memory_totals(spec.memory, spec.sizes, reading) if spec.memory else None,
+        ranges=range_total(spec.ranges, spec.tag, reading) if spec.ranges and spec.tag else None,
         gpus=1,
     )
 

@@ -173,7 +173,7 @@ class Classifier:
 
     def __init__(self, mapping: Mapping[str, str] | None, name: str = "class map") -> None:
         from tracelens_ext.categorize import KernelCategorizer, builtin_categorizer
-        from tracelens_ext.categorize.stages import BoundPack
+        from tracelens_ext.categorize.matcher import BoundPack
 
         self._is_map = mapping is not None
         #: all but `others` in the order to show; None: those that occur, by time

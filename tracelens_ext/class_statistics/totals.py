@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import TraceFormatError, UsageError
 from tracelens_ext.readers.nsys.csv_tables import Report, TableSource, open_report
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -44,9 +45,9 @@ class RangeTotal:
     count: int
 
 
-def kernel_totals(source: TableSource) -> Totals:
+def kernel_totals(source: TableSource, reading: ReadingOptions = AS_USUAL) -> Totals:
     """Totals by kernel, of a `cuda_gpu_kern_sum` table."""
-    totals = _totals(source, Report.KERNELS, "name", "instances", "the kernel table")
+    totals = _totals(source, Report.KERNELS, "name", "instances", "the kernel table", reading)
     if not totals:
         path = source if isinstance(source, str | os.PathLike) else "the kernel table"
         raise TraceFormatError(
@@ -55,13 +56,16 @@ def kernel_totals(source: TableSource) -> Totals:
     return totals
 
 
-def memory_totals(source: TableSource, sizes: TableSource | None = None) -> Totals:
+def memory_totals(
+    source: TableSource, sizes: TableSource | None = None, reading: ReadingOptions = AS_USUAL
+) -> Totals:
     """Totals by kind of memory operation."""
-    totals = _totals(source, Report.MEMORY_TIME, "operation", "count", "the memory table")
+    totals = _totals(source, Report.MEMORY_TIME, "operation", "count", "the memory table", reading)
     if sizes is None:
         return totals
     moved: Counter[str] = Counter()
-    for piece in open_report(sizes, Report.MEMORY_SIZE, label="the table of sizes").pieces:
+    table = open_report(sizes, Report.MEMORY_SIZE, label="the table of sizes", reading=reading)
+    for piece in table.pieces:
         given = piece.required("total", piece.sizes("total"))
         for name, size in zip(piece.texts("operation"), given, strict=True):
             moved[name] += size
@@ -69,12 +73,12 @@ def memory_totals(source: TableSource, sizes: TableSource | None = None) -> Tota
     return totals
 
 
-def range_total(source: TableSource, tag: str) -> RangeTotal:
+def range_total(source: TableSource, tag: str, reading: ReadingOptions = AS_USUAL) -> RangeTotal:
     """The ranges of a tag, of an `nvtx_gpu_proj_trace` table.
 
     The colon that `nsys stats` puts before names of the default domain does not matter.
     """
-    table = open_report(source, Report.RANGES, label="the NVTX table")
+    table = open_report(source, Report.RANGES, label="the NVTX table", reading=reading)
     seen: set[str] = set()
     time = count = 0
     for piece in table.pieces:
@@ -114,10 +118,15 @@ def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
 
 
 def _totals(
-    source: TableSource, report: Report, name_column: str, count_column: str, label: str
+    source: TableSource,
+    report: Report,
+    name_column: str,
+    count_column: str,
+    label: str,
+    reading: ReadingOptions,
 ) -> Totals:
     """Totals by name, in the order of the table; rows of one name are taken together."""
-    table = open_report(source, report, label=label)
+    table = open_report(source, report, label=label, reading=reading)
     sums: dict[str, tuple[int, int]] = {}
     longest: tuple[int, object] = (0, None)
     unfinished = False

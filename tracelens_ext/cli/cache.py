@@ -18,7 +18,7 @@ def info() -> None:
     """Show where the cache is, how big, and which traces it holds."""
     from rich.console import Console
 
-    from tracelens_ext.cache.settings import OFF_VARIABLE, cache_is_off
+    from tracelens_ext.cache.folder import OFF_VARIABLE, cache_is_off
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.report.terminal import frame_table, safe_text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from tracelens_ext.cli.command import Command
 from tracelens_ext.cli.inputs import check_files
 from tracelens_ext.cli.messages import print_line
 from tracelens_ext.errors import UsageError
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,6 +101,8 @@ def chart(
     without_pack: shared.WithoutPack = None,
     force: shared.Force = False,
     quiet: shared.Quiet = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Draw where the elapsed time of runs went: a stacked bar each, by category of GPU work.
 
@@ -121,6 +125,8 @@ def chart(
     for note in check_results(out_dir, files, force=force):
         print_line(f"tracelens-ext: {note}", error=True)
     check_files(files)
+    if nsys_cmd is not None:
+        reading = replace(reading, nsys=nsys_cmd)
     options = [
         AnalysisOptions(
             True,
@@ -128,11 +134,12 @@ def chart(
             given.map_name if categorizer is None else categorizer,
             maps=maps,
             without_packs=without_pack,
+            reading=reading,
         )
         for given in wanted
     ]
     split = "device" if per_device else "phase" if by_phase else ""
-    runs = _measured(wanted, options, split=split, nsys=nsys_cmd)
+    runs = _measured(wanted, options, split=split)
     for run in runs:
         for warning in run.warnings:
             print_line(f"tracelens-ext: {run.label}: {warning}", error=True)
@@ -153,23 +160,20 @@ def _measured(
     options: Sequence[AnalysisOptions],
     *,
     split: str,
-    nsys: str | None,
 ) -> list[Run]:
     """Read and measure the inputs one after the other; only the measures stay in memory."""
     from tracelens_ext.chart.runs import measure_devices, measure_phases, measure_run
     from tracelens_ext.cli.load import analyze, show_problems
-    from tracelens_ext.settings import reading_with
 
     told: set[str] = set()
     runs: list[Run] = []
-    with reading_with(**({"nsys": nsys} if nsys is not None else {})):
-        for position, (given, how) in enumerate(zip(wanted, options, strict=True)):
-            analyzer = analyze(given.path, how)
-            if split == "device":
-                runs += measure_devices(analyzer.work, given, position)
-            elif split == "phase":
-                runs += measure_phases(analyzer.work, given, position)
-            else:
-                runs.append(measure_run(analyzer.work, given, position))
-            show_problems(analyzer.problems, told)
+    for position, (given, how) in enumerate(zip(wanted, options, strict=True)):
+        analyzer = analyze(given.path, how)
+        if split == "device":
+            runs += measure_devices(analyzer.work, given, position)
+        elif split == "phase":
+            runs += measure_phases(analyzer.work, given, position)
+        else:
+            runs.append(measure_run(analyzer.work, given, position))
+        show_problems(analyzer.problems, told)
     return runs

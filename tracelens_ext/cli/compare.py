@@ -12,6 +12,7 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import print_line, print_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.formats import Format
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,6 +85,8 @@ def compare(
     micro_idle_thresh_us: shared.MicroIdle = None,
     top: Annotated[int, typer.Option(help="Operations and kernels to print.", min=0)] = 10,
     quiet: shared.Quiet = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Compare traces or their reports with the first: what changed, by category and kernel."""
     from tracelens_ext.cli.inputs import find_traces
@@ -102,7 +105,9 @@ def compare(
     places = wanted.of_comparison()
     wanted.check_extras()
     if all(map(is_snapshot, traces)):
-        show_snapshots([*map(Path, traces)], top, device=None, json=output_format is Format.json)
+        show_snapshots(
+            [*map(Path, traces)], top, reading, device=None, json=output_format is Format.json
+        )
         return
     paths, problems = find_traces(traces, or_reports=True)
     if problems:
@@ -121,6 +126,7 @@ def compare(
         maps,
         without_packs=without_pack,
         capture=capture,
+        reading=reading,
     )
     measured = _measure_all(paths, options, micro_idle_thresh_us, device_peaks)
     comparison = compare_measurements(measured, total=total, history=baseline is not None)
@@ -168,7 +174,9 @@ def _measure_all(
     from tracelens_ext.compare.report import measured_for_comparison
 
     shown_problems: set[str] = set()
-    of_reports = {path: measure_report(path) for path in paths if is_report(path)}
+    of_reports = {
+        path: measure_report(path, options.reading.max_bytes) for path in paths if is_report(path)
+    }
     if any(measured.report == TRACELENS for measured in of_reports.values()):
         options = replace(options, unlinked_kernels=False)  # as TraceLens: alike is compared
 

@@ -7,11 +7,14 @@ from typing import Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.settings import ReadingOptions
 
 
 def counters(
     trace: shared.Trace,
     as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Show the queue length of each stream and the bandwidth of copies."""
     from tracelens_ext.cli.load import AnalysisOptions, analyze
@@ -20,7 +23,7 @@ def counters(
     from tracelens_ext.errors import TraceError
     from tracelens_ext.report.report import Report
 
-    work = analyze(trace, AnalysisOptions()).work
+    work = analyze(trace, AnalysisOptions(reading=reading)).work
     if not len(work):
         raise TraceError(trace, "has no GPU events", "record a part of the run that uses the GPU")
     tables = {"queue_length": queue_length(work), "copy_bandwidth": copy_bandwidth(work)}

@@ -10,7 +10,7 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import print_line
 
 if TYPE_CHECKING:
-    from tracelens_ext.categorize.explain import Explanation, Match
+    from tracelens_ext.categorize.categorizer import Explanation, Match
 
 
 _LONGEST: Final = 200
@@ -36,8 +36,8 @@ def explain(
     With --op OPERATION the category of a CPU operation, as the sheets ops_… have it.
     """
     from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.categorize.categories import OTHER_OP
-    from tracelens_ext.categorize.explain import explain as explain_name
+    from tracelens_ext.categorize.categorizer import explain as explain_name
+    from tracelens_ext.categorize.rules import OTHER_OP
     from tracelens_ext.errors import UsageError
 
     if (name is None) == (op is None) or (op is not None and cpu_op is not None):

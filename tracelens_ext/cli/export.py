@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +73,8 @@ def export(
     without_pack: shared.WithoutPack = None,
     capture: shared.Capture = None,
     force: shared.Force = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Write a trace of any format for Perfetto (ui.perfetto.dev), or as an SQLite database."""
     from tracelens_ext.cli.inputs import find_traces
@@ -110,6 +113,7 @@ def export(
         maps=maps,
         without_packs=without_pack,
         capture=capture,
+        reading=reading,
     )
     analyzers = [analyze(path, options) for path in found]
     if database:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import print_line
+from tracelens_ext.settings import Progress, ReadingOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +41,8 @@ def findings(
         bool,
         typer.Option("--intervals", help="With --json: the stretches of time of each finding."),
     ] = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Show what would save the most time, how much, why, where, and what to do about it."""
     from tracelens_ext.cli.findings_view import show_findings
@@ -68,7 +72,7 @@ def findings(
     found: list[tuple[Path, Findings]] = []
     shown: set[str] = set()
     tasks = [partial(_found, path, options, device_peaks) for path in paths]
-    with each_trace(paths, tasks) as results:
+    with each_trace(paths, tasks, reading) as results:
         for path, result in zip(paths, results, strict=True):
             try:
                 of_trace, of_plugins = result()
@@ -92,12 +96,17 @@ def findings(
 
 
 def _found(
-    path: Path, options: AnalysisOptions, device_peaks: str | None
+    path: Path,
+    options: AnalysisOptions,
+    device_peaks: str | None,
+    reading: ReadingOptions,
+    progress: Progress | None,
 ) -> tuple[Findings, list[str]]:
     """The findings of a trace, and the problems of plugins."""
     from tracelens_ext.cli.load import analyze
 
-    analyzer = analyze(path, options, without_tpu=True)
+    options = replace(options, reading=reading)
+    analyzer = analyze(path, options, without_tpu=True, progress=progress)
     found = analyzer.findings(device_peaks)
     return found, list(analyzer.problems)
 

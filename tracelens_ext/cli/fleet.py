@@ -8,6 +8,7 @@ import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import print_report
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from tracelens_ext.fleet import FleetResult
@@ -76,19 +77,19 @@ def fleet(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 when ranks are missing too.")
     ] = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Analyse the traces of all ranks; which ranks are slow, and whom collectives wait for."""
     from tracelens_ext.cli.progress import fleet_progress
     from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.fleet.cluster import require_fleet_extra
-    from tracelens_ext.settings import read_settings
 
     require_fleet_extra()
     from tracelens_ext.fleet import run_fleet
 
     if workers is None and scheduler is None:
-        workers = read_settings().jobs
-    cache = chosen_cache()
+        workers = reading.jobs
     with fleet_progress() as progress:
         result = run_fleet(
             traces,
@@ -102,8 +103,8 @@ def fleet(
             without_packs=without_pack or (),
             include_unlinked_kernels=unlinked_kernels,
             ranks_per_node=ranks_per_node,
-            cache=cache is not None,
-            verify_cache=cache is not None and cache.verify,
+            cache=chosen_cache(reading) is not None,
+            reading=reading,
             force=force,
             progress=progress,
         )

@@ -9,6 +9,7 @@ import typer
 
 from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
+from tracelens_ext.settings import ReadingOptions
 
 
 def gaps(
@@ -49,6 +50,8 @@ def gaps(
     json: gap_options.Json = False,
     every: gap_options.All = False,
     force: shared.Force = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Show why the GPU was idle: gaps by cause, stream, length and kernels around them."""
     from tracelens_ext.cli.gap_view import GapReport, show_gaps
@@ -64,7 +67,9 @@ def gaps(
     selection = gap_options.selection_of(pstep, pstep_by, stream, device)
     options = gap_options.GapOptions(sort, top, hist_min, hist_max, log, every)
     check_texts([output], trace, force=force, json=json, every=every)
-    analyzer = analyze(trace, AnalysisOptions(kernel_categories=False), without_tpu=True)
+    analyzer = analyze(
+        trace, AnalysisOptions(reading=reading, kernel_categories=False), without_tpu=True
+    )
     report = GapReport.of(analyzer.work, selection, options)
     if output is not None:
         write_text(output, report.text())

@@ -10,6 +10,7 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import print_report
 from tracelens_ext.errors import UsageError
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,6 +39,8 @@ def iterations(
     without_pack: shared.WithoutPack = None,
     unlinked_kernels: shared.UnlinkedKernels = True,
     top: Annotated[int, typer.Option(help="Iterations to print, the first ones.", min=0)] = 50,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Show wall time, GPU time and idle time of each iteration, and the odd ones out."""
     from tracelens_ext.cli.load import AnalysisOptions, analyze
@@ -51,6 +54,7 @@ def iterations(
         unlinked_kernels=unlinked_kernels,
         maps=maps,
         without_packs=without_pack,
+        reading=reading,
     )
     analyzer = analyze(trace, options)
     table = iteration_table(analyzer.work, pattern)

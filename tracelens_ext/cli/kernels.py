@@ -13,6 +13,7 @@ import typer
 from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
 from tracelens_ext.lazy import pd
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -84,6 +85,8 @@ def kernels(
     without_pack: shared.WithoutPack = None,
     capture: shared.Capture = None,
     force: shared.Force = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """List kernels by count or duration; with --gaps, the idle time between them too."""
     from tracelens_ext.cli import kernel_view
@@ -110,6 +113,7 @@ def kernels(
         without_packs=without_pack,
         capture=capture,
         python_frames=sources,
+        reading=reading,
     )
     analyzer = analyze(trace, chosen, without_tpu=True)
     found = _Found.of(analyzer, sort, selection, sources=sources)

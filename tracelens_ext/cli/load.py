@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.cli.messages import print_line
 from tracelens_ext.errors import TraceError, TraceFormatError, UsageError
+from tracelens_ext.settings import AS_USUAL, Progress, ReadingOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -29,6 +30,7 @@ class AnalysisOptions:
     python_frames: bool = False
     without_packs: Sequence[str] | None = None
     capture: Path | None = None
+    reading: ReadingOptions = AS_USUAL
 
     def __post_init__(self) -> None:
         if not self.kernel_categories and (self.rules or self.categorizer or self.without_packs):
@@ -46,6 +48,7 @@ def analyze(
     *,
     tells_dropped: bool = True,
     without_tpu: bool = False,
+    progress: Progress | None = None,
 ) -> TreePerfAnalyzer:
     """Read and analyse a trace.
 
@@ -53,6 +56,7 @@ def analyze(
         trace: its file, or the folder that holds only this trace.
         options: how.
         without_tpu: whether a profile of TPUs, of which the host's part is read, is refused.
+        progress: who is told how far it is read, instead of a bar.
         tells_dropped: whether standard error has events that could not be used; a report has them.
 
     Raises:
@@ -63,11 +67,10 @@ def analyze(
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.recording.table import is_of_tpu
-    from tracelens_ext.settings import read_settings
     from tracelens_ext.trace_files import only_trace
 
     trace = only_trace(trace)
-    with reading(trace) as progress:
+    with reading(trace, progress) as progress:
         analyzer = TreePerfAnalyzer(
             trace,
             use_kernel_name_categories=options.kernel_categories,
@@ -79,7 +82,8 @@ def analyze(
             add_python_func=options.python_frames,
             capture=options.capture,
             progress=progress,
-            cache=chosen_cache(),
+            cache=chosen_cache(options.reading),
+            reading=options.reading,
         )
     if tells_dropped:
         tell_dropped(trace, analyzer.trace)
@@ -89,7 +93,7 @@ def analyze(
         if without_tpu:
             raise TraceError(trace, problem, remedy)
         print_line(f"tracelens-ext: {trace}: {problem}", error=True)
-    if read_settings().salvage:
+    if options.reading.salvage:
         for note in analyzer.trace.provenance.notes:
             print_line(f"tracelens-ext: {trace}: {note}", error=True)
     return analyzer
@@ -104,7 +108,7 @@ def tell_dropped(path: Path, trace: Trace) -> None:
 
 
 @contextmanager
-def reading(trace: Path) -> Iterator[Callable[[int, int | None], None] | None]:
+def reading(trace: Path, listener: Progress | None = None) -> Iterator[Progress | None]:
     """What to hand to the reader of a trace as `progress`.
 
     If no reader can read the file, plugins that failed are shown: one of them might have read it.
@@ -113,6 +117,9 @@ def reading(trace: Path) -> Iterator[Callable[[int, int | None], None] | None]:
     from tracelens_ext.hooks import default_registry
 
     try:
+        if listener is not None:
+            yield listener
+            return
         with reading_progress(f"Reading {trace.name}") as progress:
             yield progress
     except TraceFormatError:

@@ -11,6 +11,7 @@ from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.snapshot import show_snapshots
 from tracelens_ext.lazy import pd
+from tracelens_ext.settings import ReadingOptions
 
 
 class MemoryBy(Enum):
@@ -50,6 +51,8 @@ def memory(
     json: Annotated[
         bool, typer.Option("--json", help="Print the tables as JSON instead, every row of them.")
     ] = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Show what was alive when the most memory was allocated, and who allocated it."""
     from tracelens_ext.cli.kernel_view import first_lines
@@ -62,9 +65,9 @@ def memory(
     from tracelens_ext.report.report import Report
 
     if is_snapshot(trace):
-        show_snapshots([trace], top, device=device, json=json)
+        show_snapshots([trace], top, reading, device=device, json=json)
         return
-    analyzer = analyze(trace, AnalysisOptions(kernel_categories=False))
+    analyzer = analyze(trace, AnalysisOptions(reading=reading, kernel_categories=False))
     if not has_memory_events(analyzer.trace):
         raise UsageError(
             f"{trace}: has no memory events; record it with torch.profiler.profile(...,"

@@ -12,6 +12,7 @@ from tracelens_ext.cli.inputs import check_files
 from tracelens_ext.cli.messages import print_line, print_report
 from tracelens_ext.cli.reading import reads_traces
 from tracelens_ext.errors import TracelensError, UsageError
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,6 +114,8 @@ def stats(
     ] = None,
     force: shared.Force = False,
     quiet: shared.Quiet = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Sum GPU time by class of kernel, collective and memory operation, per iteration.
 
@@ -158,7 +161,7 @@ def stats(
     places = _places(csv, xlsx)
     for note in check_places(places, inputs, force=force):
         print_line(f"tracelens-ext: {note}", error=True)
-    statistics, problems = _computed(specs, classifier)
+    statistics, problems = _computed(specs, classifier, reading)
     if statistics:
         _show(statistics, problems, places, inputs, json=json, quiet=quiet, force=force)
     if problems:
@@ -217,7 +220,7 @@ def _places(csv: Path | None, xlsx: Path | None) -> Places:
 
 
 def _computed(
-    specs: Sequence[InputSpec], classifier: Classifier
+    specs: Sequence[InputSpec], classifier: Classifier, reading: ReadingOptions
 ) -> tuple[list[tuple[str, ClassStatistics]], list[str]]:
     """The statistics of each input, and what is wrong with those that have none.
 
@@ -229,7 +232,7 @@ def _computed(
     for spec in specs:
         try:
             check_files([] if spec.missing else spec.files)
-            found = statistics_of(spec, classifier, _read)
+            found = statistics_of(spec, classifier, _read, reading)
         except TracelensError as error:
             if len(specs) == 1:
                 raise
@@ -244,13 +247,13 @@ def _computed(
     return statistics, problems
 
 
-def _read(path: Path) -> Trace:
+def _read(path: Path, options: ReadingOptions) -> Trace:
     from tracelens_ext.cli.load import reading, tell_dropped
     from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.readers import read_trace
 
     with reading(path) as progress:
-        trace = read_trace(path, progress=progress, cache=chosen_cache())
+        trace = read_trace(path, progress=progress, cache=chosen_cache(options), reading=options)
     tell_dropped(path, trace)
     return trace
 

@@ -15,24 +15,27 @@ import signal
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tracelens_ext.errors import OutputError, TraceError
-from tracelens_ext.processes import processes_starting
-from tracelens_ext.settings import read_settings
+from tracelens_ext.processes import cores, processes_starting, traces_at_once
+from tracelens_ext.settings import Progress, ReadingOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from multiprocessing.connection import Connection
     from pathlib import Path
 
 T = TypeVar("T")
+#: What to do with one trace: how it is read, and who is told how far that is.
+Task = Callable[[ReadingOptions, Progress | None], T]
 #: Text of a worker on standard error; its result, or the message of the trace's error; or None
 #: when this process should do the work itself.
 Answer = tuple[str, T | None, str | None] | None
@@ -45,7 +48,7 @@ _context = get_context("spawn")
 
 @contextlib.contextmanager
 def each_trace(
-    traces: Sequence[Path], tasks: Sequence[Callable[[], T]]
+    traces: Sequence[Path], tasks: Sequence[Task[T]], reading: ReadingOptions
 ) -> Iterator[Iterator[Callable[[], T]]]:
     """Work on traces in several processes, if there are cores for them and it pays.
 
@@ -54,16 +57,17 @@ def each_trace(
     Args:
         traces: the traces.
         tasks: for each trace what to do; it and its result can be pickled.
+        reading: what the user chose; tasks get it with as many threads as each may use.
 
     Yields:
         An iterator over the traces in their order, which waits for each: a function that prints
         what the task printed to standard error, and then returns its result or raises its error.
     """
-    count, jobs = _worker_count(traces)
+    count, jobs = _worker_count(traces, reading.jobs)
     if count == 1:
-        yield iter(tasks)
+        yield (partial(task, reading, None) for task in tasks)
         return
-    workers = _Workers(traces, tasks, jobs)
+    workers = _Workers(traces, tasks, replace(reading, jobs=jobs))
     try:
         workers.start(count)
         yield workers.results()
@@ -71,15 +75,14 @@ def each_trace(
         workers.stop()
 
 
-def _worker_count(traces: Sequence[Path]) -> tuple[int, int]:
+def _worker_count(traces: Sequence[Path], asked: int | None) -> tuple[int, int]:
     """How many processes work on traces, and how many processes each of them may use."""
-    from tracelens_ext.readers.ahead import cores, text_bytes, traces_at_once
+    from tracelens_ext.readers.ahead import text_bytes
 
     sizes = []
     for trace in traces:
         with contextlib.suppress(OSError):
             sizes.append(text_bytes(trace.stat().st_size, compressed=trace.suffix == ".gz"))
-    asked = read_settings().jobs
     jobs = asked or cores()
     if sum(sizes) < WORTHWHILE_BYTES or os.name != "posix":
         return 1, jobs
@@ -92,11 +95,10 @@ def _worker_count(traces: Sequence[Path]) -> tuple[int, int]:
 class _Workers(Generic[T]):
     """Worker processes, and what became of each trace."""
 
-    def __init__(self, traces: Sequence[Path], tasks: Sequence[Callable[[], T]], jobs: int) -> None:
-        from tracelens_ext.cli.reading import cache_choice
-
-        self._traces, self._tasks = traces, tasks
-        self._choices = (asdict(read_settings()) | {"jobs": jobs}, cache_choice())
+    def __init__(
+        self, traces: Sequence[Path], tasks: Sequence[Task[T]], reading: ReadingOptions
+    ) -> None:
+        self._traces, self._tasks, self._reading = traces, tasks, reading
         self._waiting = deque(range(len(tasks)))
         self._running: dict[Future[Answer[T]], tuple[int, ProcessPoolExecutor]] = {}
         self._over: dict[int, Future[Answer[T]] | None] = {}
@@ -136,7 +138,7 @@ class _Workers(Generic[T]):
         number = self._waiting.popleft()
         try:
             with _worker_starting():
-                future = pool.submit(_answer, self._tasks[number], number, self._choices)
+                future = pool.submit(_answer, self._tasks[number], number, self._reading)
         except OSError:  # no process can be started
             self._over[number] = None
         else:
@@ -177,7 +179,7 @@ class _Workers(Generic[T]):
                 "try it again with more free memory or a smaller --jobs",
             ) from None
         if answer is None:
-            return self._tasks[number]()
+            return self._tasks[number](self._reading, None)
         printed, result, error = answer
         for line in printed.splitlines():
             print_line(line, error=True)
@@ -228,22 +230,15 @@ def _stop(*_: object) -> None:
     raise SystemExit
 
 
-def _answer(
-    task: Callable[[], T], number: int, choices: tuple[dict[str, Any], dict[str, bool]]
-) -> Answer[T]:
+def _answer(task: Task[T], number: int, reading: ReadingOptions) -> Answer[T]:
     """Do a task; None when the process that asked should meet the error itself."""
-    from tracelens_ext.cli.progress import progress_goes_to
-    from tracelens_ext.cli.reading import choosing
-
     printed = io.StringIO()
     try:
         with (
             contextlib.redirect_stdout(printed),
             contextlib.redirect_stderr(printed),
-            choosing(*choices),
-            progress_goes_to(partial(_note_progress, number)),
         ):
-            result = task()
+            result = task(reading, partial(_note_progress, number))
         return printed.getvalue(), result, None
     except (TraceError, OutputError) as error:
         return printed.getvalue(), None, str(error)

@@ -9,6 +9,7 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,6 +48,8 @@ def phases(
     without_pack: shared.WithoutPack = None,
     capture: shared.Capture = None,
     json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON instead.")] = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Show prefill and decode of a serving engine: tokens, GPU time, idle time, steps, layers."""
     from tracelens_ext.cli.kernel_view import console, first_lines, show_lines
@@ -68,6 +71,7 @@ def phases(
         maps=maps,
         without_packs=without_pack,
         capture=capture,
+        reading=reading,
     )
     analyzer = analyze(trace, options)
     if not len(analyzer.serving_steps(own)) and analyzer.graph_replays is None:

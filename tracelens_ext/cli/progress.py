@@ -4,42 +4,26 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from rich.progress import Progress, ProgressColumn
+    from rich.progress import Progress as Bars
+    from rich.progress import ProgressColumn
+
+    from tracelens_ext.settings import Progress
 
 _PATIENCE_S = 1.0
 
-#: Bytes of the file read so far, its size or None.
-_Advance = Callable[[int, int | None], None]
-_listener: ContextVar[_Advance | None] = ContextVar("progress", default=None)
-
 
 @contextmanager
-def progress_goes_to(listener: _Advance) -> Iterator[None]:
-    """Have readers call a function of one's own in this block, not show a bar."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
-
-
-@contextmanager
-def reading_progress(label: str) -> Iterator[_Advance | None]:
+def reading_progress(label: str) -> Iterator[Progress | None]:
     """What to hand to a reader as `progress`; None if standard error is no terminal.
 
     The bar appears after a second and is gone when the file is read.
     """
-    if (listener := _listener.get()) is not None:
-        yield listener
-        return
     if not sys.stderr.isatty():
         yield None
         return
@@ -104,7 +88,7 @@ def fleet_progress() -> Iterator[Callable[[int, int, int], None] | None]:
         yield advance
 
 
-def _bars(amount: ProgressColumn | None = None) -> Progress:
+def _bars(amount: ProgressColumn | None = None) -> Bars:
     """Bars on standard error; beside each the bytes that are read, or another amount."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

@@ -5,16 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 
+if TYPE_CHECKING:
     from tracelens_ext.cache.store import TraceCache
 
 Salvage = Annotated[
@@ -68,80 +65,43 @@ VerifyCache = Annotated[
     typer.Option("--verify-cache", help="Use the cache only if no byte has changed (slower)."),
 ]
 
-#: Parameter → its option, and what it is when it is not given.
-OPTIONS: dict[str, tuple[Any, object]] = {
-    "salvage": (Salvage, False),
-    "max_bytes": (MaxBytes, None),
-    "jobs": (Jobs, None),
-    "nsys": (Nsys, None),
-    "kernel_annotations": (KernelAnnotations, None),
-    "no_cache": (NoCache, False),
-    "verify_cache": (VerifyCache, False),
+#: Field of `ReadingOptions` → its option.
+OPTIONS: dict[str, Any] = {
+    "salvage": Salvage,
+    "max_bytes": MaxBytes,
+    "jobs": Jobs,
+    "nsys": Nsys,
+    "kernel_annotations": KernelAnnotations,
+    "no_cache": NoCache,
+    "verify_cache": VerifyCache,
 }
 
 
-@dataclass(frozen=True)
-class _Cache:
-    off: bool = False
-    verify: bool = False
-
-
-_cache: ContextVar[_Cache] = ContextVar("cache", default=_Cache())  # noqa: B039  # frozen
-
-
 def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options about reading.
-
-    Readers find them in `read_settings()`; `chosen_cache` heeds those about the cache.
-    """
+    """Give a command the options about reading, which it takes as one `ReadingOptions`."""
     signature = inspect.signature(command, eval_str=True)
+    given_as = next(
+        each for each in signature.parameters.values() if each.annotation is ReadingOptions
+    )
+    own = [each for each in signature.parameters.values() if each is not given_as]
     extra = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in OPTIONS.items()
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=getattr(AS_USUAL, name), annotation=kind
+        )
+        for name, kind in OPTIONS.items()
         if name != "kernel_annotations" or "capture" in signature.parameters
     ]
 
     @functools.wraps(command)
     def with_options(*args: Any, **options: Any) -> None:  # noqa: ANN401  # whatever the command takes
-        chosen = {name: options.pop(name, default) for name, (_, default) in OPTIONS.items()}
-        _run(functools.partial(command, *args, **options), **chosen)
+        chosen = {each.name: options.pop(each.name, each.default) for each in extra}
+        chosen["max_bytes"] = _bytes(chosen["max_bytes"])
+        command(*args, **options, **{given_as.name: ReadingOptions(**chosen)})
 
-    parameters = [*signature.parameters.values(), *extra]
+    parameters = [*own, *extra]
     with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
     return with_options
-
-
-def _run(
-    command: Callable[[], None],
-    *,
-    max_bytes: str | None,
-    no_cache: bool,
-    verify_cache: bool,
-    **settings: object,
-) -> None:
-    """Run a command with the chosen settings in force."""
-    settings["max_bytes"] = _bytes(max_bytes)
-    with choosing(settings, {"off": no_cache, "verify": verify_cache}):
-        command()
-
-
-@contextmanager
-def choosing(settings: Mapping[str, object], cache: Mapping[str, bool]) -> Iterator[None]:
-    """Put choices in force."""
-    from tracelens_ext.settings import reading_with
-
-    token = _cache.set(_Cache(**cache))
-    try:
-        with reading_with(**settings):
-            yield
-    finally:
-        _cache.reset(token)
-
-
-def cache_choice() -> dict[str, bool]:
-    """What was chosen about the cache."""
-    return asdict(_cache.get())
 
 
 def _bytes(text: str | None) -> int | None:
@@ -150,7 +110,7 @@ def _bytes(text: str | None) -> int | None:
     Raises:
         UsageError: it is none.
     """
-    from tracelens_ext.cache.settings import parse_size
+    from tracelens_ext.cache.folder import parse_size
     from tracelens_ext.errors import UsageError
 
     if text is None:
@@ -161,19 +121,18 @@ def _bytes(text: str | None) -> int | None:
     return size
 
 
-def chosen_cache() -> TraceCache | None:
-    """The cache that the running command is to use; None for none.
+def chosen_cache(reading: ReadingOptions) -> TraceCache | None:
+    """The cache that a command is to use; None for none.
 
     Raises:
         UsageError: the limit in the environment is no size.
     """
-    from tracelens_ext.cache.settings import cache_is_off
+    from tracelens_ext.cache.folder import cache_is_off
     from tracelens_ext.cache.store import TraceCache
 
-    choice = _cache.get()
-    if choice.off or cache_is_off():
+    if reading.no_cache or cache_is_off():
         return None
-    return TraceCache.from_environment(verify=choice.verify, tell=_tell)
+    return TraceCache.from_environment(verify=reading.verify_cache, tell=_tell)
 
 
 def _tell(note: str) -> None:

@@ -14,6 +14,7 @@ from tracelens_ext.cli.messages import print_line
 from tracelens_ext.cli.report_options import with_report_options
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.report.formats import Format
+from tracelens_ext.settings import Progress, ReadingOptions
 from tracelens_ext.sheets.options import ReportOptions
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def report(
     report_options: ReportOptions,
     top: Annotated[int, typer.Option(help="Kernels to print.", min=0)] = 10,
     quiet: shared.Quiet = False,
+    reading: ReadingOptions,
 ) -> None:
     """Analyse traces: write an Excel report of each, print the timeline and the top kernels."""
     from tracelens_ext.cli.load import AnalysisOptions
@@ -115,6 +117,7 @@ def report(
             maps,
             without_packs=without_pack,
             capture=capture,
+            reading=reading,
         ),
         report_options=report_options,
         comparing=compare,
@@ -192,7 +195,7 @@ class Run:
             partial(self.one_of_several, trace, its_places, traces)
             for trace, its_places in zip(traces, places, strict=True)
         ]
-        with each_trace(traces, tasks) as results:
+        with each_trace(traces, tasks, self.options.reading) as results:
             for result in results:
                 try:
                     row, written, measurement, of_plugins = result()
@@ -217,16 +220,26 @@ class Run:
         return failures
 
     def one_of_several(
-        self, trace: Path, places: Places, inputs: Sequence[Path]
+        self,
+        trace: Path,
+        places: Places,
+        inputs: Sequence[Path],
+        reading: ReadingOptions,
+        progress: Progress | None,
     ) -> tuple[dict[str, Any], list[Path], Measurement | None, list[str]]:
         """As `one`, of the report no more than its row of the summary."""
         from tracelens_ext.cli.report_view import summary_row
 
-        result, written, measurement, problems = self.one(trace, places, inputs)
+        run = replace(self, options=replace(self.options, reading=reading))
+        result, written, measurement, problems = run.one(trace, places, inputs, progress)
         return summary_row(trace, result), written, measurement, problems
 
     def one(
-        self, trace: Path, places: Places, inputs: Sequence[Path]
+        self,
+        trace: Path,
+        places: Places,
+        inputs: Sequence[Path],
+        progress: Progress | None = None,
     ) -> tuple[Report, list[Path], Measurement | None, list[str]]:
         """Analyse a trace, and write its report; the problems of plugins come last."""
         from tracelens_ext.cli.load import analyze
@@ -236,7 +249,7 @@ class Run:
 
         for note in check_places(places, inputs, force=self.force):
             print_line(f"tracelens-ext: {note}", error=True)
-        analyzer = analyze(trace, self.options, tells_dropped=False)
+        analyzer = analyze(trace, self.options, tells_dropped=False, progress=progress)
         options, for_page = self.report_options, self.wanted.html is not None
         result = build_perf_report(analyzer, options, for_page=for_page)
         result = replace(result, source_url=self.source_url)

@@ -9,6 +9,7 @@ import typer
 
 from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
+from tracelens_ext.settings import ReadingOptions
 
 
 class RooflineSort(Enum):
@@ -58,6 +59,8 @@ def roofline(
     json: Annotated[
         bool, typer.Option("--json", help="Print the table as JSON instead, every row of it.")
     ] = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Show how far each operation is from what the GPU can do, and the time that is lost."""
     from tracelens_ext.cli.kernel_view import console, first_lines, show_lines
@@ -77,7 +80,9 @@ def roofline(
 
     if device_peaks is not None:
         read_peaks(device_peaks)  # before a trace is read that takes long
-    analyzer = analyze(trace, AnalysisOptions(kernel_categories=False, capture=capture))
+    analyzer = analyze(
+        trace, AnalysisOptions(reading=reading, kernel_categories=False, capture=capture)
+    )
     selection = Selection(pstep, device=device)
     found = analyzer.roofline(device_peaks, selection)
     show_problems(analyzer.problems, set())

@@ -12,12 +12,13 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
 from tracelens_ext.cli.messages import print_line
 from tracelens_ext.cli.reading import reads_traces
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.categorize.stages import BoundPack
+    from tracelens_ext.categorize.matcher import BoundPack
 
 app = typer.Typer(help="The rules that give kernels their categories.", no_args_is_help=True)
 
@@ -64,7 +65,7 @@ def show(
     pack: Annotated[str, typer.Argument(metavar="PACK", help="Its name, as in `rules list`.")],
 ) -> None:
     """Print a pack as a rule file, to read or to start from: rules show gemm > my.toml."""
-    from tracelens_ext.categorize.suggest import toml_pack
+    from tracelens_ext.categorize.check import toml_pack
     from tracelens_ext.report.json_text import json_safe
 
     packs, _ = _installed_packs()
@@ -88,7 +89,7 @@ def check(
     """Run all examples, find rules that can never win, and patterns that take too long."""
     from tracelens_ext.categorize import load_pack
     from tracelens_ext.categorize.check import check_packs
-    from tracelens_ext.categorize.stages import BoundPack
+    from tracelens_ext.categorize.matcher import BoundPack
 
     problems: list[str] = []
     if files:
@@ -121,10 +122,12 @@ def suggest(
     ] = None,
     top: Annotated[int, typer.Option("--top", help="At most this many rules.", min=1)] = 20,
     rules: shared.Rules = None,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first."""
     from tracelens_ext.categorize import UNCATEGORIZED
-    from tracelens_ext.categorize.suggest import draft_rules, group_unknown
+    from tracelens_ext.categorize.check import draft_rules, group_unknown
     from tracelens_ext.errors import OutputError
     from tracelens_ext.report.atomic import written_beside
     from tracelens_ext.report.json_text import json_safe
@@ -132,7 +135,7 @@ def suggest(
 
     if output is not None and output.exists():
         raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")
-    analyzer = analyze(trace, AnalysisOptions(rules=rules))
+    analyzer = analyze(trace, AnalysisOptions(rules=rules, reading=reading))
     show_problems(analyzer.problems, set())
     table = analyzer.get_df_kernel_summary()
     unknown = table[(table["kernel_category"] == UNCATEGORIZED) & (table["kind"] == "kernel")]
@@ -203,8 +206,8 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 def _installed_packs() -> tuple[list[BoundPack], list[str]]:
     """Every pack that is installed, chosen or not, and the plugins that fail."""
     from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.categorize.offered import offered_packs
-    from tracelens_ext.categorize.stages import BoundPack
+    from tracelens_ext.categorize.maps import offered_packs
+    from tracelens_ext.categorize.matcher import BoundPack
     from tracelens_ext.hooks import load_registry
 
     registry = load_registry()

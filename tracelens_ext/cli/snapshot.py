@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tracelens_ext.settings import ReadingOptions
 
-def show_snapshots(paths: list[Path], top: int, *, device: int | None, json: bool) -> None:
+
+def show_snapshots(
+    paths: list[Path], top: int, reading: ReadingOptions, *, device: int | None, json: bool
+) -> None:
     """Print the tables of a snapshot, or of two compared.
 
     Raises:
@@ -24,7 +28,7 @@ def show_snapshots(paths: list[Path], top: int, *, device: int | None, json: boo
 
     if len(paths) > 2:
         raise UsageError("two snapshots are compared, not more")
-    read = [read_snapshot(path) for path in paths]
+    read = [read_snapshot(path, reading) for path in paths]
     tables = compare_snapshots(*read) if len(read) == 2 else snapshot_tables(read[0])
     if device is not None:
         if device not in (known := tables["memory_peaks"]["device"].tolist()):

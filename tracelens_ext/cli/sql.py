@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.settings import ReadingOptions
 
 
 def sql(
@@ -31,6 +32,8 @@ def sql(
     maps: shared.Maps = None,
     without_pack: shared.WithoutPack = None,
     capture: shared.Capture = None,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Query the events of a trace, and the tables of its report, with SQL."""
     from tracelens_ext.cli.load import AnalysisOptions, analyze
@@ -53,6 +56,7 @@ def sql(
         maps=maps,
         without_packs=without_pack,
         capture=capture,
+        reading=reading,
     )
     rows, more = query(analyze(trace, options), statement, limit=limit, timeout=timeout)
     if json:

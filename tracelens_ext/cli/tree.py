@@ -12,6 +12,7 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import print_report
 from tracelens_ext.errors import UsageError
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +62,8 @@ def tree(
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the tree as JSON.")] = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Show the call tree with the GPU time below each operation."""
     from tracelens_ext.cli.load import AnalysisOptions, analyze
@@ -70,7 +73,9 @@ def tree(
     if folded and as_json:
         raise UsageError("--folded and --json are two forms of the tree; choose one")
     pattern = user_pattern(op, "--op")
-    options = AnalysisOptions(kernel_categories=False, python_frames=python, capture=capture)
+    options = AnalysisOptions(
+        reading=reading, kernel_categories=False, python_frames=python, capture=capture
+    )
     analyzer = analyze(trace, options)
     found = merged_tree(analyzer.work, op=pattern, merge=merge)
     if pattern is not None and not len(found):

@@ -9,6 +9,7 @@ import typer
 
 from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
+from tracelens_ext.settings import ReadingOptions
 
 
 def what_if(
@@ -49,6 +50,8 @@ def what_if(
         bool, typer.Option("--json", help="Print JSON instead, with the critical path.")
     ] = False,
     force: shared.Force = False,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Show what the wall time would be if kernels, copies or the host were faster, or gone."""
     from tracelens_ext.cli.kernel_view import console, show_lines
@@ -68,7 +71,13 @@ def what_if(
         read_peaks(device_peaks)  # before a trace is read that takes long
     check_texts([csv], trace, force=force, json=json, every=False)
     options = AnalysisOptions(
-        True, rules, categorizer, maps=maps, without_packs=without_pack, capture=capture
+        True,
+        rules,
+        categorizer,
+        maps=maps,
+        without_packs=without_pack,
+        capture=capture,
+        reading=reading,
     )
     analyzer = analyze(trace, options)
     simulation = analyzer.simulation(iteration, device, table)

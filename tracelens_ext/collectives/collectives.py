@@ -21,7 +21,7 @@ from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above
-from tracelens_ext.operations.arguments import argument_values
+from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_US, EventKind
 from tracelens_ext.work.grouping import percent, texts

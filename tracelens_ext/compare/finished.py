@@ -121,11 +121,12 @@ def reports_among(paths: Sequence[Path]) -> list[Path]:
     ]
 
 
-def measure_report(path: Path) -> Measurement:
+def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
     """Measure a finished report for a comparison.
 
     Args:
         path: a workbook, a JSON report, or a folder of CSV or Parquet tables.
+        max_bytes: of text that it may have; None for the default.
 
     Raises:
         TraceError: the report cannot be read, or holds no timeline.
@@ -133,7 +134,7 @@ def measure_report(path: Path) -> Measurement:
     """
     sheets = (_TIMELINE, *_SHEETS)
     wanted = {sheet.name: sheet.columns for sheet in sheets}
-    read = read_tables(path, wanted | {_FINDINGS: {*_SAVINGS, *_BEFORE}})
+    read = read_tables(path, wanted | {_FINDINGS: {*_SAVINGS, *_BEFORE}}, max_bytes)
     if isinstance(read.version, int | float) and read.version > TABLES_VERSION:
         raise TraceFormatError(
             path, "was made by a newer tracelens-ext", "update this one, or name the trace"

@@ -32,7 +32,7 @@ from tracelens_ext.report.manifest import (
     made_here,
     read_manifest,
 )
-from tracelens_ext.settings import read_settings, size_text
+from tracelens_ext.settings import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -116,24 +116,28 @@ def table_files(folder: Path, sheets: Collection[str]) -> list[Path]:
     return [path for name in sorted(names) if (path := folder / name).is_file()]
 
 
-def read_tables(path: Path, wanted: Mapping[str, Collection[str]]) -> Tables:
+def read_tables(
+    path: Path, wanted: Mapping[str, Collection[str]], max_bytes: int | None = None
+) -> Tables:
     """The tables of a report, as far as they are there.
 
     Args:
         path: the workbook, or the folder.
         wanted: names of sheets → the columns to read, by their plain names.
+        max_bytes: of text that it may have; None for the default.
 
     Raises:
         TraceError: the report cannot be read, or is too large.
         UsageError: a package is missing.
     """
+    most = max_bytes or _MOST_BYTES
     try:
         if path.is_dir():
-            return _read_folder(path, wanted)
+            return _read_folder(path, wanted, most)
         if is_json_report(path):
-            return _read_json(path, wanted)
+            return _read_json(path, wanted, most)
         with path.open("rb") as file:
-            return _read_workbook(path, file, wanted)
+            return _read_workbook(path, file, wanted, most)
     except OSError as error:
         reason = error.strerror or error
         raise TraceNotFoundError(path, f"cannot be read ({reason})", "check the file") from None
@@ -164,18 +168,16 @@ def _too_large(
     return TraceTooLargeError(path, f"holds more than {what}", remedy)
 
 
-def _most_bytes() -> int:
-    return read_settings().max_bytes or _MOST_BYTES
-
-
 # Workbooks.
 
 
-def _read_workbook(path: Path, file: BinaryIO, wanted: Mapping[str, Collection[str]]) -> Tables:
+def _read_workbook(
+    path: Path, file: BinaryIO, wanted: Mapping[str, Collection[str]], most_bytes: int
+) -> Tables:
     if file.read(len(_ZIP)) != _ZIP:
         raise TraceFormatError(path, "is no workbook", "name an .xlsx report or a trace")
     file.seek(0)
-    _look_through(path, file)
+    _look_through(path, file, most_bytes)
     import openpyxl
 
     with _damage_told(path, "the workbook"), warnings.catch_warnings():
@@ -219,9 +221,9 @@ def _places(header: Collection[object], columns: Collection[str]) -> dict[str, i
     return places
 
 
-def _look_through(path: Path, file: BinaryIO) -> None:
+def _look_through(path: Path, file: BinaryIO, most_bytes: int) -> None:
     """Refuse a workbook that would take too much memory or time, or that declares entities."""
-    limits = _Limits(path)
+    limits = _Limits(path, most_bytes)
     with _damage_told(path, "the workbook"), zipfile.ZipFile(file) as archive:
         if len(archive.infolist()) > _MOST_PARTS:
             raise _too_large(path, f"{_MOST_PARTS:,} parts")
@@ -238,8 +240,8 @@ def _look_through(path: Path, file: BinaryIO) -> None:
 class _Limits:
     """How much of what a workbook may hold is used up."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, most_bytes: int) -> None:
+        self._path, self._most_bytes = path, most_bytes
         self._bytes = self._cells = self._others = self._attributes = self._depth = 0
 
     def look(self, pieces: Iterator[bytes]) -> None:
@@ -251,8 +253,8 @@ class _Limits:
         is_xml = True
         for piece in pieces:
             self._bytes += len(piece)
-            if self._bytes > _most_bytes():
-                raise _too_large(self._path, f"{size_text(_most_bytes())}, unpacked")
+            if self._bytes > self._most_bytes:
+                raise _too_large(self._path, f"{size_text(self._most_bytes)}, unpacked")
             before = self._cells + self._others
             try:
                 if is_xml:
@@ -294,11 +296,11 @@ class _Limits:
 # JSON.
 
 
-def _read_json(path: Path, wanted: Mapping[str, Collection[str]]) -> Tables:
+def _read_json(path: Path, wanted: Mapping[str, Collection[str]], most_bytes: int) -> Tables:
     import msgspec
 
-    if path.stat().st_size > _most_bytes():
-        raise _too_large(path, size_text(_most_bytes()))
+    if path.stat().st_size > most_bytes:
+        raise _too_large(path, size_text(most_bytes))
     tables = {}
     rows_type = list[dict[str, str | float | int | bool | None]]
     with _damage_told(path, "the JSON"):
@@ -319,7 +321,7 @@ def _read_json(path: Path, wanted: Mapping[str, Collection[str]]) -> Tables:
 # Folders.
 
 
-def _read_folder(folder: Path, wanted: Mapping[str, Collection[str]]) -> Tables:
+def _read_folder(folder: Path, wanted: Mapping[str, Collection[str]], most_bytes: int) -> Tables:
     files = table_files(folder, wanted)
     if len({path.suffix for path in files}) > 1:
         raise TraceFormatError(
@@ -327,16 +329,15 @@ def _read_folder(folder: Path, wanted: Mapping[str, Collection[str]]) -> Tables:
         )
     tables = {}
     for path in files:
-        size = path.stat().st_size
-        if size > _most_bytes():
-            raise _too_large(path, size_text(_most_bytes()))
+        if path.stat().st_size > most_bytes:
+            raise _too_large(path, size_text(most_bytes))
         read = _read_csv if path.suffix == Format.csv.suffix else _read_parquet
-        tables[path.stem] = read(path, wanted[path.stem])
+        tables[path.stem] = read(path, wanted[path.stem], most_bytes)
     manifest = read_manifest(folder)
     return Tables(tables, bool(manifest), manifest.get(TABLES_VERSION_KEY))
 
 
-def _read_csv(path: Path, columns: Collection[str]) -> pd.DataFrame:
+def _read_csv(path: Path, columns: Collection[str], _: int) -> pd.DataFrame:
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - 1, 0))
         if file.read(1) != b"\n":
@@ -357,7 +358,7 @@ def _read_csv(path: Path, columns: Collection[str]) -> pd.DataFrame:
     return frame.iloc[:, list(places.values())].set_axis(list(places), axis=1)
 
 
-def _read_parquet(path: Path, columns: Collection[str]) -> pd.DataFrame:
+def _read_parquet(path: Path, columns: Collection[str], most_bytes: int) -> pd.DataFrame:
     require_format(Format.parquet)
     from pyarrow import parquet
 
@@ -370,8 +371,8 @@ def _read_parquet(path: Path, columns: Collection[str]) -> pd.DataFrame:
                 for group in range(metadata.num_row_groups)
                 for place in places.values()
             )
-            if metadata.num_rows > _MOST_ROWS or unpacked > _most_bytes():
-                raise _too_large(path, f"{_MOST_ROWS:,} rows, or {size_text(_most_bytes())}")
+            if metadata.num_rows > _MOST_ROWS or unpacked > most_bytes:
+                raise _too_large(path, f"{_MOST_ROWS:,} rows, or {size_text(most_bytes)}")
         chosen = [names[place] for place in places.values()]
         # A name that a million rows share is then kept once.
         with parquet.ParquetFile(path, read_dictionary=chosen) as file:

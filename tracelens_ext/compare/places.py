@@ -14,16 +14,15 @@ from tracelens_ext.modules.modules import SEPARATOR, forward_of_gpu, has_modules
 from tracelens_ext.nesting import ROOT, depths, nearest_marked
 from tracelens_ext.trace import NONE, EventKind
 from tracelens_ext.tree import GRAPH, UNLINKED
-from tracelens_ext.work.call_paths import find_paths
-from tracelens_ext.work.grouping import minima, number_groups, sums
+from tracelens_ext.work.grouping import find_paths, minima, number_groups, sums
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tracelens_ext.trace import BoolArray, Int64Array
-    from tracelens_ext.work.call_paths import CallPaths
     from tracelens_ext.work.gpu_work import GpuWork
+    from tracelens_ext.work.grouping import CallPaths
 
 #: How JAX annotates the run of an HLO module.
 _HLO_MODULE = re.compile(r"(.*):XLA GPU module")

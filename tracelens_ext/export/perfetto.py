@@ -2,7 +2,7 @@
 
 Perfetto drops events that overlap on a thread without nesting, and reads times as doubles of µs:
 so times count from the first event, and such events go to further lanes (`tracks.py`). The head has
-what the events themselves cannot say (`readers/kineto/exported.py` reads it).
+what the events themselves cannot say (`readers/kineto/reader.py` reads it).
 Format: the "Trace Event Format" document of the Chromium project.
 """
 

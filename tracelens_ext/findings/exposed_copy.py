@@ -14,7 +14,7 @@ import numpy as np
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.trace import NONE, NS_PER_MS
-from tracelens_ext.work.copies import gigabytes_per_second, pageable_copies
+from tracelens_ext.work.gpu_work import gigabytes_per_second, pageable_copies
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.claim import Claim

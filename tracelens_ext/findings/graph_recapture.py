@@ -9,7 +9,7 @@ import numpy as np
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.recording.again import instantiations
-from tracelens_ext.work.launches import captures, find_launches
+from tracelens_ext.work.lanes import captures, find_launches
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector
-from tracelens_ext.operations.recompute import recomputed
+from tracelens_ext.operations.launchers import recomputed
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NS_PER_MS
 

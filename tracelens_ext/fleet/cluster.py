@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.fleet.job import Outcome, TraceJob, run_job
-from tracelens_ext.processes import processes_starting
-from tracelens_ext.readers.ahead import cores, text_bytes, traces_at_once
+from tracelens_ext.processes import cores, processes_starting, traces_at_once
+from tracelens_ext.readers.ahead import text_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

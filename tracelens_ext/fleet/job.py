@@ -27,7 +27,7 @@ from tracelens_ext.fleet.inputs import (
 from tracelens_ext.fleet.portable_rules import PortableRules, worker_folder
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.part import rank_tables
-from tracelens_ext.settings import ReadSettings, reading_with
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.timeline.timeline import gpu_timeline
 from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.work.grouping import group_durations, percent, texts
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.fleet.store import ResultStore
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -52,9 +51,8 @@ class JobOptions:
     #: the user's rules, categorizer and maps
     rules: PortableRules = field(default_factory=PortableRules)
     unlinked_kernels: bool = True  #: whether GPU events without a launch count in the timeline
-    settings: ReadSettings = field(default_factory=ReadSettings)  #: how traces are read
+    reading: ReadingOptions = AS_USUAL  #: how traces are read
     cache: bool = False  #: whether the user's cache of traces is used (of files, not of URLs)
-    verify_cache: bool = False  #: whether it compares whole files
     #: how long the second attempt at a URL waits; the next ones, twice as long each
     pause_s: float = 1.0
 
@@ -65,7 +63,7 @@ class JobOptions:
         from tracelens_ext.hooks import default_registry
 
         plugins = sorted((p.name, p.distribution) for p in default_registry().plugins)
-        reading = (self.settings.salvage, self.settings.max_bytes)
+        reading = (self.reading.salvage, self.reading.max_bytes)
         parts = [LAYOUT, __version__, self.rules.digest, self.unlinked_kernels, reading, plugins]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -127,11 +125,7 @@ def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
 
 def _do(job: TraceJob) -> tuple[dict[str, Any], tuple[str, ...]]:
     started = time.perf_counter()
-    settings = job.options.settings
-    with (
-        _on_this_machine(job.source) as path,
-        reading_with(**{name: getattr(settings, name) for name in settings.__dataclass_fields__}),
-    ):
+    with _on_this_machine(job.source) as path:
         analyzer = _analyzer(job, path)
         with _stage("analyse"):
             about, tables = _results(job, analyzer)
@@ -152,7 +146,8 @@ def _analyzer(job: TraceJob, path: Path) -> TreePerfAnalyzer:
             path,
             use_kernel_name_categories=True,
             include_unlinked_kernels=job.options.unlinked_kernels,
-            cache=_cache(job),
+            cache=job.options.cache and not job.source.is_remote,
+            reading=job.options.reading,
             **job.options.rules.options(),
         )
     except TraceError as error:
@@ -190,15 +185,6 @@ def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any],
         "rows": {name: len(frame) for name, frame in tables.items()},
     }
     return about, tables
-
-
-def _cache(job: TraceJob) -> TraceCache | None:
-    from tracelens_ext.cache.settings import cache_is_off
-    from tracelens_ext.cache.store import TraceCache
-
-    if not job.options.cache or job.source.is_remote or cache_is_off():
-        return None
-    return TraceCache.from_environment(verify=job.options.verify_cache)
 
 
 @contextmanager

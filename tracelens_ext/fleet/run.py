@@ -26,7 +26,7 @@ from tracelens_ext.fleet.store import ResultStore
 from tracelens_ext.fleet.together import PAGE, ranks_together
 from tracelens_ext.fleet.together import TABLES as TOGETHER
 from tracelens_ext.lazy import pd
-from tracelens_ext.settings import read_settings
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -84,6 +84,7 @@ def run_fleet(
     ranks_per_node: int | None = None,
     cache: bool = False,
     verify_cache: bool = False,
+    reading: ReadingOptions = AS_USUAL,
     force: bool = False,
     pause_s: float = 1.0,
     progress: Callable[[int, int, int], None] | None = None,
@@ -91,7 +92,7 @@ def run_fleet(
     """Analyse many traces and compare their ranks.
 
     What a run has done the next one does not do again: a trace is read again only when it, the
-    program, or an option that matters has changed. Traces are read as `read_settings()` says.
+    program, or an option that matters has changed.
 
     Worker processes import the main module of a script that starts them; such a script needs
     `if __name__ == "__main__":` around what it does.
@@ -112,6 +113,7 @@ def run_fleet(
         ranks_per_node: to tell the nodes; None to see them in the devices, where that is possible.
         cache: whether files are looked for, and kept, in the user's cache of traces.
         verify_cache: whether the cache compares whole files.
+        reading: what else can be chosen about reading.
         force: whether a folder is used, and files in it are replaced, that tracelens-ext did not
             make.
         pause_s: how long the second attempt at a URL waits; the next ones, twice as long each.
@@ -131,15 +133,14 @@ def run_fleet(
     sources, not_found = find_inputs([os.fspath(item) for item in inputs])
     store = ResultStore.at(os.fspath(out))
     workers = _check(sources, not_found, store, scheduler, workers, attempts)
-    settings = read_settings()
+    reading = replace(reading, verify_cache=verify_cache or reading.verify_cache)
     if workers or scheduler is not None:
-        settings = replace(settings, jobs=1)  # the traces are what is done side by side
+        reading = replace(reading, jobs=1)  # the traces are what is done side by side
     options = JobOptions(
         rules=PortableRules.of(rules, categorizer, maps, without_packs),
         unlinked_kernels=include_unlinked_kernels,
-        settings=settings,
+        reading=reading,
         cache=cache,
-        verify_cache=verify_cache,
         pause_s=pause_s,
     )
     names = [f"{name}.parquet" for name in ("traces", "failures", *REDUCTIONS, *TOGETHER)]

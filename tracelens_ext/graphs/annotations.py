@@ -22,7 +22,7 @@ from tracelens_ext.graphs.recorded import Capture, CapturedGraph
 from tracelens_ext.modules.modules import MODULE_PREFIX, SEPARATOR
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.readers.builder import Interner
-from tracelens_ext.settings import may_read, read_settings
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind
 from tracelens_ext.work.grouping import number_groups
@@ -30,7 +30,7 @@ from tracelens_ext.work.grouping import number_groups
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tracelens_ext.graphs.launches import GraphLaunches
+    from tracelens_ext.graphs.recorded import GraphLaunches
     from tracelens_ext.trace import Int64Array, Trace
 
 #: A path of modules, and a name; one of them may be empty.
@@ -47,17 +47,13 @@ class Annotations:
     words: list[_Word]
 
 
-def find_annotations(trace: Trace) -> Annotations | None:
+def find_annotations(trace: Trace, reading: ReadingOptions = AS_USUAL) -> Annotations | None:
     """What is said of GPU events: by themselves, other replays of their node, or the side file.
 
-    Returns:
-        None if nothing is said.
-
-    Raises:
-        TraceFormatError: the side file that was chosen is none.
+    None if nothing is said. Raises TraceFormatError when the side file that was chosen is none.
     """
     has_own = any(name in trace.args for name in _ARGUMENTS)
-    sides = _side_files(trace) if "graph node id" in trace.args else []
+    sides = _side_files(trace, reading) if "graph node id" in trace.args else []
     if not (has_own or sides):
         return None
     words: Interner[_Word] = Interner()
@@ -86,16 +82,16 @@ def find_annotations(trace: Trace) -> Annotations | None:
     return Annotations(of_gpu, list(words)) if words else None
 
 
-def _side_files(trace: Trace) -> list[Path]:
+def _side_files(trace: Trace, reading: ReadingOptions) -> list[Path]:
     """The files beside a trace: its name begins with the rank, they are one folder above."""
-    if (chosen := read_settings().kernel_annotations) is not None:
-        return [Path(chosen)]
+    if reading.kernel_annotations is not None:
+        return [Path(reading.kernel_annotations)]
     path = Path(trace.provenance.path)
     rank = re.match(r"\d{1,9}", path.name)
     if rank is None or not path.is_file():
         return []
     pattern = f"kernel_annotations_rank{int(rank[0])}_*.json"
-    return sorted(filter(may_read, path.absolute().parent.parent.glob(pattern)))
+    return sorted(filter(reading.may_read, path.absolute().parent.parent.glob(pattern)))
 
 
 def _read(path: Path) -> Iterable[tuple[int, list[object]]]:
@@ -154,14 +150,7 @@ def with_annotations(
     matches: Sequence[Match | None],
     captures: Sequence[Capture],
 ) -> tuple[list[Match | None], list[Capture]]:
-    """The same with what is annotated: it wins over captures.
-
-    Args:
-        annotations: of the trace.
-        launches: its graph launches, n of them.
-        matches: what each replays, n of them.
-        captures: what `matches` refers to.
-    """
+    """Matches and captures with what is annotated, which wins over captures."""
     graphs: list[CapturedGraph] = []
     known: dict[tuple[bytes, int, int, bytes], Match] = {}
     result = list(matches)

@@ -1,4 +1,7 @@
-"""Graph launches by launch site: the same path of CPU ops and the same sequence of GPU work."""
+"""Graph launches: by launch site, by what they replay, and by the operations that a capture tells.
+
+A launch site is the same path of CPU ops and the same sequence of GPU work.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,25 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
 from tracelens_ext.work.busy_time import BusyTime
-from tracelens_ext.work.call_paths import find_paths
-from tracelens_ext.work.grouping import maxima, minima, number_groups, percent, sums, texts
+from tracelens_ext.work.grouping import (
+    find_paths,
+    group_durations,
+    maxima,
+    minima,
+    number_groups,
+    percent,
+    sums,
+    texts,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from tracelens_ext.graphs.replays import GraphReplays
     from tracelens_ext.trace import Float64Array, Int64Array, IntArray
     from tracelens_ext.tree import CallTree
     from tracelens_ext.work.gpu_work import GpuWork
+
 
 SEPARATOR = " > "
 
@@ -65,13 +78,10 @@ def graph_launches(work: GpuWork) -> pd.DataFrame:
 
 
 def _launches(work: GpuWork) -> tuple[Int64Array, Int64Array]:
-    """The graph launches, and which of them started each GPU event.
+    """The graph launches, ascending; and which of them, or `NONE`, started each GPU event.
 
     A launch that started nothing counts too (a trace may end before its work does), as long as
     another of the same name shows that the call launches graphs.
-
-    Returns:
-        Rows, ascending, shape (n,); index into them or `NONE` for each GPU event, (g,).
     """
     tree, trace = work.tree, work.trace
     started = np.where(tree.by_graph, tree.launch_of_gpu, NONE)
@@ -85,11 +95,7 @@ def _launches(work: GpuWork) -> tuple[Int64Array, Int64Array]:
 def _sites(
     work: GpuWork, rows: Int64Array, launch_of_gpu: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Number the launch sites.
-
-    Returns:
-        The site of each launch, shape (n,); the first launch of each site, (s,).
-    """
+    """The site of each launch; and the first launch of each site."""
     path, _ = _op_paths(work.tree, work.tree.position[rows])
     sequence = _sequence_hash(work, launch_of_gpu, len(rows))
     first, site = number_groups([work.trace.name[rows], path, sequence.view(np.int64)])
@@ -158,3 +164,76 @@ def _category_shares(
         for i in order.tolist()
         if time[:, i].any()
     }
+
+
+def graph_operations(work: GpuWork) -> pd.DataFrame:
+    """GPU events of graph launches by the innermost CPU op around the captured launch.
+
+    Longest total first. Events that no captured launch corresponds to, or without a CPU op around
+    it, are in no row.
+    """
+    trace = work.trace
+    events = np.flatnonzero(work.tree.has_captured_op)
+    op = work.tree.cpu_op_of_gpu[events]
+    groups = group_durations([trace.name[op]], work.duration[events])
+    each, _ = number_groups([op])
+    return pd.DataFrame(
+        {
+            "operation": pd.array(texts(groups.keys[0], trace.names), dtype="str"),
+            "calls": np.bincount(groups.number[each], minlength=len(groups)),
+            "kernels": groups.count,
+            "total_time_us": groups.total / NS_PER_US,
+        }
+    )
+
+
+_KEYS = ["launch", "capture", "graph", "batch_size", "mode"]
+
+
+def graph_captures(replays: GraphReplays) -> pd.DataFrame:
+    """Graph launches by the captured graph that they replay, longest GPU time first."""
+    trace, launches = replays.tree.trace, replays.launches
+    duration = trace.dur[trace.gpu_rows]
+    rows = []
+    for number, match in enumerate(replays.matches):
+        events = launches.events[number]
+        row: dict[str, object] = {
+            "launch": trace.name_of(int(launches.rows[number])),
+            "capture": "",
+            "graph": NONE,
+            "batch_size": NONE,
+            "mode": "",
+            "replays": 1,
+            "gpu_events": len(events),
+            "matched": 0,
+            "inserted": len(events),
+            "missing": 0,
+            "gpu_time_ms": int(duration[events].sum()),
+            "tokens": max(int(launches.tokens[number]), 0),
+            "told": int(launches.tokens[number] != NONE),
+        }
+        if match is not None:
+            capture = replays.captures[match.capture]
+            matched = int((match.node != NONE).sum())
+            known = capture.likely_size if capture.batch_size is None else capture.batch_size
+            row |= {
+                "capture": capture.file,
+                "graph": match.graph,
+                "batch_size": NONE if known is None else known,
+                "mode": capture.mode,
+                "matched": matched,
+                "inserted": len(events) - matched,
+                "missing": len(capture.graphs[match.graph].nodes) - matched,
+            }
+        rows.append(row)
+    frame = pd.DataFrame(rows).groupby(_KEYS, sort=False, as_index=False).sum()
+    told, sizes = frame.pop("told").to_numpy(), frame["batch_size"].to_numpy()
+    tokens = frame.pop("tokens").to_numpy() / np.maximum(told, 1)
+    padded = (told > 0) & (sizes > 0)
+    frame["tokens_per_replay"] = np.where(told > 0, tokens, np.nan)
+    frame["padding (%)"] = np.where(padded, percent(sizes - tokens, sizes), np.nan)
+    frame["gpu_time_ms"] /= NS_PER_MS
+    for column in ("graph", "batch_size"):
+        numbers = frame[column].astype("Int64")
+        frame[column] = numbers.where(numbers != NONE)
+    return frame.sort_values("gpu_time_ms", ascending=False, kind="stable").reset_index(drop=True)

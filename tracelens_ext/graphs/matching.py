@@ -3,26 +3,122 @@
 The annotation around a launch tells how many tokens its step computes; engines pad them to the next
 batch size that they captured. Among the captures of that size, and among all where nothing tells,
 the sequence of kernel names decides. Where several fit that are not the same, none is taken.
+
+Sequences are aligned by their longest common subsequence. The table of lengths of all pairs of
+prefixes (Wagner and Fischer, "The string-to-string correction problem", 1974) is filled row by row,
+each in a few numpy passes; a bit a cell is kept of it.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.graphs.alignment import AlignmentBudget, align, first_places
 from tracelens_ext.graphs.recorded import MEMCPY, MEMSET, NAMELESS
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tracelens_ext.graphs.launches import GraphLaunches
-    from tracelens_ext.graphs.recorded import Capture
-    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+    from tracelens_ext.graphs.recorded import Capture, GraphLaunches
+    from tracelens_ext.trace import Int32Array, Int64Array, IntArray, Trace
+
+#: What a row of the table takes beside its elements, in elements.
+_ROW: Final = 4_000
+
+
+class AlignmentBudget:
+    """How much may still be aligned: pairs of elements to compare. A billion take seconds."""
+
+    def __init__(self, cells: int = 2_000_000_000, at_once: int = 500_000_000) -> None:
+        self._cells, self._at_once = cells, at_once
+
+    def take(self, cells: int) -> bool:
+        """Whether so many pairs may be compared; they are taken from the budget then."""
+        if cells > min(self._cells, self._at_once):
+            return False
+        self._cells -= cells
+        return True
+
+
+def align(a: IntArray, b: IntArray, budget: AlignmentBudget) -> Int64Array:
+    """The element of `b` that each element of `a` corresponds to.
+
+    Args:
+        a: numbers, shape (m,).
+        b: numbers, shape (n,).
+        budget: what may be compared. Beyond it only the beginnings and ends that are alike
+            correspond.
+
+    Returns:
+        Indices into `b`, ascending, `NONE` for an element that has none; as many elements as
+        possible have one, shape (m,).
+    """
+    result = np.full(len(a), NONE, dtype=np.int64)
+    # What the other does not have corresponds to nothing; what is left is often the same.
+    in_a, in_b = np.flatnonzero(np.isin(a, b)), np.flatnonzero(np.isin(b, a))
+    a, b = a[in_a], b[in_b]
+    least = min(len(a), len(b))
+    head = _equal(a[:least], b[:least])
+    tail = _equal(a[head:][::-1][: least - head], b[head:][::-1][: least - head])
+    result[in_a[:head]] = in_b[:head]
+    result[in_a[len(a) - tail :]] = in_b[len(b) - tail :]
+    a, in_a = a[head : len(a) - tail], in_a[head : len(in_a) - tail]
+    b, in_b = b[head : len(b) - tail], in_b[head : len(in_b) - tail]
+    rows, columns = sorted((len(a), len(b)))
+    if rows and budget.take(rows * (columns + _ROW)):
+        if len(a) <= len(b):
+            of_a, of_b = _longest_common(a, b)
+        else:
+            of_b, of_a = _longest_common(b, a)
+        result[in_a[of_a]] = in_b[of_b]
+    return result
+
+
+def first_places(a: IntArray, b: IntArray) -> Int64Array:
+    """Where the elements of `a`, a subsequence of `b`, first come in `b`, in order; shape (m,)."""
+    places = {element: np.flatnonzero(b == element).tolist() for element in np.unique(a).tolist()}
+    found, at = [], 0
+    for element in a.tolist():
+        of_element = places[element]
+        at = of_element[bisect_left(of_element, at)] + 1
+        found.append(at - 1)
+    return np.array(found, dtype=np.int64)
+
+
+def _equal(a: IntArray, b: IntArray) -> int:
+    """How many elements two sequences of one length begin with alike."""
+    differs = np.flatnonzero(a != b)
+    return int(differs[0]) if len(differs) else len(a)
+
+
+def _longest_common(a: IntArray, b: IntArray) -> tuple[list[int], list[int]]:
+    """The places in `a` and in `b` of a longest common subsequence; `a` is the shorter one."""
+    above = np.zeros(len(b) + 1, dtype=np.int32)
+    row = np.zeros(len(b) + 1, dtype=np.int32)
+    same_as_above = []
+    for element in a:
+        np.maximum(above[1:], above[:-1] + (b == element), out=row[1:])
+        np.maximum.accumulate(row, out=row)
+        same_as_above.append(np.packbits(row[1:] == above[1:]))
+        above, row = row, above
+    i, j = len(a) - 1, len(b) - 1
+    of_a, of_b = [], []
+    while i >= 0 and j >= 0:
+        if a[i] == b[j]:
+            of_a.append(i)
+            of_b.append(j)
+            i, j = i - 1, j - 1
+        elif same_as_above[i][j >> 3] >> (7 - (j & 7)) & 1:
+            i -= 1
+        else:
+            j -= 1
+    return of_a, of_b
+
 
 #: How ROCm's profiler may record copies and fills of a graph: as kernels.
 _COPY: Final = re.compile(r"__amd_rocclr_copy|MEMORY_COPY_")
@@ -67,9 +163,7 @@ def padded_sizes(
 ) -> set[tuple[int | None, str]]:
     """The batch sizes, with their modes, that so many tokens may be padded to: one a mode at most.
 
-    Args:
-        tokens: how many there are.
-        captured: batch sizes (None for one that is not known) and modes.
+    `captured` are batch sizes (None for one that is not known) and modes.
     """
     found: dict[str, int] = {}
     for size, mode in captured:
@@ -79,13 +173,7 @@ def padded_sizes(
 
 
 class GraphMatcher:
-    """Aligns each distinct sequence of GPU events with each distinct captured graph, once.
-
-    Args:
-        trace: the events.
-        launches: its graph launches.
-        captures: where they may be from.
-    """
+    """Aligns each distinct sequence of GPU events with each distinct captured graph, once."""
 
     def __init__(self, trace: Trace, launches: GraphLaunches, captures: Sequence[Capture]) -> None:
         self._launches, self._captures = launches, captures
@@ -220,10 +308,9 @@ class GraphMatcher:
         return capture, (later or graphs)[0]
 
     def _fit(self, launch: int, capture: int) -> tuple[tuple[int, int], list[int]]:
-        """How well a capture fits a launch: events that match, less of the graph's are better.
+        """How well a capture fits a launch, and the graphs of it that fit so.
 
-        Returns:
-            That, and the graphs of the capture that fit so.
+        Events that match are better, less of the graph's next.
         """
         sequence = self._sequences[launch]
         if (sequence, capture) not in self._fits:

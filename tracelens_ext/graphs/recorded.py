@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Int32Array, Int64Array, IntArray, Trace
     from tracelens_ext.tree import CallTree
 
+
 #: What stands for the name of a node that is no kernel, and of a kernel without a name.
 MEMCPY, MEMSET, NAMELESS = "\0memcpy", "\0memset", "\0kernel"
 
@@ -103,12 +104,7 @@ def holds_captures(trace: Trace) -> bool:
 
 
 def find_captures(tree: CallTree, file: str) -> list[Capture]:
-    """The captures in a trace, in order of their first graph.
-
-    Args:
-        tree: the call tree, with Python frames if there are any.
-        file: what the trace is called.
-    """
+    """The captures in a trace, in order of their first graph."""
     segments = _find_segments(tree)
     rows, segment = _find_launches(tree, segments)
     if not len(rows):
@@ -204,14 +200,7 @@ def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int
 def _covering(trace: Trace, rows: Int64Array, segments: _Segments, place: IntArray) -> Int64Array:
     """The latest segment at the place of each event that covers it, `NONE` without one.
 
-    Args:
-        trace: the events.
-        rows: some of them, shape (k,).
-        segments: where to look.
-        place: of each thread: the thread itself, or its process.
-
-    Returns:
-        Shape (k,).
+    The place of a thread is the thread itself, or its process.
     """
     if not len(segments.start):
         return np.full(len(rows), NONE, dtype=np.int64)
@@ -324,3 +313,70 @@ def _text(raw: str) -> str:
     except (ValueError, RecursionError):
         return ""
     return value if isinstance(value, str) else ""
+
+
+#: How many tokens (requests, if the engine captures by them) an annotation says that a step has:
+#: vLLM's two forms, xDiT's, ATOM's (with the padded size), SGLang's.
+_SIZES: Final = (
+    re.compile(r"execute_(\d{1,9})_context_"),
+    re.compile(r"execute_context_\d+\((?:sq)?(\d{1,9}).*?\)_generation_\d+\((?:sq)?(\d{1,9})"),
+    re.compile(r"execute_diffusion_(\d{1,9})_"),
+    re.compile(r"(?:\w+_)?decode\[bs=\d+/(\d{1,9})"),
+    re.compile(r"(?:step\[DECODE|(?:\w+_)?decode\[).*?\bbs=(\d{1,9})"),
+    re.compile(r"(?:step\[|(?:\w+_)?prefill\[).*?\btoks?=(\d{1,9})"),
+    re.compile(r"step\[.*?\bbs=(\d{1,9})"),
+)
+
+
+def tokens_of_step(annotation: str) -> int | None:
+    """How many tokens an engine's annotation says that its step computes; None of another name."""
+    for pattern in _SIZES:
+        if found := pattern.match(annotation):
+            return sum(map(int, found.groups()))
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class GraphLaunches:
+    """The graph launches that started GPU events, by thread and start, n of them."""
+
+    rows: Int64Array  #: the launches, (n,)
+    #: the GPU events of each by stream and start, places in `trace.gpu_rows`
+    events: list[Int64Array]
+    stream: Int64Array  #: a number for the stream of each of those, launch after launch
+    step: Int64Array  #: a number for the step around each, another for each thread outside, (n,)
+    annotation: list[str]  #: the name of that step; empty outside
+    tokens: Int64Array  #: how many it computes, `NONE` outside, (n,)
+
+    def by_step(self) -> list[list[int]]:
+        """The launches of each step."""
+        bounds = np.flatnonzero(np.diff(self.step)) + 1
+        return [part.tolist() for part in np.split(np.arange(len(self.rows)), bounds) if len(part)]
+
+
+def find_graph_launches(tree: CallTree) -> GraphLaunches:
+    """The graph launches of a trace."""
+    trace = tree.trace
+    events = np.flatnonzero(tree.by_graph)
+    launch, rows = tree.launch_of_gpu[events], trace.gpu_rows[events]
+    _, stream = number_groups([trace.device[events], trace.stream[events]])
+    order = np.lexsort((trace.ts[rows], stream, launch, trace.ts[launch], trace.thread[launch]))
+    events, launch = events[order], launch[order]
+    first = np.flatnonzero(np.diff(launch, prepend=NONE))
+    rows = launch[first]
+    sizes = {}
+    for code in np.unique(trace.name[trace.rows_of(EventKind.USER_ANNOTATION)]).tolist():
+        if (tokens := tokens_of_step(trace.names[code])) is not None:
+            sizes[code] = tokens
+    tells = np.isin(trace.name[tree.rows], list(sizes))
+    tells &= trace.kind[tree.rows] == EventKind.USER_ANNOTATION
+    around = nearest_above(tree.parent_position, tree.position[rows], tells)
+    codes = np.where(around == ROOT, NONE, trace.name[tree.rows[around]]) if len(rows) else rows
+    return GraphLaunches(
+        rows=rows,
+        events=np.split(events, first[1:]),
+        stream=stream[order],
+        step=np.where(around == ROOT, -1 - trace.thread[rows], around),
+        annotation=[trace.names[code] if code != NONE else "" for code in codes.tolist()],
+        tokens=np.array([sizes.get(code, NONE) for code in codes.tolist()], dtype=np.int64),
+    )

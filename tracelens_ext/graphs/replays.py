@@ -1,25 +1,42 @@
-"""What the graph launches of a trace replay: found in its captures, and put into its call tree."""
+"""What the graph launches of a trace replay: found in its captures, and put into its call tree.
+
+Captures may be in other files, as engines leave them beside their traces.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
+from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError, TraceNotFoundError
 from tracelens_ext.graphs.annotations import find_annotations, with_annotations
-from tracelens_ext.graphs.files import read_captures
-from tracelens_ext.graphs.launches import GraphLaunches, find_graph_launches
-from tracelens_ext.graphs.matching import GraphMatcher, Match
-from tracelens_ext.graphs.merging import with_replays
-from tracelens_ext.graphs.recorded import Capture, find_captures, holds_captures
-from tracelens_ext.trace import NONE
+from tracelens_ext.graphs.matching import GraphMatcher, Match, padded_sizes
+from tracelens_ext.graphs.recorded import (
+    Capture,
+    GraphLaunches,
+    find_captures,
+    find_graph_launches,
+    holds_captures,
+)
+from tracelens_ext.modules.modules import MODULE_PREFIX
+from tracelens_ext.nesting import ROOT, nearest_marked
+from tracelens_ext.readers import read_trace
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.trace import NONE, ArgColumn, EventKind, Replays
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
-    import os
+    from collections.abc import Collection, Sequence
 
     from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.graphs.matching import Match
+    from tracelens_ext.graphs.recorded import Capture, CapturedGraph, GraphLaunches
+    from tracelens_ext.trace import Int32Array, Int64Array, Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +57,10 @@ class GraphReplays:
 
 
 def find_replays(
-    tree: CallTree, source: str | os.PathLike[str] | None = None, cache: TraceCache | None = None
+    tree: CallTree,
+    source: str | os.PathLike[str] | None = None,
+    cache: TraceCache | None = None,
+    reading: ReadingOptions = AS_USUAL,
 ) -> GraphReplays | None:
     """Find what the graph launches of a trace replay.
 
@@ -48,6 +68,7 @@ def find_replays(
         tree: the call tree of the trace, which may hold captures itself.
         source: the trace of further captures, or a folder of such traces.
         cache: where these are looked for.
+        reading: how they are read, and where annotations are.
 
     Returns:
         None if there is no graph launch, or neither a capture to look in nor an annotation.
@@ -57,7 +78,7 @@ def find_replays(
     """
     trace = tree.trace
     own = holds_captures(trace)
-    annotations = find_annotations(trace)
+    annotations = find_annotations(trace, reading)
     if not (own or annotations or source is not None) or not tree.by_graph.any():
         return None
     launches = find_graph_launches(tree)
@@ -69,7 +90,7 @@ def find_replays(
         steps = np.unique(launches.tokens)
         tokens = None if NONE in steps else steps.tolist()
         known = trace.provenance.path if captures else ""
-        captures += read_captures(source, tokens, cache, known)
+        captures += read_captures(source, tokens, cache, known, reading)
     if not captures and source is None and annotations is None:
         return None
     matches = GraphMatcher(trace, launches, captures).matches()
@@ -79,3 +100,262 @@ def find_replays(
     if any(match is not None for match in shown):
         tree = with_replays(tree, launches, shown, graphs)
     return GraphReplays(tree, launches, matches, captures)
+
+
+#: Captured events that may be added, over all replays: two gigabytes of them.
+_MOST_ROWS: Final = 2**25
+
+
+def with_replays(
+    tree: CallTree,
+    launches: GraphLaunches,
+    matches: Sequence[Match | None],
+    captures: Sequence[Capture],
+) -> CallTree:
+    """Add what was around the captured launches, once for each graph launch that replays them.
+
+    If the tree has no Python frames, none are added but modules.
+    """
+    added = _Added(tree.trace, python_frames=tree.add_python_func)
+    same: dict[tuple[int, int, bytes], list[int]] = {}
+    for number, match in enumerate(matches):
+        if match is not None:
+            key = match.capture, match.graph, match.node.tobytes()
+            same.setdefault(key, []).append(number)
+    for (capture, graph, node), numbers in same.items():
+        added.add(
+            captures[capture].graphs[graph],
+            np.frombuffer(node, dtype=np.int64),
+            launches.rows[numbers],
+            np.stack([launches.events[number] for number in numbers]),
+        )
+    return tree.with_replays(added.finish())
+
+
+class _Added:
+    """Collects the rows that are added to a trace."""
+
+    def __init__(self, trace: Trace, *, python_frames: bool) -> None:
+        self._trace, self._python_frames = trace, python_frames
+        self._names = {name: code for code, name in enumerate(trace.names)}
+        self._rows = 0
+        self._name: list[Int32Array] = []
+        self._kind: list[np.ndarray] = []
+        self._parent: list[Int64Array] = []
+        self._graph_launch: list[Int64Array] = []
+        self._launch_of_gpu = np.full(len(trace.gpu_rows), NONE, dtype=np.int64)
+        #: argument → rows and codes; and its distinct texts with their codes
+        self._args: dict[str, list[tuple[Int64Array, Int64Array]]] = {}
+        self._texts: dict[str, dict[str, int]] = {}
+
+    def add(
+        self, graph: CapturedGraph, node: Int64Array, launches: Int64Array, events: Int64Array
+    ) -> None:
+        """Add a graph, once for each of n launches that replay the same nodes of it.
+
+        `node` is the one that each of m events replays, `NONE` for none; `events` are the GPU
+        events, (n, m).
+        """
+        needed = np.zeros(len(graph.names), dtype=bool)
+        at = np.unique(graph.launches[node[node != NONE]])
+        while len(at):
+            needed[at] = True
+            at = np.unique(graph.parent[at])
+            at = at[at != ROOT]
+            at = at[~needed[at]]
+        if not self._python_frames:
+            is_module = np.array([name.startswith(MODULE_PREFIX) for name in graph.names])
+            needed &= is_module | (graph.kind != EventKind.PYTHON_FUNCTION)
+        above = nearest_marked(graph.parent, needed)
+        places = np.flatnonzero(needed)
+        index = np.full(len(needed) + 1, ROOT, dtype=np.int64)
+        index[places] = np.arange(len(places))
+        if self._rows + len(places) * len(launches) > _MOST_ROWS:
+            raise TraceError(
+                self._trace.provenance.path,
+                f"its graph launches replay over {_MOST_ROWS:,} captured events",
+                "analyse fewer steps, or without Python frames",
+            )
+        begin = self._rows + len(places) * np.arange(len(launches))[:, None]
+        parent = index[above[places]]
+        self._parent.append(np.where(parent == ROOT, ROOT, parent + begin).ravel())
+        codes = [self._names.setdefault(graph.names[i], len(self._names)) for i in places.tolist()]
+        self._name.append(np.tile(np.array(codes, dtype=np.int32), len(launches)))
+        self._kind.append(np.tile(graph.kind[places], len(launches)))
+        self._graph_launch.append(np.repeat(launches, len(places)))
+        replayed = np.flatnonzero(node != NONE)
+        captured = index[graph.launches[node[replayed]]]
+        self._launch_of_gpu[events[:, replayed]] = len(self._trace) + begin + captured
+        for name, (having, texts) in graph.args.items():
+            kept = np.flatnonzero(needed[having])
+            rows = (begin + index[having[kept]]).ravel()
+            known = self._texts.get(name)
+            if known is None:
+                column = self._trace.arg(name)
+                known = {text: code for code, text in enumerate(column.texts or [])}
+                self._texts[name] = known
+            values = [known.setdefault(texts[i], len(known)) for i in kept.tolist()]
+            self._args.setdefault(name, []).append((rows, np.tile(values, len(launches))))
+        self._rows += len(places) * len(launches)
+
+    def finish(self) -> Trace:
+        """The trace with all that was added."""
+        trace = self._trace
+        launch = np.concatenate([np.empty(0, dtype=np.int64), *self._graph_launch])
+        none = np.full(self._rows, NONE)
+        return replace(
+            trace,
+            ts=np.append(trace.ts, trace.ts[launch]),
+            dur=np.append(trace.dur, np.zeros(self._rows, dtype=np.int64)),
+            name=np.concatenate([trace.name, *self._name]),
+            kind=np.concatenate([trace.kind, *self._kind]),
+            thread=np.append(trace.thread, trace.thread[launch]),
+            category=np.append(trace.category, trace.category[launch]),
+            correlation=np.append(trace.correlation, none),
+            external_id=np.append(trace.external_id, none),
+            names=list(self._names),
+            args={**trace.args, **{name: self._argument(name) for name in self._args}},
+            replays=Replays(
+                parent=np.concatenate([np.empty(0), *self._parent]).astype(np.int32),
+                graph_launch=launch,
+                launch_of_gpu=self._launch_of_gpu,
+            ),
+        )
+
+    def _argument(self, name: str) -> ArgColumn:
+        """An argument of the trace with that of the added rows."""
+        column = self._trace.arg(name)
+        rows, values = (np.concatenate(parts) for parts in zip(*self._args[name], strict=True))
+        return ArgColumn(
+            np.append(column.rows, len(self._trace) + rows).astype(np.int32),
+            np.append(column.values, values.astype(np.int64)),
+            list(self._texts[name]),
+        )
+
+
+#: Says of each file of its folder what it was captured for.
+DETAILS: Final = "execution_details.json"
+_SUFFIXES: Final = (".json", ".json.gz")
+_MOST_BYTES: Final = 10**7
+
+
+class _Detail(msgspec.Struct):
+    """What `execution_details.json` says of a file."""
+
+    file: str
+    batch_size: int | None = None
+    mode: str | None = None
+
+
+def read_captures(
+    source: str | os.PathLike[str],
+    tokens: Collection[int] | None,
+    cache: TraceCache | None,
+    known: str = "",
+    reading: ReadingOptions = AS_USUAL,
+) -> list[Capture]:
+    """The captures in a trace, or in all traces in a folder and below it.
+
+    Args:
+        source: the file or folder. JSON files of a folder that are no traces are passed over.
+        tokens: the tokens of steps that are looked for: captures that the details list under
+            another batch size are not read. None for all.
+        cache: where traces are looked for.
+        known: a trace whose captures are known already; it is not read again.
+        reading: how traces are read.
+
+    Raises:
+        TraceError: there is no other capture, or a file cannot be read.
+    """
+    path = Path(source)
+    is_folder = path.is_dir()
+    files = _files_in(path) if is_folder else [path]
+    others = [file for file in files if not (known and _is_same(file, known))]
+    details = {folder: _read_details(folder / DETAILS) for folder in {f.parent for f in others}}
+    said = {file: details[file.parent].get(file.name, []) for file in others}
+    found: list[Capture] = []
+    passed_over: TraceFormatError | None = None
+    wanted = _wanted(said, tokens)
+    for file in wanted:
+        try:
+            tree = CallTree(read_trace(file, cache=cache, reading=reading), add_python_func=True)
+        except TraceFormatError as error:
+            if not is_folder or isinstance(error, TraceCutOffError):
+                raise
+            passed_over = error
+            continue
+        for capture in find_captures(tree, file.name):
+            if capture.batch_size is None and len(said[file]) == 1:
+                size, mode = said[file][0].batch_size, said[file][0].mode
+                capture = replace(capture, batch_size=size, mode=mode or "")
+            found.append(capture)
+    if wanted and not found:
+        raise passed_over or TraceFormatError(
+            path,
+            "holds no capture of a CUDA graph",
+            "name the profile of the engine's start, in which it captured its graphs",
+        )
+    return found
+
+
+def _is_same(file: Path, known: str) -> bool:
+    try:
+        return file.samefile(known)
+    except (OSError, ValueError):
+        return False
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The files in a folder, and in those below it, that may be traces."""
+
+    def refuse(error: OSError) -> None:
+        reason = error.strerror or error
+        raise TraceNotFoundError(
+            Path(error.filename or folder),
+            f"cannot be opened ({reason})",
+            "check the path and its permissions",
+        ) from error
+
+    files = [
+        Path(place, name)
+        for place, _, names in os.walk(folder, onerror=refuse)
+        for name in names
+        if name.endswith(_SUFFIXES) and name != DETAILS
+    ]
+    if not files:
+        raise TraceNotFoundError(
+            folder, "holds no .json or .json.gz file", "name the folder of the capture traces"
+        )
+    return sorted(files)
+
+
+def _read_details(path: Path) -> dict[str, list[_Detail]]:
+    """What the details say, by name of file; nothing without that file."""
+    try:
+        with path.open("rb") as file:
+            details = msgspec.json.decode(file.read(_MOST_BYTES), type=list[_Detail])
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise TraceFormatError(
+            path,
+            f"is no list of file, batch_size and mode ({error})",
+            "correct it, or take it away",
+        ) from error
+    by_file: dict[str, list[_Detail]] = {}
+    for detail in details:
+        by_file.setdefault(Path(detail.file).name, []).append(detail)
+    return by_file
+
+
+def _wanted(said: dict[Path, list[_Detail]], tokens: Collection[int] | None) -> list[Path]:
+    """The files that may hold what is looked for, of those with what the details say of each."""
+    captured = {
+        file: [(each.batch_size, each.mode or "") for each in details]
+        for file, details in said.items()
+    }
+    sizes = [size for details in captured.values() for size in details]
+    if tokens is None or not all(captured.values()) or any(size is None for size, _ in sizes):
+        return list(said)
+    wanted = set().union(*(padded_sizes(each, sizes) for each in tokens))
+    return [file for file, its in captured.items() if wanted.intersection(its)]

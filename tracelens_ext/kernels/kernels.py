@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.operations.arguments import op_argument
-from tracelens_ext.operations.categories import op_categories
-from tracelens_ext.operations.launchers import busy_below
-from tracelens_ext.operations.recompute import recomputed
+from tracelens_ext.operations.launchers import busy_below, op_argument, op_categories, recomputed
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.tree import UNLINKED
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork

@@ -13,7 +13,7 @@ from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
 from tracelens_ext.modules.modules import module_of_gpu
 from tracelens_ext.nesting import ROOT, nearest_above
-from tracelens_ext.operations.arguments import op_argument
+from tracelens_ext.operations.launchers import op_argument
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, EventKind
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 from tracelens_ext.work.grouping import (

@@ -21,9 +21,8 @@ import numpy as np
 from tracelens_ext.modules.modules import MODULE_PREFIX, SEPARATOR, class_names
 from tracelens_ext.nesting import ROOT, nearest_marked, nest
 from tracelens_ext.trace import NONE, EventKind, Trace
-from tracelens_ext.work.call_paths import find_paths
 from tracelens_ext.work.group_search import by_group_and_time, items_before
-from tracelens_ext.work.grouping import maxima, minima, number_groups, sums
+from tracelens_ext.work.grouping import find_paths, maxima, minima, number_groups, sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,6 +26,7 @@ from tracelens_ext.memory.events import MemoryEvents
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.readers.unsupported import one_line
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.grouping import maxima, number_groups, percent, sums
@@ -81,9 +82,9 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError(f"asks for {module}.{name}, and only plain data is read")
 
 
-def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
+def read_snapshot(path: str | os.PathLike[str], reading: ReadingOptions = AS_USUAL) -> Snapshot:
     """Read a snapshot."""
-    with ByteSource(path) as source:
+    with ByteSource(path, reading=reading) as source:
         content = _unpickled(source.path, source.read_all())
         if not isinstance(content, dict) or not isinstance(content.get("device_traces"), list):
             raise TraceFormatError(source.path, "is a pickle, but no memory snapshot", _REMEDY)

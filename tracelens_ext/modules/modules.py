@@ -2,6 +2,7 @@
 
 Modules are the Python frames that the profiler names `nn.Module: …`. A tree of those frames and of
 the launches alone answers the question; it is hundreds of times smaller than one of all frames.
+With operations and kernels below, it is small enough to be drawn.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, depths, levels, nearest_marked, nest
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, EventKind
 from tracelens_ext.work.busy_time import BusyTime
-from tracelens_ext.work.call_paths import CallPaths, find_paths
-from tracelens_ext.work.grouping import percent, sums
+from tracelens_ext.work.grouping import CallPaths, find_paths, percent, sums
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Trace
     from tracelens_ext.work.gpu_work import GpuWork
+
 
 MODULE_PREFIX = "nn.Module: "
 SEPARATOR = "/"
@@ -88,14 +89,9 @@ def call_stacks(
 
 
 def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
-    """GPU time by path of module classes.
+    """GPU time by path of module classes, longest total first; no rows without modules.
 
-    Args:
-        work: the GPU events.
-        instances: a row for each module; PyTorch numbers those of a class, `Block_0`, `Block_1`.
-
-    Returns:
-        Columns as the sheet `nn_modules`. Longest total first. No rows without modules.
+    With `instances` there is a row for each module: PyTorch numbers those of a class, `Block_0`.
     """
     frames = _find_frames(work)
     trace = work.trace
@@ -171,9 +167,7 @@ def _find_frames(work: GpuWork) -> _Frames:
 def _recorded_frames(work: GpuWork) -> tuple[_Frames, Int64Array]:
     """Nest module frames, launches, and the forward ops whose backward launched something.
 
-    Returns:
-        The frames; and the frame around each of those events, by row, `NONE` for others and at the
-        end, (n + 1,).
+    The frames; and the frame around each of those events, by row, `NONE` for others and at the end.
     """
     trace, tree = work.trace, work.tree
     modules = _module_rows(trace)
@@ -243,18 +237,7 @@ def _class_name(label: str) -> str:
 def _below(
     paths: CallPaths, frame_of_gpu: Int64Array, column: IntArray, values: Int64Array, columns: int
 ) -> Int64Array:
-    """Sum a number of GPU events over each path and the paths below it, column by column.
-
-    Args:
-        paths: of the module frames.
-        frame_of_gpu: the frame of each GPU event, `NONE` without, shape (g,).
-        column: of each GPU event, (g,).
-        values: what is summed, (g,).
-        columns: number of columns.
-
-    Returns:
-        Shape (p, columns).
-    """
+    """Sum a number of GPU events over each path and the paths below it, column by column."""
     inside = np.flatnonzero(frame_of_gpu != NONE)
     result = np.zeros((len(paths), columns), dtype=np.int64)
     np.add.at(result, (paths.of_node[frame_of_gpu[inside]], column[inside]), values[inside])
@@ -276,3 +259,104 @@ def _top_categories(work: GpuWork, paths: CallPaths, frames: _Frames) -> dict[st
         "top_category": [labels[code] if some else "" for code, some in top],
         "top_category (% of kernel time)": percent(time.max(axis=1), whole),
     }
+
+
+MOST_NODES = 1000
+_TOP = NONE
+_OTHER = "other"
+
+
+def call_tree(work: GpuWork) -> pd.DataFrame:
+    """The tree: modules, the operations in them, and their kernels; the largest kernels.
+
+    What is not shown stands below what encloses it as `other`, by category.
+
+    Returns:
+        A row a node, parents before children, at most `MOST_NODES`: `node`, `parent` (-1 at the
+        top), `label`, `kind` (`module`, `operation`, `kernel`, `other`), `category` (of a node with
+        children that of most of its time), `gpu_time_ns`, which is the sum of its children's.
+    """
+    leaves = _leaves(work)
+    for shown in (600, 300, 150, 75, 30, 10, 0):
+        nodes = _nodes(leaves, shown)
+        if len(nodes) <= MOST_NODES:
+            break
+    return _table(nodes)
+
+
+def _leaves(work: GpuWork) -> list[tuple[str, str, str, str, int]]:
+    """(module, operation, kernel, category, ns), the longest first."""
+    code, labels = work.tree.cpu_op_label_of_gpu
+    names, found = work.trace.names, work.categories
+    module = ["" for _ in range(len(work))]
+    if has_modules(work.trace):
+        codes, paths = module_of_gpu(work)
+        known = [*paths, ""]  # NONE is the last
+        module = [known[each] for each in codes.tolist()]
+    frame = pd.DataFrame(
+        {
+            "module": module,
+            "operation": pd.Categorical.from_codes(code, pd.Index(range(len(labels)))),
+            "kernel": work.name,
+            "category": found.code if found is not None else 0,
+            "ns": work.duration,
+        }
+    )
+    keys = ["module", "operation", "kernel", "category"]
+    sums = frame.groupby(keys, observed=True, sort=False)["ns"].sum().sort_values(ascending=False)
+    categories = found.labels if found is not None else ["GPU work"]
+    return [
+        (place, labels[operation], names[kernel], categories[category], int(ns))
+        for (place, operation, kernel, category), ns in zip(
+            sums.index.tolist(), sums.tolist(), strict=True
+        )
+    ]
+
+
+#: Path of a node (its kind and label at each level) → ns by category.
+_Nodes = dict[tuple[tuple[str, str], ...], dict[str, int]]
+
+
+def _nodes(leaves: list[tuple[str, str, str, str, int]], shown: int) -> _Nodes:
+    """The nodes of the first leaves and what encloses them; the others as `other`."""
+    nodes: _Nodes = {}
+
+    def add(path: tuple[tuple[str, str], ...], category: str, ns: int) -> None:
+        for depth in range(1, len(path) + 1):
+            times = nodes.setdefault(path[:depth], {})
+            times[category] = times.get(category, 0) + ns
+
+    rest = []
+    for at, (module, operation, kernel, category, ns) in enumerate(leaves):
+        above = [("module", part) for part in module.split(SEPARATOR) if part]
+        path = (*above, ("operation", operation), ("kernel", kernel))
+        if at < shown:
+            add(path, category, ns)
+        else:
+            rest.append((path, category, ns))
+    kept = frozenset(nodes)
+    for path, category, ns in rest:
+        depth = len(path) - 1
+        while depth and path[:depth] not in kept:
+            depth -= 1
+        add((*path[:depth], (_OTHER, f"{_OTHER} ({category})")), category, ns)
+    return nodes
+
+
+def _table(nodes: _Nodes) -> pd.DataFrame:
+    paths = sorted(nodes, key=len)
+    number = {path: at for at, path in enumerate(paths)}
+    rows = [
+        (
+            number[path],
+            number.get(path[:-1], _TOP),
+            path[-1][1],
+            path[-1][0],
+            max(times, key=lambda category: times[category]),
+            sum(times.values()),
+        )
+        for path in paths
+        for times in (nodes[path],)
+    ]
+    columns = ["node", "parent", "label", "kind", "category", "gpu_time_ns"]
+    return pd.DataFrame(rows, columns=columns)

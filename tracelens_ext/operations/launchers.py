@@ -8,25 +8,30 @@ below it. Communication has no launcher here: its time is mostly waiting for oth
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from tracelens_ext.categorize.rules import OTHER_OP
 from tracelens_ext.lazy import pd
-from tracelens_ext.nesting import ROOT, nearest_above
-from tracelens_ext.operations.arguments import op_argument
-from tracelens_ext.operations.categories import op_categories
-from tracelens_ext.operations.recompute import recomputed
-from tracelens_ext.trace import NONE, NS_PER_US
+from tracelens_ext.nesting import ROOT, nearest_above, nearest_marked
+from tracelens_ext.trace import NONE, NS_PER_US, EventKind
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.grouping import number_groups
+from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Int32Array, Int64Array, IntArray, Trace
     from tracelens_ext.work.gpu_work import GpuWork
 
     RowArray = IntArray
+    from collections.abc import Callable
+
+    from tracelens_ext.trace import BoolArray, IntArray
+
 
 #: Arguments that tell two launches of one operation apart.
 ARGUMENTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
@@ -82,15 +87,10 @@ def find_launchers(work: GpuWork) -> Launchers:
 
 
 def _forest(work: GpuWork, places: RowArray) -> tuple[Int32Array, Int64Array]:
-    """How the given positions of the tree nest, and which of them is innermost at each GPU event.
+    """How given positions of the tree nest, and which of them is innermost at each GPU event.
 
-    Args:
-        work: the GPU events.
-        places: positions in the tree, ascending, shape (k,).
-
-    Returns:
-        Parents among `places`, `ROOT` without one, (k,); indices into `places`, `NONE` for a GPU
-        event below none of them, (g,).
+    Parents among the positions, `ROOT` without one; indices into them, `NONE` for a GPU event below
+    none of them.
     """
     tree = work.tree
     index = np.full(len(tree.rows) + 1, NONE, dtype=np.int64)
@@ -105,15 +105,7 @@ def _forest(work: GpuWork, places: RowArray) -> tuple[Int32Array, Int64Array]:
 
 
 def busy_below(work: GpuWork, rows: RowArray) -> Int64Array:
-    """Busy time of all GPU events below some host events, ns.
-
-    Args:
-        work: the GPU events.
-        rows: distinct host events of the tree, in any order, shape (k,).
-
-    Returns:
-        Shape (k,).
-    """
+    """Busy time of all GPU events below some distinct host events of the tree, ns."""
     position = work.tree.position[rows]
     order = np.argsort(position)
     result = np.empty(len(rows), dtype=np.int64)
@@ -171,3 +163,155 @@ def _thread_columns(trace: Trace, rows: RowArray) -> dict[str, pd.Categorical[st
         "thread_name": [trace.thread_names.get(both, _UNKNOWN) for both in trace.threads],
     }
     return {column: _text_column(thread, labels) for column, labels in texts.items()}
+
+
+GRAPH_CATEGORY = "graph"
+RUNTIME_CATEGORY = "runtime"
+
+
+def op_categories(
+    work: GpuWork, rows: IntArray, of_gpu: Int64Array
+) -> tuple[Int64Array, list[str]]:
+    """Categorize operations, each by its name and what it launched.
+
+    A CPU op is judged by its name. One whose name says nothing is `graph` when it launched one (as
+    compiled functions do), else it is judged by the name of the first kernel it launched: the same
+    rules are asked, for some know what a kernel tells of its operation. A launch that no CPU op
+    encloses is `graph` or `runtime`.
+
+    Args:
+        work: the GPU events.
+        rows: CPU ops and launches, shape (k,).
+        of_gpu: which of those each GPU event belongs to, `NONE` for none, shape (g,).
+
+    Returns:
+        Codes, shape (k,), and the labels that they stand for.
+    """
+    trace = work.trace
+    name = trace.name[rows]
+    kernels = np.flatnonzero((of_gpu != NONE) & work.is_kernel)
+    owners, first = np.unique(of_gpu[kernels], return_index=True)
+    kernel_name = np.full(len(rows), NONE, dtype=np.int64)
+    kernel_name[owners] = work.name[kernels[first]]
+
+    labels = [GRAPH_CATEGORY, RUNTIME_CATEGORY, OTHER_OP]
+    graph, runtime, other = range(3)
+    launched_graph = np.zeros(len(rows), dtype=bool)
+    launched_graph[of_gpu[(of_gpu != NONE) & work.tree.by_opaque_graph]] = True
+    is_op = np.isin(trace.kind[rows], trace.operation_kinds)
+    category = np.where(is_op, other, np.where(launched_graph, graph, runtime))
+    for names in (name, kernel_name):
+        unknown = np.flatnonzero((category == other) & (names != NONE))
+        first, inverse = number_groups([names[unknown]])
+        used = names[unknown[first]]
+        answers = work.op_categorizer.categorize_ops([trace.names[i] for i in used.tolist()])
+        labels += sorted(set(answers) - set(labels))
+        code = np.array([labels.index(answer) for answer in answers], dtype=np.int64)
+        category[unknown] = code[inverse]
+        category[(category == other) & launched_graph] = graph
+    return category, labels
+
+
+_NODE = "autograd::engine::evaluate_function: "
+
+
+@once_for_each
+def recomputed(work: GpuWork) -> BoolArray:
+    """Whether each GPU event was launched by a forward operation that ran again, (g,).
+
+    With `torch.utils.checkpoint` the backward runs a part of the forward again for its activations.
+    Such operations run below an autograd node and nevertheless make nodes of their own, so PyTorch
+    gives them a sequence number, which operations that a backward formula calls do not have; or the
+    node itself is that of a checkpoint. They count if the same operation ran with the same shapes
+    outside the backward before.
+    """
+    trace, tree = work.trace, work.tree
+    nothing = np.zeros(len(work), dtype=bool)
+    is_node = trace.names_matching(lambda name: name.startswith(_NODE))
+    if not is_node.any():
+        return nothing
+    rows, parent = tree.rows, tree.parent_position
+    node = is_node[trace.name[rows]]
+    around = nearest_marked(parent, node)
+    inside = around != ROOT
+    of_checkpoint = trace.names_matching(lambda name: "checkpoint" in name.lower())
+    again = inside & of_checkpoint[trace.name[rows[np.maximum(around, 0)]]]
+    number = trace.arg("Sequence number").at(rows)
+    makes_node = (number >= 0) & (trace.arg("Fwd thread id").at(rows) <= 0)
+    candidate = (trace.kind[rows] == EventKind.CPU_OP) & ~node & (again | inside & makes_node)
+    candidate &= ~_ran_first(work, inside, candidate)
+    above = nearest_marked(parent, candidate)
+    at = tree.launch_position_of_gpu
+    result: BoolArray = (at != NONE) & (np.append(above, ROOT)[at] != ROOT)
+    # What a nested node launches is the backward of what was recomputed.
+    owner = np.append(above, ROOT)[at]
+    result &= np.append(around, ROOT)[at] == np.append(around, ROOT)[owner]
+    return result
+
+
+def _ran_first(work: GpuWork, inside: BoolArray, candidate: BoolArray) -> BoolArray:
+    """Whether no operation of the same name and shapes ran outside the backward before, (m,)."""
+    trace, rows = work.trace, work.tree.rows
+    asked = np.flatnonzero(candidate)
+    forward = np.flatnonzero(~inside & (trace.kind[rows] == EventKind.CPU_OP))
+    both = np.concatenate((forward, asked))
+    dims: IntArray = trace.arg("Input Dims").at(rows[both])
+    first, group = number_groups([trace.name[rows[both]], dims])
+    begun = np.full(len(first), np.iinfo(np.int64).max)
+    np.minimum.at(begun, group[: len(forward)], trace.ts[rows[forward]])
+    result = np.zeros(len(rows), dtype=bool)
+    result[asked] = begun[group[len(forward) :]] >= trace.ts[rows[asked]]
+    return result
+
+
+Value = TypeVar("Value")
+
+
+def argument_values(
+    trace: Trace,
+    rows: IntArray,
+    name: str,
+    convert: Callable[[str], Value],
+    missing: Value,
+) -> tuple[Int64Array, list[Value]]:
+    """An argument of some events, converted once for each distinct text.
+
+    Codes, and the values that they stand for; `missing` is that of an event without the argument.
+    """
+    column = trace.arg(name)
+    code = np.where(rows == NONE, NONE, column.at(np.maximum(rows, 0)))
+    first, number = number_groups([code])
+    raw = column.texts or []
+    return number, [convert(raw[i]) if i != NONE else missing for i in code[first].tolist()]
+
+
+def op_argument(trace: Trace, rows: IntArray, name: str) -> tuple[Int64Array, list[str]]:
+    """An argument of some events, such as `Input Dims`, as a table shows it.
+
+    Codes, and the distinct texts: tuples as Python writes them, empty where an event has none.
+    """
+    return argument_values(trace, rows, name, as_tuples, "")
+
+
+@lru_cache(maxsize=1024)  # the types of operations repeat
+def as_tuples(text: str) -> str:
+    """`[[4, 3], []]` as `((4, 3), ())`; a text that is no JSON as it is."""
+    return parsed(text)[1]
+
+
+def parsed(text: str) -> tuple[object, str]:
+    """What a JSON text stands for, arrays as tuples, and that as Python writes it.
+
+    A text that is no JSON stands for itself.
+    """
+    try:
+        value = _as_tuple(json.loads(text))
+        return value, repr(value)
+    except (ValueError, RecursionError):
+        return text, text
+
+
+def _as_tuple(value: object) -> object:
+    if not isinstance(value, list):
+        return value
+    return tuple([_as_tuple(v) if isinstance(v, list) else v for v in value])

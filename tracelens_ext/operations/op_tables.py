@@ -1,6 +1,7 @@
 """The `ops_*` tables: GPU time by category of operation, by operation, by its arguments.
 
-Each is a function of a launcher table, which may have been filtered by its user.
+Each is a function of a launcher table, which may have been filtered by its user. `cpu_ops` is what
+a trace without a GPU can tell: the time that the host spent in operations.
 """
 
 from __future__ import annotations
@@ -10,18 +11,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens_ext.errors import UsageError
+from tracelens_ext.intervals import stable_order
 from tracelens_ext.lazy import pd
+from tracelens_ext.nesting import ROOT, nearest_marked
 from tracelens_ext.operations.launchers import ARGUMENTS
-from tracelens_ext.ordering import stable_order
-from tracelens_ext.trace import NS_PER_US
-from tracelens_ext.work.grouping import group_durations, inverse, number_groups
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US
+from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.work.grouping import (
+    group_durations,
+    inverse,
+    number_groups,
+    percent,
+    sums,
+    texts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.trace import Float64Array, IntArray
+    from tracelens_ext.tree import CallTree
     from tracelens_ext.work.gpu_work import GpuWork
+
 
 METRICS = ("mean", "median", "std", "min", "max")
 PERCENTAGES = ("Percentage (%)", "Cumulative Percentage (%)")
@@ -32,11 +44,7 @@ _SHORT_NAME = 64
 
 
 def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
-    """GPU time by category of operation.
-
-    Returns:
-        Columns as the sheet `ops_summary_by_category`; longest first.
-    """
+    """GPU time by category of operation, as the sheet `ops_summary_by_category`; longest first."""
     groups = _Groups(launchers, ["op category"])
     return _longest_first(
         {
@@ -49,11 +57,7 @@ def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(launchers: pd.DataFrame) -> pd.DataFrame:
-    """GPU time by operation.
-
-    Returns:
-        Columns as the sheet `ops_summary`; longest direct time first.
-    """
+    """GPU time by operation, as the sheet `ops_summary`; longest direct time first."""
     groups = _Groups(launchers, ["name"])
     sums = {column: groups.statistic(column, "sum") for column in (_DIRECT, _SUBTREE)}
     pairs = _Groups(launchers, ["name", "op category"]).keys()
@@ -211,14 +215,8 @@ class LaunchedKernels:
     ) -> tuple[list[str], list[str]]:
         """What each group of launchers launched, by name and stream, longest total first.
 
-        Args:
-            uids: launchers, shape (k,).
-            group: the group of each, shape (k,).
-            groups: number of groups.
-
-        Returns:
-            For each group a list of dictionaries as a Python literal, with full names and
-            statistics in µs; and the same with short names and the mean alone.
+        For each group a list of dictionaries as a Python literal, with full names and statistics in
+        µs; and the same with short names and the mean alone.
         """
         order = np.argsort(uids)
         place = np.minimum(np.searchsorted(uids, self._uid, sorter=order), max(len(uids) - 1, 0))
@@ -265,3 +263,29 @@ def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
     frame[share] = 100.0 * time / whole if whole else 0.0
     frame[running] = frame[share].cumsum()
     return frame
+
+
+def cpu_ops(tree: CallTree) -> pd.DataFrame:
+    """Host time by CPU op, as the sheet `cpu_ops`; longest self time first."""
+    trace = tree.trace
+    is_op = tree.is_operation & (tree.rows < trace.recorded)  # what a graph replays takes no time
+    above = nearest_marked(tree.parent_position, is_op)
+    duration = trace.dur[tree.rows]
+    inner = np.flatnonzero(is_op & (above != ROOT))
+    start = trace.ts[tree.rows][inner]
+    below = BusyTime(start, start + duration[inner]).by_owner(above[inner], len(tree.rows))
+    self_time = duration - below
+    names, self_time, duration = trace.name[tree.rows][is_op], self_time[is_op], duration[is_op]
+    total = group_durations([names], duration)
+    own = sums(total.number, self_time, len(total))
+    frame = pd.DataFrame(
+        {
+            "cpu_op": texts(total.keys[0], trace.names),
+            "count": total.count,
+            "total_time_ms": total.total / NS_PER_MS,
+            "self_time_ms": own / NS_PER_MS,
+            "avg_time_us": total.total / 1e3 / total.count,
+            "% of CPU op time": percent(own, int(self_time.sum())),
+        }
+    )
+    return frame.iloc[np.argsort(-own, kind="stable")].reset_index(drop=True)

@@ -113,12 +113,7 @@ def call_tree_table(
 
 
 def tree_rows(tree: MergedTree, kept: BoolArray | None = None) -> pd.DataFrame:
-    """A tree as rows; see `call_tree_table`.
-
-    Args:
-        tree: the tree.
-        kept: which nodes, all by default, (k,).
-    """
+    """A tree, or some of its nodes, as rows; see `call_tree_table`."""
     kinds = [_KIND_LABELS.get(EventKind(kind), "") for kind in tree.kind.tolist()]
     frame = pd.DataFrame(
         {
@@ -170,9 +165,8 @@ def _chosen_positions(
 ) -> tuple[Int32Array, Int64Array, BoolArray]:
     """The host events that have GPU work below them, and are at or below `op`.
 
-    Returns:
-        The depth of every position of the tree below its root among the chosen (m,); the chosen
-        positions, ascending; whether each GPU event is below one of them, (g,).
+    The depth of every position of the tree below its root among the chosen; the chosen positions,
+    ascending; whether each GPU event is below one of them.
     """
     tree = work.tree
     launch = tree.launch_position_of_gpu
@@ -312,11 +306,7 @@ class _Growth:
         return node + first
 
     def finish(self, owner: Int64Array) -> MergedTree:
-        """The tree.
-
-        Args:
-            owner: node of each GPU event, `NONE` for one that is not in the tree, (g,).
-        """
+        """The tree, of which each GPU event has a node, or `NONE`."""
         work = self._work
         parts = zip(*self._parts, strict=True) if self._parts else [()] * 4
         empty = np.empty(0, dtype=np.int64)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,7 @@ def read_trace(
     progress: Callable[[int, int | None], None] | None = None,
     cache: TraceCache | bool | None = None,
     registry: PluginRegistry | None = None,
+    reading: ReadingOptions = AS_USUAL,
 ) -> Trace:
     """Read a trace.
 
@@ -38,6 +40,7 @@ def read_trace(
         cache: whether a file is looked for in the user's cache, and kept there when it is large;
             or a cache of your own.
         registry: the plugins whose readers are asked, instead of the installed ones.
+        reading: what is done about broken, huge and foreign files.
 
     Returns:
         The trace; times in ns since its first event.
@@ -53,10 +56,10 @@ def read_trace(
 
     if isinstance(source, Trace):
         return source
-    store = open_cache(cache)
+    store = open_cache(cache, reading)
 
     def parse() -> Trace:
-        return _read(source, progress, store, registry)
+        return _read(source, progress, store, registry, reading)
 
     if not isinstance(source, str | os.PathLike):
         return parse()
@@ -67,7 +70,7 @@ def read_trace(
     except TraceFormatError:
         from tracelens_ext.readers.formats import read_file
 
-        trace = read_file(source, registry=registry, own=False)
+        trace = read_file(source, registry=registry, reading=reading, own=False)
         if trace is None:
             raise
         return trace
@@ -78,11 +81,12 @@ def _read(
     progress: Callable[[int, int | None], None] | None,
     store: TraceCache | None,
     registry: PluginRegistry | None,
+    reading: ReadingOptions,
 ) -> Trace:
     from tracelens_ext.readers.formats import read_document, read_file
 
     if isinstance(source, Mapping | list):
-        return read_document(source)
+        return read_document(source, reading=reading)
     if not isinstance(source, str | os.PathLike) and not hasattr(source, "read"):
         raise TypeError(f"a trace is a path, an open file or a dict, not {type(source).__name__}")
-    return cast("Trace", read_file(source, progress, store, registry, own=True))
+    return cast("Trace", read_file(source, progress, store, registry, reading, own=True))

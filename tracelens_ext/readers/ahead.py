@@ -1,17 +1,26 @@
-"""Threads that read ahead, and how much a machine can read at once."""
+"""Streams: gzip unpacked, and threads that read ahead.
+
+`gzip.GzipFile` loses what it has unpacked when it meets the end of a stream that is cut off. Here
+those bytes are returned first, and the next call raises the error, so that what is read does not
+depend on how much is asked for at once. Format: RFC 1952.
+"""
 
 from __future__ import annotations
 
-import os
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+import contextlib
+import gzip
+import importlib
+import zlib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tracelens_ext.settings import read_settings
+from tracelens_ext.processes import cores
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Iterator
     from concurrent.futures import Future, ThreadPoolExecutor
+
 
 #: Bytes of text from which on threads are worth their start.
 WORTHWHILE_BYTES = 16 * 10**6
@@ -20,17 +29,6 @@ _TIMES_UNPACKED = 10
 #: More threads would wait for the one that cuts slices and takes over what became of them.
 _MOST_THREADS = 8
 _PIECE_BYTES = 1 << 20
-#: What the program and its libraries need for a trace, besides about as much as it has text.
-_TRACE_BYTES = 200 * 10**6
-_CONTAINER_MEMORY = Path("/sys/fs/cgroup/memory.max")
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):
-        return os.cpu_count() or 1
 
 
 def text_bytes(size: int, *, compressed: bool) -> int:
@@ -38,20 +36,9 @@ def text_bytes(size: int, *, compressed: bool) -> int:
     return size * _TIMES_UNPACKED if compressed else size
 
 
-def traces_at_once(largest: int) -> int:
-    """How many traces of up to so many bytes of text half of the memory can hold; 1 at least."""
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        with suppress(OSError, ValueError):  # a container may have less
-            memory = min(memory, int(_CONTAINER_MEMORY.read_text()))
-    except (AttributeError, OSError, ValueError):
-        return 1
-    return max(1, memory // 2 // (_TRACE_BYTES + largest))
-
-
-def threads_for(size: int | None, *, compressed: bool) -> int:
+def threads_for(size: int | None, jobs: int | None, *, compressed: bool) -> int:
     """How many threads may read a file ahead; 0 if it is small or there is one core for it."""
-    count = min(read_settings().jobs or cores(), _MOST_THREADS)
+    count = min(jobs or cores(), _MOST_THREADS)
     small = text_bytes(size or 0, compressed=compressed) < WORTHWHILE_BYTES
     return 0 if small or count < 2 else count
 
@@ -82,8 +69,7 @@ class Stream(Protocol):
 class ReadAhead:
     """A stream of which a thread reads the next piece while this one works on the last.
 
-    Args:
-        stream: of which nobody else reads until `close`.
+    Nobody else reads of the stream until `close`.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -105,3 +91,106 @@ class ReadAhead:
     def close(self) -> None:
         """Have the thread end."""
         self._thread.shutdown()
+
+
+GZIP = b"\x1f\x8b"
+#: What the standard library raises if a stream is damaged.
+DAMAGE: tuple[type[Exception], ...] = (gzip.BadGzipFile, zlib.error)
+_INPUT_BYTES = 1 << 17
+#: Unpacked at a time, so that what comes before damage does not depend on how much is asked for.
+_UNPACKED_BYTES = 1 << 18
+_GZIP_BITS = 16 + zlib.MAX_WBITS
+
+
+class Gunzip:
+    """The text of a gzip stream; `thorough` up to the very byte that is damaged, which is slower.
+
+    `read` raises `errors` if the stream is damaged, and `EOFError` if it is cut off.
+    """
+
+    def __init__(self, file: io.BufferedReader, *, thorough: bool = False) -> None:
+        self._file = file
+        self._thorough = thorough
+        self._zlib: Any = zlib
+        if not thorough:
+            with contextlib.suppress(ImportError):  # unpacks twice as fast as zlib
+                self._zlib = importlib.import_module("isal.isal_zlib")
+        self.errors = tuple({*DAMAGE, self._zlib.error})
+        self._member: Any = None
+        self._input = self._rest = b""
+        self._error: Exception | None = None
+
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes; fewer only at the end or before damage.
+
+        Raises:
+            EOFError: the stream is cut off here.
+            Exception: one of `errors`: it is damaged here.
+        """
+        pieces, held = [self._rest], len(self._rest)
+        while held < size and self._error is None:
+            try:
+                piece = self._piece()
+            except (EOFError, *self.errors) as error:
+                self._error = error
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+            held += len(piece)
+        if not held and self._error is not None:
+            raise self._error
+        data = b"".join(pieces)
+        self._rest = data[size:]
+        return data[:size]
+
+    def _piece(self) -> bytes:
+        """The next bytes; none at the end."""
+        while self._member is not None or self._begin_member():
+            at_end = not self._input and not self._fill()
+            piece = self._unpack()
+            if self._member.eof:
+                self._input, self._member = self._member.unused_data, None
+            if piece:
+                return piece
+            if at_end and self._member is not None:
+                raise EOFError
+        return b""
+
+    def _unpack(self) -> bytes:
+        before = self._member.copy() if self._thorough else None
+        try:
+            piece: bytes = self._member.decompress(self._input, _UNPACKED_BYTES)
+        except self._zlib.error as error:
+            if before is None or not (piece := _before_damage(before, self._input)):
+                raise
+            self._error = error
+        self._input = self._member.unconsumed_tail
+        return piece
+
+    def _begin_member(self) -> bool:
+        """Whether another member begins here. Zeros between and after members are padding."""
+        self._input = self._input.lstrip(b"\0")
+        while len(self._input) < len(GZIP) and self._fill():
+            self._input = self._input.lstrip(b"\0")
+        if not self._input:
+            return False
+        if not self._input.startswith(GZIP[: len(self._input)]):
+            raise gzip.BadGzipFile(f"not a gzipped file ({self._input[:2]!r})")
+        self._member = self._zlib.decompressobj(wbits=_GZIP_BITS)
+        return True
+
+    def _fill(self) -> bool:
+        """Read more of the file; False at its end."""
+        more = self._file.read(_INPUT_BYTES)
+        self._input += more
+        return bool(more)
+
+
+def _before_damage(member: Any, data: bytes) -> bytes:  # noqa: ANN401  # of a private class
+    """What a member's data gives, fed byte by byte, before it is damaged."""
+    text = bytearray()
+    with contextlib.suppress(zlib.error):
+        for place in range(len(data)):
+            text += member.decompress(data[place : place + 1])
+    return bytes(text)

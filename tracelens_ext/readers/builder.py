@@ -165,11 +165,7 @@ class TraceBuilder:
         labels: Labels | None = None,
         notes: tuple[str, ...] = (),
     ) -> Trace:
-        """The trace of all that was added; times become relative to the first event.
-
-        Raises:
-            TraceFormatError: the durations add up to more than any recording holds.
-        """
+        """The trace of all that was added; times become relative to the first event."""
         labels = labels or Labels()
         columns = {name: column.join() for name, column in self._columns.items()}
         args = {name: pieces.join(None) for name, pieces in self._numbers.items()}

@@ -13,14 +13,17 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, Reader, default_registry
 from tracelens_ext.readers import unsupported
-from tracelens_ext.readers.copy_names import with_directions
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
-from tracelens_ext.trace import Trace
+from tracelens_ext.readers.sqlite_columns import distinct_rows
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.trace import NONE, EventKind, Trace
 
 if TYPE_CHECKING:
     import os
@@ -29,16 +32,13 @@ if TYPE_CHECKING:
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.readers.source import Readable
 
+
 #: How much of a file a reader sees before it says whether it recognises it.
 HEAD_BYTES = 4096
 
 
 def offered_readers(registry: PluginRegistry | None = None) -> list[Offered[Reader]]:
-    """All readers: our own, then those of other plugins, each in order of precedence.
-
-    Args:
-        registry: the plugins to ask instead of the installed ones.
-    """
+    """All readers: our own, then those of other plugins, each in order of precedence."""
     offered = (registry or default_registry()).offers("tracelens_readers", _check)
     return sorted(offered, key=lambda each: not each.plugin.own)
 
@@ -48,7 +48,11 @@ def suffixes_of(reader: Reader) -> tuple[str, ...]:
     return tuple(getattr(reader, "suffixes", ()))
 
 
-def read_document(document: Mapping[str, object] | list[object], path: str = "<dict>") -> Trace:
+def read_document(
+    document: Mapping[str, object] | list[object],
+    path: str = "<dict>",
+    reading: ReadingOptions = AS_USUAL,
+) -> Trace:
     """The trace of a loaded JSON document, or of its list of events.
 
     Raises:
@@ -59,7 +63,7 @@ def read_document(document: Mapping[str, object] | list[object], path: str = "<d
 
     members = document if isinstance(document, Mapping) else {"traceEvents": document}
     if json_records.ROOT in members:
-        return json_records.from_document(members, path)
+        return json_records.from_document(members, path, reading)
     events = members.get("traceEvents")
     if not isinstance(events, list):
         raise unsupported.refuse_members(path, map(str, members))
@@ -74,6 +78,7 @@ def read_file(
     progress: Callable[[int, int | None], None] | None = None,
     cache: TraceCache | None = None,
     registry: PluginRegistry | None = None,
+    reading: ReadingOptions = AS_USUAL,
     *,
     own: bool,
 ) -> Trace | None:
@@ -84,6 +89,7 @@ def read_file(
         progress: called as of `read_trace`.
         cache: where a reader may keep what it converts.
         registry: the plugins to ask instead of the installed ones.
+        reading: what the user chose.
         own: whether this distribution's readers are asked, or those of other plugins. An error of
             the latter becomes a problem of the registry.
 
@@ -96,7 +102,7 @@ def read_file(
     """
     registry = registry or default_registry()
     readers = offered_readers(registry)
-    with ByteSource(source, progress, cache) as opened:
+    with ByteSource(source, progress, cache, reading) as opened:
         head = opened.peek(HEAD_BYTES)
         for each in readers:
             if each.plugin.own is not own:
@@ -107,7 +113,7 @@ def read_file(
                 if recognised:
                     found = _answer(each.item, opened)
             if recognised:
-                return None if found is None else _as_trace(found, opened.path)
+                return None if found is None else _as_trace(found, opened)
         if own:
             raise _unknown(opened, head, readers)
     return None
@@ -132,13 +138,13 @@ def _answer(reader: Reader, source: ByteSource) -> Mapping[str, object] | Trace:
     return found
 
 
-def _as_trace(found: Mapping[str, object] | Trace, path: str) -> Trace:
+def _as_trace(found: Mapping[str, object] | Trace, source: ByteSource) -> Trace:
     """A reader's answer under the file's own name, refused if it cannot be analysed."""
     if isinstance(found, Mapping):
-        trace = read_document(found, path)
+        trace = read_document(found, source.path, source.reading)
         return replace(trace, provenance=replace(trace.provenance, format="read by a plugin"))
     trace = with_directions(found)
-    trace = replace(trace, provenance=replace(trace.provenance, path=path))
+    trace = replace(trace, provenance=replace(trace.provenance, path=source.path))
     unsupported.refuse_trace(trace)
     return trace
 
@@ -158,3 +164,27 @@ def _check(reader: object) -> None:
         raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method 'recognises'")
     if not any(callable(getattr(reader, name, None)) for name in ("read", "read_source")):
         raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method 'read'")
+
+
+_ARGUMENTS: Final = ("copy kind", "src kind", "dst kind")
+
+
+def with_directions(trace: Trace) -> Trace:
+    """The trace with names such as `Memcpy HtoD (Pageable -> Device)`."""
+    if _ARGUMENTS[0] not in trace.args:
+        return trace
+    rows = trace.rows_of(EventKind.MEMCPY)
+    rows = rows[trace.named(trace.name[rows], lambda name: name == "Memcpy")]
+    columns = [trace.arg(name) for name in _ARGUMENTS]
+    distinct, place = distinct_rows(*(column.at(rows) for column in columns))
+    texts = next(column.texts or [] for column in columns)  # the same of all
+    codes = {name: code for code, name in enumerate(trace.names)}
+    made = []
+    for row in distinct:
+        kind, *ends = (texts[code].strip('"') if code != NONE else "" for code in row)
+        name = " ".join(filter(None, ("Memcpy", kind)))
+        name += f" ({' -> '.join(map(str.capitalize, ends))})" if all(ends) else ""
+        made.append(codes.setdefault(name, len(codes)))
+    names = trace.name.copy()
+    names[rows] = np.array(made, dtype=np.int32)[place]
+    return replace(trace, name=names, names=list(codes))

@@ -27,8 +27,7 @@ from tracelens_ext.readers.lenient_json import (
     WrongError,
     mend_bytes,
 )
-from tracelens_ext.readers.source import SALVAGE
-from tracelens_ext.settings import read_settings
+from tracelens_ext.readers.source import AGAIN, SALVAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,13 +79,7 @@ _REMEDY_DAMAGED = "record the trace again or repair the file"
 
 
 class _Ahead(NamedTuple):
-    """A slice that was read before its turn.
-
-    Attributes:
-        rest: what was left before it.
-        piece: what was read.
-        parsed: what a thread makes of it.
-    """
+    """A slice that was read before its turn: what was left before it, and what a thread parses."""
 
     rest: bytes
     piece: bytes
@@ -106,8 +99,8 @@ class EventStream(Generic[E]):
     Attributes:
         members: the document's other top-level members, complete once the events are read.
         found_events: whether there was an array of events.
-        damage: why the document could not be read to its end, where `read_settings()` asks for
-            salvage and events come before the damage.
+        damage: why the document could not be read to its end, where that is to be
+            salvaged and events come before the damage.
 
     Raises:
         TraceCutOffError: the document ends in the middle.
@@ -126,7 +119,7 @@ class EventStream(Generic[E]):
         self._decoder = decoder
         self._slice_bytes = self._size = slice_bytes
         self._quick, self._threads, self._refusals = quick, threads, 0
-        self._salvage = read_settings().salvage
+        self._salvage = source.reading.salvage
         self._broken: TraceFormatError | None = None
         self.damage: TraceFormatError | None = None
         self._rest = b""  # read, but not used yet
@@ -353,13 +346,8 @@ class EventStream(Generic[E]):
     def _slice(self, text: bytes, base: int) -> tuple[list[E], int, bool]:
         """Decode events; all of `text` when it is right, else those it begins with.
 
-        Args:
-            text: events between square brackets.
-            base: the byte of the document at which the first event begins.
-
-        Returns:
-            The events, how many bytes within the brackets they took, and whether the array ended
-            after them.
+        The events, how many bytes within the brackets they took, and whether the array ended after
+        them. `base` is the byte of the document at which the first begins.
         """
         mended = text
         for _ in range(2):
@@ -437,7 +425,7 @@ class EventStream(Generic[E]):
         raise TraceCutOffError(
             self._source.path,
             f"the JSON ends in the middle, after {self._count:,} events",
-            "copy or record the file again",
+            AGAIN,
         ) from None
 
 

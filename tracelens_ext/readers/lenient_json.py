@@ -38,12 +38,7 @@ class IncompleteError(Exception):
 
 
 class WrongError(Exception):
-    """The text is no JSON, whatever follows.
-
-    Args:
-        problem: what is wrong, a clause; with `{place}` for the place if that is known.
-        position: where in the text.
-    """
+    """The text is no JSON, whatever follows; `{place}` in the problem is where."""
 
     def __init__(self, problem: str, position: int | None = None) -> None:
         self.problem, self.position = problem, position

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,14 +18,14 @@ from tracelens_ext.errors import (
     TraceNotFoundError,
     TraceTooLargeError,
 )
-from tracelens_ext.readers import gunzip
-from tracelens_ext.readers.ahead import ReadAhead, threads_for
-from tracelens_ext.settings import may_read, read_settings, reading_with, size_text
+from tracelens_ext.readers.ahead import DAMAGE, GZIP, Gunzip, ReadAhead, threads_for
+from tracelens_ext.settings import AS_USUAL, ReadingOptions, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tracelens_ext.cache.store import TraceCache
+
 
 #: The first bytes of every SQLite database.
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -32,7 +33,7 @@ _FILE_BUFFER = 1 << 18
 #: Most text that a file may hold unless the user says so, bytes; gzipped, when it is beyond
 #: `_ALWAYS_BYTES`, also at most so many times the file. Profilers' traces shrink 10 to 30 times.
 _MOST_BYTES, _ALWAYS_BYTES, _MOST_TIMES = 64 * 10**9, 2 * 10**8, 100
-_AGAIN = "copy or record the file again"
+AGAIN = "copy or record the file again"
 #: What the user can do to get the events before the damage.
 SALVAGE = "analyse what comes before that with --salvage"
 _LOOKED_AT = 1 << 16
@@ -50,15 +51,14 @@ class Readable(Protocol):
 class ByteSource:
     """The decompressed bytes of a trace, read a piece at a time.
 
-    What `read_settings()` says of salvage and of the most bytes holds.
-
     Args:
         source: a path, or an open file (binary or text).
         progress: called with (bytes of the file read, its size or None) after every piece.
         cache: where a reader may keep what it converted the file to.
+        reading: what the user chose.
 
     Attributes:
-        progress, cache: as given.
+        progress, cache, reading: as given.
         path: the file as the user named it.
         file: the same as a path; None if it was given as an open file.
         size: bytes of the file; None if unknown.
@@ -78,15 +78,14 @@ class ByteSource:
         source: str | os.PathLike[str] | Readable,
         progress: Callable[[int, int | None], None] | None = None,
         cache: TraceCache | None = None,
+        reading: ReadingOptions = AS_USUAL,
     ) -> None:
-        settings = read_settings()
-        self.progress, self.cache = progress, cache
-        self._salvage, self._max_bytes = settings.salvage, settings.max_bytes
+        self.progress, self.cache, self.reading = progress, cache, reading
         self.size: int | None = None
         self.file: Path | None = None
         if isinstance(source, str | os.PathLike):
             self.path, self.file = os.fspath(source), Path(source)
-            file, self.size = _open(self.file)
+            file, self.size = _open(self.file, reading)
         else:
             self.path = str(getattr(source, "name", "<file>"))
             file = _binary(source)
@@ -96,15 +95,15 @@ class ByteSource:
         self.damage: TraceCutOffError | None = None
         self.cut_off = False
         self.bytes_read = self._unpacked = 0
-        self._bytes: io.BufferedReader | gunzip.Gunzip | ReadAhead = file
-        self._gunzip_errors = gunzip.ERRORS  # of a file too that its owner unpacks
+        self._bytes: io.BufferedReader | Gunzip | ReadAhead = file
+        self._gunzip_errors = DAMAGE  # of a file too that its owner unpacks
         try:
             with self._explained():
-                self.compressed = file.peek(2).startswith(gunzip.MAGIC)
+                self.compressed = file.peek(2).startswith(GZIP)
             if self.compressed:
-                unpacked = gunzip.Gunzip(file, thorough=self._salvage)
+                unpacked = Gunzip(file, thorough=reading.salvage)
                 self._bytes, self._gunzip_errors = unpacked, unpacked.errors
-                if self.file is not None and threads_for(self.size, compressed=True):
+                if self.file is not None and self.threads():
                     self._bytes = ReadAhead(unpacked)
             elif self.size is not None:
                 self._check_size(self.size)
@@ -113,20 +112,12 @@ class ByteSource:
             raise
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, up to `size` of them, which `read` will give again.
-
-        Raises:
-            TraceError: not one byte can be read.
-        """
+        """The next bytes, up to `size` of them, which `read` will give again."""
         self._ahead = self._filled(self._ahead, size)
         return self._ahead[:size]
 
     def read(self, size: int) -> bytes:
-        """Up to `size` decompressed bytes; fewer at the end or before damage, and none behind it.
-
-        Raises:
-            TraceError: the file cannot be read, or there is more text than may be.
-        """
+        """Up to `size` decompressed bytes; fewer at the end or before damage, none behind it."""
         piece, self._ahead = self._ahead[:size], self._ahead[size:]
         piece = self._filled(piece, size)
         try:
@@ -173,7 +164,7 @@ class ByteSource:
             with self._explained():
                 piece = self._bytes.read(size)
         except TraceError as error:
-            if self._salvage and isinstance(error, TraceCutOffError):
+            if self.reading.salvage and isinstance(error, TraceCutOffError):
                 self.damage = error
                 return b""
             self._error = error
@@ -182,12 +173,8 @@ class ByteSource:
         return piece
 
     def _check_size(self, size: int) -> None:
-        """Raise when there is more text than may be.
-
-        Raises:
-            TraceTooLargeError: there is.
-        """
-        limit, why = self._max_bytes, ""
+        """Raise when there is more text than may be."""
+        limit, why = self.reading.max_bytes, ""
         if limit is None:
             limit = _MOST_BYTES
             if self.compressed and self.size is not None:
@@ -203,12 +190,12 @@ class ByteSource:
                 "if you trust it, allow more with --max-bytes",
             )
 
-    def check_rest(self) -> None:
-        """Read a gzip stream to its end, where its checksum tells whether it is damaged.
+    def file_or_bytes(self) -> Path | bytes:
+        """The file, if it can be read where it lies; of one that is gzipped or open, all bytes."""
+        return self.file if self.file is not None and not self.compressed else self.read_all()
 
-        Raises:
-            TraceCutOffError: it is, or it ends in the middle.
-        """
+    def check_rest(self) -> None:
+        """Read a gzip stream to its end, where its checksum tells whether it is damaged."""
         while self.compressed and self.read(_FILE_BUFFER):
             pass
 
@@ -222,13 +209,13 @@ class ByteSource:
             raise TraceCutOffError(
                 self.path,
                 f"the gzip stream ends in the middle (after {self._unpacked:,} bytes of text)",
-                _AGAIN,
+                AGAIN,
             ) from None
         except self._gunzip_errors as error:
             raise TraceCutOffError(
                 self.path,
                 f"the gzip stream is damaged after {self._unpacked:,} bytes of text ({error})",
-                f"{_AGAIN}, or {SALVAGE}" if self._has_events_before_damage() else _AGAIN,
+                f"{AGAIN}, or {SALVAGE}" if self._has_events_before_damage() else AGAIN,
             ) from None
         except UnicodeDecodeError:
             raise TraceFormatError(
@@ -241,11 +228,16 @@ class ByteSource:
 
     def _has_events_before_damage(self) -> bool:
         """Whether a stream of which not one byte was given gives events when it is salvaged."""
-        if self.file is None or self._salvage or self._unpacked:
+        if self.file is None or self.reading.salvage or self._unpacked:
             return False
-        with suppress(TraceError), reading_with(salvage=True), ByteSource(self.file) as again:
+        salvaging = replace(self.reading, salvage=True)
+        with suppress(TraceError), ByteSource(self.file, reading=salvaging) as again:
             return _AN_EVENT.search(again.peek(_LOOKED_AT)) is not None
         return False
+
+    def threads(self) -> int:
+        """How many threads may read ahead; 0 if the file is small or there is one core for it."""
+        return threads_for(self.size, self.reading.jobs, compressed=self.compressed)
 
     def _position(self) -> int:
         try:
@@ -267,14 +259,14 @@ class ByteSource:
         self.close()
 
 
-def _open(path: Path) -> tuple[io.BufferedReader, int]:
+def _open(path: Path, reading: ReadingOptions) -> tuple[io.BufferedReader, int]:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
             raise TraceNotFoundError(path, "is a folder", "name one trace file in it")
         if not stat.S_ISREG(mode):
             raise TraceNotFoundError(path, "is not a regular file", "copy it to a file first")
-        if not may_read(path):
+        if not reading.may_read(path):
             raise TraceNotFoundError(path, "leads out of the folders", "name another file")
         file = _AsOpened(path)
         return io.BufferedReader(file, _FILE_BUFFER), file.size
@@ -328,3 +320,37 @@ class _Encoded(io.RawIOBase):
         buffer[:count] = self._rest[:count]
         self._rest = self._rest[count:]
         return count
+
+
+_AT_ONCE = 1 << 18
+
+
+def salvage_note(source: ByteSource, damage: TraceError, place: int, events: int) -> str:
+    """The note that goes with the events before damage, which begins at a byte of the text.
+
+    Raises the damage, when events before it are not asked for, or there are none.
+    """
+    if not source.reading.salvage:
+        remedy = f"{AGAIN}, or {SALVAGE}" if events else AGAIN
+        raise type(damage)(damage.path, damage.problem, remedy)
+    if not events:
+        raise type(damage)(damage.path, damage.problem, "no event comes before that") from None
+    while source.read(_AT_ONCE) if source.size is None or source.compressed else b"":
+        pass
+    total = source.bytes_read if source.compressed or source.size is None else source.size
+    return (
+        f"Salvaged ({damage.problem}): all {events:,} events before byte {place:,} of the text are"
+        f" here; {_lost(source, max(total - place, 0), events, place)}."
+    )
+
+
+def _lost(source: ByteSource, lost: int, events: int, place: int) -> str:
+    """What is not there, a clause."""
+    about = round(lost * events / max(place, 1))
+    size = f"the last {lost:,} bytes (room for about {about:,} events) are lost"
+    if source.damage is None:
+        return size if lost else "nothing but the end of the document is lost"
+    rest = "whatever the file held beyond is lost"
+    if not source.cut_off:
+        rest += ", and values before it may be wrong where the gzip stream is damaged"
+    return f"of what can be unpacked {size}; {rest}" if lost else rest

@@ -14,12 +14,13 @@ from urllib.parse import quote
 
 import numpy as np
 
-from tracelens_ext.cache.identity import journal_beside
-from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
+from tracelens_ext.cache.folder import journal_beside
+from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError
+from tracelens_ext.readers.source import SQLITE_MAGIC
 from tracelens_ext.readers.unsupported import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tracelens_ext.trace import Int64Array
@@ -38,22 +39,13 @@ class OtherDatabaseError(TraceFormatError):
 
 
 class Database:
-    """An open database.
+    """An open database, which messages call `path`: a file, or the whole of it.
 
-    Args:
-        path: what messages call it.
-        source: the file that it is in, or the whole of it.
+    Raises TraceNotFoundError where it cannot be opened, TraceFormatError where it is damaged or
+    half written, OtherDatabaseError where a subclass knows that it is of something else.
 
-    Raises:
-        TraceNotFoundError: it cannot be opened.
-        TraceFormatError: it is damaged or half written.
-        OtherDatabaseError: a subclass knows that it is of something else.
-
-    Attributes:
-        tables: each table's columns.
-        size: bytes of the database.
-        format: what it should be, in words.
-        remedy: what to do when it is not, or is damaged.
+    `tables` are each table's columns; `format` is what it should be, in words, and `remedy` what to
+    do when it is not, or is damaged.
     """
 
     format: ClassVar[str]
@@ -77,6 +69,20 @@ class Database:
                 self._connection.close()
                 raise
         self._refuse_others()
+
+    @classmethod
+    def is_one(cls, path: Path) -> bool | None:
+        """Whether a file is such a database; None where that cannot be known: it may be damaged."""
+        try:
+            with path.open("rb") as file:
+                if file.read(len(SQLITE_MAGIC)) != SQLITE_MAGIC:
+                    return None
+            cls(str(path), path).close()
+        except OtherDatabaseError:
+            return False
+        except (OSError, TraceError):
+            return None
+        return True
 
     def _open(self, file: Path) -> sqlite3.Connection:
         if beside := journal_beside(file):
@@ -177,16 +183,9 @@ class Database:
     ) -> Iterator[dict[str, Int64Array]]:
         """Whole numbers of a table, some hundred thousand rows at a time, in the table's order.
 
-        Args:
-            table: its name; one that is not there has no rows.
-            columns: their names.
-            where: a condition on a column that is certain to be there.
-
-        Yields:
-            The columns, `MISSING` where a row has no whole number, each shape (m,).
-
-        Raises:
-            TraceFormatError: the database is damaged.
+        A table that is not there has no rows; `MISSING` is where a row has no whole number. A
+        condition is on a column that is certain to be there. Raises TraceFormatError where the
+        database is damaged.
         """
         have = self.tables.get(table)
         if have is None:
@@ -242,12 +241,18 @@ class Database:
                     self._check_rows(done)
                 yield row[0]
 
-    def _check_rows(self, count: int) -> None:
-        """Raise when a table has given more rows than the file has bytes.
+    def words(self, table: str, column: str) -> list[str]:
+        """The texts of a column; empty ones where there are none."""
+        return [_text(text or b"") for text in self.texts(table, column)]
 
-        Raises:
-            TraceFormatError: it has; its pages refer to one another in a circle.
-        """
+    def whole(self, table: str, *columns: str) -> dict[str, Int64Array]:
+        """Whole numbers of all rows; otherwise as `chunks`."""
+        chunks = list(self.chunks(table, columns))
+        empty = np.empty(0, dtype=np.int64)
+        return {name: np.concatenate([empty, *(c[name] for c in chunks)]) for name in columns}
+
+    def _check_rows(self, count: int) -> None:
+        """Raise when a table has given more rows than the file has bytes."""
         if count > self.size:
             with self._explained():
                 raise sqlite3.DatabaseError("a table has no end")
@@ -310,11 +315,7 @@ def _in_memory(content: bytes) -> sqlite3.Connection:
 
 
 def distinct_rows(*columns: Int64Array) -> tuple[list[tuple[int, ...]], Int64Array]:
-    """Number the distinct rows of up to three columns of one piece of a table.
-
-    Returns:
-        Each distinct row, and the number of every row's, shape (m,).
-    """
+    """The distinct rows of up to three columns of one piece of a table; every row's number."""
     key = np.zeros(len(columns[0]), dtype=np.int64)  # at most 2**19 values a column: they fit
     values = []
     for column in columns:
@@ -327,6 +328,18 @@ def distinct_rows(*columns: Int64Array) -> tuple[list[tuple[int, ...]], Int64Arr
         rest, code = np.divmod(rest, max(len(distinct), 1))
         chosen.append(distinct[code].tolist())
     return list(zip(*reversed(chosen), strict=True)), number
+
+
+def looked_up(ids: Int64Array, find: Callable[[Int64Array], Sequence[int]]) -> Int64Array:
+    """What ids stand for, asked once for each distinct one; shape as `ids`."""
+    distinct, number = _numbered(ids)
+    return np.array(find(distinct), dtype=np.int64)[number]
+
+
+def present(values: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The rows that have a value, and the values: an argument as `TraceBuilder.add` takes it."""
+    rows = np.flatnonzero(values >= 0)
+    return rows, values[rows]
 
 
 def _numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -109,12 +109,7 @@ def _in_a_line(name: str) -> str:
 
 
 def refuse_trace(trace: Trace) -> None:
-    """Raise when a trace holds nothing that PyTorch's profiler records.
-
-    Raises:
-        TraceFormatError: there are no events, or another profiler wrote them, or they are of more
-            devices than any machine has.
-    """
+    """Raise when a trace holds nothing that PyTorch's profiler records."""
     path = trace.provenance.path
     _refuse_many_devices(trace)
     known = trace.rows_of(*(k for k in EventKind if k < EventKind.FLOW_START))

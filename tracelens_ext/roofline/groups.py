@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.operations.arguments import argument_values, parsed
-from tracelens_ext.operations.launchers import ARGUMENTS
+from tracelens_ext.operations.launchers import ARGUMENTS, argument_values, parsed
 from tracelens_ext.roofline.operation import Operation
 from tracelens_ext.roofline.serving import takes_lengths
 from tracelens_ext.serving.steps import find_steps
@@ -20,8 +19,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tracelens_ext.operations.launchers import Launchers
+    from tracelens_ext.roofline.hlo_work import Work
     from tracelens_ext.serving.annotations import Batch
-    from tracelens_ext.trace import Int64Array, IntArray
+    from tracelens_ext.trace import Int64Array, IntArray, Trace
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: Copies that cross the link between host and device.
@@ -76,7 +76,8 @@ def group_operations(
     columns = [trace.arg(argument) for argument in ARGUMENTS]
     codes = [column.at(rows) for column in columns]
     batch, batches = _batches(work, trace.name[rows], first_gpu[taken])
-    first, group = number_groups([trace.name[rows], *codes, batch])
+    work_of, works = _works(trace, rows)
+    first, group = number_groups([trace.name[rows], *codes, batch, work_of])
     gpu_ns = sums(group, launchers.direct_ns[taken], len(first))
     order = np.lexsort((first, -gpu_ns))
     first, group = first[order], inverse(order)[group]
@@ -92,12 +93,19 @@ def group_operations(
         values.append([value[i] for i in number.tolist()])
         shown[argument] = texts(number, text)
     operations = [
-        Operation.of_arguments(name, tuple(its), arguments, None if at == NONE else batches[at])
-        for name, its, arguments, at in zip(
+        Operation.of_arguments(
+            name,
+            tuple(its),
+            arguments,
+            batches[step] if step != NONE else None,
+            works[done] if done != NONE else None,
+        )
+        for name, its, arguments, step, done in zip(
             texts(trace.name[rows[first]], trace.names),
             kernels,
             zip(*values, strict=True),
             batch[first].tolist(),
+            work_of[first].tolist(),
             strict=True,
         )
     ]
@@ -129,6 +137,15 @@ def _batches(
         of_step = [distinct.setdefault(batch, len(distinct)) for batch in steps.batch]
         codes[needs] = np.array([*of_step, NONE])[steps.of_gpu[first_gpu[needs]]]
     return codes, list(distinct)
+
+
+def _works(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[Work]]:
+    """As `works_of`, which needs `protobuf`: only traces that hold programs do."""
+    if not trace.programs:
+        return np.full(len(rows), NONE, dtype=np.int64), []
+    from tracelens_ext.roofline.hlo_work import works_of
+
+    return works_of(trace, rows)
 
 
 def _kernels(work: GpuWork, of_gpu: Int64Array, size: int) -> tuple[list[list[str]], Int64Array]:

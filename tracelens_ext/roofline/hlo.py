@@ -1,12 +1,16 @@
 """Operations of XLA: what the HLO of a profile of JAX says of an instruction.
 
-The reader counts operations and bytes (`readers/xplane/work.py`), as a fusion is known to the HLO
-alone; here they become a cost of one of the families.
+`hlo_work.py` counts operations and bytes; here they become a cost of one of the families.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tracelens_ext.roofline.operation import Cost, NoModelError, Operation, short_type
+
+if TYPE_CHECKING:
+    from tracelens_ext.roofline.hlo_work import Work
 
 _FAMILIES = {
     "dot": "GEMM",
@@ -21,42 +25,34 @@ _ATTENTION = ("B", "H_Q", "N_Q", "N_KV", "d_h_qk")
 
 def instruction(op: Operation) -> Cost:
     """A product of the matrix units, or else a fusion, whose bytes are what counts."""
-    about = op.attributes
-    if "flops" not in about:
+    about, work = op.attributes, op.work
+    if work is None:
         called = about.get("target") or about.get("opcode")
         raise NoModelError(f"the HLO does not say what {called} computes")
     tensors = op.tensors
     kind = max(tensors, key=lambda t: t.written).kind if tensors else ""
-    product = about.get("product", "")
     return Cost(
-        _FAMILIES.get(product, "XLA"),
-        int(about["flops"]),
-        int(about["bytes"]),
-        short_type(about.get("type", kind)),
-        "matrix" if product else "vector",
-        _parameters(op, product),
+        _FAMILIES.get(work.product, "XLA"),
+        work.flops,
+        work.bytes,
+        short_type(work.kind if work.product else kind),
+        "matrix" if work.product else "vector",
+        _parameters(op, work),
     )
 
 
-def _parameters(op: Operation, product: str) -> dict[str, object]:
-    about = op.attributes
-    if product.startswith("convolution") and len(op.tensors) > 1:
+def _parameters(op: Operation, work: Work) -> dict[str, object]:
+    if work.product.startswith("convolution") and len(op.tensors) > 1:
         x, weight = op.tensors[:2]
-        lists: dict[str, object] = {
-            name: tuple(map(int, about[name].split("x")))
-            for name in ("stride", "padding", "dilation")
-            if name in about
-        }
         return {
             "convNd": f"conv{len(x.dims) - 2}d",
             "input_shape": x.dims,
             "filter_shape": weight.dims,
-            "output_shape": about.get("result", ""),
+            "output_shape": op.attributes.get("result", ""),
             "dtype_input_weight": (x.kind, weight.kind),
-            **lists,
+            **work.windows,
         }
-    sizes = [int(size) for size in about.get("sizes", "").split("x") if size]
-    return dict(zip(_GEMM if product == "dot" else _ATTENTION, sizes, strict=False))
+    return dict(zip(_GEMM if work.product == "dot" else _ATTENTION, work.sizes, strict=False))
 
 
 MODELS = {"hlo::*": instruction}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tracelens_ext.roofline.hlo_work import Work
     from tracelens_ext.serving.annotations import Batch
 
 from tracelens_ext.readers.xplane.shapes import TYPE_BITS
@@ -195,6 +196,8 @@ class Operation:
         kernels: the names of the GPU events that its calls launched.
         batch: what the step of a serving engine that its calls are part of computes; None for
             those whose model needs none (`roofline/serving.py` lists the others).
+        work: what an instruction of XLA computes and moves; None for other operations, and where
+            the HLO does not say.
     """
 
     name: str
@@ -204,6 +207,7 @@ class Operation:
     concrete: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
     batch: Batch | None = None
+    work: Work | None = None
 
     @classmethod
     def of_arguments(
@@ -212,11 +216,12 @@ class Operation:
         kernels: tuple[str, ...],
         arguments: Sequence[object],
         batch: Batch | None = None,
+        work: Work | None = None,
     ) -> Operation:
         """An operation whose arguments, in the order of `ARGUMENTS`, are as traces have them."""
         dims, types, strides, concrete = (a if isinstance(a, tuple) else () for a in arguments)
         kinds, values = tuple(map(str, types)), tuple(map(str, concrete))
-        return cls(name, dims, kinds, strides, values, kernels, batch)
+        return cls(name, dims, kinds, strides, values, kernels, batch, work)
 
     @property
     def plain_name(self) -> str:

@@ -126,14 +126,9 @@ def _times(
 def repeating_block(
     names: Sequence[int] | Int64Array, attention: BoolArray
 ) -> list[tuple[int, int]]:
-    """The stretches of a sequence that repeat: first and one past the last place of each.
+    """The stretches of a sequence of names that repeat: first and one past the last place.
 
-    Args:
-        names: codes of kernel names, in order, shape (n,).
-        attention: whether each is attention, shape (n,).
-
-    Returns:
-        At least two that follow one another; empty where nothing repeats.
+    At least two that follow one another; empty where nothing repeats.
     """
     codes = np.asarray(names, dtype=np.int64)
     order = np.argsort(codes, kind="stable")

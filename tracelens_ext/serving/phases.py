@@ -48,11 +48,7 @@ def busy_by_step(work: GpuWork, steps: Steps) -> Int64Array:
 
 
 def phase_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
-    """A row a phase, and `other` if GPU work lies outside of all steps.
-
-    Returns:
-        Columns as the sheet `phases`, without those of the roofline.
-    """
+    """A row a phase, and `other` if GPU work lies outside of all steps; without the roofline."""
     labels, count = steps.labels, len(steps.labels)
     busy = sums(np.append(steps.phase, count - 1), busy_by_step(work, steps), count)
     idle = _idle(work, steps)

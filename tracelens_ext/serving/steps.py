@@ -91,11 +91,7 @@ class Steps:
 
 
 def own_phases(texts: Sequence[str]) -> tuple[OwnPhase, ...]:
-    """The phases that a user names, each `NAME=REGEX`.
-
-    Raises:
-        UsageError: a text has another form, or its expression is none.
-    """
+    """The phases that a user names, each `NAME=REGEX`."""
     found = []
     for text in texts:
         name, equals, pattern = text.partition("=")

@@ -16,6 +16,7 @@ from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.report import Answer, Report, check_places, write_report
 from tracelens_ext.report.units import FIRST_FACTS
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.sheets.options import ReportOptions, takes_report_options
 from tracelens_ext.sheets.plugin_tables import plugin_tables
 from tracelens_ext.sheets.sheet import cited_sheets, offered_sheets
@@ -193,6 +194,7 @@ def generate_perf_report_pytorch(
     maps: Sequence[str | os.PathLike[str]] = (),
     without_packs: Sequence[str] = (),
     salvage: bool = False,
+    reading: ReadingOptions = AS_USUAL,
     gpu_arch_json_path: str | os.PathLike[str] | None = None,
     tracelens_sheets: bool = True,
     **options: Any,  # noqa: ANN401
@@ -213,6 +215,7 @@ def generate_perf_report_pytorch(
         without_packs: names of rule packs that take no part; switches categories on.
         salvage: whether the events before the place where a file is cut off or damaged are
             analysed; the notes of the report say what is lost.
+        reading: what else can be chosen about reading.
         gpu_arch_json_path: TraceLens's description of a GPU; the same as `device_peaks`.
         tracelens_sheets: whether the sheets that TraceLens has too are as there, or for reading.
         options: fields of `ReportOptions`.
@@ -247,6 +250,7 @@ def generate_perf_report_pytorch(
         maps=maps,
         without_packs=without_packs,
         salvage=salvage,
+        reading=reading,
     )
     report = build_perf_report(analyzer, chosen)
     write_report(report, places, inputs, force=True)

@@ -54,7 +54,7 @@ def _marks(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame |
 
 
 def _call_tree(analyzer: TreePerfAnalyzer, _: ReportOptions) -> pd.DataFrame:
-    from tracelens_ext.modules.call_tree import call_tree
+    from tracelens_ext.modules.modules import call_tree
 
     return call_tree(analyzer.work)
 

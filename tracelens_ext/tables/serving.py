@@ -73,7 +73,7 @@ class ServingTables(Analyzed):
 
         No rows without a `capture`, and where no captured graph fits.
         """
-        from tracelens_ext.graphs.graph_operations import graph_operations
+        from tracelens_ext.graphs.graph_launches import graph_operations
 
         return graph_operations(self.work)
 
@@ -83,7 +83,7 @@ class ServingTables(Analyzed):
         Raises:
             UsageError: there is no graph launch, or no capture.
         """
-        from tracelens_ext.graphs.graph_captures import graph_captures
+        from tracelens_ext.graphs.graph_launches import graph_captures
 
         if self.graph_replays is None:
             raise UsageError(

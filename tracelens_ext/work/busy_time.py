@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens_ext.intervals import stable_order
 from tracelens_ext.nesting import ROOT, depths, lowest_common, preorder, summed_up
-from tracelens_ext.ordering import stable_order
 from tracelens_ext.trace import NONE
 from tracelens_ext.work.grouping import inverse
 
@@ -21,12 +21,7 @@ _NEVER: Final = 2**62
 
 
 class BusyTime:
-    """Busy-time unions over groups of one set of intervals, without a Python loop over either.
-
-    Args:
-        start: ns, shape (g,), in any order.
-        end: no less than `start`, shape (g,).
-    """
+    """Busy-time unions over groups of one set of intervals, without a Python loop over either."""
 
     def __init__(self, start: Int64Array, end: Int64Array) -> None:
         self._by_start = np.argsort(start, kind="stable")
@@ -35,15 +30,7 @@ class BusyTime:
         self._ends, self._end_rank = np.unique(end[self._by_start], return_inverse=True)
 
     def by_owner(self, owner: IntArray, owners: int) -> Int64Array:
-        """The length of the union of each owner's intervals.
-
-        Args:
-            owner: who owns each interval, `NONE` for nobody, shape (g,).
-            owners: number of owners.
-
-        Returns:
-            ns, shape (owners,); 0 for an owner without intervals.
-        """
+        """The length of the union of each owner's intervals, ns; `NONE` owns for nobody."""
         of_sorted = owner[self._by_start]
         mine = np.flatnonzero(of_sorted != NONE)
         busy = np.zeros(owners, dtype=np.int64)
@@ -62,15 +49,7 @@ class BusyTime:
         return busy
 
     def by_subtree(self, parent: Int32Array, owner: IntArray) -> Int64Array:
-        """The length of the union of the intervals of each node of a forest and all below it.
-
-        Args:
-            parent: node → its parent, `ROOT` without one, shape (m,).
-            owner: the node that owns each interval, `NONE` for nobody, shape (g,).
-
-        Returns:
-            ns, shape (m,).
-        """
+        """The length of the union of the intervals of each node of a forest and all below, ns."""
         of_sorted = owner[self._by_start]
         end = self._ends[self._end_rank]
         mine = np.flatnonzero((of_sorted != NONE) & (end > self._start))

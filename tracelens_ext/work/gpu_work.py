@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, builtin_categorizer
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import MEMORY_KINDS, NONE, EventKind, no_arg
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, Trace
     from tracelens_ext.tree import CallTree
+
 
 COMMUNICATION = "Communication"
 MEMORY_OPS = "Memory Ops"
@@ -44,10 +45,8 @@ class Categories:
 class GpuWork:
     """The GPU events of a trace (g of them, in file order) as columns.
 
-    Args:
-        tree: the call tree.
-        categorizer: gives each event a category; None for no categories.
-        include_unlinked: whether events without a launch in the trace count in the timeline.
+    Without a categorizer there are no categories. `include_unlinked` tells whether events without a
+    launch in the trace count in the timeline.
     """
 
     def __init__(
@@ -96,8 +95,7 @@ class GpuWork:
     def parent_op(self) -> tuple[Int32Array, list[str]]:
         """The innermost CPU op around each launch, else the launch's name, else empty.
 
-        Returns:
-            Codes, shape (g,), and what they stand for.
+        Codes, and what they stand for.
         """
         tree, trace = self.tree, self.trace
         code = np.full(len(self), len(trace.names), dtype=np.int32)
@@ -170,3 +168,28 @@ class GpuWork:
         memory = unmatched & ~known & ~self.is_kernel
         code[memory] = place[MEMORY_OPS]
         return Categories(code, labels, known | memory)
+
+
+_PAGEABLE = re.compile(r".*Pageable", re.IGNORECASE)
+_TOLD = re.compile(r".*(?:Pageable|Pinned|Managed)", re.IGNORECASE)
+_PAGEABLE_KIND, _UNKNOWN_KIND = 0, 7
+
+
+def pageable_copies(work: GpuWork) -> tuple[BoolArray, BoolArray]:
+    """Which GPU events copy from or to pageable memory, and of which it is known, each (g,)."""
+    trace = work.trace
+    pageable = trace.names_matching(_PAGEABLE.match)[work.name]
+    known = trace.names_matching(_TOLD.match)[work.name]
+    for argument in MEMORY_KINDS:
+        kind = trace.args.get(argument, no_arg()).at(work.rows)
+        pageable |= kind == _PAGEABLE_KIND
+        known |= (kind >= 0) & (kind < _UNKNOWN_KIND)
+    return pageable, known
+
+
+def gigabytes_per_second(work: GpuWork, events: Int64Array) -> float:
+    """How fast some GPU events moved their bytes together; NaN where no size was recorded."""
+    size = work.trace.args.get("bytes", no_arg()).at(work.rows[events])
+    told = size > 0
+    time = int(work.duration[events][told].sum())
+    return float(size[told].sum()) / time if time else np.nan

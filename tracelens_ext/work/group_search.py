@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.ordering import stable_order
+from tracelens_ext.intervals import stable_order
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
@@ -21,12 +21,7 @@ _ENGINE_STEP = re.compile(r".*: (?:execute_model|forward_batch_generation)$")
 
 
 def by_group_and_time(group: IntArray, time: Int64Array) -> Int64Array:
-    """The order by group, then by time. Traces are nearly sorted by time already.
-
-    Args:
-        group: small numbers, shape (m,).
-        time: shape (m,).
-    """
+    """The order by group, then by time. Traces are nearly sorted by time already."""
     order = np.argsort(time, kind="stable")
     return order[stable_order(group[order])]
 
@@ -34,17 +29,9 @@ def by_group_and_time(group: IntArray, time: Int64Array) -> Int64Array:
 def items_before(
     group: IntArray, time: Int64Array, asked_group: IntArray, asked_time: Int64Array
 ) -> Int64Array:
-    """How many items come before a group and time.
+    """How many items, which are sorted by group and time, come before a group and time.
 
-    Args:
-        group: of the items, sorted by group and time, shape (m,).
-        time: of the items, shape (m,).
-        asked_group: small numbers, shape (k,).
-        asked_time: shape (k,).
-
-    Returns:
-        The index of the first item of the group that is not earlier, or of what would follow it;
-        shape (k,).
+    That is the index of the first of the group that is not earlier, or of what would follow it.
     """
     result = np.empty(len(asked_group), dtype=np.int64)
     least = int(asked_group.min(initial=0))
@@ -62,11 +49,7 @@ def items_before(
 def last_before(
     group: IntArray, time: Int64Array, asked_group: IntArray, asked_time: Int64Array
 ) -> Int64Array:
-    """The last item of a group that is earlier than a time; arguments as for `items_before`.
-
-    Returns:
-        An index into the items, `NONE` where none is earlier, shape (k,).
-    """
+    """The last item of a group that is earlier than a time, `NONE` without; as `items_before`."""
     at = items_before(group, time, asked_group, asked_time) - 1
     found = at >= 0
     found[found] = group[at[found]] == asked_group[found]
@@ -74,15 +57,7 @@ def last_before(
 
 
 def running_maximum(group: IntArray, values: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The largest value so far within each group.
-
-    Args:
-        group: ascending, shape (m,).
-        values: shape (m,).
-
-    Returns:
-        The maxima, and the places that hold them (the last of equals), both shape (m,).
-    """
+    """The largest value so far within each group, and its place (the last of equals)."""
     place = np.arange(len(values))
     bounds = np.flatnonzero(np.diff(group)) + 1
     for begin, end in zip([0, *bounds], [*bounds, len(values)], strict=True):
@@ -93,12 +68,7 @@ def running_maximum(group: IntArray, values: Int64Array) -> tuple[Int64Array, In
 
 
 def outermost(group: IntArray, end: Int64Array) -> BoolArray:
-    """Which ranges lie in no other of their group.
-
-    Args:
-        group: of each range; the ranges come by group, start and descending end, shape (m,).
-        end: of each range, shape (m,).
-    """
+    """Which ranges lie in no other of their group; they come by group, start and descending end."""
     keep: BoolArray = np.ones(len(group), dtype=bool)
     for number in np.unique(group).tolist():
         those = np.flatnonzero(group == number)

@@ -1,4 +1,4 @@
-"""Groups of events: their numbers and the sums over them, without a Python loop."""
+"""Groups of events, and call paths: their numbers and the sums over them, without a Python loop."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.nesting import ROOT, depths, levels
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.trace import Float64Array, Int64Array, IntArray
+    from tracelens_ext.trace import Float64Array, Int32Array, Int64Array, IntArray
+
 
 _MOST_COMBINATIONS = 2**62
 _ROOM_A_VALUE = 4  # entries of a table of all values between the least and the greatest
@@ -18,13 +21,9 @@ _ROOM_ANYHOW = 1 << 16
 
 
 def number_groups(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
-    """Number the distinct combinations of several columns, in ascending order.
+    """Number the distinct combinations of columns of integers, in ascending order.
 
-    Args:
-        keys: one column or more of any integers, each shape (m,).
-
-    Returns:
-        The first place of each combination, shape (k,), and the number of each place, shape (m,).
+    The first place of each combination, and the number of each place.
     """
     combined, bound = _from_zero(keys[0])
     for key in keys[1:]:
@@ -49,10 +48,9 @@ def _from_zero(values: IntArray) -> tuple[Int64Array, int]:
 
 
 def ranks(values: IntArray) -> tuple[Int64Array, int]:
-    """The place of each value among the distinct ones, in ascending order, and how many those are.
+    """The place of each integer among the distinct ones, ascending, and how many those are.
 
-    Args:
-        values: any integers, shape (m,). Where they lie close together nothing is sorted.
+    Where they lie close together nothing is sorted.
     """
     if not len(values):
         return np.empty(0, dtype=np.int64), 0
@@ -110,11 +108,7 @@ class Groups:
         return mean
 
     def deviation(self, duration: Int64Array) -> Float64Array:
-        """The standard deviation of a sample (n - 1); 0 for a single event, ns, (k,).
-
-        Args:
-            duration: of each event, as it was grouped, ns, shape (m,).
-        """
+        """The standard deviation of a sample (n - 1); 0 for a single event, ns, (k,)."""
         # From a whole number near the mean, differences are exact and small.
         centre = np.rint(self.mean).astype(np.int64)
         off = (duration - centre[self.number]).astype(np.float64)
@@ -126,15 +120,7 @@ class Groups:
 
 
 def group_durations(keys: Sequence[IntArray], duration: Int64Array) -> Groups:
-    """Group events by several columns of codes.
-
-    Args:
-        keys: columns of any integers, each shape (m,).
-        duration: ns, shape (m,).
-
-    Returns:
-        The groups, by total duration, then by first event.
-    """
+    """Group events by columns of codes; the groups, by total duration, then by first event."""
     first, number = number_groups(keys)
     total = sums(number, duration, len(first))
     order = np.lexsort((first, -total))
@@ -168,3 +154,42 @@ def percent(part: IntArray | Float64Array, whole: IntArray | int) -> Float64Arra
     result = np.zeros(part.shape)
     np.divide(100.0 * part, divisor, out=result, where=divisor != 0)
     return result
+
+
+@dataclass(frozen=True, eq=False)
+class CallPaths:
+    """The distinct paths of a forest, p of them, shorter ones first."""
+
+    of_node: Int64Array  #: the path of each node, shape (m,)
+    #: path → the path without its last name, `ROOT` for one of a single name, (p,)
+    parent: Int64Array
+    name: Int64Array  #: code of the last name of each path, (p,)
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def texts(self, labels: Sequence[str], separator: str) -> list[str]:
+        """Each path as its names, outermost first, joined."""
+        result: list[str] = []
+        for parent, name in zip(self.parent.tolist(), self.name.tolist(), strict=True):
+            label = labels[name]
+            result.append(label if parent == ROOT else result[parent] + separator + label)
+        return result
+
+
+def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
+    """Number the distinct paths of a forest, one level of depth after the other."""
+    names = int(name.max()) + 1 if len(name) else 1
+    of_node = np.full(len(parent), ROOT, dtype=np.int64)
+    parents: list[Int64Array] = [np.empty(0, dtype=np.int64)]
+    last_names: list[Int64Array] = [np.empty(0, dtype=np.int64)]
+    known = 0
+    for level in levels(depths(parent)):
+        above = np.where(parent[level] == ROOT, ROOT, of_node[parent[level]])
+        pairs = (above + 1) * names + name[level].astype(np.int64)
+        distinct, which = np.unique(pairs, return_inverse=True)
+        of_node[level] = which + known
+        parents.append(distinct // names - 1)
+        last_names.append(distinct % names)
+        known += len(distinct)
+    return CallPaths(of_node, np.concatenate(parents), np.concatenate(last_names))

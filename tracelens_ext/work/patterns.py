@@ -15,12 +15,8 @@ _SHOWN: Final = 80
 class UserPattern:
     """An expression of a user; its searches have the time limit that rules have.
 
-    Args:
-        given: the expression, as a text or compiled.
-        what: what the user knows it as, such as `annotation` or `--op`.
-
-    Raises:
-        UsageError: it is no regular expression.
+    `what` is what the user knows it as, such as `annotation` or `--op`. Raises UsageError where it
+    is no regular expression.
     """
 
     def __init__(self, given: str | re.Pattern[str], what: str) -> None:
@@ -28,7 +24,7 @@ class UserPattern:
 
         import regex
 
-        from tracelens_ext.categorize.timed_pattern import TimedPattern
+        from tracelens_ext.categorize.matcher import TimedPattern
 
         text: Any = getattr(given, "pattern", given)
         kept = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII
@@ -39,11 +35,7 @@ class UserPattern:
             raise UsageError(f"{self._called} is no regular expression ({error})") from None
 
     def search(self, name: str) -> bool:
-        """Whether the expression occurs in a name.
-
-        Raises:
-            UsageError: it takes too long.
-        """
+        """Whether the expression occurs in a name."""
         try:
             return self._pattern.search(name)
         except TimeoutError:

@@ -27,11 +27,11 @@ enum {
     DEEPEST = 64,        /* brackets within an event; a bit of a `uint64_t` each */
     MOST_PROBES = 512,   /* in a table: more means that someone chose the texts for that */
     MOST_DIGITS = 64,    /* of numbers that are passed over, so that no double overflows */
-    MOST_FRACTION = 9,   /* of times, as in `decimals.py` */
+    MOST_FRACTION = 9,   /* of times, as in `schema.py` */
     METADATA = 254,
     NO_PHASE = 255,
 };
-/* What stands for a missing number, and a duration, in `decimals.py` and `schema.py`. */
+/* What stands for a missing number, and a duration, in `schema.py`. */
 #define MISSING (-INT64_C(9000000000000000))
 #define MISSING_NS (MISSING * 1000)
 #define NO_DURATION_NS INT64_C(-1000)

@@ -17,21 +17,19 @@ import numpy as np
 from msgspec import Raw
 
 from tracelens_ext.readers.builder import Interner
-from tracelens_ext.readers.kineto.decimals import (
-    MISSING,
-    UnusualNumberError,
-    mend,
-    parse_integers,
-    parse_nanoseconds,
-)
 from tracelens_ext.readers.kineto.schema import (
     METADATA,
+    MISSING,
     NAME_IN_FILE,
     NO_TEXT,
     PLAN,
     Args,
     Event,
+    UnusualNumberError,
     kind_of,
+    mend,
+    parse_integers,
+    parse_nanoseconds,
 )
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import EventKind

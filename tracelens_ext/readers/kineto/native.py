@@ -19,18 +19,16 @@ from tracelens_ext.readers.kineto.columns import (
     in_row_order,
     special_of,
 )
-from tracelens_ext.readers.kineto.decimals import (
-    MISSING,
-    mend,
-    parse_integers,
-    parse_nanoseconds,
-)
 from tracelens_ext.readers.kineto.schema import (
     CATEGORIES,
+    MISSING,
     NAME_IN_FILE,
     PHASES,
     PLAN,
     Event,
+    mend,
+    parse_integers,
+    parse_nanoseconds,
 )
 from tracelens_ext.trace import EventKind
 
@@ -80,13 +78,7 @@ _PLACE = {field: place for place, field in enumerate(NAME_IN_FILE)}
 
 
 class NativeReader:
-    """Makes columns of text; a `QuickReader`.
-
-    Args:
-        native: the compiled code.
-        slices: whose codes the columns have.
-        take: where the columns go.
-    """
+    """Makes columns of text, in the codes of `slices`, for `take`; a `QuickReader`."""
 
     def __init__(
         self, native: ModuleType, slices: SliceReader, take: Callable[[SliceColumns], None]

@@ -11,6 +11,8 @@ Format: ``libkineto/src/output_json.cpp`` and ``ActivityType.cpp`` of pytorch/ki
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from itertools import islice
 from operator import index
 from typing import TYPE_CHECKING
@@ -19,25 +21,25 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from tracelens_ext.readers.ahead import threads, threads_for
+from tracelens_ext.readers.ahead import threads
 from tracelens_ext.readers.builder import Labels, TraceBuilder
 from tracelens_ext.readers.json_events import SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
 from tracelens_ext.readers.kineto.columns import SliceReader
-from tracelens_ext.readers.kineto.exported import restored
 from tracelens_ext.readers.kineto.native import NativeReader
 from tracelens_ext.readers.kineto.schema import NAME_IN_FILE, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
-from tracelens_ext.readers.salvage import salvage_note
+from tracelens_ext.readers.source import salvage_note
 from tracelens_ext.text import encodable
-from tracelens_ext.trace import Device
+from tracelens_ext.trace import Conventions, Device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from tracelens_ext.readers.kineto.columns import SliceColumns, Special
     from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Trace
+
 
 _EVENTS_AT_ONCE = 4096
 
@@ -185,7 +187,7 @@ def read(source: ByteSource) -> tuple[Trace | None, Mapping[str, object]]:
     columns = KinetoColumns()
     library = compiled_reader()
     quick = None if library is None else NativeReader(library, columns.slices, columns.take)
-    count = threads_for(source.size, compressed=source.compressed) if quick else 0
+    count = source.threads() if quick else 0
     with threads(count) as pool:
         stream = EventStream(source, columns, SLICE_BYTES, quick, pool)
         for events in stream:
@@ -239,3 +241,46 @@ def _devices(properties: object) -> tuple[Device, ...]:
         for entry in entries
         if isinstance(entry, dict) and isinstance(entry.get("id"), int)
     )
+
+
+HEAD = "tracelens_ext"
+
+
+def restored(trace: Trace) -> Trace:
+    """A trace with the threads and the conventions that it had before it was exported."""
+    head = trace.metadata.get(HEAD)
+    if not isinstance(head, Mapping):
+        return trace
+    recorded = {
+        (entry[0], entry[1]): (entry[2], entry[3])
+        for entry in _list(head.get("threads"))
+        if isinstance(entry, list)
+        and len(entry) == 4
+        and all(isinstance(part, int | str) for part in entry)
+    }
+    threads = [recorded.get(thread, thread) for thread in trace.threads]
+    code = {thread: at for at, thread in enumerate(dict.fromkeys(threads))}
+    codes = np.array([code[thread] for thread in threads], dtype=np.int32)
+    base = trace.metadata.get("baseTimeNanoseconds")
+    return replace(
+        trace,
+        thread=codes[trace.thread] if len(codes) else trace.thread,
+        threads=list(code),
+        conventions=_conventions(head.get("conventions")),
+        base_ns=base if type(base) is int and 0 <= base < 1 << 62 else trace.base_ns,
+        thread_names={recorded.get(key, key): name for key, name in trace.thread_names.items()},
+    )
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _conventions(said: object) -> Conventions:
+    members = said if isinstance(said, Mapping) else {}
+    known: dict[str, bool | str | None] = {}
+    for each in fields(Conventions):
+        value = members.get(each.name, each.default)
+        if type(value) is bool or (each.name == "categorizer" and isinstance(value, str)):
+            known[each.name] = value
+    return Conventions(**known)  # type: ignore[arg-type]

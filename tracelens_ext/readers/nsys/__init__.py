@@ -42,7 +42,7 @@ class NsysReportReader(Reader):
         if source.file is None or source.compressed:
             what = "a report of Nsight Systems that is gzipped or an open file"
             raise TraceFormatError(source.path, f"is {what}", "unpack it and give its path")
-        with export.exported(source.path, source.cache) as database:
+        with export.exported(source) as database:
             return sqlite.read(source.path, database, source.progress)
 
 
@@ -55,17 +55,17 @@ class NsysDatabaseReader(Reader):
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """Whether a file is an SQLite database, as far as can be seen of Nsight Systems."""
-        from tracelens_ext.readers.nsys.database import is_other_database
+        if not head.startswith(SQLITE_MAGIC):
+            return False
+        from tracelens_ext.readers.nsys.sqlite import NsysDatabase
 
-        return head.startswith(SQLITE_MAGIC) and not is_other_database(path)
+        return NsysDatabase.is_one(path) is not False
 
     def read_source(self, source: ByteSource) -> Trace:
         """Read a database where it lies; one that is gzipped or an open file, from memory."""
         from tracelens_ext.readers.nsys import sqlite
 
-        if source.file is not None and not source.compressed:
-            return sqlite.read(source.path, source.file, source.progress)
-        return sqlite.read(source.path, source.read_all(), source.progress)
+        return sqlite.read(source.path, source.file_or_bytes(), source.progress)
 
 
 class NsysTableReader(Reader):

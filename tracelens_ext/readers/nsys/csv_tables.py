@@ -23,9 +23,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.csv_rows import UnfinishedRow, encoding_of, rows_of
-from tracelens_ext.readers.nsys.csv_numbers import Cell, UnknownUnitError, nanoseconds, sizes, whole
+from tracelens_ext.readers.csv_rows import (
+    Cell,
+    UnfinishedRow,
+    UnknownUnitError,
+    encoding_of,
+    nanoseconds,
+    rows_of,
+    sizes,
+    whole,
+)
 from tracelens_ext.readers.source import ByteSource
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,11 +114,7 @@ class Piece:
     unfinished: bool = False  #: whether the line of the last row does not end
 
     def nanoseconds(self, column: str) -> list[int | None]:
-        """The times of a column in ns; None for an empty cell.
-
-        Raises:
-            TraceFormatError: the unit is unknown, or a cell is no number.
-        """
+        """The times of a column in ns; None for an empty cell."""
         unit = self.units[column]
         return self._numbers(column, lambda cells: nanoseconds(cells, unit))
 
@@ -119,19 +124,11 @@ class Piece:
         return self._numbers(column, lambda cells: sizes(cells, unit))
 
     def whole(self, column: str) -> list[int | None]:
-        """The whole numbers of a column; None for an empty cell.
-
-        Raises:
-            TraceFormatError: a cell is no whole number.
-        """
+        """The whole numbers of a column; None for an empty cell."""
         return self._numbers(column, whole)
 
     def required(self, column: str, numbers: Sequence[int | None]) -> list[int]:
-        """Numbers of which none may be missing or negative.
-
-        Raises:
-            TraceFormatError: one is.
-        """
+        """Numbers of which none may be missing or negative."""
         for line, number in zip(self.lines, numbers, strict=True):
             if number is None or number < 0:
                 what = "no number" if number is None else "a negative number"
@@ -171,21 +168,21 @@ class Table:
     pieces: Iterator[Piece]  #: the rows, some thousands at a time
 
 
-def open_report(source: TableSource | ByteSource, report: Report, *, label: str = "table") -> Table:
+def open_report(
+    source: TableSource | ByteSource,
+    report: Report,
+    *,
+    label: str = "table",
+    reading: ReadingOptions = AS_USUAL,
+) -> Table:
     """Find a report in a CSV file (its path, or opened), a DataFrame or rows.
 
-    Args:
-        source: the table.
-        report: which it must be.
-        label: what messages call a table that is no file.
-
-    Raises:
-        TraceNotFoundError: there is no such file.
-        TraceFormatError: it holds no such report; the message says what it is.
+    Raises TraceNotFoundError, or TraceFormatError where it holds no such report. `label` is what
+    messages call a table that is no file.
     """
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
-        return _find(_read_file(path), report, path)
+        return _find(_read_file(path, reading), report, path)
     if isinstance(source, ByteSource):
         return _find(rows_of(source, _MAKE), report, source.path)
     return _find(_given_rows(source, label), report, label)
@@ -304,8 +301,8 @@ def _bad_cell(source: str, line: int, column: str, what: str) -> TraceFormatErro
 # Where rows come from.
 
 
-def _read_file(path: str) -> Iterator[tuple[int, Row]]:
-    with ByteSource(path) as opened:
+def _read_file(path: str, reading: ReadingOptions) -> Iterator[tuple[int, Row]]:
+    with ByteSource(path, reading=reading) as opened:
         yield from rows_of(opened, _MAKE)
 
 

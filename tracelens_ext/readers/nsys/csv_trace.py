@@ -14,7 +14,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner, TraceBuilder
-from tracelens_ext.readers.kineto.decimals import MISSING_NS
+from tracelens_ext.readers.kineto.schema import MISSING_NS
 from tracelens_ext.readers.nsys.csv_tables import Piece, Report, open_report
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.readers.sqlite_columns import distinct_rows
@@ -45,10 +45,6 @@ def read_gpu_trace(source: TableSource | ByteSource) -> Trace:
 
     Returns:
         A trace of GPU events; `threads` are (device, stream).
-
-    Raises:
-        TraceNotFoundError: there is no such file.
-        TraceFormatError: it holds no such report, or no events.
     """
     table = open_report(source, Report.GPU_TRACE)
     builder = TraceBuilder()

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from tracelens_ext.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.unsupported import one_line
-from tracelens_ext.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.readers.source import ByteSource
+
 _TROUBLE = re.compile(
     r"error|fail|cannot|can't|could not|unable|invalid|corrupt|unsupported|not supported|no such"
     r"|denied|not found|newer|version|what\(\)",
@@ -27,22 +28,19 @@ _TROUBLE = re.compile(
 
 
 @contextmanager
-def exported(path: str, cache: TraceCache | None) -> Iterator[Path]:
+def exported(source: ByteSource) -> Iterator[Path]:
     """The SQLite export of a report, for as long as it is read.
 
-    Args:
-        path: the report.
-        cache: where the export is looked for and kept; without, it is removed afterwards.
-
-    Raises:
-        TraceFormatError: `nsys` is missing, or it failed; the message has its own.
+    It is looked for and kept in the cache of the source; without, it is removed afterwards. Raises
+    TraceFormatError where `nsys` is missing, or failed; the message has its own.
     """
+    path, cache = source.path, source.cache
     if cache is not None and (kept := cache.conversion(path)) is not None:
         yield kept
         return
     with _temporary_folder(cache) as folder:
         made = folder / "export.sqlite"
-        _export(path, made)
+        _export(path, made, source.reading.nsys)
         kept = cache.keep_conversion(path, made) if cache is not None else None
         yield kept or made
 
@@ -65,8 +63,8 @@ def _temporary_folder(cache: TraceCache | None) -> Iterator[Path]:
         yield Path(name)
 
 
-def _export(path: str, made: Path) -> None:
-    program = _program(path)
+def _export(path: str, made: Path, chosen: str | None) -> None:
+    program = _program(path, chosen)
     command = [
         program,
         "export",
@@ -88,8 +86,7 @@ def _export(path: str, made: Path) -> None:
         raise _failed(path, "`nsys export` wrote no database")
 
 
-def _program(path: str) -> str:
-    chosen = read_settings().nsys
+def _program(path: str, chosen: str | None) -> str:
     found = shutil.which(chosen or "nsys")
     if found is not None:
         return found

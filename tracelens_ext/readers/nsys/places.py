@@ -1,24 +1,27 @@
 """Where things happen in an Nsight Systems export: its global ids as processes, threads, devices.
 
 A global id packs, from the top: 8 bits of hardware, 8 of a virtual machine, 24 of the process and
-24 of the thread. The first two tell several machines in one report apart.
+24 of the thread. The first two tell several machines in one report apart. Also what Nsight Systems
+calls things, and what the rest of the program calls them.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
-from tracelens_ext.trace import Device
+from tracelens_ext.trace import NONE, Device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.readers.builder import Labels, TraceBuilder
-    from tracelens_ext.readers.nsys.database import NsysDatabase
+    from tracelens_ext.readers.nsys.sqlite import NsysDatabase
     from tracelens_ext.trace import Int32Array, Int64Array
+
 
 PROCESS_SHIFT = 24
 _MACHINE_SHIFT = 48
@@ -101,11 +104,11 @@ class Places:
     def name(self, labels: Labels) -> None:
         """Give the processes and threads of events the names that the export has for them."""
         processes = self._ids("PROCESSES", "globalPid")
-        names = self._database.texts("PROCESSES", "name")
+        names = self._database.words("PROCESSES", "name")
         for global_pid, name in zip(processes, names, strict=True):
             process = self._processes.get(global_pid >> PROCESS_SHIFT)
             if process is not None and name:
-                labels.processes.setdefault(process, name.decode("utf-8", "replace"))
+                labels.processes.setdefault(process, name)
         for chunk in self._database.chunks("ThreadNames", ("globalTid", "nameId", "priority")):
             order = np.argsort(-chunk["priority"], kind="stable")
             order = order[np.isin(chunk["globalTid"][order], list(self._thread_ids))]
@@ -118,17 +121,16 @@ class Places:
         """The GPUs that the export describes."""
         found: dict[int, Device] = {}
         for table, columns in _DEVICES.items():
-            names = self._database.texts(table, "name")
+            names = self._database.words(table, "name")
             told = [self._first(table, choice.split("|")) for choice in columns.split()]
             for name, machine, ordinal, major, minor, *sizes in zip(names, *told, strict=True):
                 index = self._machines.get(machine >> _MACHINE_SHIFT, 0)
                 number = max(ordinal, 0) + index * DEVICES_A_MACHINE
-                text = (name or b"").decode("utf-8", "replace")
                 capability = 10 * max(major, 0) + max(minor, 0)
                 units, warp, memory, clock, bandwidth = (max(size, 0) for size in sizes)
                 # The old table counts clocks in kHz, and bandwidth in kB/s.
                 rates = _scaled(clock, 10**8), _scaled(bandwidth, 10**10), capability
-                found.setdefault(number, Device(number, text, units, warp, memory, *rates))
+                found.setdefault(number, Device(number, name, units, warp, memory, *rates))
         return tuple(found[number] for number in sorted(found))
 
     def _first(self, table: str, choice: Sequence[str]) -> list[int]:
@@ -137,10 +139,71 @@ class Places:
         return next((ids for ids in read if any(n != MISSING for n in ids)), read[0])
 
     def _ids(self, table: str, column: str) -> list[int]:
-        chunks = self._database.chunks(table, (column,))
-        return [number for chunk in chunks for number in chunk[column].tolist()]
+        numbers: list[int] = self._database.whole(table, column)[column].tolist()
+        return numbers
 
 
 def _scaled(value: int, least: int) -> int:
     """A value in Hz or bytes a second, which may have been told in thousands of it."""
     return value * 1000 if 0 < value < least else value
+
+
+_API_VERSION = re.compile(r"(?:_pt[sd][sz])?(?:_v[0-9]{4,6})?(?:_pt[sd][sz])?")
+_EMITTED = re.compile(
+    rb", (?:seq = ([0-9]{1,18})(?:, op_id = ([0-9]{1,18}))?|op_id = ([0-9]{1,18}))"
+    rb"(?:, sizes = (\[[0-9\[\], -]*\]))?(?:, input_op_ids = .*)?\Z",
+    re.DOTALL,
+)
+
+#: `copyKind` → how the newer exports label it (`ENUM_CUDA_MEMCPY_OPER`), whatever the version.
+_COPY_KINDS = (
+    "Unknown",
+    "Host-to-Device",
+    "Device-to-Host",
+    "Host-to-Array",
+    "Array-to-Host",
+    "Array-to-Array",
+    "Array-to-Device",
+    "Device-to-Array",
+    "Device-to-Device",
+    "Host-to-Host",
+    "Peer-to-Peer",
+    "Unified Host-to-Device",
+    "Unified Device-to-Host",
+    "Unified Device-to-Device",
+)
+MEMSET_NAME = "[CUDA memset]"
+
+
+def memcpy_name(copy_kind: int, label: str | None = None) -> str:
+    """A copy as `nsys stats` names it; of an unknown kind, by the label of the export."""
+    if 0 <= copy_kind < len(_COPY_KINDS):
+        return f"[CUDA memcpy {_COPY_KINDS[copy_kind]}]"
+    return f"[CUDA memcpy {label or f'kind {copy_kind}'}]"
+
+
+def api_name(name: str) -> str:
+    """A CUDA call without the version of its interface: `cudaLaunchKernel` of `…_v7000`.
+
+    What belongs to the name stays: `cudaStreamGetCaptureInfo_v2`, `cuMemcpyHtoDAsync_v2`.
+    """
+    found = re.search(rf"{_API_VERSION.pattern}\Z", name)
+    return name[: found.start()] or name if found else name
+
+
+def emitted_op(text: bytes) -> tuple[bytes, int, int, bytes] | None:
+    """The operation that a range of `torch.autograd.profiler.emit_nvtx()` is about.
+
+    `aten::mm, seq = 12, op_id = 345, sizes = [[8, 4], [4, 2]]`: PyTorch writes a sequence number,
+    a number of the call, or both.
+
+    Returns:
+        Its name; its autograd sequence number, and the number of the call (of two operations the
+        outer has the lower), `NONE` where there is none; the shapes of its inputs as JSON, empty
+        where they were not recorded. None for any other range.
+    """
+    found = _EMITTED.search(text)
+    if found is None or not found.start():
+        return None
+    sequence, op_id, only_id, sizes = found.groups()
+    return text[: found.start()], int(sequence or NONE), int(op_id or only_id or NONE), sizes or b""

@@ -9,17 +9,16 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.readers.builder import Interner
-from tracelens_ext.readers.nsys.names import emitted_op
-from tracelens_ext.readers.nsys.places import PROCESS_SHIFT
-from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
+from tracelens_ext.readers.nsys.places import PROCESS_SHIFT, emitted_op
+from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows, present
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.readers.builder import TraceBuilder
-    from tracelens_ext.readers.nsys.database import NsysDatabase
     from tracelens_ext.readers.nsys.places import Places
+    from tracelens_ext.readers.nsys.sqlite import NsysDatabase
     from tracelens_ext.trace import Int32Array, Int64Array
 
     Names = dict[tuple[int, ...], bytes]
@@ -186,9 +185,3 @@ class _RangeTexts:
 
     def _name(self, text: bytes) -> int:
         return self._builder.names[text.decode("utf-8", "replace")]
-
-
-def present(values: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The rows that have a value, and the values: an argument as `TraceBuilder.add` takes it."""
-    rows = np.flatnonzero(values >= 0)
-    return rows, values[rows]

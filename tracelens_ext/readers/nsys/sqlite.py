@@ -16,12 +16,10 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Labels, TraceBuilder
-from tracelens_ext.readers.nsys.database import NsysDatabase
-from tracelens_ext.readers.nsys.names import MEMSET_NAME, api_name, memcpy_name
-from tracelens_ext.readers.nsys.places import Places
+from tracelens_ext.readers.nsys.places import MEMSET_NAME, Places, api_name, memcpy_name
 from tracelens_ext.readers.nsys.ranges import TABLE as NVTX
-from tracelens_ext.readers.nsys.ranges import NvtxRanges, present
-from tracelens_ext.readers.sqlite_columns import MISSING
+from tracelens_ext.readers.nsys.ranges import NvtxRanges
+from tracelens_ext.readers.sqlite_columns import MISSING, Database, looked_up, present
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind
 
@@ -29,7 +27,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+    from tracelens_ext.trace import Int64Array, Trace
+
+_SEVERE, _MOST_TOLD = ("2", "3"), 5  # warnings and errors
+_META_DATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+#: How tables begin that an export has even if nothing was recorded.
+_OF_EVERY_EXPORT = (*_META_DATA, "META_DATA_CAPTURE", "TARGET_INFO_", "ENUM_NSYS_")
+
+
+class NsysDatabase(Database):
+    """An open export."""
+
+    format = "export of Nsight Systems"
+    remedy = "export it with `nsys export --type sqlite REPORT.nsys-rep`"
+
+    def _is_ours(self) -> bool:
+        events = "StringIds" in self.tables and any(
+            name == "NVTX_EVENTS" or name.startswith("CUPTI_ACTIVITY_KIND_") for name in self.tables
+        )
+        return events or any(name.startswith(_OF_EVERY_EXPORT) for name in self.tables)
+
+    def strings(self, ids: Int64Array) -> list[str | None]:
+        """The texts that ids of `StringIds` stand for; None of one that is not there."""
+        return self.look_up("StringIds", "value", ids)
+
+    def meta_data(self) -> dict[str, str]:
+        """What the export says about itself, by name."""
+        for table in _META_DATA:
+            if names := self.words(table, "name"):
+                return dict(zip(names, self.words(table, "value"), strict=True))
+        return {}
+
+    def diagnostics(self) -> list[str]:
+        """The warnings and errors of the recording, each once."""
+        table = "DIAGNOSTIC_EVENT"
+        told = zip(self.words(table, "severity"), self.words(table, "text"), strict=True)
+        found = [text.strip() for severity, text in told if severity in _SEVERE]
+        return list(dict.fromkeys(found))[:_MOST_TOLD]
+
 
 FORMAT = "Nsight Systems SQLite export"
 
@@ -51,16 +86,9 @@ def read(
     source: Path | bytes,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Trace:
-    """Read an export.
+    """Read an export, which messages call `path`, from a file or from its bytes.
 
-    Args:
-        path: what messages and the trace call it.
-        source: the file that it is in, or the whole of it.
-        progress: called with (bytes read so far, size) now and then.
-
-    Raises:
-        TraceNotFoundError: it cannot be opened.
-        TraceFormatError: it is damaged, no export of Nsight Systems, or has no CUDA events.
+    Raises TraceFormatError where it is damaged, no export of Nsight Systems, or has no CUDA events.
     """
     with NsysDatabase(path, source) as database:
         if not any(map(database.has_rows, _OF_CUDA)):
@@ -173,24 +201,19 @@ class _Export:
     def _copies(self) -> None:
         columns = (*_ON_GPU, "bytes", "copyKind", *MEMORY_KINDS)
         for chunk in self._database.chunks(_COPIES, columns):
-            name = self._copy_names(chunk["copyKind"])
+            name = looked_up(chunk["copyKind"], self._copy_names)
             self._add_gpu(chunk, EventKind.MEMCPY, name, "gpu_memcpy")
         for chunk in self._database.chunks(_MEMSETS, (*_ON_GPU, "bytes")):
-            name = np.full(len(chunk["start"]), self._builder.names[MEMSET_NAME], dtype=np.int32)
+            name = np.full(len(chunk["start"]), self._builder.names[MEMSET_NAME])
             self._add_gpu(chunk, EventKind.MEMSET, name, "gpu_memset")
 
     def _graphs(self) -> None:
         """Graphs recorded as a whole: one GPU event each, called after its graph."""
         count = 0
         for chunk in self._database.chunks(_GRAPHS, (*_ON_GPU, "graphId")):
-            distinct, number = np.unique(chunk["graphId"], return_inverse=True)
-            codes = [
-                self._builder.names["CUDA graph" if graph == MISSING else f"CUDA graph {graph}"]
-                for graph in distinct.tolist()
-            ]
-            name = np.array(codes, dtype=np.int32)[number]
+            name = looked_up(chunk["graphId"], self._graph_names)
             self._add_gpu(chunk, EventKind.KERNEL, name, WHOLE_GRAPH)
-            count += len(number)
+            count += len(name)
         if count:
             self._notes.append(
                 f"CUDA graphs recorded whole, one GPU event each: {count:,}; record with"
@@ -198,7 +221,7 @@ class _Export:
             )
 
     def _add_gpu(
-        self, chunk: dict[str, Int64Array], kind: EventKind, name: Int32Array, category: str
+        self, chunk: dict[str, Int64Array], kind: EventKind, name: Int64Array, category: str
     ) -> None:
         thread, device = self._places.streams(
             chunk["globalPid"], chunk["deviceId"], chunk["streamId"]
@@ -220,31 +243,26 @@ class _Export:
 
     # Names.
 
-    def _names(self, ids: Int64Array, spell: Callable[[str], str] = str) -> Int32Array:
+    def _names(self, ids: Int64Array, spell: Callable[[str], str] = str) -> Int64Array:
         """The name that each id of a text stands for, as the builder numbers it."""
-        distinct, number = np.unique(ids, return_inverse=True)
-        texts = self._database.strings(distinct)
-        codes = [self._builder.names[spell(text) if text else NO_NAME] for text in texts]
-        return np.array(codes, dtype=np.int32)[number]
+        names = self._builder.names
+        return looked_up(
+            ids,
+            lambda distinct: [
+                names[spell(text) if text else NO_NAME] for text in self._database.strings(distinct)
+            ],
+        )
 
-    def _copy_names(self, copy_kind: Int64Array) -> Int32Array:
-        distinct, number = np.unique(copy_kind, return_inverse=True)
-        labels = self._copy_labels()
-        codes = [
-            self._builder.names[memcpy_name(kind, labels.get(kind))] for kind in distinct.tolist()
-        ]
-        return np.array(codes, dtype=np.int32)[number]
+    def _graph_names(self, graphs: Int64Array) -> list[int]:
+        numbers = ("" if graph == MISSING else f" {graph}" for graph in graphs.tolist())
+        return [self._builder.names[f"CUDA graph{number}"] for number in numbers]
 
-    def _copy_labels(self) -> dict[int, str]:
-        """What the export itself calls the kinds of copies."""
+    def _copy_names(self, kinds: Int64Array) -> list[int]:
+        """The names of kinds of copies; of unknown ones, as the export itself calls them."""
         table = "ENUM_CUDA_MEMCPY_OPER"
-        labels = [text or b"" for text in self._database.texts(table, "label")]
-        ids = [i for c in self._database.chunks(table, ("id",)) for i in c["id"].tolist()]
-        return {
-            kind: label.decode("utf-8", "replace")
-            for kind, label in zip(ids, labels, strict=True)
-            if label
-        }
+        ids = self._database.whole(table, "id")["id"].tolist()
+        labels = dict(zip(ids, self._database.words(table, "label"), strict=True))
+        return [self._builder.names[memcpy_name(k, labels.get(k))] for k in kinds.tolist()]
 
 
 _KEPT_META_DATA = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")

@@ -36,6 +36,6 @@ class PerfettoReader(Reader):
 
     def read_source(self, source: ByteSource) -> Trace:
         """Read a file."""
-        from tracelens_ext.readers.perfetto import reader
+        from tracelens_ext.readers.perfetto import making
 
-        return reader.read(source)
+        return making.read(source)

@@ -1,4 +1,11 @@
-"""The trace of the events of a Perfetto file: slices matched, kinds found, arguments decoded."""
+"""Reader for Perfetto traces: packets of track events, of GPU render stages and of GPU counters.
+
+Supports: what PyTorch's CUPTI monitor writes (slices, or render stages with the fields that it adds
+to Perfetto's), rocprofv3, rocprof-sys: interned names, debug annotations, several sequences and
+clocks, nested tracks, events in any order. Ignores: flows, counters of tracks, extra tracks.
+Format: `trace_packet.proto` and `track_event.proto` of google/perfetto; of PyTorch's own fields
+`torch/csrc/profiler/cupti/monitor_pftrace.cpp`.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +18,28 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.readers.builder import Labels, TraceBuilder
 from tracelens_ext.readers.kineto.schema import kind_of
-from tracelens_ext.readers.perfetto import events as read
-from tracelens_ext.readers.perfetto.packets import MOST, message_at, text_in
-from tracelens_ext.readers.perfetto.slices import ends_of
+from tracelens_ext.readers.perfetto import events as packed
+from tracelens_ext.readers.perfetto.events import Events, ends_of
+from tracelens_ext.readers.perfetto.packets import MOST, message_at, text_in, windows
+from tracelens_ext.readers.source import AGAIN, salvage_note
 from tracelens_ext.readers.sqlite_columns import distinct_rows
-from tracelens_ext.readers.xplane.many_messages import MessageError
+from tracelens_ext.readers.xplane.many_messages import (
+    PADDING,
+    DamagedError,
+    MessageError,
+    fields_of,
+)
 from tracelens_ext.text import NO_NAME, encodable
 from tracelens_ext.trace import NONE, Conventions, EventKind
 
 if TYPE_CHECKING:
-    from tracelens_ext.readers.perfetto.events import Columns, Events
+    from tracelens_ext.readers.perfetto.events import Columns
+    from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import BoolArray, Int64Array, Trace
+
 
 _OURS: Final = (EventKind.CPU_OP, EventKind.RUNTIME, EventKind.DRIVER)
 _MOST_DEEP: Final = 40
@@ -50,11 +65,7 @@ _Pieces = dict[str, tuple["Int64Array", "Int64Array"]]
 
 
 class TraceMaker:
-    """Makes a trace of events.
-
-    Args:
-        events: all of a file.
-    """
+    """Makes a trace of all events of a file."""
 
     def __init__(self, events: Events) -> None:
         self._events = events
@@ -72,7 +83,7 @@ class TraceMaker:
         row, columns = self._slices(columns)
         threads = self._builder.threads
         thread = np.empty(len(columns.time), dtype=np.int64)
-        ours = columns.type >= read.STAGE
+        ours = columns.type >= packed.STAGE
         places = [threads[each] for each in self._events.places]
         thread[ours] = np.array(places, dtype=np.int64)[columns.track[ours]]
         track, place = np.unique(columns.track[~ours], return_inverse=True)
@@ -112,19 +123,19 @@ class TraceMaker:
     def _slices(self, columns: Columns) -> tuple[Int64Array, Columns]:
         """The row of each packet, `NONE` of those that are no event, and the events by row."""
         kind, dropped = columns.type, self._builder.dropped
-        halves = np.flatnonzero((kind == read.BEGIN) | (kind == read.END))
-        begins = kind[halves] == read.BEGIN
+        halves = np.flatnonzero((kind == packed.BEGIN) | (kind == packed.END))
+        begins = kind[halves] == packed.BEGIN
         end = ends_of(begins, columns.track[halves], columns.time[halves])
         matched = np.flatnonzero(end != NONE)
         rows = halves[matched]
         columns.duration[rows] = columns.time[halves[end[matched]]] - columns.time[rows]
         dropped["slices that do not end"] += int(begins.sum()) - len(rows)
         dropped["ends of slices that do not begin"] += int((~begins).sum()) - len(rows)
-        keep = (kind == read.INSTANT) | (kind >= read.STAGE)
+        keep = (kind == packed.INSTANT) | (kind >= packed.STAGE)
         dropped["counters of tracks"] += len(kind) - len(halves) - int(keep.sum())
         keep[rows] = True
         row = np.where(keep, np.cumsum(keep) - 1, NONE)
-        return row, read.Columns(*(column[keep] for column in columns))
+        return row, packed.Columns(*(column[keep] for column in columns))
 
     def _place_of(self, uuid: int) -> _Place:
         """Process and thread of a track: of the nearest around it that has them."""
@@ -154,10 +165,10 @@ class TraceMaker:
         words = [encodable(self._texts[code]) if code != NONE else "" for code in used.tolist()]
         category = np.array([self._builder.categories[word] for word in words] or [0])[place]
         kind = np.array([_kind_of(word) for word in words] or [0], dtype=np.int64)[place]
-        kind[columns.type == read.INSTANT] = EventKind.INSTANT
-        kind[columns.type == read.VALUE] = EventKind.OTHER
-        stages = columns.type == read.STAGE
-        nameless = (columns.category == NONE) & (columns.type == read.BEGIN)
+        kind[columns.type == packed.INSTANT] = EventKind.INSTANT
+        kind[columns.type == packed.VALUE] = EventKind.OTHER
+        stages = columns.type == packed.STAGE
+        nameless = (columns.category == NONE) & (columns.type == packed.BEGIN)
         if not (stages.any() or nameless.any()):
             return kind, category
         has = {name: self._having(name, row, len(kind)) for name in ("grid", "cbid", "bytes")}
@@ -185,7 +196,7 @@ class TraceMaker:
 
     def _having(self, name: str, row: Int64Array, count: int) -> BoolArray:
         """Which events have an argument."""
-        rows = row[self._arguments.event[self._arguments.name == read.WANTED.index(name)]]
+        rows = row[self._arguments.event[self._arguments.name == packed.WANTED.index(name)]]
         result = np.zeros(count, dtype=bool)
         result[rows[rows != NONE]] = True
         return result
@@ -195,8 +206,8 @@ class TraceMaker:
         numbers: _Pieces = {}
         texts: _Pieces = {}
         order = np.argsort(self._arguments.name.astype(np.uint8), kind="stable")
-        bounds = np.searchsorted(self._arguments.name[order], np.arange(len(read.WANTED) + 1))
-        for place, (name, (as_text, wanted)) in enumerate(read.KINDS_WITH.items()):
+        bounds = np.searchsorted(self._arguments.name[order], np.arange(len(packed.WANTED) + 1))
+        for place, (name, (as_text, wanted)) in enumerate(packed.KINDS_WITH.items()):
             mine = order[bounds[place] : bounds[place + 1]]
             rows = row[self._arguments.event[mine]]
             mine, rows = mine[rows != NONE], rows[rows != NONE]
@@ -206,7 +217,7 @@ class TraceMaker:
                 rows, first = np.unique(rows, return_index=True)
                 mine = mine[first]
             form, value = self._arguments.form[mine], self._arguments.value[mine]
-            others = np.flatnonzero((form != read.WHOLE) | as_text)
+            others = np.flatnonzero((form != packed.WHOLE) | as_text)
             if len(others):
                 distinct, number = distinct_rows(form[others], value[others])
                 decoded = (self._value(*pair) for pair in distinct)
@@ -223,16 +234,16 @@ class TraceMaker:
 
     def _value(self, form: int, value: int) -> object:
         """What an argument is, as JSON would have it."""
-        if form == read.WHOLE:
+        if form == packed.WHOLE:
             return value
-        if form == read.MESSAGE:
+        if form == packed.MESSAGE:
             with suppress(MessageError):
                 return _annotation(memoryview(self._bytes[value]))
             return None
         if value == NONE:
             return None
         text = encodable(self._texts[value])
-        is_json = form == read.TOKEN or (form == read.LOOSE and _NUMBER.fullmatch(text))
+        is_json = form == packed.TOKEN or (form == packed.LOOSE and _NUMBER.fullmatch(text))
         return json.loads(text) if is_json else text
 
     def _link(self, row: Int64Array, kind: Int64Array, numbers: _Pieces) -> None:
@@ -268,11 +279,7 @@ def _whole(value: object) -> int:
 
 
 def _annotation(data: memoryview, deep: int = 0) -> object:
-    """The value of a `DebugAnnotation`; None of one that is too deep.
-
-    Raises:
-        MessageError: it is damaged.
-    """
+    """The value of a `DebugAnnotation`; None of one that is too deep."""
     result: object = [] if deep and not len(data) else None  # such as the shape of a number
     for number, values in message_at(data, 0, len(data)).items():
         value = values[-1]
@@ -289,3 +296,33 @@ def _annotation(data: memoryview, deep: int = 0) -> object:
             names = (text_in(part, message_at(part, 0, len(part)), 10) for part in parts)
             result = items if number == 12 else dict(zip(map(encodable, names), items, strict=True))
     return result
+
+
+FORMAT: Final = "Perfetto trace"
+
+
+def read(source: ByteSource) -> Trace:
+    """Read a file."""
+    content = source.read_all()
+    size = len(content)
+    data = np.frombuffer(b"".join((content, PADDING)), dtype=np.uint8)
+    del content
+    events = Events(data)
+    damage: TraceError | None = source.damage
+    place = 0
+    try:
+        for start, end in windows(data, size):
+            place = int(start[0])
+            events.take(fields_of(data, start, end), len(start))
+            place = int(end[-1])
+    except DamagedError as error:
+        problem = "ends in the middle" if error.is_cut else f"is damaged at byte {place:,}"
+        kind = TraceCutOffError if error.is_cut else TraceFormatError
+        damage = damage or kind(source.path, problem, AGAIN)
+    except MessageError:
+        problem = f"is damaged behind byte {place:,}"
+        damage = damage or TraceFormatError(source.path, problem, AGAIN)
+    notes: tuple[str, ...] = ()
+    if damage is not None:
+        notes = (salvage_note(source, damage, place, events.count),)
+    return TraceMaker(events).finish(source.path, FORMAT, size, notes)

@@ -14,8 +14,16 @@ import numpy as np
 
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.sqlite_columns import distinct_rows
-from tracelens_ext.readers.xplane.many_messages import Fields, MessageError, fields_of, varints
-from tracelens_ext.readers.xplane.wire import VARINT, DamagedError, fields, varint
+from tracelens_ext.readers.xplane.many_messages import (
+    VARINT,
+    DamagedError,
+    Fields,
+    MessageError,
+    fields,
+    fields_of,
+    varint,
+    varints,
+)
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
@@ -43,11 +51,7 @@ _FACTORS: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 
 
 def windows(data: Bytes, size: int) -> Iterator[tuple[Int64Array, Int64Array]]:
-    """Where the packets of a file begin and end, some megabytes at a time.
-
-    Raises:
-        DamagedError: from there on there are no packets.
-    """
+    """Where the packets of a file begin and end, some megabytes at a time."""
     at = 0
     while at < size:
         start, end = _chain(data, at, min(at + _WINDOW, size), size)
@@ -249,11 +253,7 @@ Message = dict[int, list[int | tuple[int, int]]]
 
 
 def message_at(data: memoryview, start: int, end: int) -> Message:
-    """The fields of one message; for messages of which there are few.
-
-    Raises:
-        MessageError: it is none.
-    """
+    """The fields of one message; for messages of which there are few."""
     result: Message = {}
     try:
         for _, first, a, b in fields(data[start:end]):

@@ -45,18 +45,16 @@ class RocpdReader(Reader):
         """
         if not head.startswith(SQLITE_MAGIC):
             return False
-        from tracelens_ext.readers.rocprof.rocpd import is_rocpd
+        from tracelens_ext.readers.rocprof.rocpd import RocpdDatabase
 
-        known = is_rocpd(path)
+        known = RocpdDatabase.is_one(path)
         return ".db" in path.suffixes if known is None else known
 
     def read_source(self, source: ByteSource) -> Trace:
         """Read a database where it lies; one that is gzipped, from memory."""
         from tracelens_ext.readers.rocprof import rocpd
 
-        if source.file is not None and not source.compressed:
-            return rocpd.read(source.path, source.file, source.progress)
-        return rocpd.read(source.path, source.read_all(), source.progress)
+        return rocpd.read(source)
 
 
 class RocprofJsonReader(Reader):
@@ -88,9 +86,9 @@ class RocprofResultsReader(Reader):
         """Whether a file is such a database, or JSON with its processes."""
         if not head.startswith(SQLITE_MAGIC):
             return _EARLIER_JSON.match(head) is not None
-        from tracelens_ext.readers.rocprof.results import is_results
+        from tracelens_ext.readers.rocprof.results import ResultsDatabase
 
-        return is_results(path)
+        return bool(ResultsDatabase.is_one(path))
 
     def read_source(self, source: ByteSource) -> Trace:
         """Read a file."""

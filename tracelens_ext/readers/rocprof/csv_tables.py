@@ -32,10 +32,8 @@ from tracelens_ext.readers.rocprof.records import (
     RocprofRecords,
     kernel_name,
 )
-from tracelens_ext.readers.salvage import salvage_note
-from tracelens_ext.readers.source import SALVAGE, ByteSource
+from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_note
 from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
-from tracelens_ext.settings import read_settings
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
@@ -95,7 +93,9 @@ def read(source: ByteSource) -> Trace:
         tables = [_opened(source)]
         for path in _beside(source.file):
             try:
-                tables.append(_opened(opened.enter_context(ByteSource(path))))
+                tables.append(
+                    _opened(opened.enter_context(ByteSource(path, reading=source.reading)))
+                )
             except TraceError as error:
                 records.notes.append(
                     f"{path.name}, which is beside it, is left out: {error.problem}."
@@ -227,11 +227,7 @@ class TableReader:
         self.read(_Table(source, _kind_of(places), places, len(titles), enumerate(rows)))
 
     def _add_sums(self, piece: _Piece) -> None:
-        """Add as many calls of each kernel as are told, one after the other, each of mean duration.
-
-        Raises:
-            TraceFormatError: there are more calls than any run has.
-        """
+        """Add as many calls of each kernel as are told, in a row, each of mean duration."""
         builder = self._records.builder
         calls, total = (np.maximum(piece.whole(t), 0) for t in ("calls", "totaldurationns"))
         if calls.sum(dtype=np.float64) > _MOST_CALLS:
@@ -261,17 +257,17 @@ class TableReader:
         rows = table.rows
         while True:
             some: list[list[str]] = []
-            damage: TraceError | None = None
+            damage: TraceCutOffError | None = None
             try:
                 for _, row in islice(rows, _ROWS_AT_ONCE):
                     some.append(row)
             except TraceFormatError as error:
-                damage = error
+                damage = TraceCutOffError(error.path, error.problem, AGAIN)
             if not some and damage is None:
                 return
             if some and isinstance(some[-1], UnfinishedRow) and len(some[-1]) < table.width:
                 some.pop()
-                damage = TraceFormatError(table.source.path, "its last line is cut off", "")
+                damage = TraceCutOffError(table.source.path, "its last line is cut off", AGAIN)
             whole = [row for row in some if len(row) == table.width]
             self._records.drop(
                 "rows with more or fewer cells than titles",
@@ -281,19 +277,9 @@ class TableReader:
             if whole:
                 yield _Piece(table, whole)
             if damage is not None:
-                self._salvage(table.source, damage, count)
+                note = salvage_note(table.source, damage, table.source.bytes_read, count)
+                self._records.notes.append(note)
                 return
-
-    def _salvage(self, source: ByteSource, damage: TraceError, count: int) -> None:
-        """Note what is lost.
-
-        Raises:
-            TraceCutOffError: that was not asked for, or there are no rows before the damage.
-        """
-        if not read_settings().salvage:
-            remedy = "copy or record the file again" + (f", or {SALVAGE}" if count else "")
-            raise TraceCutOffError(damage.path, damage.problem, remedy)
-        self._records.notes.append(salvage_note(source, damage, source.bytes_read, count))
 
     # Agents.
 

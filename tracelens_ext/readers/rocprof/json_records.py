@@ -21,29 +21,26 @@ from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.json_events import ANY_CUT, SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto.reader import plain
-from tracelens_ext.readers.rocprof.json_schema import (
+from tracelens_ext.readers.rocprof.records import (
     COLUMNS,
+    DISPATCH,
     LEFT_OUT,
+    MOST_GPUS,
+    MOST_ID,
+    Agent,
     Call,
     Dispatch,
     Message,
     Operations,
-    Symbol,
-    type_of,
-)
-from tracelens_ext.readers.rocprof.records import (
-    DISPATCH,
-    MOST_GPUS,
-    MOST_ID,
-    Agent,
     RocprofRecords,
+    Symbol,
     call_kind,
     kernel_name,
-    looked_up,
+    type_of,
 )
-from tracelens_ext.readers.salvage import salvage_note
-from tracelens_ext.readers.source import ByteSource
-from tracelens_ext.readers.sqlite_columns import distinct_rows
+from tracelens_ext.readers.source import ByteSource, salvage_note
+from tracelens_ext.readers.sqlite_columns import distinct_rows, looked_up
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind
 
@@ -61,11 +58,7 @@ _WALKED = ("strings", "buffer_records", "callback_records")
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a document.
-
-    Raises:
-        TraceCutOffError, TraceFormatError: as `EventStream` says, or it has no record to analyse.
-    """
+    """Read a document."""
     records = RocprofRecords()
     decoder = _Decoder(records)
     stream = _RecordStream(source, decoder, SLICE_BYTES)
@@ -78,19 +71,17 @@ def read(source: ByteSource) -> Trace:
     return records.finish(source.path, FORMAT, source.bytes_read)
 
 
-def from_document(document: Mapping[str, object], path: str) -> Trace:
-    """The trace of a loaded document.
-
-    Raises:
-        TraceFormatError: as `read`, or it holds what JSON does not.
-    """
+def from_document(
+    document: Mapping[str, object], path: str, reading: ReadingOptions = AS_USUAL
+) -> Trace:
+    """The trace of a loaded document."""
     try:
         text = msgspec.json.encode(document)
     except (TypeError, ValueError, RecursionError) as error:
         raise TraceFormatError(
             path, f"is no JSON document ({error})", "give it as loaded"
         ) from None
-    with ByteSource(BytesIO(text)) as source:
+    with ByteSource(BytesIO(text), reading=reading) as source:
         source.path = path
         return read(source)
 
@@ -98,9 +89,7 @@ def from_document(document: Mapping[str, object], path: str) -> Trace:
 class _Decoder:
     """Decodes the items of the list that is being read.
 
-    Attributes:
-        process: to which the items belong.
-        path: where the list is in the process, such as `("buffer_records", "hip_api")`.
+    `path` is where the list is in `process`, such as `("buffer_records", "hip_api")`.
     """
 
     def __init__(self, records: RocprofRecords) -> None:
@@ -191,12 +180,7 @@ class _RecordStream(EventStream[Any]):
 
 
 class _Process:
-    """The records of one process, as columns until all that they refer to is known.
-
-    Args:
-        records: where they go.
-        number: which process of the document it is.
-    """
+    """The records of one process, as columns until all that they refer to is known."""
 
     def __init__(self, records: RocprofRecords, number: int) -> None:
         self._records, self._number = records, number

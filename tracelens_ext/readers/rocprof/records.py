@@ -3,27 +3,29 @@
 A call (HIP, HSA, RCCL …) is a runtime or driver call and can launch; a roctx range is an
 annotation, a roctx mark an instant. Dispatches and copies are GPU events. Correlation ids count
 within a process, so GPU events are filed under the process that launched them.
-Format: the documentation of ROCprofiler-SDK, "Using rocprofv3" and "Using rocpd output format".
+Format: the documentation of ROCprofiler-SDK, "Using rocprofv3" and "Using rocpd output format"; of
+JSON `source/lib/output/generateJSON.cpp` of ROCprofiler-SDK.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Labels, TraceBuilder
-from tracelens_ext.readers.sqlite_columns import distinct_rows
+from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows, present
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, Conventions, Device, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from tracelens_ext.trace import Int32Array, Int64Array, Trace
+
 
 DISPATCH = "KERNEL_DISPATCH"
 RECORD = "rocprofv3 --kernel-trace --hip-trace --marker-trace --memory-copy-trace -- PROGRAM"
@@ -72,12 +74,7 @@ class Agent(msgspec.Struct):
 
 
 def kernel_name(text: str | None, number: int) -> str:
-    """A kernel's name without the suffix of its descriptor (`.kd`).
-
-    Args:
-        text: as it was recorded; None for a kernel that the file does not describe.
-        number: its id.
-    """
+    """A kernel's name without the suffix of its descriptor (`.kd`), else its number."""
     if text is None:
         return f"kernel {number}"
     text = text.strip().strip('"').strip()
@@ -92,13 +89,6 @@ def call_kind(domain: str) -> EventKind:
     if "marker" in word:
         return EventKind.USER_ANNOTATION
     return EventKind.DRIVER if "hsa" in word else EventKind.RUNTIME
-
-
-def looked_up(ids: Int64Array, find: Callable[[Int64Array], Sequence[int]]) -> Int64Array:
-    """What ids stand for, asked once for each distinct one; shape as `ids`."""
-    distinct, number = distinct_rows(ids)
-    values = find(np.array([value for (value,) in distinct], dtype=np.int64))
-    return np.array(values, dtype=np.int64)[number]
 
 
 class RocprofRecords:
@@ -123,10 +113,7 @@ class RocprofRecords:
     def process(self, key: Hashable, pid: int | str, command: str = "") -> int:
         """The number of a process for `add_calls` and `add_work`.
 
-        Args:
-            key: tells it from others, which may have the same pid on another machine.
-            pid: what it is called.
-            command: its command line.
+        The key tells it from others, which may have the same pid on another machine.
         """
         if key not in self._process_of:
             same = self._same_pid[pid] = self._same_pid.get(pid, 0) + 1
@@ -157,9 +144,8 @@ class RocprofRecords:
     def add_calls(self, columns: Mapping[str, Int64Array]) -> None:
         """Add calls, ranges and marks.
 
-        Args:
-            columns: each shape (m,): `start`, `end` in ns; `process` of this object; `thread`;
-                `name` and `domain`, codes of the builder; `correlation`.
+        Columns: `start`, `end` in ns; `process` of this object; `thread`; `name` and `domain`,
+        codes of the builder; `correlation`.
         """
         for piece in _pieces(columns):
             kinds = np.array([call_kind(domain) for domain in self.builder.categories])
@@ -174,12 +160,10 @@ class RocprofRecords:
             )
 
     def add_work(self, kind: EventKind, columns: Mapping[str, Int64Array]) -> None:
-        """Add dispatches or copies.
+        """Add dispatches or copies: columns as of `add_calls`, without `thread`.
 
-        Args:
-            kind: what all of them are.
-            columns: as of `add_calls`, without `thread`; `device`, and `lane`: the queue of a
-                dispatch, the stream of a copy; `bytes` if they are known.
+        Also `device`, and `lane`: the queue of a dispatch, the stream of a copy; `bytes` if they
+        are known.
         """
         word = "queue" if kind == EventKind.KERNEL else "stream"
         for piece in _pieces(columns):
@@ -196,10 +180,8 @@ class RocprofRecords:
     ) -> Int64Array:
         """The GPU that copies belong to: that which their name says is the target, or the source.
 
-        Args:
-            name: their names, codes of the builder, such as `MEMORY_COPY_HOST_TO_DEVICE`, (m,).
-            source: numbers of GPUs, `NONE` of a CPU, (m,).
-            target: likewise.
+        Names are codes of the builder (`MEMORY_COPY_HOST_TO_DEVICE`); GPUs are numbers, `NONE` of a
+        CPU.
         """
         to_device = np.array([known.endswith("TO_DEVICE") for known in self.builder.names])[name]
         first, other = np.where(to_device, target, source), np.where(to_device, source, target)
@@ -219,10 +201,6 @@ class RocprofRecords:
         thread: Int32Array,
         numbers: Mapping[str, Int64Array],
     ) -> None:
-        arguments = {}
-        for name, values in numbers.items():
-            rows = np.flatnonzero((values >= 0) & (values < MOST_ID))
-            arguments[name] = (rows, values[rows])
         self.builder.add(
             {
                 "ts": piece["start"],
@@ -232,7 +210,7 @@ class RocprofRecords:
                 "thread": thread,
                 "category": piece["domain"],
             },
-            arguments,
+            {name: present(np.where(ids < MOST_ID, ids, NONE)) for name, ids in numbers.items()},
             {},
         )
 
@@ -242,11 +220,7 @@ class RocprofRecords:
             self.builder.dropped[reason] += count
 
     def finish(self, path: str, format_name: str, bytes_read: int) -> Trace:
-        """The trace.
-
-        Raises:
-            TraceFormatError: no record can be used.
-        """
+        """The trace."""
         if not self._has_calls:
             self.notes.append(
                 "No calls were recorded, so no GPU event has a launch: record with --hip-trace."
@@ -279,3 +253,115 @@ def _pieces(columns: Mapping[str, Int64Array]) -> Iterable[dict[str, Int64Array]
     count = len(columns["start"])
     for at in range(0, count, _ROWS_AT_ONCE):
         yield {name: values[at : at + _ROWS_AT_ONCE] for name, values in columns.items()}
+
+
+_Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+
+
+class _Correlation(msgspec.Struct, frozen=True):
+    internal: _Whole = 0
+
+
+class _Record(msgspec.Struct):
+    start_timestamp: _Whole = MISSING
+    end_timestamp: _Whole = MISSING
+    kind: _Whole = -1
+    operation: _Whole = -1
+    correlation_id: _Correlation = _Correlation()
+
+
+class Call(_Record):
+    """A record of an API, or of markers."""
+
+    thread_id: _Whole = 0
+
+
+class _DispatchInfo(msgspec.Struct, frozen=True):
+    agent_id: Handle = Handle()
+    queue_id: Handle = Handle()
+    kernel_id: _Whole = 0
+
+
+class Dispatch(_Record):
+    """A record of `kernel_dispatch`."""
+
+    dispatch_info: _DispatchInfo = _DispatchInfo()
+
+
+class Copy(_Record):
+    """A record of `memory_copy`."""
+
+    src_agent_id: Handle = Handle()
+    dst_agent_id: Handle = Handle()
+    stream_id: Handle = Handle()
+    bytes: _Whole = -1
+
+
+class Symbol(msgspec.Struct):
+    """A kernel."""
+
+    kernel_id: _Whole = -1
+    formatted_kernel_name: str | None = None
+    demangled_kernel_name: str | None = None
+    kernel_name: str | None = None
+
+
+class Operations(msgspec.Struct):
+    """A kind of records, and the names of its operations."""
+
+    kind: str = ""
+    operations: list[str] = []
+
+
+class Message(msgspec.Struct):
+    """The text of a roctx range or mark, by its correlation id."""
+
+    key: _Whole = -1
+    value: str = ""
+
+
+_OF_ALL = {
+    "start": "start_timestamp",
+    "end": "end_timestamp",
+    "kind": "kind",
+    "operation": "operation",
+    "correlation": "correlation_id.internal",
+}
+#: Column → where a record has it. Handles can be any number of 64 bits: they are numbered.
+COLUMNS: dict[type, dict[str, str]] = {
+    Call: _OF_ALL | {"thread": "thread_id"},
+    Dispatch: _OF_ALL
+    | {
+        "kernel": "dispatch_info.kernel_id",
+        "agent handle": "dispatch_info.agent_id.handle",
+        "queue handle": "dispatch_info.queue_id.handle",
+    },
+    Copy: _OF_ALL
+    | {
+        "source handle": "src_agent_id.handle",
+        "target handle": "dst_agent_id.handle",
+        "stream handle": "stream_id.handle",
+        "bytes": "bytes",
+    },
+}
+#: Why records of a kind are left out.
+LEFT_OUT = {
+    "memory_allocation": ALLOCATION,
+    "scratch_memory": ALLOCATION,
+    "counter_collection": COUNTER,
+}
+_TYPES: dict[tuple[str, ...], type] = {
+    ("agents",): Agent,
+    ("kernel_symbols",): Symbol,
+    ("strings", "buffer_records"): Operations,
+    ("strings", "marker_api"): Message,
+    ("buffer_records", "kernel_dispatch"): Dispatch,
+    ("buffer_records", "memory_copy"): Copy,
+}
+
+
+def type_of(path: tuple[str, ...]) -> type:
+    """What the items of a list are, by its place in a process; `Raw` of those that are not read."""
+    if path[0] == "buffer_records" and path[-1].endswith("_api"):
+        return Call
+    return _TYPES.get(path, msgspec.Raw)

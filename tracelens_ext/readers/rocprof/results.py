@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.errors import TraceCutOffError, TraceFormatError
+from tracelens_ext.errors import TraceCutOffError
 from tracelens_ext.readers.rocprof.csv_tables import TableReader
 from tracelens_ext.readers.rocprof.records import RocprofRecords
 from tracelens_ext.readers.source import SQLITE_MAGIC
@@ -23,7 +23,6 @@ from tracelens_ext.readers.sqlite_columns import Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Trace
@@ -49,7 +48,9 @@ _PROCESSES: Final[tuple[tuple[re.Pattern[str], _Kind], ...]] = (
 )
 
 
-class _Results(Database):
+class ResultsDatabase(Database):
+    """An open database of rocprof."""
+
     format = "database of rocprof"
     remedy = "record with rocprofv3 --sys-trace"
 
@@ -57,24 +58,8 @@ class _Results(Database):
         return any(self.tables.get(name, set()) >= _TIMES for name in _TABLES)
 
 
-def is_results(path: Path) -> bool:
-    """Whether a file is a database of rocprof."""
-    try:
-        with path.open("rb") as file:
-            if file.read(len(SQLITE_MAGIC)) != SQLITE_MAGIC:
-                return False
-        _Results(str(path), path).close()
-    except (OSError, TraceFormatError):
-        return False
-    return True
-
-
 def read(source: ByteSource) -> Trace:
-    """Read a database or a document.
-
-    Raises:
-        TraceCutOffError, TraceFormatError: it is cut off or damaged, or holds no records.
-    """
+    """Read a database or a document."""
     records = RocprofRecords()
     reader = TableReader(records)
     is_database = source.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC
@@ -92,8 +77,7 @@ def read(source: ByteSource) -> Trace:
 
 def _of_database(source: ByteSource) -> Iterator[tuple[_Kind, list[str]]]:
     """What each record is; begin, end, process, thread, queue, name, correlation, GPU."""
-    in_place = not source.compressed and source.file
-    with _Results(source.path, in_place or source.read_all()) as database:
+    with ResultsDatabase(source.path, source.file_or_bytes()) as database:
         skipped = "KERN" if database.has_rows("OPS") else "OPS"
         for table, kind in _TABLES.items():
             have = database.tables.get(table, frozenset())
@@ -101,7 +85,7 @@ def _of_database(source: ByteSource) -> Iterator[tuple[_Kind, list[str]]]:
                 continue
             ours = ("Name", "Index", "dev-id") if table != "KERN" else ("KernelName", "", "gpu-id")
             columns = [
-                [(cell or b"").decode("utf-8", "replace") for cell in database.texts(table, column)]
+                database.words(table, column)
                 for column in ("BeginNs", "EndNs", "pid", "tid", "queue-id", *ours)
             ]
             columns[5] = _names(database, columns[5])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tracelens_ext.errors import TraceError, TraceFormatError
+from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
     COUNTER,
@@ -26,17 +26,15 @@ from tracelens_ext.readers.rocprof.records import (
     RocprofRecords,
     call_kind,
     kernel_name,
-    looked_up,
 )
-from tracelens_ext.readers.source import SQLITE_MAGIC
-from tracelens_ext.readers.sqlite_columns import MISSING, Database, OtherDatabaseError
+from tracelens_ext.readers.sqlite_columns import MISSING, Database, looked_up
 from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
+    from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import BoolArray, Int64Array, Trace
 
     Columns = dict[str, Int64Array]
@@ -62,63 +60,35 @@ class RocpdDatabase(Database):
         return sorted(n.removeprefix(_STRING) for n in self.tables if n.startswith(_STRING))
 
 
-def is_rocpd(path: Path) -> bool | None:
-    """Whether a file is such a database; None where that cannot be known."""
-    try:
-        with path.open("rb") as file:
-            if file.read(len(SQLITE_MAGIC)) != SQLITE_MAGIC:
-                return None
-        RocpdDatabase(str(path), path).close()
-    except OtherDatabaseError:
-        return False
-    except (OSError, TraceError):
-        return None
-    return True
-
-
-def read(
-    path: str,
-    source: Path | bytes,
-    progress: Callable[[int, int | None], None] | None = None,
-) -> Trace:
+def read(source: ByteSource) -> Trace:
     """Read a database.
 
-    Args:
-        path: what messages and the trace call it.
-        source: the file that it is in, or the whole of it.
-        progress: called with (bytes read so far, size) now and then.
-
     Raises:
-        TraceNotFoundError: it cannot be opened.
         TraceFormatError: it is damaged, no database of rocprofv3, or holds no records.
     """
-    with RocpdDatabase(path, source) as database:
+    with RocpdDatabase(source.path, source.file_or_bytes()) as database:
         records = RocprofRecords()
         guids = database.guids
         for number, guid in enumerate(guids):
             if (table := f"rocpd_kernel_dispatch{guid}") not in database.tables:
                 problem = f"is a damaged {database.format} (it has no table {one_line(table)})"
-                raise TraceFormatError(path, problem, database.remedy)
-            if progress is not None:
-                progress(database.size * number // len(guids), database.size)
+                raise TraceFormatError(source.path, problem, database.remedy)
+            if source.progress is not None:
+                source.progress(database.size * number // len(guids), database.size)
             _Tables(database, guid, records).read()
         versions = {v for guid in guids if (v := _schema_version(database, guid))}
         version = f" (schema {', '.join(sorted(versions))})" if versions else ""
-        return records.finish(path, FORMAT + version, database.size)
+        return records.finish(source.path, FORMAT + version, database.size)
 
 
 def _schema_version(database: RocpdDatabase, guid: str) -> str:
     table = f"rocpd_metadata{guid}"
-    values = zip(database.texts(table, "tag"), database.texts(table, "value"), strict=True)
-    return next((_text(value) for tag, value in values if tag == b"schema_version"), "")
+    values = zip(database.words(table, "tag"), database.words(table, "value"), strict=True)
+    return next((value for tag, value in values if tag == "schema_version"), "")
 
 
 class _ById:
-    """Columns of a table, looked up by the ids of its rows.
-
-    Args:
-        columns: `id` and others, each shape (n,).
-    """
+    """Columns of a table, `id` among them, looked up by the ids of its rows."""
 
     def __init__(self, columns: Columns) -> None:
         ids = columns["id"]
@@ -169,13 +139,10 @@ class _Tables:
     # What is where.
 
     def _all(self, table: str, *columns: str) -> Columns:
-        """Columns of a whole table."""
-        chunks = list(self._database.chunks(table + self._guid, columns))
-        empty = np.empty(0, dtype=np.int64)
-        return {name: np.concatenate([empty, *(c[name] for c in chunks)]) for name in columns}
+        return self._database.whole(table + self._guid, *columns)
 
     def _texts(self, table: str, column: str) -> list[str]:
-        return [_text(text) for text in self._database.texts(table + self._guid, column)]
+        return self._database.words(table + self._guid, column)
 
     def _look_up(self, table: str, column: str, ids: Int64Array) -> list[str | None]:
         return self._database.look_up(table + self._guid, column, ids)
@@ -332,7 +299,3 @@ def _message(text: str | None) -> str:
         return ""
     message = members.get("message") if isinstance(members, dict) else None
     return message if isinstance(message, str) else ""
-
-
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode("utf-8", "replace")

@@ -2,6 +2,10 @@
 
 The plane `/host:metadata` has an `HloProto` for each program: its instructions with their shapes,
 after fusion. Nothing else is needed, and nothing is written.
+
+Format: `xplane.proto` (tsl/profiler/protobuf), `hlo.proto` (xla/service) and `xla_data.proto` of
+openxla/xla. Only the fields that are read are declared; a parser skips all others, so older and
+newer files are read as well. Texts are declared as bytes: those of a file need not be UTF-8.
 """
 
 from __future__ import annotations
@@ -9,40 +13,118 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from tracelens_ext.readers.xplane.schema import message_class
-from tracelens_ext.readers.xplane.work import Work, Worker, results_of
-from tracelens_ext.trace import NONE
+from tracelens_ext.readers.xplane.shapes import instructions_of, operands_of, results_of, windows_of
+from tracelens_ext.trace import NONE, PROGRAM_SHIFT
 
-if TYPE_CHECKING:
-    from tracelens_ext.readers.xplane.schema import Message
+_PACKAGE: Final = "tracelens_ext"
+#: Message → its fields: name, number, type; `*` says that it is repeated. Planes, and the lines of
+#: a plane, are taken apart by `wire.py`, to have one line at a time in memory;
+#: events, which are many, by `many_messages.py`.
+_MESSAGES: Final = {
+    "XPlane": "name 2 bytes, event_metadata 4 EventMetadataEntry*,"
+    " stat_metadata 5 StatMetadataEntry*, stats 6 XStat*",
+    "EventMetadataEntry": "key 1 int64, value 2 XEventMetadata",
+    "StatMetadataEntry": "key 1 int64, value 2 XStatMetadata",
+    "XLine": "id 1 int64, name 2 bytes, timestamp_ns 3 int64, events 4 bytes*,"
+    " display_name 11 bytes",
+    "XEvent": "metadata_id 1 int64, offset_ps 2 int64, duration_ps 3 int64, stats 4 XStat*,"
+    " num_occurrences 5 int64",
+    "XStat": "metadata_id 1 int64, uint64_value 3 uint64, int64_value 4 int64, str_value 5 bytes,"
+    " bytes_value 6 bytes, ref_value 7 uint64",
+    "XEventMetadata": "name 2 bytes, stats 5 XStat*",
+    "XStatMetadata": "name 2 bytes",
+    "HloProto": "hlo_module 1 HloModule",
+    "HloModule": "name 1 bytes, computations 3 HloComputation*, stack_frames 17 StackFrameIndex",
+    "HloComputation": "instructions 2 HloInstruction*, id 5 int64, root_id 6 int64",
+    "HloInstruction": "name 1 bytes, opcode 2 bytes, shape 3 Shape, metadata 7 OpMetadata,"
+    " window 15 Window, convolution 16 ConvolutionDimensions, custom_call_target 28 bytes,"
+    " dot 30 DotDimensions, id 35 int64, operand_ids 36 int64*, called_computation_ids 38 int64*,"
+    " backend_config 43 bytes, parameter_number 9 int64",
+    "Shape": "element_type 2 int32, dimensions 3 int64*, tuple_shapes 4 Shape*",
+    "OpMetadata": "source_file 3 bytes, source_line 4 int32, stack_frame_id 15 int32",
+    "Window": "dimensions 1 WindowDimension*",
+    "WindowDimension": "size 1 int64, stride 2 int64, padding_low 3 int64, padding_high 4 int64,"
+    " window_dilation 5 int64, base_dilation 6 int64",
+    "ConvolutionDimensions": "kernel_output_feature 4 int64",
+    "DotDimensions": "lhs_contracting 1 int64*, lhs_batch 3 int64*",
+    "StackFrameIndex": "file_names 1 bytes*, file_locations 3 FileLocation*,"
+    " stack_frames 4 StackFrame*",
+    "FileLocation": "file_name_id 1 int32, line 3 int32",
+    "StackFrame": "file_location_id 1 int32",
+}
+_FIELD: Final = descriptor_pb2.FieldDescriptorProto
+_TYPES: Final = {
+    "bytes": _FIELD.TYPE_BYTES,
+    "int32": _FIELD.TYPE_INT32,
+    "int64": _FIELD.TYPE_INT64,
+    "uint64": _FIELD.TYPE_UINT64,
+}
+
+#: A message whose class is made when the program runs.
+Message = Any
+
+
+@cache
+def message_class(name: str) -> Message:
+    """The class of a message, with `FromString` and `SerializeToString`."""
+    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+
+
+@cache
+def _pool() -> descriptor_pool.DescriptorPool:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="xplane_as_read.proto", package=_PACKAGE, syntax="proto3"
+    )
+    for message, fields in _MESSAGES.items():
+        declared = file.message_type.add(name=message)
+        for text in fields.split(","):
+            name, number, kind = text.split()
+            field = declared.field.add(name=name, number=int(number))
+            field.label = _FIELD.LABEL_REPEATED if kind.endswith("*") else _FIELD.LABEL_OPTIONAL
+            kind = kind.rstrip("*")
+            if kind in _TYPES:
+                field.type = _TYPES[kind]
+            else:
+                field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return pool
+
 
 _PROGRAM: Final = re.compile(r"(.*)\((\d{1,18})\)$", re.DOTALL)
 
 
 class Arguments(NamedTuple):
-    """The arguments of an operation, each as the JSON of a list.
+    """The arguments of an operation, the first three as the JSON of a list.
 
     Attributes:
         dims: sizes of each operand.
         types: type of each operand.
-        concrete: texts `name=value`: `opcode`, `target` of a call of a library, `result`, `flops`,
-            `bytes`, of a product `product`, `type` and `sizes`, of a window `stride`, `padding` and
-            `dilation`, and `source`, the file and the line.
+        concrete: texts `name=value`: `opcode`, `target` of a call of a library, `result`, of a
+            window `stride`, `padding` and `dilation`, and `source`, the file and the line.
+        instruction: as `Trace.instructions` has it.
     """
 
     dims: bytes
     types: bytes
     concrete: bytes
+    instruction: int
 
 
 class Programs:
-    """The programs of a profile, decoded when they are asked for."""
+    """The programs of a profile, decoded when they are asked for.
+
+    Attributes:
+        used: those that were asked for, as `Trace.programs` has them.
+    """
 
     def __init__(self) -> None:
+        self.used: list[bytes] = []
         self._by_id: dict[int, bytes] = {}
         self._by_name: dict[str, set[int]] = {}
         self._names: dict[int, str] = {}
@@ -59,11 +141,8 @@ class Programs:
     def arguments(self, program: int, module: str, operation: str) -> Arguments | None:
         """The arguments of an operation.
 
-        Args:
-            program: the id of its program; if that is unknown, the module's name tells it, if no
-                other program has the same.
-            module: the name of its module.
-            operation: its own name.
+        If the id of the program is unknown, the module's name tells it, if no other program has the
+        same.
         """
         if program not in self._by_id:
             same = self._by_name.get(module, set())
@@ -84,43 +163,39 @@ class Programs:
 
     def _decode(self, program: int) -> _Program | None:
         try:
-            return _Program(message_class("HloProto").FromString(self._by_id[program]).hlo_module)
+            module = message_class("HloProto").FromString(self._by_id[program]).hlo_module
         except DecodeError:
             self._damaged.append(self._names[program])
             return None
+        self.used.append(self._by_id[program])
+        return _Program(module, len(self.used) - 1)
 
 
 class _Program:
-    def __init__(self, module: Message) -> None:
-        instructions = [each for part in module.computations for each in part.instructions]
-        self._by_name = {each.name: each for each in instructions}
-        computations = {p.id: (p.instructions, p.root_id) for p in module.computations}
-        self._worker = Worker({each.id: each for each in instructions}, computations)
+    def __init__(self, module: Message, number: int) -> None:
+        instructions = instructions_of(module)
+        self._number = number
+        self._by_name = {each.name: (place, each) for place, each in enumerate(instructions)}
+        self._by_id = {each.id: each for each in instructions}
         self._frames = module.stack_frames
         self.arguments = cache(self._arguments)
 
     def _arguments(self, operation: str) -> Arguments | None:
-        each = self._by_name.get(operation.encode("utf-8", "replace"))
+        place, each = self._by_name.get(operation.encode("utf-8", "replace"), (NONE, None))
         if each is None:
             return None
-        operands = self._worker.operands(each)
+        operands = operands_of(each, self._by_id)
         texts = [f"opcode={each.opcode.decode('utf-8', 'replace')}"]
         if target := each.custom_call_target.decode("utf-8", "replace"):
             texts.append(f"target={target}")
         texts += [f"result={array}" for array in results_of(each)]
-        if (work := self._worker.work(each)) is not None:
-            texts += _about_work(work)
-        if windows := each.window.dimensions:
-            for name, field in (
-                ("stride", "stride"),
-                ("padding", "padding_low"),
-                ("dilation", "window_dilation"),
-            ):
-                texts.append(f"{name}={_sizes([getattr(w, field) for w in windows])}")
+        for name, sizes in windows_of(each).items():
+            texts.append(f"{name}={'x'.join(map(str, sizes))}")
         if source := self._source(each.metadata):
             texts.append(f"source={source}")
         columns = [array.dims for array in operands], [array.kind for array in operands], texts
-        return Arguments(*(json.dumps(column).encode() for column in columns))
+        dims, types, concrete = (json.dumps(column).encode() for column in columns)
+        return Arguments(dims, types, concrete, self._number << PROGRAM_SHIFT | place)
 
     def _source(self, metadata: Message) -> str:
         """File and line: those of the instruction, or of the innermost frame of its stack."""
@@ -133,18 +208,6 @@ class _Program:
                 return ""
             file, line = _at(frames.file_names, place.file_name_id) or b"", place.line
         return f"{file.decode('utf-8', 'replace')}:{line}" if file else ""
-
-
-def _about_work(work: Work) -> list[str]:
-    texts = [f"flops={work.flops}", f"bytes={work.bytes}"]
-    if work.product:
-        texts += [f"product={work.product}", f"type={work.kind}"]
-        texts += [f"sizes={_sizes(work.sizes)}"] if work.sizes else []
-    return texts
-
-
-def _sizes(numbers: list[int] | tuple[int, ...]) -> str:
-    return "x".join(map(str, numbers))
 
 
 def _at(items: Message, number: int) -> Message | None:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.readers.xplane.wire import FIXED32, FIXED64, LENGTH, VARINT
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,7 +19,10 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Int64Array
 
     Bytes = npt.NDArray[np.uint8]
+    from collections.abc import Iterator
 
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT: Final = 10
 #: A field is a number and a value of at most so many bytes, which may begin at the last byte.
 PADDING: Final = bytes(2 * _LONGEST_VARINT + 8)
@@ -77,15 +78,9 @@ def joined(messages: Sequence[bytes]) -> tuple[Bytes, Int64Array, Int64Array]:
 
 
 def fields_of(data: Bytes, start: Int64Array, end: Int64Array) -> Fields:
-    """All fields of messages.
+    """All fields of messages, of which the bytes are from `joined`, or as padded.
 
-    Args:
-        data: the bytes, from `joined`, or others with as much padding.
-        start: where each message begins, shape (m,).
-        end: where it ends, (m,).
-
-    Raises:
-        MessageError: one is no message.
+    Raises MessageError where one is no message.
     """
     at = start.copy()
     passes: list[tuple[Int64Array, Int64Array, Int64Array, Int64Array]] = []
@@ -135,3 +130,55 @@ def varints(data: Bytes, at: Int64Array) -> tuple[Int64Array, Int64Array]:
         result[long] |= (ninth & 0x7F) << 56 | np.where(ends == 9, 0, tenth << 63)
         end[long] = np.where((ninth < 0x80) | (tenth < 0x80), at[long] + ends, -1)
     return result, end
+
+
+class DamagedError(Exception):
+    """A message that cannot be taken apart further.
+
+    Attributes:
+        place: the byte where the field that is damaged begins.
+        is_cut: whether the message only ends too early.
+    """
+
+    def __init__(self, place: int, *, is_cut: bool) -> None:
+        super().__init__(place)
+        self.place, self.is_cut = place, is_cut
+
+
+def fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of a message, in file order: number, begin, begin of the content, end.
+
+    The number is 0 for content that is no text, no bytes and no message. Raises DamagedError where
+    the bytes are no field, or end within one.
+    """
+    at, size = 0, len(data)
+    while at < size:
+        start = at
+        try:
+            key, at = varint(data, at)
+            number, kind = key >> 3, key & 7
+            if kind == LENGTH:
+                length, at = varint(data, at)
+            elif kind == VARINT:
+                length, number = varint(data, at)[1] - at, 0
+            else:
+                length, number = {FIXED64: 8, FIXED32: 4}[kind], 0
+        except IndexError:
+            raise DamagedError(start, is_cut=True) from None
+        except (KeyError, ValueError):
+            raise DamagedError(start, is_cut=False) from None
+        if length > size - at:
+            raise DamagedError(start, is_cut=True)
+        yield number, start, at, at + length
+        at += length
+
+
+def varint(data: memoryview, at: int) -> tuple[int, int]:
+    """A number of 7 bits a byte, the lowest first, and where it ends."""
+    value = 0
+    for shift in range(_LONGEST_VARINT):
+        byte = data[at + shift]
+        value |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:
+            return value, at + shift + 1
+    raise ValueError

@@ -38,6 +38,7 @@ class Operations:
         name: code of its name, (k,).
         like: an event of its thread, (k,).
         arguments: argument → (rows of operations, those of the recording too, ascending; JSON).
+        instructions: of the same rows, as `Trace.instructions` has them.
     """
 
     kind: Int64Array
@@ -46,6 +47,7 @@ class Operations:
     name: Int64Array
     like: Int64Array
     arguments: dict[str, tuple[Int64Array, list[bytes]]]
+    instructions: tuple[Int64Array, Int64Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +71,8 @@ def find_operations(
 ) -> Operations:
     """The operations of a recording.
 
-    Args:
-        events: the recording.
-        arguments_of: what the HLO says of an operation: of the program's id (`NONE` for unknown),
-            the module's and the operation's name.
+    `arguments_of` tells what the HLO says of one: by the program's id (`NONE` for unknown), the
+    module's and the operation's name.
     """
     texts = [*events.texts, ""]
     calls = _calls(events, *_launched(events))
@@ -83,25 +83,22 @@ def find_operations(
     # Scopes come first: of equal intervals the first is the parent.
     kind = [EventKind.USER_ANNOTATION] * len(scoped) + [EventKind.CPU_OP] * len(hlo_op)
     both = np.concatenate((scoped, np.arange(len(hlo_op))))
-    made = Operations(
+    on_host = np.flatnonzero(events.kind == EventKind.CPU_OP)
+    rows = np.arange(len(hlo_op)) + len(events.kind) + len(scoped)
+    asked = np.concatenate((on_host, calls.event))
+    known, found = _arguments(events, asked, np.concatenate((on_host, rows)), arguments_of)
+    return Operations(
         np.array(kind, dtype=np.int64),
         calls.start[both],
         (calls.end - calls.start)[both],
         names[place.reshape(-1)],
         calls.launch[both],
-        {},
+        {
+            name: (known, [(each.dims, each.types, each.concrete)[i] for each in found])
+            for i, name in enumerate(_ARGUMENTS)
+        },
+        (known, np.array([each.instruction for each in found], dtype=np.int64)),
     )
-    on_host = np.flatnonzero(events.kind == EventKind.CPU_OP)
-    rows = np.arange(len(hlo_op)) + len(events.kind) + len(scoped)
-    made.arguments.update(
-        _arguments(
-            events,
-            np.concatenate((on_host, calls.event)),
-            np.concatenate((on_host, rows)),
-            arguments_of,
-        )
-    )
-    return made
 
 
 def _launched(events: Events) -> tuple[Int64Array, Int64Array]:
@@ -171,14 +168,11 @@ def _arguments(
     asked: Int64Array,
     rows: Int64Array,
     arguments_of: Callable[[int, str, str], Arguments | None],
-) -> dict[str, tuple[Int64Array, list[bytes]]]:
-    """The arguments of operations.
+) -> tuple[Int64Array, list[Arguments]]:
+    """The rows of operations of which the HLO knows the arguments, and these.
 
-    Args:
-        events: the recording.
-        asked: an event of each, whose statistics name it, shape (k,).
-        rows: where each is in the trace, ascending, shape (k,).
-        arguments_of: as of `find_operations`.
+    Of each, `asked` is an event whose statistics name it, and `rows` where it is in the trace,
+    ascending.
     """
     program, module, hlo_op = (
         events.stats[stat].at(asked) for stat in ("program_id", "hlo_module", "hlo_op")
@@ -193,7 +187,4 @@ def _arguments(
     ]
     known = np.flatnonzero(np.array([each is not None for each in found], dtype=bool)[number])
     of_each = [found[i] for i in number[known].tolist()]
-    return {
-        argument: (rows[known], [each[i] for each in of_each if each is not None])
-        for i, argument in enumerate(_ARGUMENTS)
-    }
+    return rows[known], [each for each in of_each if each is not None]

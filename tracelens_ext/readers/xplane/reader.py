@@ -15,14 +15,17 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.salvage import salvage_note
-from tracelens_ext.readers.source import SALVAGE
-from tracelens_ext.readers.xplane.hlo import Programs
-from tracelens_ext.readers.xplane.many_messages import Fields, MessageError, fields_of, joined
+from tracelens_ext.readers.source import AGAIN, salvage_note
+from tracelens_ext.readers.xplane.hlo import Programs, message_class
+from tracelens_ext.readers.xplane.many_messages import (
+    DamagedError,
+    Fields,
+    MessageError,
+    fields,
+    fields_of,
+    joined,
+)
 from tracelens_ext.readers.xplane.recording import GPU_PLANE, NUMBERS, TEXTS, Recording
-from tracelens_ext.readers.xplane.schema import message_class
-from tracelens_ext.readers.xplane.wire import DamagedError, fields
-from tracelens_ext.settings import read_settings
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import Device
 
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tracelens_ext.readers.source import ByteSource
-    from tracelens_ext.readers.xplane.schema import Message
+    from tracelens_ext.readers.xplane.hlo import Message
     from tracelens_ext.trace import Int64Array, Trace
 
 FORMAT = "JAX/XLA profile (xplane)"
@@ -50,16 +53,10 @@ _STAT_ID, _UINT64, _INT64, _STR, _REF = 1, 3, 4, 5, 7
 _NO_TIME = -(2**62)
 _MOST = 2**62
 _WARP, _USUAL_WARP = {"AMD": 64}, 32
-_AGAIN = "copy or record the file again"
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a profile.
-
-    Raises:
-        TraceCutOffError: the file ends in the middle; with salvage, in its first plane.
-        TraceFormatError: it is damaged, or holds no plane.
-    """
+    """Read a profile."""
     data = memoryview(source.read_all())
     profile = _Profile(source.path)
     damage: TraceError | None = source.damage
@@ -70,9 +67,6 @@ def read(source: ByteSource) -> Trace:
         damage, place = damage or _damage(source.path, error), error.place
     notes = []
     if damage is not None:
-        if not read_settings().salvage:
-            remedy = f"{_AGAIN}, or {SALVAGE}" if profile.recording.present else _AGAIN
-            raise type(damage)(source.path, damage.problem, remedy)
         notes.append(salvage_note(source, damage, place, profile.recording.present))
     return profile.finish(len(data), notes)
 
@@ -80,16 +74,12 @@ def read(source: ByteSource) -> Trace:
 def _damage(path: str, error: DamagedError) -> TraceFormatError:
     if error.is_cut:
         problem = f"the profile ends in the middle (the plane at byte {error.place:,} is not whole)"
-        return TraceCutOffError(path, problem, _AGAIN)
-    return TraceFormatError(path, f"is damaged at byte {error.place:,}", _AGAIN)
+        return TraceCutOffError(path, problem, AGAIN)
+    return TraceFormatError(path, f"is damaged at byte {error.place:,}", AGAIN)
 
 
 class _Profile:
-    """A profile on its way to a trace.
-
-    Attributes:
-        recording: the events so far.
-    """
+    """A profile on its way to a trace."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -100,11 +90,7 @@ class _Profile:
         self._about: dict[str, object] = {}
 
     def read(self, data: memoryview) -> None:
-        """Read a whole file.
-
-        Raises:
-            DamagedError: it is damaged; the planes before that are read.
-        """
+        """Read a whole file."""
         for number, _, start, end in fields(data):
             if number == _PLANES:
                 self._read_plane(data[start:end], start)
@@ -121,6 +107,7 @@ class _Profile:
             bytes_read=size,
             devices=tuple(self._devices[number] for number in sorted(self._devices)),
             metadata={"hostnames": self._hosts, **self._about},
+            programs=self._programs.used,
         )
 
     def _read_plane(self, data: memoryview, place: int) -> None:
@@ -163,11 +150,7 @@ class _Profile:
 
 
 class _Stats:
-    """The statistics of a plane.
-
-    Attributes:
-        names: id → what a statistic is called, or a text that one refers to.
-    """
+    """The statistics of a plane: what they are called by id, and the texts that they refer to."""
 
     def __init__(self, plane: Message) -> None:
         self.names = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
@@ -196,11 +179,7 @@ class _LineReader:
         }
 
     def read(self, line: Message) -> None:
-        """Add the events of a line.
-
-        Raises:
-            MessageError: one is no message.
-        """
+        """Add the events of a line."""
         lane = self._process, line.id
         self._recording.lines[lane] = _text(line.display_name or line.name)
         code, events = self._recording.lanes[lane], line.events

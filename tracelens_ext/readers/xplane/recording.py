@@ -19,7 +19,7 @@ from tracelens_ext.readers.xplane.operations import find_operations, numbered
 from tracelens_ext.trace import NONE, ArgColumn, Conventions, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from tracelens_ext.readers.xplane.hlo import Arguments
     from tracelens_ext.trace import Device, Int64Array, Trace
@@ -37,6 +37,7 @@ _STREAM: Final = re.compile(r"Stream #(\d{1,9})")
 _SIZE: Final = re.compile(r"\bsize:(\d{1,18})\b")
 _DRIVER_CALL: Final = re.compile("cu[A-Z]")
 _PYTHON_FRAME: Final = "$"
+_INSTRUCTION: Final = "instruction"
 _WORDS: Final = {
     EventKind.KERNEL: "kernel",
     EventKind.MEMCPY: "gpu_memcpy",
@@ -82,9 +83,8 @@ class Recording:
     def add(self, columns: Mapping[str, Int64Array], stats: Stats) -> None:
         """Add events.
 
-        Args:
-            columns: `ts` and `dur` in ns, codes `name` and `lane`, each shape (m,).
-            stats: those of `NUMBERS` and `TEXTS` that there are; rows among these m.
+        Columns are `ts` and `dur` in ns, codes `name` and `lane`; statistics those of `NUMBERS` and
+        `TEXTS` that there are, with the rows among these events.
         """
         for column, pieces in self._pieces.items():
             pieces.append(columns[column])
@@ -102,6 +102,7 @@ class Recording:
         bytes_read: int,
         devices: tuple[Device, ...] = (),
         metadata: Mapping[str, object] | None = None,
+        programs: Sequence[bytes] = (),
     ) -> Trace:
         """The trace.
 
@@ -114,6 +115,7 @@ class Recording:
             bytes_read: size of the file, unpacked.
             devices: the GPUs that it describes.
             metadata: what else it says of itself.
+            programs: those that `arguments_of` refers to, which may add to them.
         """
         events = Events(self, self._pieces, self._stats)
         builder = self._builder
@@ -134,7 +136,7 @@ class Recording:
             for argument, (rows, values) in operations.arguments.items()
         }
         columns |= {"kind": kind, "category": words[kind]}
-        builder.add(columns, events.numbers(), texts)
+        builder.add(columns, events.numbers() | {_INSTRUCTION: operations.instructions}, texts)
         trace = builder.finish(
             path=path,
             format_name=format_name,
@@ -144,7 +146,14 @@ class Recording:
             labels=Labels(processes=self.planes, threads=self.lines),
             notes=tuple(notes()),
         )
-        return replace(trace, conventions=Conventions(categorizer="jax-keys"))
+        args = dict(trace.args)
+        return replace(
+            trace,
+            args=args,
+            instructions=args.pop(_INSTRUCTION),
+            programs=tuple(programs),
+            conventions=Conventions(framework="JAX"),
+        )
 
 
 class Events:

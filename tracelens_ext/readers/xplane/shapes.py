@@ -9,7 +9,9 @@ import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from tracelens_ext.readers.xplane.schema import Message
+    from collections.abc import Mapping
+
+    from tracelens_ext.readers.xplane.hlo import Message
 
 _NAMES: Final = dict(
     enumerate(
@@ -62,3 +64,29 @@ def arrays_of(shape: Message) -> list[Shape]:
     if kind is None or len(shape.dimensions) > MOST_DIMENSIONS:
         return []
     return [Shape(kind, tuple(max(n, 0) for n in shape.dimensions))]
+
+
+def instructions_of(module: Message) -> list[Message]:
+    """The instructions of all computations of a program."""
+    return [each for part in module.computations for each in part.instructions]
+
+
+def operands_of(instruction: Message, by_id: Mapping[int, Message]) -> list[Shape]:
+    """The arrays that an instruction takes."""
+    found = (by_id.get(number) for number in instruction.operand_ids)
+    return [array for each in found if each is not None for array in arrays_of(each.shape)]
+
+
+def results_of(instruction: Message) -> list[Shape]:
+    """The arrays that an instruction makes, without the workspace of a library's call."""
+    results = arrays_of(instruction.shape)
+    if instruction.custom_call_target.startswith((b"__cudnn", b"__cublas")):
+        return [array for i, array in enumerate(results) if not i or array.kind != "u8"]
+    return results
+
+
+def windows_of(instruction: Message) -> dict[str, tuple[int, ...]]:
+    """Stride, padding and dilation of an instruction that has a window."""
+    windows = instruction.window.dimensions
+    fields = {"stride": "stride", "padding": "padding_low", "dilation": "window_dilation"}
+    return {n: tuple(getattr(w, f) for w in windows) for n, f in fields.items() if windows}

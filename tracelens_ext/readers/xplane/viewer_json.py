@@ -17,7 +17,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.json_events import EventStream
-from tracelens_ext.readers.salvage import salvage_note
+from tracelens_ext.readers.source import salvage_note
 from tracelens_ext.readers.xplane.recording import NUMBERS, TEXTS, Recording
 from tracelens_ext.text import NO_NAME, encodable
 
@@ -121,11 +121,7 @@ class _Columns:
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a document.
-
-    Raises:
-        TraceCutOffError, TraceFormatError: as `EventStream` says; or it has no `traceEvents`.
-    """
+    """Read a document."""
     columns = _Columns()
     stream = EventStream(source, columns)
     for events in stream:

@@ -13,12 +13,25 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tracelens_ext.readers.xplane.shapes import MOST_DIMENSIONS, Shape, arrays_of
+import numpy as np
+
+from tracelens_ext.readers.xplane.hlo import message_class
+from tracelens_ext.readers.xplane.shapes import (
+    MOST_DIMENSIONS,
+    Shape,
+    arrays_of,
+    instructions_of,
+    operands_of,
+    results_of,
+    windows_of,
+)
+from tracelens_ext.trace import NONE, PROGRAM_SHIFT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from tracelens_ext.readers.xplane.schema import Message
+    from tracelens_ext.readers.xplane.hlo import Message
+    from tracelens_ext.trace import Int64Array, IntArray, Trace
 
 #: Instructions that compute nothing: they move data, or name it.
 _MOVES: Final = frozenset(
@@ -43,7 +56,7 @@ _PRODUCTS: Final = {
 _PRODUCTS_OF_ATTENTION: Final = {"attention": 2, "attention of gradients": 5}
 
 
-@dataclass
+@dataclass(eq=False)
 class Work:
     """What an instruction does.
 
@@ -54,6 +67,7 @@ class Work:
             largest product in it; empty for none.
         kind: the type of the elements that the product takes.
         sizes: of the product: B, M, N, K of a `dot`; B, H, S, T, D of attention.
+        windows: stride, padding and dilation of an instruction with a window.
     """
 
     flops: int = 0
@@ -61,6 +75,7 @@ class Work:
     product: str = ""
     kind: str = ""
     sizes: tuple[int, ...] = ()
+    windows: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _largest: int = field(default=-1, repr=False)
 
     def add(self, other: Work) -> None:
@@ -77,34 +92,50 @@ class Work:
             self._largest, self.product, self.kind, self.sizes = flops, product, kind, sizes
 
 
-class Worker:
-    """Finds the work of the instructions of a module.
+def works_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[Work]]:
+    """The work of operations, where the programs of the trace tell it.
 
-    Args:
-        by_id: the instructions.
-        computations: id → the instructions of a computation, and its root's id.
+    Returns:
+        Indices, `NONE` for the others, shape of `rows`; and the distinct works.
     """
+    asked, place = np.unique(trace.instructions.at(rows), return_inverse=True)
+    codes = np.full(len(asked), NONE, dtype=np.int64)
+    programs: dict[int, Worker] = {}
+    distinct: dict[str, int] = {}
+    works: list[Work] = []
+    for i, code in enumerate(asked.tolist()):
+        if code == NONE:
+            continue
+        program, instruction = divmod(code, 1 << PROGRAM_SHIFT)
+        if program not in programs:
+            programs[program] = Worker(trace.programs[program])
+        if (work := programs[program].work(instruction)) is not None:
+            codes[i] = distinct.setdefault(repr(work), len(distinct))
+            if len(works) < len(distinct):
+                works.append(work)
+    return codes[place.reshape(-1)], works
 
-    def __init__(
-        self,
-        by_id: Mapping[int, Message],
-        computations: Mapping[int, tuple[Sequence[Message], int]],
-    ) -> None:
-        self._by_id, self._computations = by_id, computations
+
+class Worker:
+    """Finds the work of the instructions of a program, which is given as the message `HloProto`."""
+
+    def __init__(self, program: bytes) -> None:
+        module = message_class("HloProto").FromString(program).hlo_module
+        self._instructions = instructions_of(module)
+        self._by_id = {each.id: each for each in self._instructions}
+        self._computations = {p.id: (p.instructions, p.root_id) for p in module.computations}
         self._found: dict[int, Work | None] = {}
 
-    def operands(self, instruction: Message) -> list[Shape]:
-        """The arrays that an instruction takes."""
-        found = (self._by_id.get(number) for number in instruction.operand_ids)
-        return [array for each in found if each is not None for array in arrays_of(each.shape)]
-
-    def work(self, instruction: Message) -> Work | None:
-        """What an instruction does; None for a call of code that is not known."""
-        work = Work()
+    def work(self, place: int) -> Work | None:
+        """What an instruction does, by its place; None for a call of code that is not known."""
+        instruction = self._instructions[place]
+        work = Work(windows=windows_of(instruction))
         if not self._count(instruction, work, _DEEPEST):
             return None
         results = results_of(instruction)
-        work.bytes = sum(array.bytes for array in (*self.operands(instruction), *results))
+        work.bytes = sum(
+            array.bytes for array in (*operands_of(instruction, self._by_id), *results)
+        )
         if instruction.opcode == b"fusion":
             work.bytes -= sum(map(self._untouched, set(instruction.called_computation_ids)))
         return work
@@ -120,7 +151,7 @@ class Worker:
                     return False
                 work.add(part)
             return True
-        operands, window = self.operands(each), each.window.dimensions[:MOST_DIMENSIONS]
+        operands, window = operands_of(each, self._by_id), each.window.dimensions[:MOST_DIMENSIONS]
         if opcode == b"custom-call":
             return _count_custom_call(each, operands, results, work)
         if opcode == b"dot":
@@ -183,14 +214,6 @@ class Worker:
         """Bytes of the update of a `dynamic-update-slice`."""
         update = self._by_id.get(next(iter(each.operand_ids[1:2]), -1))
         return _bytes(arrays_of(update.shape)) if update is not None else 0
-
-
-def results_of(instruction: Message) -> list[Shape]:
-    """The arrays that an instruction makes, without the workspace of a library's call."""
-    results = arrays_of(instruction.shape)
-    if instruction.custom_call_target.startswith((b"__cudnn", b"__cublas")):
-        return [array for i, array in enumerate(results) if not i or array.kind != "u8"]
-    return results
 
 
 def _bytes(arrays: Iterable[Shape]) -> int:
