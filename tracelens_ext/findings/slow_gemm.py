@@ -9,6 +9,7 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.kernel_claims import beyond
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.gemm import product_sizes
 
@@ -57,11 +58,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     reached = inspection.by_operation(
         [_reached_ns(row, its) if its else 0.0 for row, its in zip(rows, peaks, strict=True)]
     )
-    chosen = (reached > 0) & wall.free
-    call = inspection.launchers.of_gpu[chosen]
-    takes = np.bincount(call, work.duration[chosen])[call]
-    share = np.zeros(len(work))
-    share[chosen] = np.where(takes > _FAR * reached[chosen], 1.0 - reached[chosen] / takes, 0.0)
+    share = beyond(inspection, reached, _FAR)
     slow = np.flatnonzero(share)
     claim = wall.claim_events(share > 0, share)
     row_of = roofline.groups.of_gpu[claim.events]

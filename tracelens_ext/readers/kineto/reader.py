@@ -235,7 +235,12 @@ def _devices(properties: object) -> tuple[Device, ...]:
     entries = properties if isinstance(properties, list) else []
     told = ("numSms", "warpSize", "totalGlobalMem")
     return tuple(
-        Device(entry["id"], _text(entry.get("name")), *(_number(entry.get(key)) for key in told))
+        Device(
+            entry["id"],
+            _text(entry.get("name")),
+            *(_number(entry.get(key)) for key in told),
+            capability=10 * _number(entry.get("computeMajor")) + _number(entry.get("computeMinor")),
+        )
         for entry in entries
         if isinstance(entry, dict) and isinstance(entry.get("id"), int)
     )

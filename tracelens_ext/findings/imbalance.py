@@ -1,0 +1,60 @@
+"""`imbalance`: products of experts of very different sizes; it only informs."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from tracelens_ext.findings.finding import Evidence
+from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector
+from tracelens_ext.roofline.gemm import product_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from tracelens_ext.findings.finding import Finding
+    from tracelens_ext.findings.inspection import Inspection
+
+_EXPERTS: Final = re.compile(r"moe|experts?(?![a-z])|topk_?softmax|grouped_topk", re.IGNORECASE)
+_SIZES, _TIMES = 4, 4
+
+
+def _detect(inspection: Inspection) -> Finding | None:
+    work = inspection.work
+    if not inspection.has_shapes or not any(map(_EXPERTS.search, work.trace.names)):
+        return None
+    alike: dict[Hashable, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number, row in enumerate(inspection.roofline.rows):
+        if row.cost is not None and row.cost.family == "GEMM":
+            b, m, n, k = product_sizes(row.cost)
+            if b == 1 and m:
+                alike[row.operation.name, row.cost.data_type, n, k][m].append(number)
+    chosen, least, most = set(), 0, 0
+    for sizes in alike.values():
+        if len(sizes) >= _SIZES and max(sizes) >= _TIMES * min(sizes):
+            chosen |= {number for numbers in sizes.values() for number in numbers}
+            if max(sizes) - min(sizes) > most - least:
+                least, most = min(sizes), max(sizes)
+    mine = inspection.by_operation(
+        [float(number in chosen) for number in range(len(inspection.roofline.rows))]
+    )
+    about = inspection.wall.about(mine > 0)
+    if inspection.share_percent(about) < LEAST_SHARE_PERCENT:
+        return None
+    share = inspection.share_percent(about)
+    return inspection.information(
+        DETECTOR.id,
+        about,
+        title=f"Experts get from {least:,} to {most:,} tokens: their products are {share:.1f} %",
+        advice=(
+            "Large experts hold the small ones up where they run in one launch or on several"
+            " devices: balance the routing (an auxiliary loss, a capacity), replicate experts that"
+            " are asked most, and join the products of all experts into grouped ones."
+        ),
+        reason="products of the same weights' shape differ in their rows, in a model with experts",
+        evidence=[Evidence("rows of the largest", most, "tokens", "roofline")],
+    )
+
+
+DETECTOR = Detector("imbalance", _detect)
