@@ -32,9 +32,12 @@ def _detect(inspection: Inspection) -> Finding | None:
     if not mine.any() or time[largest] <= _MOST * total:
         return None
     rows = inspection.roofline.rows
-    known = inspection.by_operation([float(row.roofline_ns is not None) for row in rows]) > 0
+    # Where an operation has no shapes, these are what to record first.
+    known = inspection.by_operation(
+        [float(row.roofline_ns is not None or not row.operation.types) for row in rows]
+    )
     about = inspection.wall.about(mine)
-    unknown = float(work.duration[mine & ~known].sum()) > _MOST * total
+    unknown = float(work.duration[mine & (known == 0)].sum()) > _MOST * total
     if not unknown or inspection.share_percent(about) < LEAST_SHARE_PERCENT:
         return None
     name = short_name(work.trace.names[largest]).partition("<")[0].partition("(")[0].strip()

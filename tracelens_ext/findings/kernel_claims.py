@@ -112,7 +112,10 @@ def beyond(inspection: Inspection, reached: Float64Array, far: float) -> Float64
         far: so many times that is far beyond it; what is nearer takes nothing too much.
     """
     work, chosen = inspection.work, (reached > 0) & inspection.wall.free
-    call, share = inspection.launchers.of_gpu[chosen], np.zeros(len(work))
-    takes = np.bincount(call, work.duration[chosen])[call] if len(call) else reached[chosen]
+    share = np.zeros(len(work))
+    if not chosen.any():
+        return share
+    call = inspection.launchers.of_gpu[chosen]
+    takes = np.bincount(call, work.duration[chosen])[call]
     share[chosen] = np.where(takes > far * reached[chosen], 1.0 - reached[chosen] / takes, 0.0)
     return share

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.peaks import DevicePeaks
+    from tracelens_ext.roofline.table import RooflineRow
     from tracelens_ext.trace import Device, Float64Array
 
 _DOUBLE: Final = re.compile(r"dgemm")
 _VECTOR: Final = re.compile(
     r"(?<![a-z\d])[sdh]gemm|simt|scudnn|convolve_sgemm|gemmSN|[dw]grad\w*_engine<float"
-    r"|Cijk_\w+?_(?:[SDH]B|BBS|HHS|HSS)_\w*?MT\d+x",
+    r"|Cijk_\w+?_[SD]B_\w*?MT\d+x",
 )
 #: What libraries reach of the matrix units, and what a product takes besides.
 _REACHED, _FIXED_NS = 0.6, 5_000
@@ -38,6 +39,8 @@ _NO_PEAKS: Final = "Whether the GPU has matrix units is not known, so products b
 def _detect(inspection: Inspection) -> Finding | None:
     work = inspection.work
     which = named(inspection, _VECTOR) & ~named(inspection, MATRIX_UNITS)
+    # Products of 16 bit beside them have other reasons, which `slow-gemm` tells.
+    which &= ~(inspection.by_operation([_is_narrow(row) for row in inspection.roofline.rows]) > 0)
     if not which.any():
         return None
     takes = np.where(
@@ -69,6 +72,11 @@ def _detect(inspection: Inspection) -> Finding | None:
             f" units, of which {_REACHED:.0%} are taken to be reached; accuracy has to allow it"
         ),
     )
+
+
+def _is_narrow(row: RooflineRow) -> bool:
+    wide = ("fp32", "tf32", "fp64")
+    return row.cost is not None and row.cost.family == "GEMM" and row.cost.data_type not in wide
 
 
 def _takes(device: Device | None, peaks: DevicePeaks | None, types: tuple[str, ...]) -> float:
