@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from operator import ne
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector
@@ -17,27 +20,38 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.inspection import Inspection
 
 _EXPERTS: Final = re.compile(r"moe|experts?(?![a-z])|topk_?softmax|grouped_topk", re.IGNORECASE)
-_SIZES, _TIMES = 4, 4
+#: Experts differ in so many sizes, so many times, and from each product to the next. Numbers of
+#: tokens are any, while sizes of weights are multiples of this.
+_SIZES, _TIMES, _STEP = 4, 4, 8
 
 
 def _detect(inspection: Inspection) -> Finding | None:
     work = inspection.work
     if not inspection.has_shapes or not any(map(_EXPERTS.search, work.trace.names)):
         return None
-    alike: dict[Hashable, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for number, row in enumerate(inspection.roofline.rows):
+    rows = inspection.roofline.rows
+    alike: dict[Hashable, dict[int, int]] = defaultdict(dict)
+    for number, row in enumerate(rows):
         if row.cost is not None and row.cost.family == "GEMM":
             b, m, n, k = product_sizes(row.cost)
             if b == 1 and m:
-                alike[row.operation.name, row.cost.data_type, n, k][m].append(number)
-    chosen, least, most = set(), 0, 0
+                alike[row.operation.name, row.cost.data_type, n, k][number] = m
+    first = inspection.roofline.groups.first_gpu
+    first = first[np.argsort(work.start[first], kind="stable")]
+    row_of_call = inspection.roofline.groups.of_gpu[first]
+    chosen, least, most = set[int](), 0, 0
     for sizes in alike.values():
-        if len(sizes) >= _SIZES and max(sizes) >= _TIMES * min(sizes):
-            chosen |= {number for numbers in sizes.values() for number in numbers}
-            if max(sizes) - min(sizes) > most - least:
-                least, most = min(sizes), max(sizes)
+        odd = [size for size in set(sizes.values()) if size % _STEP]
+        if len(odd) < max(_SIZES, len(set(sizes.values())) / 2):
+            continue
+        calls = [sizes[number] for number in row_of_call.tolist() if number in sizes]
+        changes = sum(map(ne, calls, calls[1:]))
+        if max(calls) >= _TIMES * min(calls) and changes > len(calls) / 2:
+            chosen.update(sizes)
+            if max(calls) - min(calls) > most - least:
+                least, most = min(calls), max(calls)
     mine = inspection.by_operation(
-        [float(number in chosen) for number in range(len(inspection.roofline.rows))]
+        [float(number in chosen) for number in range(len(rows))]
     )
     about = inspection.wall.about(mine > 0)
     if inspection.share_percent(about) < LEAST_SHARE_PERCENT:

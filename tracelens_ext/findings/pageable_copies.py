@@ -30,7 +30,9 @@ def _detect(inspection: Inspection) -> Finding | None:
     needed = np.where((size > 0) & (rate > 0), size / np.maximum(rate, 1), 0.0)
     wall = inspection.wall.copy()
     share = np.clip(1 - needed / np.maximum(work.duration, 1), 0, 1)
-    copied = wall.claim_events(pageable, share)
+    # What the link needs is left to `exposed-copy`.
+    until = work.start + np.rint(share * work.duration).astype(np.int64)
+    copied = wall.claim_events(pageable & (share > 0), until=until)
     wait = claim_waits(wall, pageable)
     claim = copied + wait
     if not inspection.is_worth(claim):

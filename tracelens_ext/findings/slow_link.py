@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
 #: Less than this share of the link is far below it. Smaller messages take their latency.
 _FAR, _LARGE_BYTES = 1 / 3, 2**20
-#: A collective that takes so many times as long as the best of its group waits for others.
+#: A collective that takes so many times as long as the best of its size waits for others.
 _WAITS: Final = 1.5
-#: One call of a group cannot tell whether it waited.
+#: One call of a kind cannot tell whether it waited.
 _CALLS: Final = 3
+_SAME: Final = [
+    *("Collective name", "Process Group Name", "Group size", "dtype", "In msg nelems"),
+]
 
 
 def _detect(inspection: Inspection) -> Finding | None:
@@ -39,10 +42,12 @@ def _detect(inspection: Inspection) -> Finding | None:
     transfer = work.duration.astype(np.float64)
     transfer[work.is_communication] = _transfers(inspection, moved)[work.is_communication]
     slow = large & (needed < _FAR * transfer)
-    share = np.where(slow, (transfer - needed) / np.maximum(work.duration, 1), 0.0)
+    # What is left of a call is its wait for others, and what the link needs.
+    until = work.start + np.rint(np.where(slow, transfer - needed, 0.0)).astype(np.int64)
     wall = inspection.wall.copy()
-    computation = ~(work.is_communication | work.is_copy)
-    claim = wall.claim_events(slow, share, hiding=computation)
+    claim = wall.claim_events(
+        slow, hiding=~(work.is_communication | work.is_copy), until=until
+    )
     if not inspection.is_worth(claim):
         return None
     inspection.wall = wall
@@ -62,7 +67,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         confidence="medium",
         reason=(
             "a bound: as if all of them reached the rate of the device's link to the host; a call"
-            f" longer than {_WAITS} times the best of its group is taken to wait for other ranks"
+            f" longer than {_WAITS} times the best of its size is taken to wait for other ranks"
         ),
         evidence=[
             Evidence("slow transfers", len(events), "GPU events", "coll_analysis"),
@@ -94,13 +99,11 @@ def _transfers(inspection: Inspection, moved: Float64Array) -> Float64Array:
     result = np.zeros(len(work))
     event = table.index.to_numpy()
     large = event[moved[event] >= _LARGE_BYTES]
-    table = table.loc[large]
-    pace = work.duration[large] / moved[large]
-    groups = table.assign(pace=pace).groupby(["Process Group Name", "Group size"], dropna=False)
-    best = groups["pace"].transform("min").to_numpy()
-    enough = groups["pace"].transform("size").to_numpy() >= _CALLS
-    waits = pace > _WAITS * best
-    result[large] = np.where(enough, np.where(waits, best, pace), 0.0) * moved[large]
+    duration = work.duration[large].astype(np.float64)
+    calls = table.loc[large, _SAME].assign(ns=duration).groupby(_SAME, dropna=False)["ns"]
+    best, enough = (calls.transform(how).to_numpy() for how in ("min", "size"))
+    transfers = np.where(duration > _WAITS * best, best, duration)
+    result[large] = np.where(enough >= _CALLS, transfers, 0.0)
     return result
 
 
