@@ -33,6 +33,8 @@ def _detect(inspection: Inspection) -> Finding | None:
     )
     share = beyond(inspection, reached, _FAR)
     slow = np.flatnonzero(share)
+    if not len(slow):
+        return None
     _, first = np.unique(inspection.launchers.of_gpu[slow], return_index=True)
     flops = inspection.by_operation([float(row.cost.flops) if row.cost else 0.0 for row in rows])
     rate = float(flops[slow[first]].sum()) / max(float(work.duration[slow].sum()), 1.0) / 1e3
