@@ -1,4 +1,4 @@
-"""`dominant-kernel`: one kernel is over half of GPU time, and no model knows it; it only informs."""
+"""`dominant-kernel`: one kernel is over half of GPU time, and no model knows it; informs."""
 
 from __future__ import annotations
 

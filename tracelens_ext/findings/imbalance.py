@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from operator import ne
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector
@@ -20,8 +17,8 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.inspection import Inspection
 
 _EXPERTS: Final = re.compile(r"moe|experts?(?![a-z])|topk_?softmax|grouped_topk", re.IGNORECASE)
-#: Experts differ in so many sizes, so many times, and from each product to the next. Numbers of
-#: tokens are any, while sizes of weights are multiples of this.
+#: Experts get so many numbers of tokens, that differ so many times. They are odd ones, while sizes
+#: of weights, and what all tokens make together, are multiples of this.
 _SIZES, _TIMES, _STEP = 4, 4, 8
 
 
@@ -36,23 +33,15 @@ def _detect(inspection: Inspection) -> Finding | None:
             b, m, n, k = product_sizes(row.cost)
             if b == 1 and m:
                 alike[row.operation.name, row.cost.data_type, n, k][number] = m
-    first = inspection.roofline.groups.first_gpu
-    first = first[np.argsort(work.start[first], kind="stable")]
-    row_of_call = inspection.roofline.groups.of_gpu[first]
     chosen, least, most = set[int](), 0, 0
     for sizes in alike.values():
-        odd = [size for size in set(sizes.values()) if size % _STEP]
-        if len(odd) < max(_SIZES, len(set(sizes.values())) / 2):
-            continue
-        calls = [sizes[number] for number in row_of_call.tolist() if number in sizes]
-        changes = sum(map(ne, calls, calls[1:]))
-        if max(calls) >= _TIMES * min(calls) and changes > len(calls) / 2:
+        rows_of = set(sizes.values())
+        odd = sum(size % _STEP > 0 for size in rows_of)
+        if odd >= max(_SIZES, len(rows_of) / 2) and max(rows_of) >= _TIMES * min(rows_of):
             chosen.update(sizes)
-            if max(calls) - min(calls) > most - least:
-                least, most = min(calls), max(calls)
-    mine = inspection.by_operation(
-        [float(number in chosen) for number in range(len(rows))]
-    )
+            if max(rows_of) - min(rows_of) > most - least:
+                least, most = min(rows_of), max(rows_of)
+    mine = inspection.by_operation([float(number in chosen) for number in range(len(rows))])
     about = inspection.wall.about(mine > 0)
     if inspection.share_percent(about) < LEAST_SHARE_PERCENT:
         return None

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.findings.kernel_claims import by_device, capability, kernel_finding, named
+from tracelens_ext.findings.kernel_claims import beyond, by_device, capability, claimed, named
 from tracelens_ext.findings.places import ranked
+from tracelens_ext.findings.slow_gemm import needed_ns
 from tracelens_ext.roofline.gemm import product_sizes
 
 if TYPE_CHECKING:
@@ -25,59 +26,42 @@ _BUILT_FOR: Final = {
     80: ("kernels for Ampere", re.compile(r"ampere_|cutlass_80|sm80_")),
     90: ("kernels for Hopper", re.compile(r"cutlass_90|cutlass3x_sm90|sm90_")),
 }
-#: Tiles and alignment in names that sizes explain: odd ones, and too few rows for a larger tile.
+#: Alignment and tiles in names, and rows, that explain an older kernel.
 _ODD: Final = re.compile(r"align[12](?!\d)|[_x](16|32)x|x(16|32)_|_64x64_", re.IGNORECASE)
 _ROWS, _STEP = 128, 8
-#: Ampere's instructions reach about 60 % of what Hopper's do, and so back to Volta.
-_SAVED: Final = 0.4
+#: Ampere's instructions reach about 60 % of what Hopper's do. What takes longer than so many times
+#: what a product needs is beyond that.
+_SAVED, _FAR = 0.4, 1.5
+#: Graphics cards from here on have neither Hopper's instructions nor those of its successor.
+_CARDS: Final = 120
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    device = by_device(inspection, _generation)
-    built, labels = np.zeros(len(inspection.work), dtype=np.int64), {}
-    for generation, (labels[generation], pattern) in _BUILT_FOR.items():
+    built = np.zeros(len(inspection.work), dtype=np.int64)
+    for generation, (_, pattern) in _BUILT_FOR.items():
         built[named(inspection, pattern)] = generation
-    explained = inspection.by_operation([float(_explained(row)) for row in inspection.roofline.rows])
-    old = (built > 0) & (built < device) & ~(explained > 0) & ~named(inspection, _ODD)
-    numbers = sorted(labels)
-    kinds = ranked(
-        np.where(old, np.searchsorted(numbers, built), -1),
-        [labels[number] for number in numbers],
-        inspection.work.duration,
-    )
-    return kernel_finding(
-        inspection,
-        DETECTOR.id,
-        old,
-        _SAVED,
-        title="Kernels built for an older GPU than this one cost {saving}",
-        advice=(
-            "Use libraries that are built for this GPU: a newer cuBLAS, cuDNN or framework, or a"
-            " build that names its architecture; sizes and alignment do not explain the choice."
-        ),
-        confidence="low",
-        reason=(
-            "their names tell for what they are built; each generation's own instructions are taken"
-            f" to save {_SAVED:.0%}"
-        ),
-        where={"reasons": kinds},
-    )
+    explained = inspection.by_operation([_explained(row) for row in inspection.roofline.rows])
+    old = (built > 0) & (built < by_device(inspection, _generation))
+    old &= (explained == 0) & ~named(inspection, _ODD)
+    place = np.where(old, np.searchsorted([*_BUILT_FOR], built), -1)
+    kinds = ranked(place, [label for label, _ in _BUILT_FOR.values()], inspection.work.duration)
+    share = np.maximum(beyond(inspection, needed_ns(inspection), _FAR), _SAVED)
+    return claimed(inspection, DETECTOR.id, np.where(old, share, 0.0), where={"reasons": kinds})
 
 
 def _generation(device: Device | None, peaks: DevicePeaks | None) -> int:
-    """The newest of the generations above whose kernels run best; 0: not known."""
+    """The newest generation whose kernels run on it; 0: not known."""
     its = capability(device, peaks)
-    if its >= 120:  # graphics cards have neither Hopper's instructions nor those of its successor
-        return 80
-    return max((each for each in (70, 75, 80, 90, 100) if each <= its), default=0)
+    its = 80 if its >= _CARDS else its
+    return max((each for each in (*_BUILT_FOR, 100) if each <= its), default=0)
 
 
 def _explained(row: RooflineRow) -> bool:
     """Whether the sizes of a product let a library choose older kernels."""
     if row.cost is None or row.cost.family != "GEMM":
         return False
-    _, m, n, k = product_sizes(row.cost)
-    return min(m, n) < _ROWS or bool(n % _STEP or k % _STEP or m % _STEP)
+    _, *sizes = product_sizes(row.cost)
+    return min(sizes[:2]) < _ROWS or any(size % _STEP for size in sizes)
 
 
 DETECTOR = Detector("old-kernels", _detect)

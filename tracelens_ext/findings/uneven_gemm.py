@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.findings.kernel_claims import beyond, kernel_finding
+from tracelens_ext.findings.kernel_claims import beyond, claimed
 from tracelens_ext.roofline.gemm import product_sizes
-from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -26,48 +25,27 @@ _FAR, _FAR_CALL = 1.2, 1.5
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    if not inspection.has_shapes:
-        return None
-    work, call = inspection.work, inspection.launchers.of_gpu
-    row = inspection.roofline.groups.of_gpu
+    roofline, work = inspection.roofline, inspection.work
     alike: dict[Hashable, list[int]] = defaultdict(list)
-    for number, its in enumerate(inspection.roofline.rows):
-        if its.cost is not None and its.cost.family == "GEMM":
-            b, *sizes = product_sizes(its.cost)
-            device = int(inspection.roofline.groups.device[number])
-            alike[device, its.cost.data_type, b, *sorted(sizes)].append(number)
-    product = np.zeros(len(inspection.roofline.rows) + 1, dtype=bool)
-    product[[number for numbers in alike.values() for number in numbers]] = True
-    mine = np.flatnonzero(product[row] & inspection.wall.free)
-    if not len(mine):
+    for number, (row, device) in enumerate(zip(roofline.rows, roofline.groups.device, strict=True)):
+        if row.cost is not None and row.cost.family == "GEMM":
+            b, *sizes = product_sizes(row.cost)
+            alike[int(device), row.cost.data_type, b, *sorted(sizes)].append(number)
+    product = inspection.by_operation([bool(row.cost) for row in roofline.rows]) > 0
+    mine = np.flatnonzero(product & inspection.wall.free)
+    if not alike or not len(mine):
         return None
-    calls, first, of_call = np.unique(call[mine], return_index=True, return_inverse=True)
-    takes = np.bincount(of_call, work.duration[mine])
-    rows = row[mine][first]
-    needs = np.zeros(len(calls))
-    order = np.argsort(rows, kind="stable")
-    bounds = np.searchsorted(rows[order], np.arange(len(product) + 1))
-    for numbers in alike.values():
-        _compare([order[bounds[n] : bounds[n + 1]] for n in numbers], takes, needs)
-    reached = np.zeros(len(work))
-    reached[mine] = needs[of_call]
-    share = beyond(inspection, reached, _FAR)
-    return kernel_finding(
-        inspection,
-        DETECTOR.id,
-        share > 0,
-        share,
-        title="Products far slower than others of their size and type cost {saving}",
-        advice=(
-            "Compare the kernels, layouts and strides of the slow ones with those of the others in"
-            " the table `roofline`: another order of dimensions, a contiguous operand, a tuned"
-            " choice of kernels (max-autotune, tunable operations) or padding lets the library"
-            " choose as well. Single slow calls point to clocks or to what runs beside them."
-        ),
-        snippet='model = torch.compile(model, mode="max-autotune")',
-        confidence="medium",
-        reason="a bound: as if each took the median time of the others of its size and type",
-    )
+    call = inspection.launchers.of_gpu[mine]
+    _, first, of_call = np.unique(call, return_index=True, return_inverse=True)
+    takes = np.bincount(of_call, work.duration[mine]).astype(np.float64)
+    of_row = roofline.groups.of_gpu[mine][first]
+    order = np.argsort(of_row, kind="stable")
+    bounds = np.searchsorted(of_row[order], np.arange(len(roofline.rows) + 1))
+    needs, needed = np.zeros(len(takes)), np.zeros(len(work))
+    for rows in alike.values():
+        _compare([order[bounds[row] : bounds[row + 1]] for row in rows], takes, needs)
+    needed[mine] = needs[of_call]
+    return claimed(inspection, DETECTOR.id, beyond(inspection, needed, _FAR))
 
 
 def _compare(rows: list[Int64Array], takes: Float64Array, needs: Float64Array) -> None:
@@ -82,8 +60,7 @@ def _compare(rows: list[Int64Array], takes: Float64Array, needs: Float64Array) -
         if len(calls) and np.median(takes[calls]) > _FAR * typical > _FAR * _SHORT_NS:
             needs[calls] = typical
         elif usual > _SHORT_NS:
-            slow = calls[takes[calls] > _FAR_CALL * usual]
-            needs[slow] = usual
+            needs[calls[takes[calls] > _FAR_CALL * usual]] = usual
 
 
 DETECTOR = Detector("uneven-gemm", _detect)

@@ -298,7 +298,7 @@ def _device(entry: object, where: str) -> DevicePeaks:
         names=tuple(map(str, names)),
         memory=_number(entry, "memory", where),
         link=_number(entry, "link", where) if "link" in entry else None,
-        units=int(_number(entry, "units", where, 0)),
+        units=int(_number(entry, "units", where, _listed("units", str(entry.get("name", ""))))),
         warp=int(_number(entry, "warp", where, 0)),
         memory_gb=_number(entry, "memory_gb", where, 0),
         cache=_listed("cache", str(entry.get("name", ""))),

@@ -211,7 +211,11 @@ class _Export:
             chunk["globalPid"], chunk["deviceId"], chunk["streamId"]
         )
         numbers = {"correlation": chunk["correlationId"], "stream": chunk["streamId"]}
-        numbers |= {name: chunk[name] for name in ("bytes", "grid", "shared memory", *MEMORY_KINDS) if name in chunk}
+        numbers |= {
+            name: chunk[name]
+            for name in ("bytes", "grid", "shared memory", *MEMORY_KINDS)
+            if name in chunk
+        }
         self._builder.add(
             {
                 "ts": chunk["start"],
