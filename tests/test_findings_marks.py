@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 TRACES = {
     "bert on H100": "traces/nvidia/gaunernst_bert-small-uncased__1016001.json.gz",
-    "vit on A100": "recording/wild/ao_vit_bf16.json.gz",
+    "a program on A100": "replay/programs/single.json.gz",
     "nsfw detection on MI300X": "traces/amd/Falconsai_nsfw_image_detection__1016002.json.gz",
 }
 BF16 = "c10::BFloat16"
@@ -54,7 +54,8 @@ def run(
 ) -> None:
     """So many GPU events that fill the room, or take a time each."""
     length = us or (room.cost - 10.0) / times
-    for number in range(times):
+    begun = sum("correlation" in event["args"] for event in room.events) // 2
+    for number in range(begun, begun + times):
         room.op(op, number * 7.0, 6.0, *shapes)
         call = room.call("cudaLaunchKernel", number * 7.0 + 1.0, 4.0)
         room.work(kind, name, room._gpu_free, length, call, **args)
@@ -102,14 +103,16 @@ def _attention(room: Room, peaks: DevicePeaks) -> None:
                 event["args"]["Concrete Inputs"] = said
 
 
-@_marks("uneven-gemm", lambda _: 3 / 12)
-def _uneven(room: Room, _: DevicePeaks) -> None:
-    """Six calls of a layout take a unit each, three of another two."""
-    unit = (room.cost - 10) / 12
-    size, name = tensor(BF16, 4096, 4096), "nvjet_hsh_128x256"
+@_marks("uneven-gemm", lambda _: 1 / 4)
+def _uneven(room: Room, peaks: DevicePeaks) -> None:
+    """Of twelve units a layout has six, one a call, and another three of two."""
+    needed = 2 * 4096**3 / (0.6e6 * peaks.matrix["bf16"])
+    times = max(1, round(room.cost / 12 / needed))
+    unit = (room.cost - 10) / 12 / times
+    size, name = tensor(BF16, 4096, 4096), "my_product"
     turned: Shape = (BF16, [4096, 4096], [1, 4096])
-    run(room, name, 6, size, size, op="aten::mm", us=unit)
-    run(room, name, 3, size, turned, op="aten::mm", us=2 * unit)
+    run(room, name, 6 * times, size, size, op="aten::mm", us=unit)
+    run(room, name, 3 * times, size, turned, op="aten::mm", us=2 * unit)
 
 
 @_marks("slow-moe", lambda _: 1.0)
@@ -138,7 +141,7 @@ def _pageable(room: Room, _: DevicePeaks) -> None:
 def _slow_all_reduces(room: Room, _: DevicePeaks) -> None:
     """Four ranks, 2 GB/s on the bus: elements of 2 bytes, times 3/2."""
     elements = int((room.cost - 10) / 4 * 2e3 / 3)
-    said = {"Collective name": "allreduce", "dtype": "BFloat16", "Group size": 4}
+    said: dict[str, Any] = {"Collective name": "allreduce", "dtype": "BFloat16", "Group size": 4}
     said |= {"In msg nelems": elements, "Out msg nelems": elements}
     if elements * 3 < 2**20:
         pytest.skip("the trace is too short for large messages")
