@@ -34,7 +34,8 @@ def _detect(inspection: Inspection) -> Finding | None:
 def _saved(_: Device | None, peaks: DevicePeaks | None) -> float:
     """The share of the time that single precision saves: half of the bytes, or what units lack."""
     rates = peaks.vector if peaks else {}
-    return 1 - min(rates.get("fp64", 0.5) / rates.get("fp32", 1.0), 0.5) if rates else 0.5
+    known = "fp64" in rates and "fp32" in rates
+    return 1 - min(rates["fp64"] / rates["fp32"], 0.5) if known else 0.5
 
 
 DETECTOR = Detector("double-precision", _detect)

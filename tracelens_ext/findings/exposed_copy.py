@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 #: Copies within a device are work like any other: those of layouts have findings of their own.
 WITHIN_DEVICE = re.compile(r".*(?:DtoD|Device(?:To|-to-| -> )Device|DEVICE_TO_DEVICE|copyBuffer)")
 _TO_DEVICE = re.compile(r".*(?:HtoD|Host(?:To|-to-| -> )Device|HOST_TO_DEVICE)")
-_OF_PAGEABLE = "of their time, from or to pageable memory"
 _COPIES = re.compile(r"(?:cuda|hip|cu)Memcpy")
 
 
@@ -35,9 +34,8 @@ def _detect(inspection: Inspection) -> Finding | None:
     work, wall = inspection.work, inspection.wall
     crosses = ~work.trace.named(work.name, WITHIN_DEVICE.match)
     claim = wall.claim_events(work.is_copy & crosses)
-    pageable, known = pageable_copies(work)
+    pageable, _ = pageable_copies(work)
     wait = claim_waits(wall, pageable | (work.trace.end_of(work.tree.launch_of_gpu) >= work.end))
-    of_pageable = float(claim.event_ns[pageable[claim.events]].sum())
     return inspection.finding(
         DETECTOR.id,
         claim + wait,
@@ -51,11 +49,6 @@ def _detect(inspection: Inspection) -> Finding | None:
         reason="the copies can run beside computation if what they copy is known early enough",
         evidence=[
             Evidence("exposed copies", len(claim.events), "GPU events", "gpu_timeline"),
-            *(
-                [Evidence(_OF_PAGEABLE, of_pageable / NS_PER_MS, "ms", "kernels")]
-                if known[claim.events].any()
-                else []
-            ),
             *copy_rates(work, claim.events),
             Evidence("idle time of such waits", wait.saving_ns / NS_PER_MS, "ms", "gap_summary"),
         ],

@@ -27,7 +27,8 @@ def _detect(inspection: Inspection) -> Finding | None:
         return None
     rate = by_device(inspection, link)
     known = bool(((size > 0) & (rate > 0))[pageable].all())
-    needed = float((size / np.maximum(rate, 1))[pageable].sum() / work.duration[pageable].sum())
+    total = max(int(work.duration[pageable].sum()), 1)
+    needed = float((size / np.maximum(rate, 1))[pageable].sum()) / total
     wall = inspection.wall.copy()
     copied = wall.claim_events(pageable).saving_ns
     waits = claim_waits(wall, pageable).saving_ns
