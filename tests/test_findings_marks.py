@@ -94,7 +94,7 @@ def _attention(room: Room, peaks: DevicePeaks) -> None:
     needed = 5 + 4 * peaks.units * 4096**2 * 64 / (0.4e6 * peaks.matrix["bf16"])
     op = "aten::_scaled_dot_product_flash_attention"
     times = max(1, round(room.cost / needed / 3))
-    for _ in range(times):
+    for _number in range(times):
         before = len(room.events)
         run(room, "my_flash", 1, size, size, size, op=op, us=(room.cost - 10) / times)
         said = ["", "", "", "0.", "False"]
@@ -125,7 +125,7 @@ def _experts(room: Room, _: DevicePeaks) -> None:
 @_marks("small-copies", lambda _: 1.0)
 def _buckets(room: Room, _: DevicePeaks) -> None:
     call = room.call("cudaLaunchKernel", 1, 5)
-    for _ in range(120):
+    for _number in range(120):
         name = "Memcpy DtoD (Device -> Device)"
         length = (room.cost - 10) / 120
         room.work("gpu_memcpy", name, room._gpu_free, length, call, bytes=100_000)

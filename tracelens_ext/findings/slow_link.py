@@ -23,7 +23,8 @@ _FAR, _LARGE_BYTES = 1 / 3, 2**20
 #: A collective that takes so many times as long as the best of its size waits for others; one call
 #: of a size cannot tell.
 _WAITS, _CALLS = 1.5, 3
-_SIZE: Final = ["Collective name", "dtype", "Group size", "In msg nelems", "Out msg nelems"]
+_SIZE: Final = ["Collective name", "dtype", "In msg nelems", "Out msg nelems"]
+_GROUP: Final = ["Process Group Name", "Group size"]
 
 
 def _detect(inspection: Inspection) -> Finding | None:
@@ -54,19 +55,22 @@ def _detect(inspection: Inspection) -> Finding | None:
 def _set_collectives(inspection: Inspection, moved: Float64Array, transfer: Float64Array) -> None:
     """Set the bytes of collectives, as bus bandwidth counts, and ns without the wait for others."""
     table = communication_of(inspection.work)
-    event, calls = (
-        table.index.to_numpy(),
-        table.groupby([*_SIZE, "Process Group Name"], dropna=False),
-    )
-    told = table[_SIZE].drop_duplicates()
+    event, same = table.index.to_numpy(), [*_GROUP, *_SIZE]
+    told = table[_SIZE + _GROUP].drop_duplicates()
     told["moved"] = [
         np.fmax(sent, received) * element_bytes(kind) * bus_factor(name, ranks)
-        for name, kind, ranks, sent, received in told.itertuples(index=False)
+        for name, kind, sent, received, _, ranks in told.itertuples(index=False)
     ]
-    moved[event] = np.nan_to_num(table[_SIZE].merge(told, how="left", on=_SIZE)["moved"])
-    best, count = (1e3 * calls["time"].transform("min"), calls["time"].transform("size"))
-    waits = transfer[event] > _WAITS * best
-    transfer[event] = np.where(count < _CALLS, 0.0, np.where(waits, best, transfer[event]))
+    moved[event] = np.nan_to_num(table[same].merge(told, how="left", on=same)["moved"])
+    rate = np.where(moved[event] >= _LARGE_BYTES, moved[event] / np.maximum(transfer[event], 1), 0)
+    # A group that is fast in one call has a fast link: others of its calls wait for other ranks.
+    fastest = table.assign(rate=rate).groupby(_GROUP, dropna=False)["rate"].transform("max")
+    calls = table.groupby(same, dropna=False)["time"]
+    shortest = 1e3 * calls.transform("min")
+    alone = np.where(transfer[event] > _WAITS * shortest, shortest, transfer[event])
+    judged = calls.transform("size") >= _CALLS
+    judged &= fastest < _FAR * by_device(inspection, link)[event]
+    transfer[event] = np.where(judged, alone, 0.0)
 
 
 DETECTOR = Detector("slow-link", _detect)
