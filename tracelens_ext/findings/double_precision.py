@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: First template arguments, and operations on doubles; parameters of functions are no data.
 _DOUBLE: Final = re.compile(r"<double\b|dgemm|d884|Cijk_\w+?_DB?_|lambda\(double(?:, double)*\)")
 _NARROW: Final = re.compile(
-    r"<float\b|\bHalf\b|__half|bfloat16|[sh]gemm|s884|1688|16816|f16|f32|_SB_|_[HB]B?S?_",
+    r"<float\b|nvjet|triton_|\bHalf\b|__half|bfloat16|[sh]gemm|s884|1688|16816|f16|f32|_SB_|_[HB]B?S?_",
     re.IGNORECASE,
 )
 

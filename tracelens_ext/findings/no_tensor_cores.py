@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _DOUBLE: Final = re.compile(r"dgemm")
 _VECTOR: Final = re.compile(
-    r"(?<![a-z\d])[sdh]gemm|simt|scudnn|convolve_sgemm|gemmSN|[dw]grad\w*_engine<float"
+    r"(?<![a-z\d])[sdh]gemm(?!Ex)|simt|scudnn|convolve_sgemm|gemmSN|[dw]grad\w*_engine<float"
     r"|Cijk_\w+?_[SD]B_\w*?MT\d+x"
 )
 #: What libraries reach of the matrix units, and what a product takes besides.
@@ -39,16 +39,8 @@ _NO_PEAKS: Final = (
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    rows, time = inspection.roofline.rows, inspection.work.duration
-    # Products of 16 bit beside them have other reasons, which `slow-gemm` tells.
-    narrow = [
-        row.cost is not None
-        and row.cost.family == "GEMM"
-        and row.cost.data_type[-2:] in ("16", "p8")
-        for row in rows
-    ]
+    rows, time = inspection.roofline.rows, np.maximum(inspection.work.duration, 1)
     which = named(inspection, _VECTOR) & ~named(inspection, MATRIX_UNITS)
-    which &= inspection.by_operation(narrow) == 0
     if not which.any():
         return None
     takes = np.where(
@@ -58,10 +50,11 @@ def _detect(inspection: Inspection) -> Finding | None:
     )
     if not takes[which].any():
         inspection.note(_NO_PEAKS)
-    share = np.where(takes > 0, 1 - takes - _FIXED_NS / np.maximum(time, 1), 0.0)
+    share = np.where(takes > 0, 1 - takes - _FIXED_NS / time, 0.0)
     # Memory limits some more, as sizes tell: by TF32, where the device has it.
+    single = [row.cost is not None and row.cost.data_type == "fp32" for row in rows]
     tf32 = by_device(inspection, lambda _, peaks: peaks is not None and "tf32" in peaks.matrix)
-    needed = np.where(tf32 > 0, needed_ns(inspection), 0.0)
+    needed = np.where(inspection.by_operation(single) * tf32 > 0, needed_ns(inspection), 0.0)
     share = np.where(needed > 0, np.minimum(share, beyond(inspection, needed, 1.0)), share)
     return claimed(inspection, DETECTOR.id, np.where(which, np.maximum(share, 0.0), 0.0))
 
