@@ -11,6 +11,7 @@ from tracelens_ext.findings.all_clear import kernel_profiler
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector
 from tracelens_ext.kernel_names import short_name
+from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -31,11 +32,9 @@ def _detect(inspection: Inspection) -> Finding | None:
     mine = (work.name == largest) & work.is_kernel & ~(work.is_communication | work.is_copy)
     if not mine.any() or time[largest] <= _MOST * total:
         return None
-    rows = inspection.roofline.rows
-    # Where an operation has no shapes, these are what to record first.
-    known = inspection.by_operation(
-        [float(row.roofline_ns is not None or not row.operation.types) for row in rows]
-    )
+    # Where an operation's model lacks shapes, these are what to record first.
+    models, rows = offered_models(), inspection.roofline.rows
+    known = inspection.by_operation([bool(model_of(r.operation.model_name, models)) for r in rows])
     about = inspection.wall.about(mine)
     unknown = float(work.duration[mine & (known == 0)].sum()) > _MOST * total
     if not unknown or inspection.share_percent(about) < LEAST_SHARE_PERCENT:
