@@ -27,7 +27,9 @@ _BUILT_FOR: Final = {
     90: ("kernels for Hopper", re.compile(r"cutlass_90|cutlass3x_sm90|sm90_")),
 }
 #: Alignment and tiles in names, and rows, that explain an older kernel.
-_ODD: Final = re.compile(r"align[12](?!\d)|[_x](16|32)x|x(16|32)_|_64x64_", re.IGNORECASE)
+_ODD: Final = re.compile(
+    r"align[12](?!\d)|^(?:(?!_\d+x\d+).)*_(?:(?:16|32)x\d+|\d+x(?:16|32)|64x64)_", re.IGNORECASE
+)
 _ROWS, _STEP = 128, 8
 #: Ampere's instructions reach about 60 % of what Hopper's do. What takes longer than so many times
 #: what a product needs is beyond that.
