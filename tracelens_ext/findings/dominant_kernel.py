@@ -30,7 +30,8 @@ def _detect(inspection: Inspection) -> Finding | None:
     time = np.bincount(work.name, work.duration, minlength=1)
     largest, total = int(time.argmax()), float(time.sum())
     mine = (work.name == largest) & work.is_kernel & ~(work.is_communication | work.is_copy)
-    if not mine.any() or time[largest] <= _MOST * total:
+    alone = np.count_nonzero(time) < 2  # what is nothing else needs nobody to point to it
+    if alone or not mine.any() or time[largest] <= _MOST * total:
         return None
     # Where an operation's model lacks shapes, these are what to record first.
     models, rows = offered_models(), inspection.roofline.rows
