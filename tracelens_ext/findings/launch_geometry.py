@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Device, Float64Array
 
 _SHORT_NS: Final = 5_000  # shorter kernels are mostly their own start and end: `small-kernels`
-_NO_UNITS: Final = "How many multiprocessors the GPU has is not known, so idle ones cannot be told."
 
 
 def _detect(inspection: Inspection) -> Finding | None:
@@ -29,8 +28,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     if not (blocks > 0).any():
         return None
     units = by_device(inspection, _units)
-    if not units.any():
-        inspection.note(_NO_UNITS)
     there = np.maximum(units, 1)
     waves = np.ceil(blocks / there)
     # Several blocks may share a multiprocessor, so there are waves only of blocks that cannot.

@@ -33,7 +33,6 @@ _VECTOR: Final = re.compile(
 _REACHED, _FIXED_NS = 0.6, 5_000
 #: The first compute capability with tensor cores; without peaks they are taken as so much faster.
 _FIRST, _USUAL = 70, 1 / 4
-_NO_PEAKS: Final = (
     "Whether the GPU has matrix units is not known: products beside them stay untold."
 )
 
@@ -48,8 +47,6 @@ def _detect(inspection: Inspection) -> Finding | None:
         by_device(inspection, lambda *its: _takes(*its, "fp64")),
         by_device(inspection, lambda *its: _takes(*its, "tf32", "bf16", "fp16")),
     )
-    if not takes[which].any():
-        inspection.note(_NO_PEAKS)
     share = np.where(takes > 0, 1 - takes - _FIXED_NS / time, 0.0)
     # Memory limits some more, as sizes tell: by TF32, where the device has it.
     single = [row.cost is not None and row.cost.data_type == "fp32" for row in rows]
