@@ -33,8 +33,6 @@ _VECTOR: Final = re.compile(
 _REACHED, _FIXED_NS = 0.6, 5_000
 #: The first compute capability with tensor cores; without peaks they are taken as so much faster.
 _FIRST, _USUAL = 70, 1 / 4
-    "Whether the GPU has matrix units is not known: products beside them stay untold."
-)
 
 
 def _detect(inspection: Inspection) -> Finding | None:
