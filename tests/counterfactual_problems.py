@@ -231,7 +231,7 @@ def _copied(room: Room, host: str, *, waits: bool) -> None:
     room.work("gpu_memcpy", name, 9, room.cost - 10, copy, bytes=size)
 
 
-@_makes("exposed-copy")
+@_makes("pageable-copies")
 def _pageable_copy(room: Room) -> None:
     _copied(room, "Pageable", waits=True)
 

@@ -146,10 +146,17 @@ class Inspection:
         return self.held_by(rows, launches) > 0
 
     def claim_idle_during(self, rows: Int64Array, until: Int64Array | None = None) -> Claim | None:
-        """As `WallTime.claim_idle_during`; what is too small to be told stays for others."""
-        if not self.is_worth(self.wall.copy().claim_idle_during(rows, until)):
+        """As `WallTime.claim_idle_during`, if it is worth it."""
+        return self.claim(lambda wall: wall.claim_idle_during(rows, until))
+
+    def claim(self, claims: Callable[[WallTime], Claim]) -> Claim | None:
+        """Claim wall time; what is too small to be told stays for others."""
+        wall = self.wall.copy()
+        claim = claims(wall)
+        if not self.is_worth(claim):
             return None
-        return self.wall.claim_idle_during(rows, until)
+        self.wall = wall
+        return claim
 
     def is_worth(self, claim: Claim) -> bool:
         """Whether a claim is large enough for anybody's attention; `finding` drops all others."""
