@@ -76,7 +76,7 @@ from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.report import write_report
-from tracelens_ext.sheets.report import build_perf_report
+from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.tree import CallTree
 
 took, path = {}, sys.argv[1]

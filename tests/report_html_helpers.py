@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from tracelens_ext.report.html import write_html
-from tracelens_ext.sheets.sheet import offered_sheets
+from tracelens_ext.tables.registry import offered_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tracelens_ext.report.charts import Chart
+    from tracelens_ext.tables.charts import Chart
 
 #: Names that would do something where a writer forgets to escape them: in HTML, in a script, in
 #: an attribute, in a template, in plotly's labels and its templates.
@@ -45,7 +45,7 @@ HOSTILE = (
 
 def charts_of(tables: Mapping[str, pd.DataFrame]) -> list[Chart]:
     """What the sheets of these names draw of these tables."""
-    charts = [chart for offered in offered_sheets() for chart in offered.item.charts]
+    charts = [chart for offered in offered_tables() for chart in offered.item.charts]
     return [c for c in charts if c.sheet in tables and c.fits(tables[c.sheet])]
 
 

@@ -16,8 +16,8 @@ from tracelens_ext.cli import run as run_command
 from tracelens_ext.errors import MergedRanksError, TraceFormatError, TraceNotFoundError, UsageError
 from tracelens_ext.graphs.matching import AlignmentBudget
 from tracelens_ext.graphs.recorded import tokens_of_step
-from tracelens_ext.sheets.graphs import SHEETS
-from tracelens_ext.sheets.report import build_perf_report
+from tracelens_ext.graphs.tables import TABLES
+from tracelens_ext.perf_report import build_perf_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -462,7 +462,7 @@ def test_the_report_has_described_sheets_and_says_how_much_matched(tmp_path: Pat
     run = Recording()
     run.launch("gemm", "attend", "reduce", "extra", annotation="step[DECODE bs=6]")
     report = build_perf_report(TreePerfAnalyzer(run.document(), capture=capture))
-    described = {sheet.name: sheet for sheet in SHEETS}
+    described = {sheet.name: sheet for sheet in TABLES}
     for name in ("graph_operations", "graph_captures"):
         columns = [column.name for column in described[name].described_columns()]
         assert columns == list(report.sheets[name].columns)

@@ -16,9 +16,9 @@ from tracelens_ext.categorize import CATEGORIES, KernelCategorizer, check_pack, 
 from tracelens_ext.categorize.maps import offered_packs, python_hooks
 from tracelens_ext.cli import run
 from tracelens_ext.hooks import PluginRegistry, hookspecs
+from tracelens_ext.perf_report import plugin_tables
 from tracelens_ext.readers.formats import read_file
-from tracelens_ext.sheets.plugin_tables import plugin_tables
-from tracelens_ext.sheets.sheet import offered_sheets
+from tracelens_ext.tables.registry import offered_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FUSED = "void my_company::fused_bias_gelu<float>(float*)"
@@ -126,7 +126,7 @@ def test_every_hook_example_is_a_working_plugin(tmp_path: Path) -> None:
         Path("list.txt").write_text("# kernel list\n1,2,f<a, b>\n", encoding="utf-8")
         trace = read_file("list.txt", registry=registry, own=False)
         assert (trace is None) == (not registry.hooks("tracelens_readers"))
-        assert [each.item.name for each in offered_sheets(registry)] in ([], ["launches"])
+        assert [each.item.name for each in offered_tables(registry)] in ([], ["launches"])
         assert registry.problems == []
     assert hooks == {name for name in vars(hookspecs) if name.startswith("tracelens_")}
     execute(testing)

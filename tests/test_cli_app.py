@@ -6,28 +6,28 @@ import inspect
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 from docs_helpers import documented_addition
 from make_trace import TraceMaker
 
 import tracelens_ext.cli
-from tracelens_ext.cli import app as app_module
+from tracelens_ext.cli import commands as commands_module
 from tracelens_ext.cli import run
 
 
 def test_adding_a_command_is_one_file_and_one_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name, new, before, after = documented_addition("cli", "app.py")
+    name, new, before, after = documented_addition("cli", "commands.py")
     (tmp_path / name).write_text(new)
     monkeypatch.setattr(tracelens_ext.cli, "__path__", [*tracelens_ext.cli.__path__, str(tmp_path)])
-    source = inspect.getsource(app_module)
+    source = inspect.getsource(commands_module)
     assert source.count(before) == 1
-    changed = ModuleType(app_module.__name__)
-    monkeypatch.setitem(sys.modules, app_module.__name__, changed)
-    exec(source.replace(before, after), changed.__dict__)  # noqa: S102  # a file of this project
+    changed: dict[str, Any] = {}
+    exec(source.replace(before, after), changed)  # noqa: S102  # a file of this project
+    monkeypatch.setattr(commands_module, "_COMMANDS", changed["_COMMANDS"])
 
     assert run(["--help"]) == 0
     assert "Show the GPU events that take longest." in capsys.readouterr().out

@@ -12,7 +12,7 @@ from comparison_helpers import training, write
 
 from tracelens_ext.cli import run
 from tracelens_ext.cli.app import app
-from tracelens_ext.cli.command import Command
+from tracelens_ext.cli.command import CarefulCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,7 @@ def parsed(*arguments: str) -> dict[str, object]:
     called: dict[str, object] = {}
     small = typer.Typer(add_completion=False)
 
-    @small.command(cls=Command)
+    @small.command(cls=CarefulCommand)
     def command(
         names: list[str],
         title: str = typer.Option("", "--title", "-t"),

@@ -172,7 +172,7 @@ def test_a_crash_is_one_line_and_asks_for_a_report(
     def crash(*_: object, **__: object) -> None:
         raise ZeroDivisionError("on\npurpose")
 
-    monkeypatch.setattr("tracelens_ext.sheets.report.build_perf_report", crash)
+    monkeypatch.setattr("tracelens_ext.perf_report.build_perf_report", crash)
     trace = tmp_path / "trace.json"
     trace.write_bytes(DEMO)
     assert run(["report", str(trace), "-o", str(tmp_path / "r.xlsx")]) == 1

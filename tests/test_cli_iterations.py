@@ -109,7 +109,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     rows = document["tables"]["iterations"]
     assert [row["iteration"] for row in rows] == [f"ProfilerStep#{n}" for n in range(5, 11)]
     assert [bool(row["odd"]) for row in rows] == [False, False, True, False, False, False]
-    columns = [row["column"] for row in document["tables"]["statistics"]]
+    columns = [row["column"] for row in document["tables"]["iteration_statistics"]]
     assert columns[:7] == [
         "wall_time_ms",
         "busy_time_ms",

@@ -57,11 +57,11 @@ def test_every_command_that_reads_has_the_options(
     own, _, shared = shown.partition(
         "Options about reading, which 'tracelens-ext --help' explains:"
     )
-    looks = command in ("report", "tree", "kernels")
+    looks = command in ("report", "tree", "kernels", "compare", "iterations")
     expected = [option for option in OPTIONS if looks or option != OF_GRAPHS]
     assert [option for option in OPTIONS if option in shared] == expected
     assert not any(option in own for option in OPTIONS), "the command's own options come first"
-    if command not in ("report", "kernels"):
+    if command not in ("report", "kernels", "compare"):
         assert len(shown.splitlines()) <= 30
 
 

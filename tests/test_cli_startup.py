@@ -67,7 +67,7 @@ def test_a_trace_out_of_the_cache_needs_no_reader(tmp_path: Path) -> None:
     assert "tracelens_ext.readers.nsys.sqlite" not in first, "a reader of another format"
     again = imported(*command, folder=tmp_path)
     assert not readers & again
-    unused = {"gaps.tables", "compare.comparison"}
+    unused = {"gaps.summaries", "compare.comparison"}
     assert not {f"tracelens_ext.{name}" for name in unused} & again
     assert "urllib.request" not in again
 
@@ -76,10 +76,14 @@ def test_every_command_has_its_file_and_its_line_of_help(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["--help"]) == 0
-    shown = capsys.readouterr().out.partition("Commands:\n")[2].partition("\n\n")[0]
-    listed = [line.split()[0] for line in shown.splitlines() if line[2:3].strip()]
+    shown = capsys.readouterr().out.partition("Options of every")[0]
+    lines = shown[shown.index("Look:") :].splitlines()
+    groups = [line for line in lines if line[:1].isalpha()]
+    assert groups == ["Look:", "Explain:", "Compare:", "Extend:"]
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert all(len(line) < 80 and line.endswith(".") for line in lines if line.startswith("  "))
     group: Any = typer.main.get_command(app)
-    assert listed == list(group.commands)
+    assert sorted(listed) == sorted(group.commands)
     assert len(listed) == len(group.commands) >= 14
     folder = Path(tracelens_ext.cli.__file__).parent
     assert all((folder / f"{name.replace('-', '_')}.py").is_file() for name in listed)

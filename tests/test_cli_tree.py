@@ -390,16 +390,16 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["facts"] == {"Trace": "a.json", "GPU busy time": "0.450 ms"}
     assert document["notes"] == []
     frame = analyzed(model()).get_df_call_tree()
-    assert document["tables"]["call_tree"] == frame.to_dict("records")
+    assert document["tables"]["tree"] == frame.to_dict("records")
     assert tree("a.json", "--json", "--depth", 2, "--min-percent", 15) == 0
     document = json.loads(capsys.readouterr().out)
-    names = [row["name"] for row in document["tables"]["call_tree"]]
+    names = [row["name"] for row in document["tables"]["tree"]]
     assert names == ["ProfilerStep#*", "aten::linear", "aten::cat"]
     assert document["notes"] == [
         "Left out: 2 below 15 % of the busy time (--min-percent); 5 deeper than 2 levels (--depth)"
     ]
     assert tree("a.json", "--json", "--no-merge", "--op", "aten::mm") == 0
-    rows = json.loads(capsys.readouterr().out)["tables"]["call_tree"]
+    rows = json.loads(capsys.readouterr().out)["tables"]["tree"]
     assert [row["count"] for row in rows] == [1] * 12
 
 

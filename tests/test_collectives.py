@@ -10,7 +10,7 @@ import pytest
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.sheets.report import build_perf_report
+from tracelens_ext.perf_report import build_perf_report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,30 +5,37 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from make_trace import TraceMaker
 from simulated_job import write_demo_trace
 
+import tracelens_ext
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.sheets.report import build_perf_report
-from tracelens_ext.sheets.sheet import Sheet, offered_sheets
+from tracelens_ext.perf_report import build_perf_report
+from tracelens_ext.tables.registry import offered_tables, tables_by_method
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tracelens_ext.tables.table import Table
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "tables.md"
 HEAD = "| column | unit | |\n|---|---|---|\n"
 INDEX_HEAD = "| sheet | when | method |\n|---|---|---|\n"
 
 
-def sheets() -> list[Sheet]:
-    return [offered.item for offered in offered_sheets()]
+def sheets() -> list[Table]:
+    return [offered.item for offered in offered_tables()]
 
 
-def column_table(sheet: Sheet) -> str:
+def column_table(sheet: Table) -> str:
     """The columns as a table of Markdown; neighbours with one meaning are one row."""
     rows: list[tuple[list[str], str, str]] = []
     for column in sheet.described_columns():
@@ -43,18 +50,21 @@ def _row(*cells: str) -> str:
     return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells) + "\n"
 
 
-def index_table(described: Sequence[Sheet]) -> str:
+def index_table(described: Sequence[Table]) -> str:
     """When each sheet is there, and the method that gives its table, as a table of Markdown."""
     lines = []
     for sheet in described:
         when = [condition.words for condition in sheet.when]
-        when += [f"`{sheet.asked_by}=True`"] if sheet.asked_by else []
-        method = f"`{sheet.method}`" if sheet.method else ""
-        lines.append(_row(f"[`{sheet.name}`](#{sheet.name.lower()})", "; ".join(when), method))
+        if sheet.asked_by == "tables":
+            when += [f'`tables="{sheet.name}"`']
+        elif sheet.asked_by:
+            when += [f"`{sheet.asked_by}=True`"]
+        link = f"[`{sheet.name}`](#{sheet.name.lower()})"
+        lines.append(_row(link, "; ".join(when), f"`{sheet.call}`"))
     return INDEX_HEAD + "".join(lines)
 
 
-def brought_up_to_date(text: str, described: Sequence[Sheet]) -> str:
+def brought_up_to_date(text: str, described: Sequence[Table]) -> str:
     """The page with the tables of these sheets; what it says beside them stays."""
     text = re.sub(
         re.escape(INDEX_HEAD) + r"(?:\|.*\n)*", lambda _: index_table(described), text, count=1
@@ -103,6 +113,7 @@ def test_every_sheet_of_the_demo_comes_through_the_registry_with_every_column(
         time_axis=True,
         call_tree=True,
         kernel_summary=True,
+        tables="all",
     )
     described = {sheet.name: sheet for sheet in sheets()}
     elsewhere = {"graph_operations", "graph_captures", "gpu_counters", *OF_ENGINES}
@@ -135,7 +146,6 @@ def test_tables_that_are_no_sheets_are_described(tmp_path: Path) -> None:
         "get_df_kernels": analyzer.get_df_kernels(
             launcher_detail=True, cpu_op_detail=True, nn_module_detail=True
         ),
-        "get_df_kernel_statistics": analyzer.get_df_kernel_statistics(),
     }
     text = DOCUMENT.read_text(encoding="utf-8")
     for name, table in tables.items():
@@ -144,7 +154,7 @@ def test_tables_that_are_no_sheets_are_described(tmp_path: Path) -> None:
 
 
 def test_units_are_those_that_the_names_of_columns_tell() -> None:
-    from tracelens_ext.report.units import unit_of
+    from tracelens_ext.tables.units import unit_of
 
     for sheet in sheets():
         for column in sheet.described_columns():
@@ -154,6 +164,54 @@ def test_units_are_those_that_the_names_of_columns_tell() -> None:
             assert not told or column.unit in (told, same), (sheet.name, column)
 
 
+# The stub of the methods.
+
+STUB = Path(tracelens_ext.__file__).parent / "tables" / "methods.pyi"
+STUB_HEAD = '''"""Methods of registered tables; `tests/test_docs_tables.py` writes this file."""
+
+import os
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+
+from tracelens_ext.gaps.summaries import GapSort
+from tracelens_ext.iterations.selection import Selection
+from tracelens_ext.kernels.statistics import KernelSort
+from tracelens_ext.work.lanes import Scope
+
+class TableMethods:
+    def table(self, name: str, **options: object) -> pd.DataFrame: ...
+'''
+
+
+def stub() -> str:
+    """The types of the methods that the registry gives, from the functions of the tables."""
+    lines, usual = [STUB_HEAD], inspect.Parameter.POSITIONAL_OR_KEYWORD
+    for name, table in sorted(tables_by_method().items()):
+        if not hasattr(TreePerfAnalyzer, name) and table.named_options() is not None:
+            parameters = list(inspect.signature(table.table).parameters.values())[1:]
+            told = ["self"]
+            for at, each in enumerate(parameters):
+                told += ["*"] * (each.kind is not (parameters[at - 1].kind if at else usual))
+                told.append(f"{each.name}: {each.annotation} = ...")
+            lines.append(f"    def {name}({', '.join(told)}) -> pd.DataFrame: ...\n")
+    return formatted("".join(lines))
+
+
+def formatted(code: str) -> str:
+    """As ruff formats it."""
+    ruff = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", str(STUB), "-"]
+    done = subprocess.run(ruff, input=code, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.process
+def test_the_stub_has_the_types_of_the_tables() -> None:
+    assert STUB.read_text(encoding="utf-8") == stub(), f"run: python {Path(__file__).name}"
+
+
 if __name__ == "__main__":
+    STUB.write_text(stub(), encoding="utf-8")
     page = brought_up_to_date(DOCUMENT.read_text(encoding="utf-8"), sheets())
     DOCUMENT.write_text(page, encoding="utf-8")

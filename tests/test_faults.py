@@ -221,7 +221,7 @@ def test_an_interrupt_in_the_same_process(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tracelens_ext.sheets.report.build_perf_report", interrupt)
+    monkeypatch.setattr("tracelens_ext.perf_report.build_perf_report", interrupt)
     assert run(["report", str(trace), "-o", str(tmp_path / "r.xlsx")]) == 130
     assert capfd.readouterr() == ("", "tracelens-ext: interrupted\n")
 
@@ -248,6 +248,6 @@ def test_too_little_memory_is_one_line(
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("tracelens_ext.sheets.report.build_perf_report", fail)
+    monkeypatch.setattr("tracelens_ext.perf_report.build_perf_report", fail)
     assert run(["report", str(trace), "-o", "r.xlsx"]) == 1
     assert "not enough memory" in capfd.readouterr().err

@@ -15,15 +15,15 @@ from make_trace import Document, TraceMaker
 from strategies import traces
 
 from tracelens_ext import TreePerfAnalyzer, hookimpl
-from tracelens_ext.cli.app import _NAMES
+from tracelens_ext.cli.app import offered_commands
 from tracelens_ext.findings import builtin
 from tracelens_ext.findings.detect import find_findings, offered_detectors
 from tracelens_ext.findings.finding import Evidence, Finding, Findings, Place
 from tracelens_ext.findings.inspection import Detector, Inspection
-from tracelens_ext.findings.table import findings_table, summary_sentence
+from tracelens_ext.findings.told import findings_table, summary_sentence
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.hooks.guard import SECONDS_VARIABLE
-from tracelens_ext.sheets.sheet import offered_sheets
+from tracelens_ext.tables.registry import offered_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -222,5 +222,5 @@ def test_savings_of_real_traces_add_up(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(TRACES))
 def test_all_evidence_names_a_sheet_or_a_command(name: str) -> None:
     """Readers are sent to what exists."""
-    known = {offered.item.name for offered in offered_sheets()} | set(_NAMES)
+    known = {offered.item.name for offered in offered_tables()} | set(offered_commands())
     assert {each.see for finding in found_in(name).findings for each in finding.evidence} <= known

@@ -19,11 +19,11 @@ from tracelens_ext.compare import finished_tables
 from tracelens_ext.compare.comparison import Comparison, compare, measure
 from tracelens_ext.compare.finished import is_report, measure_report, with_reference
 from tracelens_ext.errors import TraceError
+from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.manifest import MANIFEST
 from tracelens_ext.report.report import write_report
-from tracelens_ext.sheets.options import ReportOptions
-from tracelens_ext.sheets.report import build_perf_report
+from tracelens_ext.tables.options import ReportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

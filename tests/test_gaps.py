@@ -22,10 +22,10 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import TraceFormatError, UsageError
 from tracelens_ext.gaps.causes import find_gaps
-from tracelens_ext.gaps.tables import PAIR_SORTS
+from tracelens_ext.gaps.summaries import PAIR_SORTS
 from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.kernel_names import simple_name
-from tracelens_ext.sheets.report import build_perf_report
+from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.trace import NONE
 from tracelens_ext.work.group_search import last_before, running_maximum
 from tracelens_ext.work.grouping import group_durations, number_groups, ranks
@@ -176,11 +176,11 @@ def test_every_column_is_documented() -> None:
     maker.launched("b", 50, 10, correlation=2, at=45)
     analyzer = analyzed(maker, use_kernel_name_categories=True)
     tables = dict(build_perf_report(analyzer, gaps=True).sheets)
-    tables["get_df_kernel_statistics"] = analyzer.get_df_kernel_statistics()
+    tables["kernels"] = analyzer.get_df_kernel_statistics()
     text = (Path(__file__).resolve().parents[1] / "docs" / "tables.md").read_text("utf-8")
     parts = re.split(r"^#+ `(\w+)`\n", text, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
-    for name in [name for name in tables if "gap" in name or name.startswith("get_df")]:
+    for name in [name for name in tables if "gap" in name or name == "kernels"]:
         undocumented = [c for c in tables[name] if f"`{c}`" not in sections[name]]
         assert not undocumented, name
 

@@ -14,15 +14,19 @@ from typing import Any
 import pandas as pd
 import pluggy
 import pytest
+import typer
 from categorize_helpers import FakeEntryPoint, plugin, registry, write_pack
 
 from tracelens_ext.categorize import KernelCategorizer, Rule, RulePack
 from tracelens_ext.categorize.maps import offered_packs
+from tracelens_ext.cli import commands as commands_module
+from tracelens_ext.cli import run
 from tracelens_ext.cli.plugins import plugin_status
 from tracelens_ext.findings.detect import offered_detectors
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.hooks import (
     NO_PLUGINS_VARIABLE,
+    Command,
     PluginAnswerError,
     PluginRegistry,
     default_registry,
@@ -31,9 +35,9 @@ from tracelens_ext.hooks import (
     load_registry,
 )
 from tracelens_ext.hooks.guard import SECONDS_VARIABLE
+from tracelens_ext.perf_report import plugin_tables
 from tracelens_ext.readers.formats import offered_readers
 from tracelens_ext.roofline.models import offered_models
-from tracelens_ext.sheets.plugin_tables import plugin_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("tracelens_"))
@@ -469,3 +473,40 @@ def test_every_hook_is_documented_and_tested(hook: str) -> None:
 def test_the_library_imports_no_plugin_by_name(module: str) -> None:
     for path in (ROOT / "tracelens_ext").rglob("*.py"):
         assert module not in path.read_text(encoding="utf-8"), path
+
+
+def greet(name: str, loud: bool = False) -> None:
+    """Greet somebody."""
+    typer.echo(f"HELLO {name}" if loud else f"hello {name}")
+
+
+def test_a_plugin_adds_a_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @hookimpl
+    def tracelens_commands() -> list[object]:
+        greeting = f"{__name__}:greet"
+        return [
+            Command("greet", "Greet somebody.", greeting, "Extend", reads_traces=False),
+            Command("absent", "Is not there.", "no_such_module:absent", "Extend"),
+            Command("gaps", "Takes a name.", greeting),
+            Command("misplaced", "Is of no group.", greeting, "Elsewhere"),
+        ]
+
+    plugins = PluginRegistry(
+        [
+            FakeEntryPoint("commands", commands_module, own=True),
+            FakeEntryPoint("theirs", plugin(tracelens_commands=tracelens_commands)),
+        ]
+    )
+    monkeypatch.setattr("tracelens_ext.cli.app.default_registry", lambda: plugins)
+    assert run(["--help"]) == 0
+    assert "  greet       Greet somebody.\n" in capsys.readouterr().out
+    assert run(["greet", "Ann", "--loud"]) == 0
+    assert capsys.readouterr().out == "HELLO Ann\n"
+    assert run(["absent"]) == 1
+    assert "command 'absent': ModuleNotFoundError" in capsys.readouterr().err
+    assert sorted(set(plugins.problems)) == [
+        "theirs: command 'gaps': there is one already",
+        "theirs: command 'misplaced': the group is one of Look, Explain, Compare, Extend",
+    ]

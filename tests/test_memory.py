@@ -14,9 +14,9 @@ from make_trace import PROCESS, THREAD, TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.memory.events import read_memory_events
-from tracelens_ext.memory.tables import BEFORE, LOST, memory_notes
+from tracelens_ext.memory.usage import BEFORE, LOST, memory_notes
+from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.readers import read_trace
-from tracelens_ext.sheets.report import build_perf_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -13,7 +13,7 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.intervals import union_length
 from tracelens_ext.modules.modules import has_modules, nn_modules
-from tracelens_ext.sheets.report import build_perf_report
+from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:

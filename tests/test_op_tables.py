@@ -15,7 +15,7 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer, hookimpl
 from tracelens_ext.categorize import Rule, RulePack
 from tracelens_ext.errors import UsageError
-from tracelens_ext.sheets.report import build_perf_report, generate_perf_report_pytorch
+from tracelens_ext.perf_report import build_perf_report, generate_perf_report_pytorch
 
 if TYPE_CHECKING:
     from tracelens_ext.report.report import Report

@@ -13,11 +13,11 @@ import pytest
 
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.errors import OutputError, TraceError, UsageError
+from tracelens_ext.perf_report import build_perf_report, default_report_path
 from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.report import write_report
-from tracelens_ext.sheets.options import ReportOptions
-from tracelens_ext.sheets.report import build_perf_report, default_report_path
+from tracelens_ext.tables.options import ReportOptions
 
 
 @pytest.fixture
@@ -170,9 +170,11 @@ def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
         "time_axis",
         "time_axis_marks",
         "call_tree",
+        "memory_over_time",
+        "memory_iterations",
     ]
-    drawn.append("critical_path_summary")
-    assert list(report.page_sheets) == [*drawn, "iterations", "iteration_statistics"]
+    drawn += ["critical_path_summary", "iterations", "iteration_statistics", "roofline_peaks"]
+    assert list(report.page_sheets) == drawn
     assert not set(report.page_sheets) & set(report.sheets)
     assert {"gap_summary", "gap_hosts"} <= set(report.sheets), "evidence cites them"
     asked = ReportOptions(
@@ -182,6 +184,7 @@ def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
         call_tree=True,
         what_if=True,
         finding_details=True,
+        tables="memory_over_time,memory_iterations,roofline_peaks",
     )
     both = build_perf_report(analyzer, asked, for_page=True)
     assert set(report.page_sheets) <= set(both.sheets)

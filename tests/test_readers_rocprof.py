@@ -22,8 +22,8 @@ from rocprof_maker import (
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
+from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.readers import read_trace
-from tracelens_ext.sheets.report import build_perf_report
 from tracelens_ext.trace import EventKind
 from tracelens_ext.trace_files import trace_names
 from tracelens_ext.tree import CallTree

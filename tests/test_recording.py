@@ -15,7 +15,7 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.recording.program import program_of
 from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.recording.table import recording_dict
+from tracelens_ext.recording.told import recording_dict
 
 if TYPE_CHECKING:
     from make_trace import Document

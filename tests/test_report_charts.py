@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.report.charts import MOST_SERIES, Chart, chart_table
 from tracelens_ext.report.excel import write_workbook
+from tracelens_ext.tables.charts import MOST_SERIES, Chart, chart_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,9 +22,9 @@ from xlsxwriter.worksheet import Worksheet
 
 from tracelens_ext.errors import OutputError
 from tracelens_ext.report import excel, excel_text
-from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.excel import slow_tables, write_workbook
 from tracelens_ext.report.excel_cells import checked
+from tracelens_ext.tables.charts import Chart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

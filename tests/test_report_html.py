@@ -21,15 +21,15 @@ from report_html_helpers import HOSTILE, hostile_report, read_page, small_report
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import OutputError, UsageError
+from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report import html_tables
-from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.formats import PAGE
 from tracelens_ext.report.html import require_html_extra, write_html
 from tracelens_ext.report.html_findings import check_source_url
 from tracelens_ext.report.html_text import json_for_script
 from tracelens_ext.report.report import Answer, Report, write_report
-from tracelens_ext.sheets.report import build_perf_report
+from tracelens_ext.tables.charts import Chart
 
 needs_extra = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("jinja2", "plotly")),

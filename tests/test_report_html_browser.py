@@ -23,10 +23,10 @@ from report_html_browser import (
 from report_html_helpers import HOSTILE, hostile_report, iterations, small_report, write_page
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.formats import PAGE
 from tracelens_ext.report.html_text import in_one_line
 from tracelens_ext.report.report import write_report
-from tracelens_ext.sheets.report import build_perf_report
 
 pytestmark = [
     pytest.mark.process,
@@ -444,7 +444,7 @@ def test_thousands_of_iterations_stay_readable(browser: Browser, folder: Path) -
 def test_a_real_trace(browser: Browser, name: str, tmp_path: Path) -> None:
     trace = TRACES / f"{name}.json.gz"
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.sheets.report import build_perf_report
+    from tracelens_ext.perf_report import build_perf_report
 
     report = build_perf_report(TreePerfAnalyzer(trace, use_kernel_name_categories=True))
     write_page(tmp_path / "report.html", report.sheets, facts=report.facts, notes=report.notes)

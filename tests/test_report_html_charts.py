@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from report_html_helpers import HOSTILE, charts_of, hostile_report, small_report
 
 from tracelens_ext.categorize import builtin_categorizer
-from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.html_charts import page_figures
 from tracelens_ext.report.html_headline import headline
@@ -27,6 +26,7 @@ from tracelens_ext.report.html_text import (
     plotly_lines,
     plotly_text,
 )
+from tracelens_ext.tables.charts import Chart
 
 if TYPE_CHECKING:
     from tracelens_ext.report.html_figures import Figure

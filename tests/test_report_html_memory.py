@@ -10,20 +10,26 @@ from make_trace import TraceMaker
 from report_html_helpers import HOSTILE
 from test_memory import analyzed, recorded
 
+from tracelens_ext.memory.tables import TABLES
 from tracelens_ext.report.html_memory import memory_figures
-from tracelens_ext.sheets.memory import SHEETS
-from tracelens_ext.sheets.options import ReportOptions
+from tracelens_ext.tables.options import ReportOptions
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens_ext import TreePerfAnalyzer
 
-def at_peak(steps: list[tuple[float, int, int]], maker: TraceMaker | None = None) -> pd.DataFrame:
+
+def at_peak(
+    steps: list[tuple[float, int, int]], maker: TraceMaker | None = None
+) -> dict[str, pd.DataFrame]:
     events = recorded(steps, before=1_000_000)
-    analyzer = analyzed(events, maker)
-    frame = SHEETS[1].table(analyzer, ReportOptions())
-    assert frame is not None
-    return frame
+    return page_tables(analyzed(events, maker))
+
+
+def page_tables(analyzer: TreePerfAnalyzer) -> dict[str, pd.DataFrame]:
+    tables = {each.name: each.make(analyzer, ReportOptions()) for each in TABLES}
+    return {name: table for name, table in tables.items() if table is not None}
 
 
 def test_thousands_of_events_are_a_thousand_points_and_the_peak_is_one_of_them() -> None:
@@ -31,8 +37,9 @@ def test_thousands_of_events_are_a_thousand_points_and_the_peak_is_one_of_them()
     steps = []
     for at, size in enumerate(rng.integers(1, 1000, 4000).tolist()):
         steps += [(at * 2.0, size, at), (at * 2.0 + 1, -size, at)]
-    frame = at_peak(steps)
-    (figure,) = memory_figures(frame)
+    tables = at_peak(steps)
+    frame = tables["memory_at_peak"]
+    (figure,) = memory_figures(tables)
     levels = figure.spec["levels"]
     assert isinstance(levels, list)
     allocated, reserved = (level["values"] for level in levels)
@@ -44,8 +51,9 @@ def test_the_bars_add_up_to_the_peak() -> None:
     maker = TraceMaker()
     for number in range(30):
         maker.op(f"op {number}", number * 10, 9)
-    frame = at_peak([(number * 10 + 1, 100 + number, number) for number in range(30)], maker)
-    (figure,) = memory_figures(frame)
+    tables = at_peak([(number * 10 + 1, 100 + number, number) for number in range(30)], maker)
+    (figure,) = memory_figures(tables)
+    frame = tables["memory_at_peak"]
     bars = figure.spec["bars"]
     assert isinstance(bars, list)
     assert sum(bar["value"] for bar in bars) == frame["bytes"].sum()
@@ -66,9 +74,8 @@ def test_names_are_no_markup() -> None:
 
 def test_a_host_that_allocates_a_few_bytes_beside_a_gpu_is_not_drawn() -> None:
     events = recorded([(0, 5_000_000, 1)]) + recorded([(1, 8, 2)], device=-1)
-    frame = SHEETS[1].table(analyzed(events), ReportOptions())
-    assert frame is not None
-    assert [figure.title for figure in memory_figures(frame)] == ["Memory of device 0"]
+    tables = page_tables(analyzed(events))
+    assert [figure.title for figure in memory_figures(tables)] == ["Memory of device 0"]
 
 
 def test_nothing_is_drawn_of_an_empty_table() -> None:

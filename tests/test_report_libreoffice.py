@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 
-from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.excel import write_workbook
+from tracelens_ext.tables.charts import Chart
 
 if TYPE_CHECKING:
     from pathlib import Path

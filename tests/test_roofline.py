@@ -25,9 +25,10 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.hooks.guard import SECONDS_VARIABLE
 from tracelens_ext.iterations.selection import Selection
-from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.html_charts import page_figures
-from tracelens_ext.roofline import groups, models, operation, table
+from tracelens_ext.roofline import found as rows_found
+from tracelens_ext.roofline import groups, models, operation
+from tracelens_ext.roofline.found import Roofline, find_roofline
 from tracelens_ext.roofline.shapes import shape_text
 from tracelens_ext.roofline.summary import (
     NO_FAMILY,
@@ -36,7 +37,7 @@ from tracelens_ext.roofline.summary import (
     modelled,
     utilisation,
 )
-from tracelens_ext.roofline.table import Roofline, find_roofline
+from tracelens_ext.tables.charts import Chart
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +90,7 @@ def test_what_is_all_different_is_looked_at_once(monkeypatch: pytest.MonkeyPatch
 
     for module, name in (
         (groups, "parsed"),
-        (table, "RooflineRow"),
+        (rows_found, "RooflineRow"),
         (operation, "Tensor"),
         (BoundRule, "finds"),
         (BoundRule, "allows"),
@@ -294,7 +295,7 @@ def found(analyzer: TreePerfAnalyzer, **offered: Any) -> tuple[Roofline, list[st
     theirs = plugin(tracelens_performance_models=tracelens_performance_models)
     found = [FakeEntryPoint("own", models, own=True), FakeEntryPoint("theirs", theirs)]
     registry = PluginRegistry(found)
-    return find_roofline(analyzer.work, analyzer._launchers, registry=registry), registry.problems
+    return find_roofline(analyzer.work, analyzer.launchers, registry=registry), registry.problems
 
 
 def test_the_example_of_the_documentation() -> None:
@@ -437,6 +438,7 @@ def test_a_family_that_is_none() -> None:
 def test_the_chart_has_a_point_an_operation_and_the_roofs() -> None:
     analyzer = analyzed(("aten::mm", MM, 1000), ("aten::fill_", arguments([64]), 9))
     sheets: dict[str, pd.DataFrame] = {"roofline": analyzer.get_df_roofline()}
+    sheets["roofline_peaks"] = analyzer.get_df_roofline_peaks()
     chart = Chart("Roofline", "roofline", "op_name", "time_lost_ms", kind="roofline", on="page")
     (figure,) = page_figures(sheets, [chart])
     points: Any = figure.spec["points"]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tracelens_ext.hooks import default_registry
 from tracelens_ext.operations.launchers import parsed
+from tracelens_ext.roofline.found import _modelled
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import ELEMENT_BYTES, Cost, NoModelError, Operation
-from tracelens_ext.roofline.table import _modelled
 
 BF16, F32, I64, BOOL = "c10::BFloat16", "float", "long int", "bool"
 MODELS = offered_models(default_registry(plugins=False))

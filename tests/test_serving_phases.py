@@ -14,7 +14,7 @@ from serving_helpers import Engine, sums, tensors, vllm
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import UsageError
-from tracelens_ext.iterations.table import iteration_table
+from tracelens_ext.iterations.measured import iteration_table
 from tracelens_ext.work.busy_time import BusyTime
 
 if TYPE_CHECKING:

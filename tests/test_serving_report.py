@@ -21,9 +21,9 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.chart.runs import measure_phases, measure_run
 from tracelens_ext.chart.specification import parse_inputs
 from tracelens_ext.cli import run
+from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.html_charts import page_figures
-from tracelens_ext.sheets.report import build_perf_report
-from tracelens_ext.sheets.sheet import offered_sheets
+from tracelens_ext.tables.registry import offered_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "serving.md"
 
@@ -64,7 +64,7 @@ def as_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str,
 def test_sheets_have_the_columns_that_are_described(trace: Path) -> None:
     analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
     report = build_perf_report(analyzer)
-    described = {offered.item.name: offered.item for offered in offered_sheets()}
+    described = {offered.item.name: offered.item for offered in offered_tables()}
     assert set(OF_ENGINES) <= set(report.sheets)
     for name in OF_ENGINES:
         columns = described[name].described_columns()

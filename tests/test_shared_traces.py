@@ -25,7 +25,7 @@ import pytest
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import TracelensError
 from tracelens_ext.intervals import union_length
-from tracelens_ext.sheets.report import build_perf_report
+from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.trace import GPU_KINDS, HOST_KINDS, LAUNCH_KINDS, NONE, EventKind
 from tracelens_ext.tree import CallTree
 

@@ -21,13 +21,13 @@ from test_docs_tables import DOCUMENT, brought_up_to_date, sheets
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch, hookimpl
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
-from tracelens_ext.report.charts import Chart
+from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.formats import Format
 from tracelens_ext.report.report import write_report
-from tracelens_ext.sheets import builtin
-from tracelens_ext.sheets.options import ReportOptions
-from tracelens_ext.sheets.report import build_perf_report
-from tracelens_ext.sheets.sheet import Sheet
+from tracelens_ext.tables import registry as builtin
+from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.options import ReportOptions
+from tracelens_ext.tables.table import Table
 
 if TYPE_CHECKING:
     from tracelens_ext.report.report import Report
@@ -39,9 +39,9 @@ def example() -> tuple[str, str, list[str]]:
     """The diff of the page on the architecture: the new file, its text, and the other hunk."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     (diff,) = re.findall(
-        r"```diff\n(--- /dev/null\n\+\+\+ b/tracelens_ext/sheets/.*?)```", text, re.DOTALL
+        r"```diff\n(--- /dev/null\n\+\+\+ b/tracelens_ext/timeline/.*?)```", text, re.DOTALL
     )
-    new, changed = diff.split("--- a/tracelens_ext/sheets/builtin.py\n")
+    new, changed = diff.split("--- a/tracelens_ext/tables/registry.py\n")
     header, _, *lines = new.removeprefix("--- /dev/null\n").splitlines()
     assert all(line.startswith("+") for line in lines)
     code = "".join(f"{line[1:]}\n" for line in lines)
@@ -53,7 +53,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The example applied, nothing more: a file, and a line that registers it."""
     name, code, hunk = example()
     (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
-    full_name = f"tracelens_ext.sheets.{name}"
+    full_name = f"tracelens_ext.timeline.{name}"
     spec = importlib.util.spec_from_file_location(full_name, tmp_path / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -68,7 +68,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     assert [line[0] for line in hunk].count("+") == 1
     changed: dict[str, Any] = {"__name__": "changed"}
     exec(source.replace(before, after), changed)  # noqa: S102  # a file of this project
-    monkeypatch.setattr(builtin, "_SUBJECTS", changed["_SUBJECTS"])
+    monkeypatch.setattr(builtin, "_LISTS", changed["_LISTS"])
     return name
 
 
@@ -102,11 +102,11 @@ def report_with(monkeypatch: pytest.MonkeyPatch, *items: object) -> tuple[Report
         FakeEntryPoint("theirs", plugin(tracelens_sheets=tracelens_sheets)),
     ]
     registry = PluginRegistry(found)
-    monkeypatch.setattr("tracelens_ext.sheets.report.default_registry", lambda: registry)
+    monkeypatch.setattr("tracelens_ext.perf_report.default_registry", lambda: registry)
     return build_perf_report(TreePerfAnalyzer(cuda_graph_example())), registry.problems
 
 
-def mine(**fields: Any) -> Sheet:
+def mine(**fields: Any) -> Table:
     """A sheet of a plugin."""
     usual: dict[str, Any] = {
         "name": "mine",
@@ -114,7 +114,7 @@ def mine(**fields: Any) -> Sheet:
         "columns": "name: what it is\ntime_ms: how long",
         "table": lambda *_: pd.DataFrame({"name": ["a"], "time_ms": [1.0]}),
     }
-    return Sheet(**usual | fields)
+    return Table(**usual | fields)
 
 
 def test_a_plugin_adds_a_sheet_with_charts_and_notes(
@@ -148,7 +148,7 @@ def _fails(*_: object) -> Any:
 @pytest.mark.parametrize(
     ("item", "problem"),
     [
-        ("mine", "tracelens_sheets: expected Sheet objects, got str"),
+        ("mine", "tracelens_sheets: expected Table objects, got str"),
         (mine(columns="a column"), "sheet 'mine': 'a column' describes no column"),
         (mine(charts=[Chart("T", "other", "a", "b")]), "sheet 'mine': its chart is of 'other'"),
         (mine(name="GPU_Timeline"), "sheet 'GPU_Timeline': the report has one already"),
@@ -193,6 +193,7 @@ def test_options_are_spelled_once() -> None:
         assert parameters["short_kernel_histogram_bins"].default == 100
         assert all(f"        {name}: " in str(function.__doc__) for name in named)
     used = {name for sheet in sheets() for name in (sheet.asked_by, *sheet.options) if name}
+    used |= {name for sheet in sheets() for name in sheet.named_options() or ()}
     assert used == named
     with pytest.raises(TypeError, match="topk_opps"):
         generate_perf_report_pytorch("trace.json", topk_opps=3)

@@ -316,9 +316,9 @@ def _same(result: tuple[object, ...], other: tuple[object, ...], data: bytes) ->
 def a_report_is_safe(data: bytes) -> None:
     """All tables of a whole report, and its texts: a result or one of our errors."""
     from tracelens_ext import TreePerfAnalyzer
+    from tracelens_ext.perf_report import build_perf_report
     from tracelens_ext.report.formats import Format
     from tracelens_ext.report.report import report_text
-    from tracelens_ext.sheets.report import build_perf_report
 
     try:
         trace = read_trace(io.BytesIO(data))

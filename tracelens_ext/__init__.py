@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tracelens_ext.class_statistics.classifier import StatisticClassifier
     from tracelens_ext.errors import TracelensError
     from tracelens_ext.hooks import hookimpl
+    from tracelens_ext.perf_report import generate_perf_report_pytorch
     from tracelens_ext.readers import read_trace
-    from tracelens_ext.sheets.report import generate_perf_report_pytorch
     from tracelens_ext.trace import Trace
     from tracelens_ext.tree import CallTree
 
@@ -33,7 +33,7 @@ _HOME = {
     "TracelensError": "errors",
     "TreePerfAnalyzer": "analyzer",
     "categorize_kernels": "categorize",
-    "generate_perf_report_pytorch": "sheets.report",
+    "generate_perf_report_pytorch": "perf_report",
     "hookimpl": "hooks",
     "read_trace": "readers",
 }

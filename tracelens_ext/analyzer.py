@@ -1,8 +1,7 @@
 """`TreePerfAnalyzer`: the thin face over trace, call tree, categories and analyses.
 
-The columns of a table stand with its sheet, under `sheets/`, and in `docs/tables.md`; those of
-tables that are no sheets with the function that makes them, under `analysis/`. The methods about
-operations are here, the others in the base classes, under `tables/`.
+The columns of a table stand where it is declared, in `tables.py` of the package of its subject, and
+in `docs/tables.md`. Methods that TraceLens has too are here; the others come from the registry.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from tracelens_ext.analyzed import Analyzed
 from tracelens_ext.cache.store import open_cache
 from tracelens_ext.categorize import KernelCategorizer
 from tracelens_ext.errors import UsageError
@@ -18,12 +18,6 @@ from tracelens_ext.hooks import default_registry
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
-from tracelens_ext.tables.kernels import KernelTables
-from tracelens_ext.tables.memory import MemoryTables
-from tracelens_ext.tables.potential import PotentialTables
-from tracelens_ext.tables.replay import ReplayTables
-from tracelens_ext.tables.serving import ServingTables
-from tracelens_ext.tables.time import TimeTables
 from tracelens_ext.text import encodable
 from tracelens_ext.timeline.overview import Coverage, coverage
 from tracelens_ext.trace import NS_PER_US
@@ -33,7 +27,6 @@ from tracelens_ext.work.gpu_work import GpuWork
 
 if TYPE_CHECKING:
     import os
-    import re
     from collections.abc import Callable, Sequence
 
     from tracelens_ext.cache.store import TraceCache
@@ -44,9 +37,7 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
 
 
-class TreePerfAnalyzer(
-    ReplayTables, TimeTables, KernelTables, ServingTables, PotentialTables, MemoryTables
-):
+class TreePerfAnalyzer(Analyzed):
     """Answers where the GPU time of one trace went.
 
     Args:
@@ -158,7 +149,7 @@ class TreePerfAnalyzer(
         """The report, which a notebook shows: what was analysed, findings, where the time went."""
         from importlib import import_module  # of what stands above this
 
-        report: Report = import_module("tracelens_ext.sheets.report").build_perf_report(self)
+        report: Report = import_module("tracelens_ext.perf_report").build_perf_report(self)
         return report
 
     @property
@@ -199,23 +190,23 @@ class TreePerfAnalyzer(
 
         frame = self._launcher_table.astype(dict.fromkeys(TEXT_COLUMNS, "str"))
         if id_cols:
-            where = [self.trace.threads[i] for i in self.trace.thread[self._launchers.rows]]
+            where = [self.trace.threads[i] for i in self.trace.thread[self.launchers.rows]]
             frame["pid"] = [process for process, _ in where]
             frame["tid"] = [thread for _, thread in where]
-            frame["external_id"] = self.trace.external_id[self._launchers.rows]
+            frame["external_id"] = self.trace.external_id[self.launchers.rows]
         if include_kernel_details:
             from tracelens_ext.operations.op_tables import LaunchedKernels
 
-            launched = LaunchedKernels(self.work, self._launchers)
-            details = launched.of_each(self._launchers.rows)
+            launched = LaunchedKernels(self.work, self.launchers)
+            details = launched.of_each(self.launchers.rows)
             frame["kernel_details"] = pd.Series(details, dtype="object")
         if include_call_stack:
             from tracelens_ext.modules.modules import call_stacks
 
-            stacks = call_stacks(self.work, self._launchers.of_gpu, frame["name"].tolist())
+            stacks = call_stacks(self.work, self.launchers.of_gpu, frame["name"].tolist())
             frame["parent_module"], frame["call_stack"] = (pd.array(s, dtype="str") for s in stacks)
         if include_first_occurrence_time:
-            frame["ts"] = self.trace.ts[self._launchers.rows] / NS_PER_US
+            frame["ts"] = self.trace.ts[self.launchers.rows] / NS_PER_US
         return frame
 
     # The next three may be called on the class, with a table.
@@ -276,17 +267,76 @@ class TreePerfAnalyzer(
             table = table[table["name"] == event_name]
         frame = unique_args(
             table,
-            LaunchedKernels(self.work, self._launchers) if self is not None else None,
+            LaunchedKernels(self.work, self.launchers) if self is not None else None,
             metrics=agg_metrics,
             group_by_num_kernels=group_by_num_kernels,
         )
         return frame if include_pct else frame.drop(columns=list(PERCENTAGES))
 
-    def get_df_collectives(self) -> pd.DataFrame:
-        """Communication by collective, group, size and type, as the sheet `coll_analysis`."""
-        from tracelens_ext.collectives.collectives import collectives
+    def get_df_kernel_summary(self, *, detail: bool = False) -> pd.DataFrame:
+        """GPU time by operation and kernel, longest first, as the sheet `kernels_by_category`.
 
-        return collectives(self.work)
+        Args:
+            detail: also `op category`, `streams` and `% of total time`.
+        """
+        from tracelens_ext.kernels.kernels import kernel_detail, kernel_summary
+        from tracelens_ext.timeline.timeline import total_time_ns
+
+        if detail:
+            return kernel_detail(self.work, total_time_ns(self.work))
+        return kernel_summary(self.work)
+
+    def get_df_kernels(
+        self,
+        *,
+        launcher_detail: bool = False,
+        cpu_op_detail: bool = False,
+        nn_module_detail: bool = False,
+    ) -> pd.DataFrame:
+        """A row a GPU event, in order of start; see `kernels.kernels.kernels`.
+
+        Args:
+            launcher_detail: also which launch started it, when, and the CPU op around it.
+            cpu_op_detail: also the arguments of the CPU op around the launch, and the share that
+                the event has in its GPU time; see `kernels.kernels.cpu_op_detail`.
+            nn_module_detail: also the `nn.Module`s around the launch.
+
+        Raises:
+            UsageError: `nn_module_detail` without `add_python_func=True`.
+        """
+        from tracelens_ext.kernels import kernels
+
+        if nn_module_detail and not self.tree.add_python_func:
+            raise UsageError("nn_module_detail needs TreePerfAnalyzer(…, add_python_func=True)")
+        frame = kernels.kernels(
+            self.work, launcher_detail=launcher_detail, nn_module_detail=nn_module_detail
+        )
+        if cpu_op_detail:
+            detail = kernels.cpu_op_detail(self.work)
+            frame[detail.columns] = detail
+        return frame
+
+    def get_df_memory_blocks(self, largest: int | None = None) -> pd.DataFrame:
+        """A row a block of memory, as the table `memory_largest`.
+
+        Args:
+            largest: only so many of each device, all by default.
+        """
+        from tracelens_ext.memory.usage import memory_blocks
+
+        return memory_blocks(self.memory(), largest)
+
+    def get_df_performance_model(
+        self, family: str, device_peaks: str | os.PathLike[str] | None = None
+    ) -> pd.DataFrame:
+        """The operations of a family, such as `GEMM`, with their parameters, as its sheet.
+
+        Raises:
+            UsageError: there is no such family, or the peaks cannot be read.
+        """
+        from tracelens_ext.roofline.families import family_table
+
+        return family_table(self.roofline(device_peaks), family)
 
     def get_df_nn_modules(self, *, instances: bool = False) -> pd.DataFrame:
         """GPU time by path of `nn.Module` classes, as the sheet `nn_modules`.
@@ -300,33 +350,11 @@ class TreePerfAnalyzer(
 
         return nn_modules(self.work, instances=instances)
 
-    def get_df_cpu_ops(self) -> pd.DataFrame:
-        """Host time by CPU op, as the sheet `cpu_ops`."""
-        from tracelens_ext.operations.op_tables import cpu_ops
-
-        return cpu_ops(self.tree)
-
-    def get_df_call_tree(
-        self, op: str | re.Pattern[str] | None = None, *, merge: bool = True
-    ) -> pd.DataFrame:
-        """The call tree with GPU time; see `operations.tree_table.call_tree_table`.
-
-        Args:
-            op: a regular expression; only operations whose name matches, and what is below them.
-            merge: whether siblings of one name are one row.
-
-        Raises:
-            UsageError: `op` is no regular expression.
-        """
-        from tracelens_ext.operations.tree_table import call_tree_table
-
-        return call_tree_table(self.work, op=op, merge=merge)
-
     @cached_property
     def _launcher_table(self) -> pd.DataFrame:
         from tracelens_ext.operations.launchers import launcher_table
 
-        return launcher_table(self.work, self._launchers)
+        return launcher_table(self.work, self.launchers)
 
 
 def _given_or_all(

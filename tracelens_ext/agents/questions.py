@@ -12,21 +12,21 @@ import numpy as np
 
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.categorize.categorizer import explain
-from tracelens_ext.compare.comparison import compare, measure
-from tracelens_ext.compare.findings import with_findings
-from tracelens_ext.compare.report import comparison_report
+from tracelens_ext.compare.comparison import compare
+from tracelens_ext.compare.report import comparison_report, measured_for_comparison
 from tracelens_ext.errors import UsageError
 from tracelens_ext.export.database import query as ask
-from tracelens_ext.export.database import table_of_report, tables_of_report
+from tracelens_ext.export.database import tables_of_report
 from tracelens_ext.findings.detect import tell_claims
-from tracelens_ext.findings.table import summary_sentence
+from tracelens_ext.findings.told import summary_sentence
 from tracelens_ext.lazy import pd
 from tracelens_ext.operations.tree_table import merged_tree, tree_rows
 from tracelens_ext.replay.changes import parse_change
 from tracelens_ext.report.plain_tables import plain_column, plain_headers
-from tracelens_ext.report.units import unit_of
 from tracelens_ext.settings import ReadingOptions, is_below
-from tracelens_ext.sheets.options import ReportOptions
+from tracelens_ext.tables.options import ReportOptions
+from tracelens_ext.tables.registry import find_table
+from tracelens_ext.tables.units import unit_of
 from tracelens_ext.timeline.overview import advice, overview
 from tracelens_ext.trace_files import is_trace_name, only_trace
 
@@ -168,8 +168,7 @@ class Questions:
         `A_` is the first trace; the largest changes come first; times are in ms.
         """
         both = [self._analyzer(each) for each in (path, other)]
-        measured = [with_findings(measure(each.work), each.findings()) for each in both]
-        report = comparison_report(compare(measured))
+        report = comparison_report(compare([measured_for_comparison(each) for each in both]))
         return {
             "facts": dict(report.facts),
             "notes": report.notes,
@@ -250,13 +249,10 @@ class Questions:
 
 def _table(analyzer: TreePerfAnalyzer, name: str) -> tuple[pd.DataFrame, dict[str, str]]:
     """A table of the report and the units of its columns."""
-    sheets = tables_of_report()
-    if name not in sheets:
-        raise UsageError(_not_one("table", name, (), sheets))
-    frame = table_of_report(analyzer, sheets[name])
-    if frame is None:
+    table = find_table(name)
+    if table.why_absent(analyzer, ReportOptions()) or (frame := analyzer.table(name)) is None:
         raise UsageError(f"this trace has nothing for the table {name}; open_trace names others")
-    return frame.set_axis([*map(str, frame.columns)], axis=1), sheets[name].units(frame)
+    return frame.set_axis([*map(str, frame.columns)], axis=1), table.units(frame)
 
 
 def _rows(frame: pd.DataFrame) -> list[Answer]:

@@ -2,3 +2,20 @@
 
 FILE,ENGINE,MODEL,SECONDS ─▶ `specification` ─▶ `runs`, their sums and tables ─▶ `page`, and CSV.
 """
+
+from __future__ import annotations
+
+from tracelens_ext.hooks import Command, hookimpl
+
+
+@hookimpl
+def tracelens_commands() -> list[Command]:
+    """The commands of this package."""
+    return [
+        Command(
+            "chart",
+            "Draw where the time of runs went: a stacked bar each.",
+            "tracelens_ext.cli.chart:chart",
+            "Compare",
+        ),
+    ]

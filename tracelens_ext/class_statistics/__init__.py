@@ -7,3 +7,20 @@
 `totals.py` reads the tables of `nsys stats`, `inputs.py` makes the same totals of a trace,
 `statistics.py` computes, `layout.py` shows, `configuration.py` reads the file of a run.
 """
+
+from __future__ import annotations
+
+from tracelens_ext.hooks import Command, hookimpl
+
+
+@hookimpl
+def tracelens_commands() -> list[Command]:
+    """The commands of this package."""
+    return [
+        Command(
+            "nsys",
+            "Statistics of reports of Nsight Systems by class.",
+            "tracelens_ext.cli.nsys:app",
+            "Look",
+        ),
+    ]

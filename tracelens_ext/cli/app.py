@@ -1,4 +1,4 @@
-"""The commands and their names; a command is imported when it is called."""
+"""The program: the commands that plugins offer, our own too; imported when they are called."""
 
 from __future__ import annotations
 
@@ -10,39 +10,13 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from tracelens_ext.cli.command import Command
+from tracelens_ext.cli.command import CarefulCommand
+from tracelens_ext.cli.options import with_options
+from tracelens_ext.cli.reading import OPTIONS, reads_traces
+from tracelens_ext.hooks import Command, PluginAnswerError, PluginRegistry, default_registry
+from tracelens_ext.hooks.guard import one_line
 
-#: In the order of `--help`. A command has the name of its module in this package (with hyphens),
-#: and is the function of that name in it, or else a Typer of several commands, `app`.
-_NAMES = (
-    "report",
-    "findings",
-    "what-if",
-    "compare",
-    "roofline",
-    "phases",
-    "memory",
-    "iterations",
-    "tree",
-    "export",
-    "sql",
-    "mcp",
-    "kernels",
-    "gaps",
-    "counters",
-    "chart",
-    "fleet",
-    "ranks",
-    "demo",
-    "explain",
-    "formats",
-    "nsys",
-    "rules",
-    "plugins",
-    "cache",
-)
-_READ_NO_TRACES = frozenset({"demo", "explain", "formats", "mcp", "ranks"})
-_CLASSES = {"chart": "ChartCommand"}  # of commands whose help says more than typer's
+_GROUPS = ("Look", "Explain", "Compare", "Extend")
 _SETTINGS: dict[str, Any] = {
     "add_completion": False,
     "pretty_exceptions_enable": False,
@@ -50,23 +24,51 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-@cache
-def _made(name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
-    function_name = name.replace("-", "_")
-    home = import_module(f"tracelens_ext.cli.{function_name}")
-    alone = typer.Typer(**_SETTINGS)
-    if not hasattr(home, function_name):
-        for registered in home.app.registered_commands:
-            registered.cls = Command
-        alone.add_typer(home.app, name=name)
-    else:
-        function = getattr(home, function_name)
-        if name not in _READ_NO_TRACES:
-            from tracelens_ext.cli.reading import reads_traces
+def _check(item: object) -> None:
+    if not isinstance(item, Command):
+        kind = type(item).__name__
+        raise PluginAnswerError(f"tracelens_commands: expected Command objects, got {kind}")
+    if item.group not in _GROUPS:
+        groups = ", ".join(_GROUPS)
+        raise PluginAnswerError(f"command {item.name!r}: the group is one of {groups}")
 
+
+def offered_commands(registry: PluginRegistry | None = None) -> dict[str, Command]:
+    """The commands by name, our own first."""
+    registry = registry or default_registry()
+    offered = registry.offers("tracelens_commands", _check)
+    offered.sort(key=lambda each: (not each.plugin.own, each.plugin.name != "commands"))
+    commands: dict[str, Command] = {}
+    for each in offered:
+        with registry.guard(each.plugin.name):
+            if each.item.name in commands:
+                raise PluginAnswerError(f"command {each.item.name!r}: there is one already")
+            commands[each.item.name] = each.item
+    return commands
+
+
+@cache
+def _made(command: Command) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
+    module, _, name = command.function.partition(":")
+    try:
+        home = import_module(module)
+        function = getattr(home, name)
+    except (ImportError, AttributeError) as error:
+        if module.startswith("tracelens_ext."):
+            raise
+        raise PluginAnswerError(f"command {command.name!r}: {one_line(error)}") from error
+    alone = typer.Typer(**_SETTINGS)
+    if isinstance(function, typer.Typer):
+        for registered in function.registered_commands:
+            registered.cls = CarefulCommand
+        alone.add_typer(function, name=command.name)
+    else:
+        function = with_options(function)
+        if command.reads_traces:
             function = reads_traces(function)
-        alone.command(name, cls=getattr(home, _CLASSES.get(name, ""), Command))(function)
-    return get_group(alone).commands[name]
+        kind = getattr(home, "COMMAND_CLASS", CarefulCommand)
+        alone.command(command.name, cls=kind)(function)
+    return get_group(alone).commands[command.name]
 
 
 class _Group(TyperGroup):
@@ -74,18 +76,29 @@ class _Group(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:  # noqa: ANN401  # whatever a group takes
         super().__init__(**attributes)
-        self.commands = dict.fromkeys(_NAMES)  # type: ignore[assignment]  # for suggestions
+        self.offered = offered_commands()
+        self.commands = dict.fromkeys(self.offered)  # type: ignore[assignment]  # for suggestions
 
     def get_command(self, _: Any, name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
         """The command, imported now; None if no command has that name."""
-        return _made(name) if name in _NAMES else None
+        return _made(self.offered[name]) if name in self.offered else None
+
+    def format_commands(self, _: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
+        """Write the commands by group, a line each."""
+        commands = self.offered.values()
+        width = max(len(each.name) for each in commands)
+        for group in _GROUPS:
+            rows = [each for each in commands if each.group == group]
+            with formatter.section(group):
+                for each in rows:
+                    formatter.write(f"  {each.name:{width}}  {each.summary}\n")
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write what the commands that read traces have in common."""
-        from tracelens_ext.cli.reading import OPTIONS
-
         super().format_epilog(ctx, formatter)
-        options = [option for option in _made("kernels").params if option.name in OPTIONS]
+        options = [
+            option for option in self.get_command(ctx, "kernels").params if option.name in OPTIONS
+        ]
         with formatter.section("Options of every command that reads traces"):
             formatter.write_dl([option.get_help_record(ctx) for option in options])
 

@@ -9,23 +9,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.command import Command
+from tracelens_ext.cli.command import CarefulCommand
 from tracelens_ext.cli.inputs import check_files
 from tracelens_ext.cli.messages import print_line
 from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import Console
+
     from tracelens_ext.chart.runs import Run
     from tracelens_ext.chart.specification import ChartInput
-    from tracelens_ext.cli.load import AnalysisOptions
 
+_SIDE_BY_SIDE = 3  # runs whose shares stand beside their times
 _FORM = "FILE,ENGINE,MODEL,SECONDS"
 
 
-class ChartCommand(Command):
+class ChartCommand(CarefulCommand):
     """The command, with the engines and models at the end of its help."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # click's, or typer's own copy of it
@@ -45,6 +48,9 @@ class ChartCommand(Command):
                 "tracelens-ext chart run1.nsys-rep,vllm,llama,100 run2.nsys-rep,vllm,gpt-oss,102"
                 ' --out-dir results --title "Comparison of vLLM Models"'
             )
+
+
+COMMAND_CLASS = ChartCommand
 
 
 def chart(
@@ -78,8 +84,7 @@ def chart(
         bool, typer.Option("--per-device", help="A bar for each GPU, not one for all of a trace.")
     ] = False,
     by_phase: Annotated[
-        bool,
-        typer.Option("--by-phase", help="A bar for each phase of serving: prefill, decode …"),
+        bool, typer.Option("--by-phase", help="A bar for each phase of serving: prefill, decode …")
     ] = False,
     nsys_cmd: Annotated[
         str | None,
@@ -111,7 +116,6 @@ def chart(
     """
     from tracelens_ext.chart.page import check_results, write_results
     from tracelens_ext.chart.specification import check_models, known_models, parse_inputs
-    from tracelens_ext.cli.load import AnalysisOptions
 
     wanted = parse_inputs([*(in_file or ()), *(inputs or ())], bare_files=categorizer is not None)
     if by_phase and per_device:
@@ -128,12 +132,11 @@ def chart(
     if nsys_cmd is not None:
         reading = replace(reading, nsys=nsys_cmd)
     options = [
-        AnalysisOptions(
-            True,
+        shared.AnalysisOptions(
             rules,
             given.map_name if categorizer is None else categorizer,
-            maps=maps,
-            without_packs=without_pack,
+            maps,
+            without_pack,
             reading=reading,
         )
         for given in wanted
@@ -148,16 +151,14 @@ def chart(
         return
     from rich.console import Console
 
-    from tracelens_ext.cli.chart_view import show_runs
-
-    show_runs(runs, Console())
+    _show_runs(runs, Console())
     for path in written:
         print_line(f"Wrote {path}")
 
 
 def _measured(
     wanted: Sequence[ChartInput],
-    options: Sequence[AnalysisOptions],
+    options: Sequence[shared.AnalysisOptions],
     *,
     split: str,
 ) -> list[Run]:
@@ -177,3 +178,44 @@ def _measured(
             runs.append(measure_run(analyzer.work, given, position))
         show_problems(analyzer.problems, told)
     return runs
+
+
+def _show_runs(runs: Sequence[Run], console: Console) -> None:
+    """Print a line a run, the table, and the notes."""
+    from tracelens_ext.chart.runs import grouped
+    from tracelens_ext.report.html_text import duration_text
+    from tracelens_ext.report.terminal import frame_table, safe_text
+
+    for number, run in enumerate(runs, 1):
+        elapsed, gpu = duration_text(run.elapsed_ns / 1e6), duration_text(run.gpu_ns / 1e6)
+        line = f"{number}: {run.label}; elapsed {elapsed} ({run.elapsed_from}), GPU {gpu}"
+        console.print(safe_text(line.replace("\u00a0", " ")), markup=False, highlight=False)
+    console.print()
+    # Numbers for the runs: their labels would not fit, and could say anything about units.
+    console.print(frame_table(_shown(runs), title="Elapsed time by category"))
+    for note, numbers in grouped((str(number), run.notes) for number, run in enumerate(runs, 1)):
+        console.print(safe_text(f"{numbers}: {note}"), markup=False, highlight=False)
+    console.print()
+
+
+def _shown(runs: Sequence[Run]) -> pd.DataFrame:
+    import numpy as np
+
+    from tracelens_ext.chart.runs import TOTAL, category_table
+    from tracelens_ext.chart.specification import NS_PER_S
+
+    table = category_table(runs)
+    short = max(run.elapsed_ns for run in runs) < NS_PER_S
+    unit, scale = ("ms", 1e3) if short else ("sec", 1.0)
+    total = "total_elapsed" if short else TOTAL
+    seconds: dict[str, object] = {}
+    shares: dict[str, object] = {}
+    for place, run in enumerate(runs):
+        column = np.append(table[place].to_numpy(), run.elapsed_ns / NS_PER_S)
+        seconds[f"{place + 1} ({unit})"] = scale * column
+        shares[f"{place + 1} (%)"] = 100.0 * column / (run.elapsed_ns / NS_PER_S or 1.0)
+    # Of many runs the shares come last: what does not fit is left out from the end.
+    pairs = zip(seconds.items(), shares.items(), strict=True)
+    mixed = [part for pair in pairs for part in pair]
+    ordered = mixed if len(runs) <= _SIDE_BY_SIDE else [*seconds.items(), *shares.items()]
+    return pd.DataFrame({"category": [*map(str, table.index), total], **dict(ordered)})

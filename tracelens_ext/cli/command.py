@@ -14,7 +14,7 @@ _WIDEST = 120  # columns of a help text
 _MAY_BE_EMPTY = "--title"
 
 
-class Command(TyperCommand):
+class CarefulCommand(TyperCommand):
     """A command whose options do not swallow the option that follows.
 
     In `report TRACE --html --output x.xlsx` the value of `--html` was forgotten; typer takes

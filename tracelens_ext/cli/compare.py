@@ -17,7 +17,6 @@ from tracelens_ext.settings import ReadingOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.compare.budgets import Verdict
     from tracelens_ext.compare.comparison import Comparison
     from tracelens_ext.compare.measurement import Measurement
@@ -69,12 +68,6 @@ def compare(
     last: Annotated[int, typer.Option(help="How many of them, at least 3.", min=3)] = 5,
     total: shared.Total = False,
     force: shared.Force = False,
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
-    unlinked_kernels: shared.UnlinkedKernels = True,
-    capture: shared.Capture = None,
     device_peaks: shared.DevicePeaks = None,
     normalize: Annotated[
         Literal["roofline"] | None,
@@ -87,10 +80,10 @@ def compare(
     quiet: shared.Quiet = False,
     *,
     reading: ReadingOptions,
+    analysis: shared.AnalysisOfLinked,
 ) -> None:
     """Compare traces or their reports with the first: what changed, by category and kernel."""
     from tracelens_ext.cli.inputs import find_traces
-    from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted, write_outputs
     from tracelens_ext.cli.snapshot import show_snapshots
     from tracelens_ext.compare.budgets import check_budgets, parse_budget
@@ -118,17 +111,7 @@ def compare(
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
     for note in check_places(places, paths, force=force):
         print_line(f"tracelens-ext: {note}", error=True)
-    options = AnalysisOptions(
-        True,
-        rules,
-        categorizer,
-        unlinked_kernels,
-        maps,
-        without_packs=without_pack,
-        capture=capture,
-        reading=reading,
-    )
-    measured = _measure_all(paths, options, micro_idle_thresh_us, device_peaks)
+    measured = _measure_all(paths, analysis, micro_idle_thresh_us, device_peaks)
     comparison = compare_measurements(measured, total=total, history=baseline is not None)
     if baseline is not None:
         from tracelens_ext.compare.history import history_report
@@ -163,7 +146,7 @@ def _with_history(folder: Path, last: int, paths: Sequence[Path]) -> list[Path]:
 
 def _measure_all(
     paths: Sequence[Path],
-    options: AnalysisOptions,
+    options: shared.AnalysisOptions,
     micro_idle_thresh_us: float | None,
     device_peaks: str | None,
 ) -> list[Measurement]:

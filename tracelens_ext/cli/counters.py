@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from tracelens_ext.cli import options as shared
 from tracelens_ext.settings import ReadingOptions
 
 
 def counters(
     trace: shared.Trace,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+    json: shared.Json = False,
     *,
     reading: ReadingOptions,
 ) -> None:
     """Show the queue length of each stream and the bandwidth of copies."""
-    from tracelens_ext.cli.load import AnalysisOptions, analyze
-    from tracelens_ext.cli.messages import print_line, print_report
+    from tracelens_ext.cli.load import analyze
+    from tracelens_ext.cli.messages import print_json, print_line
     from tracelens_ext.counters.tables import copy_bandwidth, queue_length
     from tracelens_ext.errors import TraceError
-    from tracelens_ext.report.report import Report
 
-    work = analyze(trace, AnalysisOptions(reading=reading)).work
+    work = analyze(trace, shared.AnalysisOptions(reading=reading)).work
     if not len(work):
         raise TraceError(trace, "has no GPU events", "record a part of the run that uses the GPU")
     tables = {"queue_length": queue_length(work), "copy_bandwidth": copy_bandwidth(work)}
-    if as_json:
-        print_report(Report("Counters", tables, [("Trace", str(trace))]))
+    if json:
+        print_json("Counters", trace, tables)
         return
     from rich.console import Console
 

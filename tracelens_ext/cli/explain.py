@@ -26,10 +26,8 @@ def explain(
     cpu_op: Annotated[
         str | None, typer.Option("--cpu-op", help="The CPU operation that launched it.")
     ] = None,
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
+    *,
+    options: shared.RuleOptions,
 ) -> None:
     """Show the category of a kernel, the rule that decides it, and what else would match.
 
@@ -42,12 +40,7 @@ def explain(
 
     if (name is None) == (op is None) or (op is not None and cpu_op is not None):
         raise UsageError("explain: give the NAME of a kernel, or --op OPERATION")
-    asked = KernelCategorizer.create(
-        rules=rules or (),
-        categorizer=categorizer,
-        maps=maps or (),
-        without_packs=without_pack or (),
-    )
+    asked = KernelCategorizer.create(**options.arguments())
     if name is not None:
         explanation = explain_name(asked, name, cpu_op)
     else:

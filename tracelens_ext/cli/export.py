@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,18 +66,13 @@ def export(
             metavar="FILE", help="clocks.parquet of fleet: puts several ranks on one axis."
         ),
     ] = None,
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
-    capture: shared.Capture = None,
     force: shared.Force = False,
     *,
-    reading: ReadingOptions,
+    analysis: shared.AnalysisOptions,
 ) -> None:
     """Write a trace of any format for Perfetto (ui.perfetto.dev), or as an SQLite database."""
     from tracelens_ext.cli.inputs import find_traces
-    from tracelens_ext.cli.load import AnalysisOptions, analyze
+    from tracelens_ext.cli.load import analyze
     from tracelens_ext.cli.messages import print_line
     from tracelens_ext.errors import UsageError
     from tracelens_ext.export.chosen import Choice, parse_window
@@ -107,15 +101,7 @@ def export(
     if database and len(found) != 1:
         raise UsageError(f"{output}: a database is of one trace; name one")
     check_output(output, found, force=force)
-    options = AnalysisOptions(
-        rules=rules,
-        categorizer=categorizer,
-        maps=maps,
-        without_packs=without_pack,
-        capture=capture,
-        reading=reading,
-    )
-    analyzers = [analyze(path, options) for path in found]
+    analyzers = [analyze(path, analysis) for path in found]
     if database:
         from tracelens_ext.export.database import write_database
 

@@ -15,18 +15,12 @@ from tracelens_ext.settings import Progress, ReadingOptions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.findings.finding import Findings
 
 
 def findings(
     traces: shared.Traces,
     device_peaks: shared.DevicePeaks = None,
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
-    capture: shared.Capture = None,
     json: Annotated[
         bool,
         typer.Option(
@@ -42,14 +36,14 @@ def findings(
         typer.Option("--intervals", help="With --json: the stretches of time of each finding."),
     ] = False,
     *,
-    reading: ReadingOptions,
+    analysis: shared.AnalysisOptions,
 ) -> None:
     """Show what would save the most time, how much, why, where, and what to do about it."""
     from tracelens_ext.cli.findings_view import show_findings
     from tracelens_ext.cli.inputs import find_traces, without_repetitions
-    from tracelens_ext.cli.kernel_view import console
-    from tracelens_ext.cli.load import AnalysisOptions, show_problems
+    from tracelens_ext.cli.load import show_problems
     from tracelens_ext.cli.parallel import each_trace
+    from tracelens_ext.cli.screen import console
     from tracelens_ext.errors import TraceError, UsageError
     from tracelens_ext.roofline.peaks import read_peaks
 
@@ -57,22 +51,14 @@ def findings(
         raise UsageError("--intervals needs --json")
     if device_peaks is not None:
         read_peaks(device_peaks)  # before a trace is read that takes long
-    options = AnalysisOptions(
-        True,
-        rules,
-        categorizer,
-        maps=maps,
-        without_packs=without_pack,
-        capture=capture,
-    )
     named, problems = find_traces(traces)
     paths = without_repetitions(named)
     if len(paths) + len(problems) == 1 and problems:
         raise problems[0]
     found: list[tuple[Path, Findings]] = []
     shown: set[str] = set()
-    tasks = [partial(_found, path, options, device_peaks) for path in paths]
-    with each_trace(paths, tasks, reading) as results:
+    tasks = [partial(_found, path, analysis, device_peaks) for path in paths]
+    with each_trace(paths, tasks, analysis.reading) as results:
         for path, result in zip(paths, results, strict=True):
             try:
                 of_trace, of_plugins = result()
@@ -97,7 +83,7 @@ def findings(
 
 def _found(
     path: Path,
-    options: AnalysisOptions,
+    analysis: shared.AnalysisOptions,
     device_peaks: str | None,
     reading: ReadingOptions,
     progress: Progress | None,
@@ -105,8 +91,8 @@ def _found(
     """The findings of a trace, and the problems of plugins."""
     from tracelens_ext.cli.load import analyze
 
-    options = replace(options, reading=reading)
-    analyzer = analyze(path, options, without_tpu=True, progress=progress)
+    analysis = replace(analysis, reading=reading)
+    analyzer = analyze(path, analysis, without_tpu=True, progress=progress)
     found = analyzer.findings(device_peaks)
     return found, list(analyzer.problems)
 

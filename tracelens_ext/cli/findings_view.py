@@ -6,17 +6,12 @@ import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.kernel_view import show_lines
-from tracelens_ext.cli.roofline_view import folded
+from tracelens_ext.cli.screen import folded, show_lines
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
-from tracelens_ext.findings.table import (
-    evidence_text,
-    place_texts,
-    summary_sentence,
-)
+from tracelens_ext.findings.told import evidence_text, place_texts, summary_sentence
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.short_names import cut_middle
 from tracelens_ext.report.terminal import safe_text
+from tracelens_ext.tables.short_names import cut_middle
 from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:

@@ -68,10 +68,6 @@ def fleet(
     json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
     top: Annotated[int, typer.Option(help="Ranks and collectives to print.", min=0)] = 5,
     force: shared.Force = False,
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
     unlinked_kernels: shared.UnlinkedKernels = True,
     quiet: shared.Quiet = False,
     strict: Annotated[
@@ -79,6 +75,7 @@ def fleet(
     ] = False,
     *,
     reading: ReadingOptions,
+    rules: shared.RuleOptions,
 ) -> None:
     """Analyse the traces of all ranks; which ranks are slow, and whom collectives wait for."""
     from tracelens_ext.cli.progress import fleet_progress
@@ -97,10 +94,7 @@ def fleet(
             scheduler=scheduler,
             workers=workers,
             attempts=attempts,
-            rules=rules or (),
-            categorizer=categorizer,
-            maps=maps or (),
-            without_packs=without_pack or (),
+            **rules.arguments(),
             include_unlinked_kernels=unlinked_kernels,
             ranks_per_node=ranks_per_node,
             cache=chosen_cache(reading) is not None,
@@ -112,7 +106,7 @@ def fleet(
         _print_json(result)
     elif not quiet:
         from tracelens_ext.cli.fleet_view import show_fleet
-        from tracelens_ext.cli.kernel_view import console
+        from tracelens_ext.cli.screen import console
 
         show_fleet(result, console(), top=top)
     _tell_problems(result)

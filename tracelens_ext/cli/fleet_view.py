@@ -20,7 +20,7 @@ _RANKS_LISTED = 10
 
 def show_fleet(result: FleetResult, console: Console, *, top: int) -> None:
     """Print what was done, the verdicts, the spread over ranks, the slowest ranks, the notes."""
-    from tracelens_ext.cli.kernel_view import show_lines
+    from tracelens_ext.cli.screen import show_lines
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     show_lines([safe_text(line) for line in _headline(result)], console)
@@ -38,7 +38,7 @@ def show_fleet(result: FleetResult, console: Console, *, top: int) -> None:
 
 def show_verdicts(verdicts: pd.DataFrame, console: Console) -> None:
     """Print whose fault it is, in sentences."""
-    from tracelens_ext.cli.kernel_view import show_lines
+    from tracelens_ext.cli.screen import show_lines
     from tracelens_ext.report.terminal import safe_text
 
     lines = [] if len(verdicts) else ["No rank and no link is slow, and no call lacks a rank."]

@@ -11,9 +11,10 @@ from tracelens_ext.cli.kernel_view import (
     microseconds,
     name_room,
     remarks,
-    show_lines,
     transitions,
 )
+from tracelens_ext.cli.screen import show_lines
+from tracelens_ext.gaps.histogram import BINS as FILE_BINS
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cli.gap_options import GapOptions
     from tracelens_ext.gaps.classified import ClassifiedGaps
+    from tracelens_ext.gaps.histogram import Histogram
     from tracelens_ext.iterations.selection import Selection
-    from tracelens_ext.report.histogram import Histogram
-    from tracelens_ext.work.gpu_work import GpuWork
+    from tracelens_ext.work.lanes import Scope
 
-TERMINAL_BINS, FILE_BINS = 15, 20
-_HIDING = 0.95  # share of the gaps in one bar that hides all else
+TERMINAL_BINS = 15
 _HOSTS_SHOWN = 8
 _SHOWN_IN_NS = 1.0  # µs: no bin of a histogram reaches as far
 
@@ -40,16 +41,17 @@ class GapReport:
     classified: ClassifiedGaps  #: the gaps of the streams
     answer: str  #: why the GPU was idle, a sentence
     idle: int  #: the idle time that it is about, ns
-    #: the tables by the names that they have in a report. `gap_hosts` and `gaps_longest` are of
-    #: whole devices; of the stream if one is selected.
+    #: the tables that a report has too. `gap_hosts` and `gaps_longest` are of whole devices; of the
+    #: stream if one is selected.
     sheets: dict[str, pd.DataFrame]
+    more: dict[str, pd.DataFrame]  #: those that JSON has besides
     selected: str  #: which events are asked about, in words; empty for all
     options: GapOptions  #: what was asked for
     of_one_stream: bool  #: whether a stream is selected
     members: dict[str, object]  #: what JSON has beside the tables
 
     @classmethod
-    def of(cls, work: GpuWork, selection: Selection, options: GapOptions) -> GapReport:
+    def of(cls, analyzer: TreePerfAnalyzer, selection: Selection, options: GapOptions) -> GapReport:
         """All about the gaps of a trace.
 
         Raises:
@@ -58,30 +60,48 @@ class GapReport:
         from tracelens_ext.cli.gap_options import selected_text
         from tracelens_ext.gaps import tables
         from tracelens_ext.gaps.classified import answer, classify_gaps
-        from tracelens_ext.gaps.hosts import gap_hosts
+        from tracelens_ext.gaps.summaries import LONGEST_LISTED
 
+        work, sort = analyzer.work, options.sort
         streams = classify_gaps(work, "stream", selection)
         devices = classify_gaps(work, "device", selection)
         one_stream = selection.stream is not None
         classified = streams if one_stream else devices
+        scope: Scope = "stream" if one_stream else "device"
+        scopes: list[Scope] = ["stream"] if one_stream else ["device", "stream"]
+        longest = max(options.top, LONGEST_LISTED)
         sheets = {
-            "gap_summary": tables.gap_summary([streams] if one_stream else [devices, streams]),
-            "gap_hosts": gap_hosts(classified),
-            "gap_streams": tables.gap_streams(streams),
-            "gap_pairs": tables.gap_pairs(streams, sort=options.sort.value),
-            "gaps_longest": tables.gap_list(
-                classified, longest=max(options.top, tables.LONGEST_LISTED)
+            "gap_summary": tables.gap_summary(analyzer, scopes, selection=selection),
+            "gap_hosts": tables.gap_hosts(analyzer, scope, selection=selection),
+            "gap_streams": tables.gap_streams(analyzer, selection=selection),
+            "gap_pairs": tables.gap_pairs(analyzer, sort.value, selection=selection),
+            "gaps_longest": tables.gaps_longest(
+                analyzer, scope, longest=longest, selection=selection
             ),
         }
+        bounds = options.hist_min, options.hist_max
+        more = {
+            "gap_full_names": tables.gap_full_names(analyzer, sort.value, selection=selection),
+            "gap_histogram": tables.gap_histogram(
+                analyzer, *bounds, log=options.log, selection=selection
+            ),
+        }
+        if options.all:
+            more["gaps"] = tables.gaps(analyzer, selection=selection)
         idle = int(classified.gaps.duration.sum())
         why, selected = answer(classified, selection), selected_text(selection, work)
         members: dict[str, object] = {"idle_by_cause_ms": devices.idle_by_cause_ms()}
-        return cls(streams, why, idle, sheets, selected, options, one_stream, members)
+        return cls(streams, why, idle, sheets, more, selected, options, one_stream, members)
+
+    @property
+    def facts(self) -> list[tuple[str, object]]:
+        """What JSON has besides."""
+        return [("Selected", self.selected)] if self.selected else []
 
     @property
     def sorted_by(self) -> str:
         """What the pairs are sorted by, in words."""
-        from tracelens_ext.gaps.tables import PAIR_SORTS
+        from tracelens_ext.gaps.summaries import PAIR_SORTS
 
         return PAIR_SORTS[self.options.sort.value][1]
 
@@ -122,56 +142,23 @@ class GapReport:
 
     def histogram(self, bins: int, factor: float = 1.0) -> tuple[Histogram, str]:
         """The lengths of the gaps, µs times a factor; and why its bins are not of one width."""
-        from tracelens_ext.report.histogram import histogram
+        from tracelens_ext.gaps.histogram import telling_histogram
 
-        options, length = self.options, self.classified.gaps.duration / 1e3 * factor
-        low, high = (
+        bounds = [
             None if bound is None else bound * factor
-            for bound in (options.hist_min, options.hist_max)
-        )
-        found = histogram(length, bins=bins, smallest=low, largest=high, log=options.log)
-        inside, most = int(found.counts.sum()), int(found.counts.max(initial=0))
-        if options.log or len(found.counts) < 2 or most <= _HIDING * inside:
-            return found, ""
-        why = f"Logarithmic bins: of equal ones, one would hold {most:,} of the {inside:,} gaps."
-        return histogram(length, bins=bins, smallest=low, largest=high, log=True), why
+            for bound in (self.options.hist_min, self.options.hist_max)
+        ]
+        length = self.classified.gaps.duration / 1e3 * factor
+        return telling_histogram(length, bins, *bounds, log=self.options.log)
 
     def document(self) -> tuple[dict[str, pd.DataFrame], list[str]]:
-        """All tables, and notes.
-
-        Beside the sheets there are `gap_full_names`, `gap_histogram` (`from_us`, `to_us`, `count`;
-        as the text's; gaps outside its bounds have no `from_us` or no `to_us`) and, if asked for,
-        `gaps`.
-        """
-        import numpy as np
-
-        from tracelens_ext.gaps.tables import gap_list
-
-        found, why = self.histogram(FILE_BINS)
-        edges, counts = found.edges, [found.below, *found.counts.tolist(), found.above]
-        bins = pd.DataFrame(
-            {
-                "from_us": [np.nan, *edges[:-1], *(edges[-1:] if len(edges) else [np.nan])],
-                "to_us": [*(edges[:1] if len(edges) else [np.nan]), *edges[1:], np.nan],
-                "count": counts,
-            }
-        )
-        bounded = bins["from_us"].notna() & bins["to_us"].notna()
-        bins = bins[bounded | (bins["count"] > 0)]
-        more = {"gap_full_names": self._full_names, "gap_histogram": bins}
-        if self.options.all:
-            more["gaps"] = gap_list(self.classified)
-        return self.sheets | more, [self.answer, *([why] if why else [])]
-
-    @property
-    def _full_names(self) -> pd.DataFrame:
-        from tracelens_ext.gaps.tables import gap_full_names
-
-        return gap_full_names(self.classified, self.sheets["gap_pairs"])
+        """All tables, and notes."""
+        _, why = self.histogram(FILE_BINS)
+        return self.sheets | self.more, [self.answer, *([why] if why else [])]
 
     def histogram_lines(self, bins: int, *, bars: bool) -> list[str]:
         """The lengths of the gaps, a line a bin, and what lies outside of the bins."""
-        from tracelens_ext.report.histogram import histogram_lines
+        from tracelens_ext.gaps.histogram import histogram_lines
 
         end = self.options.hist_max
         if end is None:
@@ -192,7 +179,7 @@ class GapReport:
 
         why = [self.answer, ""]
         return gap_text(
-            self.sheets | {"gap_full_names": self._full_names},
+            self.sheets | self.more,
             headline=[*why, *self.headline()],
             histogram=self.histogram_lines(FILE_BINS, bars=False),
             sorted_by=self.sorted_by,

@@ -14,22 +14,6 @@ from tracelens_ext.settings import ReadingOptions
 
 def gaps(
     trace: shared.Trace,
-    sort: Annotated[
-        gap_options.GapSort,
-        typer.Option(
-            "--gap-sort", "--sort", "-s", help="What kernel pairs are sorted by, largest first."
-        ),
-    ] = gap_options.GAP_SORT,
-    top: Annotated[
-        int,
-        typer.Option(
-            "--gap-top",
-            "--top",
-            "-t",
-            help="Kernel pairs, longest gaps and (at most 8) host rows to print.",
-            min=0,
-        ),
-    ] = gap_options.GAP_TOP,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -40,43 +24,32 @@ def gaps(
             help="Write all about the gaps to a text file (- prints it).",
         ),
     ] = None,
-    hist_min: gap_options.HistMin = None,
-    hist_max: gap_options.HistMax = None,
-    log: gap_options.Log = False,
-    pstep: gap_options.PStep = None,
-    pstep_by: gap_options.PStepBy = None,
-    stream: gap_options.Stream = None,
-    device: gap_options.Device = None,
-    json: gap_options.Json = False,
-    every: gap_options.All = False,
+    json: shared.Json = False,
     force: shared.Force = False,
     *,
     reading: ReadingOptions,
+    selecting: gap_options.SelectionOptions,
+    options: gap_options.OwnGapOptions,
 ) -> None:
     """Show why the GPU was idle: gaps by cause, stream, length and kernels around them."""
     from tracelens_ext.cli.gap_view import GapReport, show_gaps
-    from tracelens_ext.cli.kernel_view import console, first_lines
-    from tracelens_ext.cli.load import AnalysisOptions, analyze
-    from tracelens_ext.cli.text_output import (
-        STANDARD_OUTPUT,
-        check_texts,
-        tell_written,
-        write_text,
-    )
+    from tracelens_ext.cli.load import analyze
+    from tracelens_ext.cli.messages import print_json
+    from tracelens_ext.cli.screen import console, first_lines
+    from tracelens_ext.cli.text_output import STANDARD_OUTPUT, check_texts, tell_written, write_text
 
-    selection = gap_options.selection_of(pstep, pstep_by, stream, device)
-    options = gap_options.GapOptions(sort, top, hist_min, hist_max, log, every)
-    check_texts([output], trace, force=force, json=json, every=every)
+    selection = selecting.selection()
+    check_texts([output], trace, force=force, json=json, every=options.all)
     analyzer = analyze(
-        trace, AnalysisOptions(reading=reading, kernel_categories=False), without_tpu=True
+        trace, shared.AnalysisOptions(reading=reading, kernel_categories=False), without_tpu=True
     )
-    report = GapReport.of(analyzer.work, selection, options)
+    report = GapReport.of(analyzer, selection, options)
     if output is not None:
         write_text(output, report.text())
     if json:
-        sheets, notes = report.document()
-        gap_options.print_json(
-            "GPU idle time", trace, sheets, report.selected, notes, report.members
+        tables, notes = report.document()
+        print_json(
+            "GPU idle time", trace, tables, notes, facts=report.facts, members=report.members
         )
     elif output != STANDARD_OUTPUT:
         screen = console()

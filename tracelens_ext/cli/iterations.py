@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_report
+from tracelens_ext.cli.messages import print_json
 from tracelens_ext.errors import UsageError
-from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tracelens_ext.iterations.table import IterationTable
+    from tracelens_ext.iterations.measured import IterationTable
     from tracelens_ext.tree import CallTree
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -32,36 +31,24 @@ _STATISTICS = ("column", "device", "mean", "std", "median", "mad", "odd", "min",
 def iterations(
     trace: shared.Trace,
     annotation: shared.Annotation = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
-    unlinked_kernels: shared.UnlinkedKernels = True,
+    json: shared.Json = False,
     top: Annotated[int, typer.Option(help="Iterations to print, the first ones.", min=0)] = 50,
     *,
-    reading: ReadingOptions,
+    analysis: shared.AnalysisOfLinked,
 ) -> None:
     """Show wall time, GPU time and idle time of each iteration, and the odd ones out."""
-    from tracelens_ext.cli.load import AnalysisOptions, analyze
-    from tracelens_ext.iterations.table import iteration_table
+    from tracelens_ext.cli.load import analyze
+    from tracelens_ext.iterations.measured import iteration_table
     from tracelens_ext.work.patterns import user_pattern
 
     pattern = user_pattern(annotation, "annotation")
-    options = AnalysisOptions(
-        rules=rules,
-        categorizer=categorizer,
-        unlinked_kernels=unlinked_kernels,
-        maps=maps,
-        without_packs=without_pack,
-        reading=reading,
-    )
-    analyzer = analyze(trace, options)
+    analyzer = analyze(trace, analysis)
     table = iteration_table(analyzer.work, pattern)
     if not len(table):
         raise UsageError(_nothing_found(trace, analyzer.tree, annotation))
-    if as_json:
-        _print_json(trace, table)
+    if json:
+        tables = {"iterations": table.frame, "iteration_statistics": table.statistics}
+        print_json("Iterations", trace, tables, table.notes)
     else:
         _print(trace, analyzer.work, table, top)
 
@@ -80,22 +67,10 @@ def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
     return f"{path}: has no {wanted}; choose others with --annotation REGEX, such as {quoted}"
 
 
-def _print_json(trace: Path, table: IterationTable) -> None:
-    from tracelens_ext.report.report import Report
-
-    report = Report(
-        title="Iterations",
-        sheets={"iterations": table.frame, "statistics": table.statistics},
-        facts=[("Trace", str(trace))],
-        notes=table.notes,
-    )
-    print_report(report)
-
-
 def _print(trace: Path, work: GpuWork, table: IterationTable, top: int) -> None:
     from rich.console import Console
 
-    from tracelens_ext.cli.kernel_view import first_lines, show_lines
+    from tracelens_ext.cli.screen import first_lines, show_lines
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     console = Console()
@@ -127,7 +102,7 @@ def _print(trace: Path, work: GpuWork, table: IterationTable, top: int) -> None:
 
 def _shown(columns: Iterable[str]) -> list[str]:
     """The columns to print; what does not fit is left out from the end."""
-    from tracelens_ext.iterations.table import is_category_time
+    from tracelens_ext.iterations.measured import is_category_time
 
     shown = [c for c in columns if c not in ("odd", "whole", *_SHOWN_LAST)]
     at = next((at for at, column in enumerate(shown) if is_category_time(column)), len(shown))
@@ -136,7 +111,7 @@ def _shown(columns: Iterable[str]) -> list[str]:
 
 def _odd_lines(table: IterationTable, width: int) -> list[str]:
     """What each odd iteration took, against the median, in lines of so many cells at most."""
-    from tracelens_ext.iterations.table import ODD_AT_LEAST, ODD_BEYOND
+    from tracelens_ext.iterations.measured import ODD_AT_LEAST, ODD_BEYOND
     from tracelens_ext.report.terminal import name_text
 
     odd = table.frame[table.frame["odd"] != ""]
@@ -168,7 +143,7 @@ def _odd_lines(table: IterationTable, width: int) -> list[str]:
 
 def _against(column: str, value: float, median: float) -> str:
     """A value and its median, with as many decimals: `idle_time 2.461 ms (median 3.907 ms)`."""
-    from tracelens_ext.report.units import unit_of
+    from tracelens_ext.tables.units import unit_of
 
     unit = unit_of(column)
     largest = max(abs(value), abs(median))

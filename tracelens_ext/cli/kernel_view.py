@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tracelens_ext.cli.screen import show_lines
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
@@ -14,43 +14,12 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from tracelens_ext.work.gpu_work import GpuWork
 
 #: Columns of a terminal: below it names need the room of numbers that say less.
 NARROW = 120
 
 _NAME_AT_LEAST = 16  # as of the tables of `report.terminal`
-_PIPED_WIDTH = 160  # of a file, whose lines are not folded
 _NAMES_SHOWN = 20  # full names below a row, with --verbose
-
-
-def console() -> Console:
-    """The terminal; a wide one when the output goes to a file or a program."""
-    from rich.console import Console
-
-    terminal = Console()
-    if terminal.is_terminal or "COLUMNS" in os.environ:
-        return terminal
-    return Console(width=_PIPED_WIDTH)
-
-
-def show_lines(lines: Sequence[str], console: Console, *, style: str = "") -> None:
-    """Print lines as they are, however long; for a terminal that knows ASCII only, in that."""
-    from rich.text import Text
-
-    from tracelens_ext.report.histogram import ascii_lines
-
-    if console.options.ascii_only:
-        lines = [line.encode("ascii", "backslashreplace").decode() for line in ascii_lines(lines)]
-    for line in lines:
-        console.print(Text(line, style), soft_wrap=True)
-
-
-def first_lines(work: GpuWork) -> list[str]:
-    """What the recording holds, to be printed first; nothing without GPU work."""
-    from tracelens_ext.recording.table import recording_lines
-
-    return [f"Recording: {' '.join(recording_lines(work))}", ""] if len(work) else []
 
 
 def show_kernels(
@@ -137,8 +106,8 @@ def show_full_names(names: pd.DataFrame, console: Console, *, top: int) -> None:
 def show_sources(sources: pd.DataFrame, console: Console, *, top: int) -> None:
     """Print the first rows of `kernel_sources`, two lines each; where they are is not cut."""
     from tracelens_ext.kernel_names import short_name
-    from tracelens_ext.report.short_names import told_apart
     from tracelens_ext.report.terminal import name_text
+    from tracelens_ext.tables.short_names import told_apart
 
     shown = sources.head(top)
     counts = [f"{_times(console)}{count:,}" for count in shown["count"]]
@@ -177,8 +146,8 @@ def transitions(pairs: pd.DataFrame, room: int, console: Console, *, lines: int 
         console: where it will be shown.
         lines: 1; or 2 for two texts a pair, `BEFORE` and `→ AFTER`.
     """
-    from tracelens_ext.report.short_names import cut_middle
     from tracelens_ext.report.terminal import name_text
+    from tracelens_ext.tables.short_names import cut_middle
 
     arrow = "->" if console.options.ascii_only else "→"
     marks = _marks(pairs["full_names"].tolist(), console)
@@ -274,7 +243,7 @@ def _cut(
         dots: what stands for what is cut out.
         beside: texts that tell names apart too.
     """
-    from tracelens_ext.report.short_names import cut_middle
+    from tracelens_ext.tables.short_names import cut_middle
 
     pairs = list(zip(names, marks, strict=True))
     cut = [cut_middle(name, room - len(mark), dots) + mark for name, mark in pairs]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from enum import Enum
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,13 +11,10 @@ import typer
 
 from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
-from tracelens_ext.lazy import pd
-from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.iterations.selection import Selection
-    from tracelens_ext.work.gpu_work import GpuWork
 
 
 class KernelSort(Enum):
@@ -42,10 +38,6 @@ def kernels(
             " duration-percentage: of the total duration.",
         ),
     ] = KernelSort.count,
-    pstep: gap_options.PStep = None,
-    pstep_by: gap_options.PStepBy = None,
-    stream: gap_options.Stream = None,
-    device: gap_options.Device = None,
     category: Annotated[
         str | None, typer.Option("--category", help="Only kernels of this category, such as GEMM.")
     ] = None,
@@ -71,138 +63,90 @@ def kernels(
     gaps: Annotated[
         bool, typer.Option("--gaps", "-g", help="Also analyse the idle time between kernels.")
     ] = False,
-    gap_output: gap_options.GapOutput = None,
-    gap_top: gap_options.GapTop = None,
-    gap_sort: gap_options.GapSorting = None,
-    hist_min: gap_options.HistMin = None,
-    hist_max: gap_options.HistMax = None,
-    log: gap_options.Log = False,
-    json: gap_options.Json = False,
-    every: gap_options.All = False,
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
-    capture: shared.Capture = None,
+    gap_output: Annotated[
+        Path | None,
+        typer.Option(
+            "--gap-output",
+            metavar="FILE",
+            help="Write all about the gaps to a text file (- prints it).",
+        ),
+    ] = None,
+    json: shared.Json = False,
     force: shared.Force = False,
     *,
-    reading: ReadingOptions,
+    selecting: gap_options.SelectionOptions,
+    options: gap_options.GapOptions,
+    analysis: shared.AnalysisOptions,
 ) -> None:
     """List kernels by count or duration; with --gaps, the idle time between them too."""
     from tracelens_ext.cli import kernel_view
     from tracelens_ext.cli.gap_view import GapReport, show_gaps
-    from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
-    from tracelens_ext.cli.text_output import (
-        STANDARD_OUTPUT,
-        check_texts,
-        tell_written,
-        write_text,
+    from tracelens_ext.cli.load import analyze, show_problems
+    from tracelens_ext.cli.messages import print_json
+    from tracelens_ext.cli.screen import console, first_lines, show_lines
+    from tracelens_ext.cli.text_output import STANDARD_OUTPUT, check_texts, tell_written, write_text
+    from tracelens_ext.kernels.statistics import (
+        SORTS,
+        full_name_table,
+        kernel_table,
+        source_table,
     )
     from tracelens_ext.report.kernel_text import kernel_text
 
-    options = gap_options.of_kernels(
-        gap_sort, gap_top, hist_min, hist_max, log, every, wants_gaps=gaps or gap_output is not None
-    )
-    selection = gap_options.selection_of(pstep, pstep_by, stream, device, category)
-    check_texts([output, gap_output], trace, force=force, json=json, every=every)
-    chosen = AnalysisOptions(
-        True,
-        rules,
-        categorizer,
-        maps=maps,
-        without_packs=without_pack,
-        capture=capture,
-        python_frames=sources,
-        reading=reading,
-    )
-    analyzer = analyze(trace, chosen, without_tpu=True)
-    found = _Found.of(analyzer, sort, selection, sources=sources)
-    report = GapReport.of(analyzer.work, selection, options) if options is not None else None
+    wants_gaps = gaps or gap_output is not None
+    if not wants_gaps:
+        options.check_unused()
+    selection = selecting.selection(category)
+    check_texts([output, gap_output], trace, force=force, json=json, every=options.all)
+    analyzer = analyze(trace, replace(analysis, python_frames=sources), without_tpu=True)
+    chosen = {"selection": selection}
+    statistics = kernel_table(analyzer, sort.value, **chosen)
+    tables = {
+        "kernel_statistics": statistics,
+        "kernel_full_names": full_name_table(analyzer, sort.value, **chosen),
+    }
+    if sources:
+        tables["kernel_sources"] = source_table(analyzer, **chosen)
+    notes = [] if len(statistics) else [_why_none(analyzer, selection)]
+    report = GapReport.of(analyzer, selection, options) if wants_gaps else None
     show_problems(analyzer.problems, set())
-    listed = {"sorted_by": found.sorted_by, "selected": found.selected}
+    selected = gap_options.selected_text(selection, analyzer.work)
+    listed = {"sorted_by": SORTS[sort.value][1], "selected": selected}
     if output is not None:
-        write_text(output, kernel_text(found.statistics, found.names, **listed))
+        write_text(output, kernel_text(statistics, tables["kernel_full_names"], **listed))
     if gap_output is not None and report is not None:
         write_text(gap_output, report.text())
     if json:
-        sheets, notes = report.document() if report is not None else ({}, [])
-        notes = list(dict.fromkeys([*found.notes, *notes]))
-        tables, members = found.sheets() | sheets, report.members if report is not None else {}
-        gap_options.print_json("GPU kernels", trace, tables, found.selected, notes, members)
+        more, told = report.document() if report is not None else ({}, [])
+        print_json(
+            "GPU kernels",
+            trace,
+            tables | more,
+            list(dict.fromkeys([*notes, *told])),
+            facts=[("Selected", selected)] if selected else [],
+            members=report.members if report is not None else {},
+        )
         return
     if STANDARD_OUTPUT not in (output, gap_output):
-        screen = kernel_view.console()
-        first = kernel_view.first_lines(analyzer.work)
-        kernel_view.show_kernels(found.statistics, screen, top=top, first=first, **listed)
+        screen = console()
+        first = first_lines(analyzer.work)
+        kernel_view.show_kernels(statistics, screen, top=top, first=first, **listed)
         if report is None:
-            kernel_view.show_lines([line for note in found.notes for line in ("", note)], screen)
-        if verbose and len(found.statistics):
-            kernel_view.show_full_names(found.names, screen, top=top)
-        if found.sources is not None:
-            kernel_view.show_sources(found.sources, screen, top=top)
+            show_lines([line for note in notes for line in ("", note)], screen)
+        if verbose and len(statistics):
+            kernel_view.show_full_names(tables["kernel_full_names"], screen, top=top)
+        if sources:
+            kernel_view.show_sources(tables["kernel_sources"], screen, top=top)
         if report is not None:
             screen.print()
             show_gaps(report, screen)
     tell_written([output, gap_output])
 
 
-@dataclass(frozen=True)
-class _Found:
-    """The kernels that were asked for.
-
-    Attributes:
-        work: the GPU events.
-        selection: which of them were asked for.
-        statistics: `kernel_statistics`.
-        sources: `kernel_sources`; None unless asked for.
-        sorted_by: what the statistics are sorted by, in words.
-        selected: what is selected, in words.
-        notes: why there are none.
-    """
-
-    work: GpuWork
-    selection: Selection
-    statistics: pd.DataFrame
-    sources: pd.DataFrame | None
-    sorted_by: str
-    selected: str
-    notes: list[str]
-
-    @classmethod
-    def of(
-        cls, analyzer: TreePerfAnalyzer, sort: KernelSort, selection: Selection, *, sources: bool
-    ) -> _Found:
-        """Find them."""
-        from tracelens_ext.kernels.statistics import SORTS
-
-        statistics = analyzer.get_df_kernel_statistics(sort.value, selection=selection)
-        return cls(
-            analyzer.work,
-            selection,
-            statistics,
-            analyzer.get_df_kernel_sources(selection=selection) if sources else None,
-            SORTS[sort.value][1],
-            gap_options.selected_text(selection, analyzer.work),
-            [] if len(statistics) else [_why_none(analyzer, selection)],
-        )
-
-    @cached_property
-    def names(self) -> pd.DataFrame:
-        """The full names behind the statistics."""
-        from tracelens_ext.kernels.statistics import full_names
-
-        return full_names(self.work, self.statistics, selection=self.selection)
-
-    def sheets(self) -> dict[str, pd.DataFrame]:
-        """All of it, as tables of a document."""
-        sheets = {"kernels": self.statistics, "kernel_full_names": self.names}
-        return sheets if self.sources is None else sheets | {"kernel_sources": self.sources}
-
-
 def _why_none(analyzer: TreePerfAnalyzer, selection: Selection) -> str:
     """Why no kernel is listed."""
     if len(analyzer.work):
         return f"No GPU event is of {selection.text}, so all counts are 0."
-    from tracelens_ext.recording.table import no_gpu_work
+    from tracelens_ext.recording.told import no_gpu_work
 
     return no_gpu_work(analyzer.work)

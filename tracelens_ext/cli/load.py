@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens_ext.cli.messages import print_line
-from tracelens_ext.errors import TraceError, TraceFormatError, UsageError
-from tracelens_ext.settings import AS_USUAL, Progress, ReadingOptions
+from tracelens_ext.errors import TraceError, TraceFormatError
+from tracelens_ext.settings import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.cli.options import AnalysisOptions
     from tracelens_ext.trace import Trace
-
-
-@dataclass(frozen=True)
-class AnalysisOptions:
-    """How traces are analysed; as the options of the commands."""
-
-    kernel_categories: bool = True
-    rules: Sequence[Path] | None = None
-    categorizer: str | None = None
-    unlinked_kernels: bool = True
-    maps: Sequence[Path] | None = None
-    python_frames: bool = False
-    without_packs: Sequence[str] | None = None
-    capture: Path | None = None
-    reading: ReadingOptions = AS_USUAL
-
-    def __post_init__(self) -> None:
-        if not self.kernel_categories and (self.rules or self.categorizer or self.without_packs):
-            raise UsageError(
-                "--rules, --categorizer and --without-pack need kernel categories; leave out"
-                " --no-kernel-categories"
-            )
-        if self.maps and not self.categorizer:
-            raise UsageError("--maps needs --categorizer ENGINE:MODEL, which names one of them")
 
 
 def analyze(
@@ -66,7 +42,7 @@ def analyze(
     """
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cli.reading import chosen_cache
-    from tracelens_ext.recording.table import is_of_tpu
+    from tracelens_ext.recording.told import is_of_tpu
     from tracelens_ext.trace_files import only_trace
 
     trace = only_trace(trace)
@@ -74,10 +50,7 @@ def analyze(
         analyzer = TreePerfAnalyzer(
             trace,
             use_kernel_name_categories=options.kernel_categories,
-            rules=options.rules or (),
-            categorizer=options.categorizer,
-            maps=options.maps or (),
-            without_packs=options.without_packs or (),
+            **options.arguments(),
             include_unlinked_kernels=options.unlinked_kernels,
             add_python_func=options.python_frames,
             capture=options.capture,

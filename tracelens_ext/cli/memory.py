@@ -48,26 +48,23 @@ def memory(
     top: Annotated[int, typer.Option("--top", "-t", help="Rows of each table.", min=0)] = 10,
     device: gap_options.Device = None,
     annotation: shared.Annotation = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the tables as JSON instead, every row of them.")
-    ] = False,
+    json: shared.Json = False,
     *,
     reading: ReadingOptions,
 ) -> None:
     """Show what was alive when the most memory was allocated, and who allocated it."""
-    from tracelens_ext.cli.kernel_view import first_lines
-    from tracelens_ext.cli.load import AnalysisOptions, analyze
-    from tracelens_ext.cli.messages import print_report
+    from tracelens_ext.cli.load import analyze
+    from tracelens_ext.cli.messages import print_json
+    from tracelens_ext.cli.screen import first_lines
     from tracelens_ext.errors import UsageError
     from tracelens_ext.memory.events import has_memory_events
     from tracelens_ext.memory.snapshot import is_snapshot
-    from tracelens_ext.memory.tables import memory_notes
-    from tracelens_ext.report.report import Report
+    from tracelens_ext.memory.usage import memory_notes
 
     if is_snapshot(trace):
         show_snapshots([trace], top, reading, device=device, json=json)
         return
-    analyzer = analyze(trace, AnalysisOptions(reading=reading, kernel_categories=False))
+    analyzer = analyze(trace, shared.AnalysisOptions(reading=reading, kernel_categories=False))
     if not has_memory_events(analyzer.trace):
         raise UsageError(
             f"{trace}: has no memory events; record it with torch.profiler.profile(...,"
@@ -77,7 +74,7 @@ def memory(
         "memory_peaks": analyzer.get_df_memory_peaks(annotation),
         "memory_at_peak": analyzer.get_df_memory_at_peak(annotation),
         "memory_by_operation": analyzer.get_df_memory_by_operation(annotation),
-        "memory_largest": analyzer.get_df_memory_blocks(top),
+        "memory_largest": analyzer.get_df_memory_largest(top),
     }
     if device is not None:
         known = tables["memory_peaks"]["device"].tolist()
@@ -87,7 +84,7 @@ def memory(
         tables = {name: table[table["device"] == device] for name, table in tables.items()}
     notes = list(memory_notes(analyzer.memory(annotation)))
     if json:
-        print_report(Report("Memory", tables, [("Trace", str(trace))], notes))
+        print_json("Memory", trace, tables, notes)
     else:
         _show(first_lines(analyzer.work), str(trace), tables, notes, by, top)
 
@@ -100,8 +97,7 @@ def _show(
     by: MemoryBy,
     top: int,
 ) -> None:
-    from tracelens_ext.cli.kernel_view import console, show_lines
-    from tracelens_ext.cli.roofline_view import folded
+    from tracelens_ext.cli.screen import console, folded, show_lines
     from tracelens_ext.report.terminal import frame_table
 
     screen = console()

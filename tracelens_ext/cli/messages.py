@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracelens_ext.lazy import pd
     from tracelens_ext.report.formats import Format
     from tracelens_ext.report.report import Report
 
@@ -30,3 +33,19 @@ def print_report(report: Report, form: Format | None = None) -> None:
 
     for piece in report_text(report, form or Format.json):
         typer.echo(piece, nl=False)
+
+
+def print_json(
+    title: str,
+    trace: object,
+    tables: Mapping[str, pd.DataFrame],
+    notes: Sequence[str] = (),
+    *,
+    facts: Sequence[tuple[str, object]] = (),
+    members: Mapping[str, object] | None = None,
+) -> None:
+    """Print tables of a trace as one JSON document."""
+    from tracelens_ext.report.report import Report
+
+    told: list[tuple[str, object]] = [("Trace", str(trace)), *facts]
+    print_report(Report(title, tables, told, notes, members=members or {}))

@@ -1,13 +1,19 @@
-"""Options that several commands share, said once."""
+"""Options that several commands share, said once; a dataclass of them is a parameter."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from tracelens_ext.sheets.options import ReportOptions
+from tracelens_ext.errors import UsageError
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.tables.options import ReportOptions
 
 
 def report_option(name: str) -> Any:  # noqa: ANN401  # typer's, which has no public type
@@ -98,11 +104,102 @@ Capture = Annotated[
 DevicePeaks = Annotated[str | None, report_option("device_peaks")]
 MicroIdle = Annotated[float | None, report_option("micro_idle_thresh_us")]
 Total = Annotated[
-    bool,
-    typer.Option("--total", help="Compare whole traces, even where both have iterations."),
+    bool, typer.Option("--total", help="Compare whole traces, even where both have iterations.")
 ]
 Force = Annotated[
-    bool,
-    typer.Option("--force", help="Overwrite files that tracelens-ext did not make."),
+    bool, typer.Option("--force", help="Overwrite files that tracelens-ext did not make.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print all tables as JSON instead, every row of them.")
+]
+
+
+@dataclass(frozen=True)
+class RuleOptions:
+    """Which rules give kernels their categories."""
+
+    rules: Rules = None
+    categorizer: Categorizer = None
+    maps: Maps = None
+    without_pack: WithoutPack = None
+
+    def arguments(self) -> dict[str, Any]:
+        """They as `TreePerfAnalyzer` and `KernelCategorizer.create` take them."""
+        return {
+            "rules": self.rules or (),
+            "categorizer": self.categorizer,
+            "maps": self.maps or (),
+            "without_packs": self.without_pack or (),
+        }
+
+
+@dataclass(frozen=True)
+class AnalysisOptions(RuleOptions):
+    """How traces are analysed."""
+
+    capture: Capture = None
+    kernel_categories: bool = True
+    unlinked_kernels: bool = True
+    python_frames: bool = False
+    reading: ReadingOptions = AS_USUAL
+
+    def __post_init__(self) -> None:
+        if not self.kernel_categories and (self.rules or self.categorizer or self.without_pack):
+            raise UsageError(
+                "--rules, --categorizer and --without-pack need kernel categories; leave out"
+                " --no-kernel-categories"
+            )
+        if self.maps and not self.categorizer:
+            raise UsageError("--maps needs --categorizer ENGINE:MODEL, which names one of them")
+
+
+@dataclass(frozen=True)
+class AnalysisOfLinked(AnalysisOptions):
+    """Likewise, perhaps of linked GPU events alone."""
+
+    unlinked_kernels: UnlinkedKernels = True
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command, in place of each parameter of a dataclass, an option for each field of it.
+
+    A field is an option if its type is `Annotated`, or if it is one of `ReportOptions`. Those of
+    `ReadingOptions` are left to `reads_traces`; what has a field `reading` is handed them as well.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    takes_reading = any(p.annotation is ReadingOptions for p in signature.parameters.values())
+    parameters: list[inspect.Parameter] = []
+    taken: dict[str, tuple[type, list[str]]] = {}
+    for parameter in signature.parameters.values():
+        kind = parameter.annotation
+        if kind is ReadingOptions or not (isinstance(kind, type) and is_dataclass(kind)):
+            parameters.append(parameter)
+            continue
+        types = get_type_hints(kind, include_extras=True)
+        if kind is ReportOptions:
+            types = {name: Annotated[types[name], report_option(name)] for name in types}
+        named = [field for field in fields(kind) if hasattr(types[field.name], "__metadata__")]
+        taken[parameter.name] = kind, [field.name for field in named]
+        parameters += [
+            parameter.replace(name=each.name, default=each.default, annotation=types[each.name])
+            for each in named
+        ]
+    if not taken:
+        return command
+    hands_on = [name for name, (kind, _) in taken.items() if issubclass(kind, AnalysisOptions)]
+    if hands_on and not takes_reading:
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter("reading", keyword, annotation=ReadingOptions))
+
+    @functools.wraps(command)
+    def with_dataclasses(**given: Any) -> None:  # noqa: ANN401  # whatever the command takes
+        chosen = {name: kind(**{n: given.pop(n) for n in of}) for name, (kind, of) in taken.items()}
+        if hands_on:
+            reading = given["reading"] if takes_reading else given.pop("reading")
+            chosen |= {name: replace(chosen[name], reading=reading) for name in hands_on}
+        command(**given, **chosen)
+
+    with_dataclasses.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_dataclasses.__annotations__ = {p.name: p.annotation for p in parameters}
+    return with_dataclasses

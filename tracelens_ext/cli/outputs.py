@@ -163,7 +163,7 @@ def write_outputs(
 
 def report_stem(trace: Path) -> str:
     """What the outputs of a trace are called, without suffix."""
-    from tracelens_ext.sheets.report import default_report_path
+    from tracelens_ext.perf_report import default_report_path
 
     return default_report_path(trace).stem
 

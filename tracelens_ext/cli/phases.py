@@ -9,12 +9,12 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rich.console import Console
 
-    from tracelens_ext.report.report import Report
 
 #: The columns of the table of phases that a terminal shows, table by table.
 _SHOWN = {
@@ -42,38 +42,24 @@ def phases(
     ] = None,
     device_peaks: shared.DevicePeaks = None,
     top: Annotated[int, typer.Option("--top", "-t", help="Slowest steps to print.", min=0)] = 10,
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
-    capture: shared.Capture = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON instead.")] = False,
+    json: shared.Json = False,
     *,
-    reading: ReadingOptions,
+    analysis: shared.AnalysisOptions,
 ) -> None:
     """Show prefill and decode of a serving engine: tokens, GPU time, idle time, steps, layers."""
-    from tracelens_ext.cli.kernel_view import console, first_lines, show_lines
-    from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
-    from tracelens_ext.cli.messages import print_report
-    from tracelens_ext.report.report import Report
+    from tracelens_ext.cli.load import analyze, show_problems
+    from tracelens_ext.cli.messages import print_json
+    from tracelens_ext.cli.screen import console, first_lines, show_lines
+    from tracelens_ext.graphs.tables import capture_notes
     from tracelens_ext.roofline.peaks import read_peaks
     from tracelens_ext.serving.steps import own_phases
-    from tracelens_ext.sheets.graphs import capture_notes
-    from tracelens_ext.sheets.serving import phase_notes
+    from tracelens_ext.serving.tables import phase_notes
 
     own = tuple(phase or ())
     own_phases(own)  # before a trace is read that takes long
     if device_peaks is not None:
         read_peaks(device_peaks)
-    options = AnalysisOptions(
-        rules=rules,
-        categorizer=categorizer,
-        maps=maps,
-        without_packs=without_pack,
-        capture=capture,
-        reading=reading,
-    )
-    analyzer = analyze(trace, options)
+    analyzer = analyze(trace, analysis)
     if not len(analyzer.serving_steps(own)) and analyzer.graph_replays is None:
         raise UsageError(
             f"{trace}: no annotation of a serving engine names a step, and shapes show none; name"
@@ -86,27 +72,24 @@ def phases(
         "layer_kernels": analyzer.get_df_layer_kernels(own),
     }
     notes = list(phase_notes(analyzer, own))
-    if capture is not None or analyzer.graph_replays is not None:
+    if analysis.capture is not None or analyzer.graph_replays is not None:
         tables["graph_operations"] = analyzer.get_df_graph_operations()
         notes += capture_notes(analyzer)
     show_problems(analyzer.problems, set())
-    facts: list[tuple[str, object]] = [("Trace", str(trace))]
-    report = Report("Phases", tables, facts, notes)
     if json:
-        print_report(report)
+        print_json("Phases", trace, tables, notes)
     else:
         screen = console()
-        show_lines(first_lines(analyzer.work), screen)
-        _show(report, top, screen)
+        show_lines([*first_lines(analyzer.work), f"Trace: {trace}", ""], screen)
+        _show(tables, notes, top, screen)
 
 
-def _show(report: Report, top: int, console: Console) -> None:
-    from tracelens_ext.cli.kernel_view import show_lines
-    from tracelens_ext.cli.roofline_view import folded
+def _show(
+    tables: Mapping[str, pd.DataFrame], notes: Sequence[str], top: int, console: Console
+) -> None:
+    from tracelens_ext.cli.screen import folded, show_lines
     from tracelens_ext.report.terminal import frame_table
 
-    tables = report.sheets
-    show_lines([f"{label}: {value}" for label, value in report.facts] + [""], console)
     for title, frame in _parts(tables["phases"]):
         console.print(frame_table(frame, title=title))
         console.print()
@@ -131,7 +114,7 @@ def _show(report: Report, top: int, console: Console) -> None:
         shown = tables["graph_operations"].head(top)
         console.print(frame_table(shown, title="Operations inside of graph launches"))
         console.print()
-    for note in report.notes:
+    for note in notes:
         show_lines(folded(note, console.width), console)
 
 

@@ -9,8 +9,7 @@ import typer
 
 def ranks(
     results: Annotated[
-        str,
-        typer.Argument(metavar="RESULTS", help="Folder of the results of `fleet`, or its URL."),
+        str, typer.Argument(metavar="RESULTS", help="Folder of the results of `fleet`, or its URL.")
     ],
     top: Annotated[
         int, typer.Option("--top", "-t", help="Calls to print, the longest waits first.", min=0)
@@ -32,7 +31,7 @@ def ranks(
         print_report(Report("The ranks of a job", tables, [("Results", store.url)]))
         return
     from tracelens_ext.cli.fleet_view import show_verdicts
-    from tracelens_ext.cli.kernel_view import console
+    from tracelens_ext.cli.screen import console
     from tracelens_ext.report.terminal import frame_table
 
     out = console()

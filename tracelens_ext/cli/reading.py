@@ -31,11 +31,7 @@ MaxBytes = Annotated[
 Jobs = Annotated[
     int | None,
     typer.Option(
-        "--jobs",
-        metavar="N",
-        help="Threads or processes.  [default: one a core]",
-        min=1,
-        max=1024,
+        "--jobs", metavar="N", help="Threads or processes.  [default: one a core]", min=1, max=1024
     ),
 ]
 Nsys = Annotated[
@@ -57,12 +53,10 @@ KernelAnnotations = Annotated[
     ),
 ]
 NoCache = Annotated[
-    bool,
-    typer.Option("--no-cache", help="Read the file, whatever the cache holds."),
+    bool, typer.Option("--no-cache", help="Read the file, whatever the cache holds.")
 ]
 VerifyCache = Annotated[
-    bool,
-    typer.Option("--verify-cache", help="Use the cache only if no byte has changed (slower)."),
+    bool, typer.Option("--verify-cache", help="Use the cache only if no byte has changed (slower).")
 ]
 
 #: Field of `ReadingOptions` → its option.

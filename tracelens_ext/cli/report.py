@@ -11,23 +11,20 @@ import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import print_line
-from tracelens_ext.cli.report_options import with_report_options
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.report.formats import Format
 from tracelens_ext.settings import Progress, ReadingOptions
-from tracelens_ext.sheets.options import ReportOptions
+from tracelens_ext.tables.options import ReportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted
     from tracelens_ext.compare.comparison import Measurement
     from tracelens_ext.report.formats import Places
     from tracelens_ext.report.report import Report
 
 
-@with_report_options
 def report(
     traces: shared.Traces,
     output: Annotated[
@@ -81,20 +78,13 @@ def report(
             "--kernel-categories/--no-kernel-categories", help="Give every kernel a category."
         ),
     ] = True,
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
-    unlinked_kernels: shared.UnlinkedKernels = True,
-    capture: shared.Capture = None,
     *,
+    analysis: shared.AnalysisOfLinked,
     report_options: ReportOptions,
     top: Annotated[int, typer.Option(help="Kernels to print.", min=0)] = 10,
     quiet: shared.Quiet = False,
-    reading: ReadingOptions,
 ) -> None:
     """Analyse traces: write an Excel report of each, print the timeline and the top kernels."""
-    from tracelens_ext.cli.load import AnalysisOptions
     from tracelens_ext.cli.outputs import Wanted
 
     if compare and not kernel_categories:
@@ -109,16 +99,7 @@ def report(
         raise UsageError("--total is about comparing; add --compare")
     run = Run(
         wanted=Wanted(output, output_format, csv_dir, html),
-        options=AnalysisOptions(
-            kernel_categories,
-            rules,
-            categorizer,
-            unlinked_kernels,
-            maps,
-            without_packs=without_pack,
-            capture=capture,
-            reading=reading,
-        ),
+        options=replace(analysis, kernel_categories=kernel_categories),
         report_options=report_options,
         comparing=compare,
         total=total,
@@ -136,7 +117,7 @@ class Run:
     """One call of the command."""
 
     wanted: Wanted  #: what to write
-    options: AnalysisOptions  #: how to analyse
+    options: shared.AnalysisOptions  #: how to analyse
     report_options: ReportOptions  #: which tables, and what they hold
     comparing: bool  #: whether the traces are also compared
     total: bool  #: whether whole traces are compared
@@ -244,8 +225,8 @@ class Run:
         """Analyse a trace, and write its report; the problems of plugins come last."""
         from tracelens_ext.cli.load import analyze
         from tracelens_ext.cli.outputs import write_outputs
+        from tracelens_ext.perf_report import build_perf_report
         from tracelens_ext.report.report import check_places
-        from tracelens_ext.sheets.report import build_perf_report
 
         for note in check_places(places, inputs, force=self.force):
             print_line(f"tracelens-ext: {note}", error=True)

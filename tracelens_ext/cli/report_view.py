@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.units import FIRST_FACTS
+from tracelens_ext.tables.units import FIRST_FACTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -56,32 +56,24 @@ def roofline(
     pstep: gap_options.PStep = None,
     device: gap_options.Device = None,
     capture: shared.Capture = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the table as JSON instead, every row of it.")
-    ] = False,
+    json: shared.Json = False,
     *,
     reading: ReadingOptions,
 ) -> None:
     """Show how far each operation is from what the GPU can do, and the time that is lost."""
-    from tracelens_ext.cli.kernel_view import console, first_lines, show_lines
-    from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
-    from tracelens_ext.cli.messages import print_report
-    from tracelens_ext.cli.roofline_view import folded, show_operations, show_summary
+    from tracelens_ext.cli.load import analyze, show_problems
+    from tracelens_ext.cli.messages import print_json
+    from tracelens_ext.cli.roofline_view import show_operations, show_summary
+    from tracelens_ext.cli.screen import console, first_lines, folded, show_lines
     from tracelens_ext.errors import UsageError
     from tracelens_ext.iterations.selection import Selection
-    from tracelens_ext.report.report import Report
     from tracelens_ext.roofline.peaks import read_peaks
-    from tracelens_ext.roofline.summary import (
-        advice,
-        family_summary,
-        roofline_facts,
-        utilisation,
-    )
+    from tracelens_ext.roofline.summary import advice, roofline_facts
 
     if device_peaks is not None:
         read_peaks(device_peaks)  # before a trace is read that takes long
     analyzer = analyze(
-        trace, AnalysisOptions(reading=reading, kernel_categories=False, capture=capture)
+        trace, shared.AnalysisOptions(reading=reading, kernel_categories=False, capture=capture)
     )
     selection = Selection(pstep, device=device)
     found = analyzer.roofline(device_peaks, selection)
@@ -101,11 +93,12 @@ def roofline(
     facts = [("Trace", str(trace)), *roofline_facts(analyzer.trace, found)]
     if selection.text:
         facts.append(("Selected", selection.text))
-    notes, families = advice(analyzer.work, found), family_summary(found)
-    steps = utilisation(analyzer.work, found, annotation)
+    notes = advice(analyzer.work, found)
+    families = analyzer.get_df_families(device_peaks, selection=selection)
+    steps = analyzer.get_df_mfu_by_iteration(device_peaks, annotation, selection=selection)
     if json:
-        tables = {"roofline": frame, "families": families, "iterations": steps}
-        print_report(Report("Roofline", tables, facts, notes))
+        tables = {"roofline": frame, "families": families, "mfu_by_iteration": steps}
+        print_json("Roofline", trace, tables, notes, facts=facts[1:])
         return
     rows = [found.rows[i] for i in frame.index[:top].tolist()]
     screen = console()

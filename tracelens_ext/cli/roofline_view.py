@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.kernel_view import show_lines
+from tracelens_ext.cli.screen import folded, show_lines
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.short_names import cut_middle
-from tracelens_ext.report.terminal import frame_table, name_text, safe_text
+from tracelens_ext.report.terminal import frame_table, name_text
 from tracelens_ext.roofline.shapes import shape_text
 from tracelens_ext.roofline.summary import modelled
+from tracelens_ext.tables.short_names import cut_middle
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from tracelens_ext.roofline.table import Roofline, RooflineRow
+    from tracelens_ext.roofline.found import Roofline, RooflineRow
 
 _SMALL = 0.1  # below it three digits tell more than three decimals
 _MOST_ITERATIONS = 10
@@ -76,10 +75,3 @@ def show_operations(
     if more > 0:
         lines.append(f"{more:,} more not shown (--top)")
     show_lines(lines, console)
-
-
-def folded(text: str, width: int, indent: str = "") -> list[str]:
-    """A text in lines that fit; no word is broken."""
-    return textwrap.wrap(
-        safe_text(text), max(width, 40), subsequent_indent=indent, break_on_hyphens=False
-    )

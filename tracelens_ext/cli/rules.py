@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
+from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.cli.messages import print_line
 from tracelens_ext.cli.reading import reads_traces
 from tracelens_ext.settings import ReadingOptions
@@ -24,26 +24,20 @@ app = typer.Typer(help="The rules that give kernels their categories.", no_args_
 
 
 @app.command("list")
+@shared.with_options
 def list_rules(
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
     category: Annotated[
         str | None, typer.Option("--category", help="Only rules of this category.")
     ] = None,
     pack: Annotated[str | None, typer.Option("--pack", help="Only rules of this pack.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    *,
+    options: shared.RuleOptions,
 ) -> None:
     """List the rules in the order in which they are tried."""
     from tracelens_ext.categorize import KernelCategorizer
 
-    asked = KernelCategorizer.create(
-        rules=rules or (),
-        categorizer=categorizer,
-        maps=maps or (),
-        without_packs=without_pack or (),
-    )
+    asked = KernelCategorizer.create(**options.arguments())
     rows = [
         row
         for row in _rows(asked.packs)
@@ -135,7 +129,7 @@ def suggest(
 
     if output is not None and output.exists():
         raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")
-    analyzer = analyze(trace, AnalysisOptions(rules=rules, reading=reading))
+    analyzer = analyze(trace, shared.AnalysisOptions(rules=rules, reading=reading))
     show_problems(analyzer.problems, set())
     table = analyzer.get_df_kernel_summary()
     unknown = table[(table["kernel_category"] == UNCATEGORIZED) & (table["kind"] == "kernel")]

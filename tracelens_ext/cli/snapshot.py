@@ -19,8 +19,8 @@ def show_snapshots(
         UsageError: there are more, or no event is of the device.
         TraceError: one cannot be read.
     """
-    from tracelens_ext.cli.kernel_view import console, show_lines
     from tracelens_ext.cli.messages import print_report
+    from tracelens_ext.cli.screen import console, show_lines
     from tracelens_ext.errors import UsageError
     from tracelens_ext.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
     from tracelens_ext.report.report import Report

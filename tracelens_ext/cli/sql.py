@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.settings import ReadingOptions
 
 
 def sql(
@@ -27,19 +26,13 @@ def sql(
     csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
     limit: Annotated[int, typer.Option(help="Rows at most.", min=1)] = 1000,
     timeout: Annotated[float, typer.Option(help="Seconds at most.", min=0.1)] = 30,
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
-    capture: shared.Capture = None,
     *,
-    reading: ReadingOptions,
+    analysis: shared.AnalysisOptions,
 ) -> None:
     """Query the events of a trace, and the tables of its report, with SQL."""
-    from tracelens_ext.cli.load import AnalysisOptions, analyze
-    from tracelens_ext.cli.messages import print_line, print_report
+    from tracelens_ext.cli.load import analyze
+    from tracelens_ext.cli.messages import print_json, print_line
     from tracelens_ext.errors import UsageError
-    from tracelens_ext.report.report import Report
 
     if schema:
         _print_schema()
@@ -50,17 +43,9 @@ def sql(
         raise UsageError("--json and --csv exclude each other; give one")
     from tracelens_ext.export.database import query
 
-    options = AnalysisOptions(
-        rules=rules,
-        categorizer=categorizer,
-        maps=maps,
-        without_packs=without_pack,
-        capture=capture,
-        reading=reading,
-    )
-    rows, more = query(analyze(trace, options), statement, limit=limit, timeout=timeout)
+    rows, more = query(analyze(trace, analysis), statement, limit=limit, timeout=timeout)
     if json:
-        print_report(Report("SQL", {"result": rows}, [("Trace", str(trace))]))
+        print_json("SQL", trace, {"result": rows})
     elif csv:
         typer.echo(rows.to_csv(index=False, lineterminator="\n"), nl=False)
     else:

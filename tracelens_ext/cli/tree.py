@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_report
+from tracelens_ext.cli.messages import print_json
 from tracelens_ext.errors import UsageError
 from tracelens_ext.settings import ReadingOptions
 
@@ -66,14 +66,14 @@ def tree(
     reading: ReadingOptions,
 ) -> None:
     """Show the call tree with the GPU time below each operation."""
-    from tracelens_ext.cli.load import AnalysisOptions, analyze
+    from tracelens_ext.cli.load import analyze
     from tracelens_ext.operations.tree_table import folded_stacks, merged_tree
     from tracelens_ext.work.patterns import user_pattern
 
     if folded and as_json:
         raise UsageError("--folded and --json are two forms of the tree; choose one")
     pattern = user_pattern(op, "--op")
-    options = AnalysisOptions(
+    options = shared.AnalysisOptions(
         reading=reading, kernel_categories=False, python_frames=python, capture=capture
     )
     analyzer = analyze(trace, options)
@@ -92,8 +92,8 @@ def tree(
 
 
 def _print_lines(lines: Iterator[str], width: int | None) -> None:
-    from tracelens_ext.report.short_names import cut_middle
     from tracelens_ext.report.terminal import safe_text
+    from tracelens_ext.tables.short_names import cut_middle
 
     for line in lines:
         safe = safe_text(line)
@@ -102,16 +102,11 @@ def _print_lines(lines: Iterator[str], width: int | None) -> None:
 
 def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: float) -> None:
     from tracelens_ext.operations.tree_table import tree_rows
-    from tracelens_ext.report.report import Report
 
     left_out = _left_out(tree, depth, min_percent)
-    report = Report(
-        title="Call tree",
-        sheets={"call_tree": tree_rows(tree, tree.kept(depth, min_percent))},
-        facts=[("Trace", str(trace)), ("GPU busy time", _busy(tree))],
-        notes=[left_out] if left_out else [],
-    )
-    print_report(report)
+    tables = {"tree": tree_rows(tree, tree.kept(depth, min_percent))}
+    notes = [left_out] if left_out else []
+    print_json("Call tree", trace, tables, notes, facts=[("GPU busy time", _busy(tree))])
 
 
 def _busy(tree: MergedTree) -> str:

@@ -9,7 +9,6 @@ import typer
 
 from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
-from tracelens_ext.settings import ReadingOptions
 
 
 def what_if(
@@ -36,11 +35,6 @@ def what_if(
         ),
     ] = None,
     device_peaks: shared.DevicePeaks = None,
-    rules: shared.Rules = None,
-    categorizer: shared.Categorizer = None,
-    maps: shared.Maps = None,
-    without_pack: shared.WithoutPack = None,
-    capture: shared.Capture = None,
     top: Annotated[int, typer.Option("--top", "-t", help="Changes to print.", min=0)] = 20,
     csv: Annotated[
         Path | None,
@@ -51,12 +45,11 @@ def what_if(
     ] = False,
     force: shared.Force = False,
     *,
-    reading: ReadingOptions,
+    analysis: shared.AnalysisOptions,
 ) -> None:
     """Show what the wall time would be if kernels, copies or the host were faster, or gone."""
-    from tracelens_ext.cli.kernel_view import console, show_lines
-    from tracelens_ext.cli.load import AnalysisOptions, analyze, show_problems
-    from tracelens_ext.cli.roofline_view import folded
+    from tracelens_ext.cli.load import analyze, show_problems
+    from tracelens_ext.cli.screen import console, folded, show_lines
     from tracelens_ext.cli.text_output import check_texts, tell_written, write_text
     from tracelens_ext.findings.detect import tell_claims
     from tracelens_ext.replay.changes import parse_change
@@ -70,16 +63,7 @@ def what_if(
     if device_peaks is not None:
         read_peaks(device_peaks)  # before a trace is read that takes long
     check_texts([csv], trace, force=force, json=json, every=False)
-    options = AnalysisOptions(
-        True,
-        rules,
-        categorizer,
-        maps=maps,
-        without_packs=without_pack,
-        capture=capture,
-        reading=reading,
-    )
-    analyzer = analyze(trace, options)
+    analyzer = analyze(trace, analysis)
     simulation = analyzer.simulation(iteration, device, table)
     if asked is None or any("finding:" in each for each in change or ()):
         tell_claims(simulation, analyzer.findings(device_peaks).findings)

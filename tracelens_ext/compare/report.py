@@ -11,8 +11,8 @@ from tracelens_ext.compare.place_tree import place_tree
 from tracelens_ext.compare.roofline import compare_time_lost, lost_by_roofline, time_lost
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.report import Answer, Report
+from tracelens_ext.tables.charts import Chart
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer

@@ -11,7 +11,7 @@ from tracelens_ext.trace import NS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.roofline.table import Roofline
+    from tracelens_ext.roofline.found import Roofline
 
 _KEYS = ["op_name", "shapes"]
 

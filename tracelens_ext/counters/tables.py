@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.tables.table import Table
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: So many launches wait at most: the host waits when a stream's queue is full.
@@ -100,3 +102,40 @@ def _direction(name: str) -> str:
     if found := _WORDS.search(name):
         return f"{found[1][0]}to{found[2][0]}"
     return "other"
+
+
+def _copy_bandwidth(analyzer: TreePerfAnalyzer) -> pd.DataFrame | None:
+    """How fast copies are, by direction."""
+    table = copy_bandwidth(analyzer.work)
+    return table if len(table) else None
+
+
+TABLES = [
+    Table(
+        name="queue_length",
+        shows="How much launched work waits for each stream",
+        columns="""
+            device, stream: whose queue it is
+            changes [changes]: launches and starts of GPU events that have a launch
+            mean [GPU events]: launched and not begun, on average after each change
+            max [GPU events]: likewise, at most
+            time at 1024 (%): share of the time in which so many wait that the host must wait too
+            """,
+        table=lambda analyzer: queue_length(analyzer.work),
+        asked_by="counters",
+    ),
+    Table(
+        name="copy_bandwidth",
+        shows="How fast copies are, by direction",
+        columns="""
+            device: its number
+            direction: `HtoD`, `DtoH`, `DtoD`, `HtoH`, `PtoP`; or `other`
+            copies [copies]: those whose speed is known
+            mean [GB/s]: as recorded, else bytes by duration; 10⁹ bytes
+            max [GB/s]: likewise, the fastest
+            bytes [bytes]: copied
+            """,
+        table=_copy_bandwidth,
+        asked_by="counters",
+    ),
+]

@@ -16,8 +16,8 @@ from tracelens_ext.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.report.plain_tables import plain_column, plain_headers
-from tracelens_ext.sheets.options import ReportOptions
-from tracelens_ext.sheets.sheet import Sheet, offered_sheets
+from tracelens_ext.tables.options import ReportOptions
+from tracelens_ext.tables.registry import offered_tables
 from tracelens_ext.trace import HOST_KINDS, NONE
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.tables.table import Table
     from tracelens_ext.trace import Int64Array
 
 #: Grows when a table or a column gets another meaning.
@@ -164,23 +165,23 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""').replace("\0", "") + '"'
 
 
-def tables_of_report() -> dict[str, Sheet]:
+def tables_of_report() -> dict[str, Table]:
     """The tables that a report can have, by name."""
-    return {each.item.name: each.item for each in offered_sheets()}
+    return {each.item.name: each.item for each in offered_tables()}
 
 
-def table_of_report(analyzer: TreePerfAnalyzer, sheet: Sheet) -> pd.DataFrame | None:
+def table_of_report(analyzer: TreePerfAnalyzer, sheet: Table) -> pd.DataFrame | None:
     """One of them, whether or not a report has it by default; None where the trace has none."""
     options = ReportOptions()
     if isinstance(getattr(options, sheet.asked_by, None), bool):
         options = replace(options, **{sheet.asked_by: True})  # type: ignore[arg-type]
-    return None if sheet.why_absent(analyzer, options) else sheet.table(analyzer, options)
+    return None if sheet.why_absent(analyzer, options) else sheet.make(analyzer, options)
 
 
 def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
     """Write a database with the events of a trace and the tables of its report."""
+    from tracelens_ext.perf_report import build_perf_report
     from tracelens_ext.report.atomic import written_beside
-    from tracelens_ext.sheets.report import build_perf_report
 
     report = build_perf_report(analyzer, iterations=True, counters=True)
     with written_beside(output) as beside:

@@ -51,7 +51,7 @@ def _detect(inspection: Inspection) -> Finding | None:
 
 def _churn(inspection: Inspection) -> list[Evidence]:
     """How many blocks operations allocate only to free them again, where memory was recorded."""
-    from tracelens_ext.memory.tables import find_memory, memory_by_operation
+    from tracelens_ext.memory.usage import find_memory, memory_by_operation
 
     if not has_memory_events(inspection.work.trace):
         return []

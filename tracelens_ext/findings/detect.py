@@ -16,7 +16,7 @@ from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, defa
 from tracelens_ext.hooks.guard import call_within, time_limit
 from tracelens_ext.recording.program import program_of
 from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.recording.table import recording_dict, recording_lines
+from tracelens_ext.recording.told import recording_dict, recording_lines
 from tracelens_ext.replay.what_if import Simulation
 from tracelens_ext.trace import NS_PER_MS
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.roofline.table import Roofline
+    from tracelens_ext.roofline.found import Roofline
     from tracelens_ext.work.gpu_work import GpuWork
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")

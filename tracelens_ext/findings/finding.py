@@ -110,7 +110,7 @@ class Findings:
         idle_by_cause_ms: the idle time of each device in the wall time, as `gaps` divides it.
         model: how good the replay is that simulated the savings.
         parts: the idle time in the parts of the recording.
-        recording: what the recording holds, as `recording.table.recording_dict`.
+        recording: what the recording holds, as `recording.told.recording_dict`.
         recording_lines: the same in sentences.
         program: `kind` of the program, and `because`, what shows it.
         judged_ms: the part of the wall time that shares are of.
@@ -138,7 +138,7 @@ class Findings:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a row a finding, what it saves, and what to do."""
-        from tracelens_ext.findings.table import findings_table, summary_sentence
+        from tracelens_ext.findings.told import findings_table, summary_sentence
 
         columns = ["title", "saving_ms", "% of judged time", "confidence", "largest_place"]
         table = findings_table(self)[[*columns, "advice", "snippet"]]

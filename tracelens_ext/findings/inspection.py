@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.claim import Claim
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.roofline.table import Roofline
+    from tracelens_ext.roofline.found import Roofline
     from tracelens_ext.trace import BoolArray, EventKind, Float64Array, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 

@@ -18,7 +18,7 @@ from tracelens_ext.work.grouping import maxima, sums
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.roofline.table import RooflineRow
+    from tracelens_ext.roofline.found import RooflineRow
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 
 #: Families that a loop or a model applies to one tensor after the other, rarely twice to the same.

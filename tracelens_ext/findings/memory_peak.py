@@ -60,7 +60,7 @@ _PARTS = {
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    from tracelens_ext.memory.tables import find_memory, memory_at_peak, memory_peaks
+    from tracelens_ext.memory.usage import find_memory, memory_at_peak, memory_peaks
 
     if not has_memory_events(inspection.work.trace):
         return None

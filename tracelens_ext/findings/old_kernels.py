@@ -16,8 +16,8 @@ from tracelens_ext.roofline.gemm import product_sizes
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
+    from tracelens_ext.roofline.found import RooflineRow
     from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.roofline.table import RooflineRow
     from tracelens_ext.trace import Device
 
 _BUILT_FOR: Final = {

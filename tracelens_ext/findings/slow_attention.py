@@ -13,8 +13,8 @@ from tracelens_ext.findings.kernel_claims import beyond, claimed
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
+    from tracelens_ext.roofline.found import RooflineRow
     from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.roofline.table import RooflineRow
 
 #: What fused kernels reach of the matrix rate and the memory bandwidth, as for `unfused-attention`;
 #: what a call takes besides; queries of a head that one block computes.

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
+    from tracelens_ext.roofline.found import RooflineRow
     from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.roofline.table import RooflineRow
     from tracelens_ext.trace import Float64Array
 
 #: What the libraries reach of the peak matrix rate with large sizes: cuBLAS 60 to 80 %, as power

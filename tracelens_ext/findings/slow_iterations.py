@@ -9,7 +9,7 @@ import numpy as np
 from tracelens_ext.findings.finding import Evidence, Place
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.iterations.iterations import find_iterations
-from tracelens_ext.iterations.table import (
+from tracelens_ext.iterations.measured import (
     ODD_AT_LEAST,
     ODD_BEYOND,
     iteration_table,

@@ -11,7 +11,7 @@ from tracelens_ext.findings.kernel_claims import beyond, claimed
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.roofline.table import RooflineRow
+    from tracelens_ext.roofline.found import RooflineRow
 
 _GROUPED: Final = re.compile(r"grouped_mm|grouped_gemm|moe", re.IGNORECASE)
 #: What grouped products reach of the best case, what a call takes besides, and what is far from it.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.roofline.table import Roofline, RooflineRow
+    from tracelens_ext.roofline.found import Roofline, RooflineRow
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 
 #: What fused kernels reach of the peak matrix rate: FlashAttention-2 35 to 40 % on H100 and

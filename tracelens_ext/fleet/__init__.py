@@ -13,6 +13,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from tracelens_ext.hooks import Command, hookimpl
+
 if TYPE_CHECKING:
     from tracelens_ext.fleet.run import FleetResult, run_fleet
 
@@ -23,3 +25,23 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.run"), name)
+
+
+@hookimpl
+def tracelens_commands() -> list[Command]:
+    """The commands of this package."""
+    return [
+        Command(
+            "fleet",
+            "Analyse the traces of all ranks: which are slow, and why.",
+            "tracelens_ext.cli.fleet:fleet",
+            "Compare",
+        ),
+        Command(
+            "ranks",
+            "Show slow ranks and links, and each collective call.",
+            "tracelens_ext.cli.ranks:ranks",
+            "Compare",
+            reads_traces=False,
+        ),
+    ]

@@ -13,11 +13,11 @@ import numpy as np
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.calls import GroupCalls, group_calls, unnamed_calls
 from tracelens_ext.ranks.together import job_tables
-from tracelens_ext.report.charts import Chart
 from tracelens_ext.report.colours import ONE_COLOUR
 from tracelens_ext.report.html import write_html
 from tracelens_ext.report.html_figures import Figure
 from tracelens_ext.report.html_text import bytes_text, duration_text, elided, plotly_text
+from tracelens_ext.tables.charts import Chart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ def _reports(store: ResultStore, done: Mapping[str, Mapping[str, Any]]) -> list[
     """Name and address of the ranks' report pages, in the folder of the results or by the trace."""
     if not store.is_local:
         return []
-    from tracelens_ext.sheets.report import default_report_path
+    from tracelens_ext.perf_report import default_report_path
 
     out = Path(store.path_of(PAGE)).resolve().parent
     pages = []

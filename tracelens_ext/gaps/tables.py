@@ -1,178 +1,241 @@
-"""Tables of gaps: by cause, by stream, by pair of kernels, one by one."""
+"""The sheets about idle time: its causes, what the host did, streams, kernels, longest gaps."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.gaps.causes import CAUSES, EDGE
-from tracelens_ext.gaps.hosts import HOST_KINDS, host_rows
-from tracelens_ext.kernels.statistics import simple_codes
+from tracelens_ext.gaps import hosts, summaries
+from tracelens_ext.gaps.classified import classify_gaps
+from tracelens_ext.gaps.histogram import BINS, telling_histogram
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
-from tracelens_ext.work.grouping import group_durations, maxima, number_groups, percent, sums, texts
-from tracelens_ext.work.lanes import busy_within, find_lanes
+from tracelens_ext.tables.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.gaps.classified import ClassifiedGaps
-    from tracelens_ext.trace import IntArray
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.gaps.summaries import GapSort
+    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.work.lanes import Scope
 
-GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
-
-#: Rows of the sheet of the longest gaps.
-LONGEST_LISTED = 100
-#: What a sort of pairs goes by: the column, and what it is called.
-PAIR_SORTS: dict[str, tuple[str, str]] = {
-    "count": ("count", "count"),
-    "avg": ("avg_gap_us", "average gap duration"),
-    "avggap": ("avg_gap_us", "average gap duration"),
-    "max": ("max_gap_us", "maximum gap duration"),
-    "maxgap": ("max_gap_us", "maximum gap duration"),
-    "stdev": ("std_gap_us", "standard deviation of gap duration"),
-}
+# `selection` says which GPU events end the gaps, all by default.
 
 
-def gap_summary(classified: Sequence[ClassifiedGaps]) -> pd.DataFrame:
-    """Idle time by cause."""
-    parts = []
-    for each in classified:
-        pieces = each.pieces.chosen(each.pieces.cause != EDGE)
-        idle_of, gap = pieces.end - pieces.start, pieces.gap
-        first, number = number_groups([pieces.cause, gap, pieces.lane])
-        of_gap = pieces.cause[first], sums(number, idle_of, len(first))
-        count = np.bincount(of_gap[0], minlength=EDGE)
-        idle = sums(pieces.cause, idle_of, EDGE)
-        overlapped = np.zeros(len(gap), dtype=np.int64)
-        if each.gaps.lanes.scope == "stream":
-            device = find_lanes(each.work, "device").of_gpu[each.gaps.after[gap]]
-            overlapped = busy_within(each.work, device, pieces.start, pieces.end)
-        columns = {
-            "scope": pd.array([each.gaps.lanes.scope] * EDGE, dtype="str"),
-            "cause": pd.array(list(CAUSES[:EDGE]), dtype="str"),
-            "count": count,
-            "idle_time_ms": idle / NS_PER_MS,
-            "% of idle time": percent(idle, int(idle.sum())),
-            "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
-            "max_gap_us": np.maximum(maxima(*of_gap, EDGE), 0) / NS_PER_US,
-            "overlapped_time_ms": sums(pieces.cause, overlapped, EDGE) / NS_PER_MS,
-        }
-        parts.append(pd.DataFrame(columns))
-    return pd.concat(parts, ignore_index=True)
+def gaps(
+    analyzer: TreePerfAnalyzer,
+    scope: Scope = "stream",
+    *,
+    longest: int | None = None,
+    selection: Selection | None = None,
+) -> pd.DataFrame:
+    """A row a gap.
+
+    Args:
+        analyzer: of the trace.
+        scope: `stream` for the idle times of each stream, `device` for those of all streams.
+        longest: only so many, the longest first, with what the host was doing.
+        selection: which GPU events end the gaps, all by default.
+
+    Raises:
+        UsageError: there is no such scope, `longest` is negative, or nothing is selected.
+    """
+    if longest is not None and longest < 0:
+        raise UsageError(f"longest is how many gaps to list, 0 or more, and not {longest}")
+    return summaries.gap_list(classify_gaps(analyzer.work, scope, selection), longest=longest)
 
 
-def gap_streams(classified: ClassifiedGaps) -> pd.DataFrame:
-    """Idle time by stream, for gaps of streams; a stream without selected events is left out."""
-    gaps, lanes, events = classified.gaps, classified.gaps.lanes, classified.events
-    count = np.bincount(gaps.lane, minlength=len(lanes))
-    idle, overlapped = (
-        sums(gaps.lane, times, len(lanes)) for times in (gaps.duration, gaps.overlapped)
-    )
-    longest = np.maximum(maxima(gaps.lane, gaps.duration, len(lanes)), 0)
-    frame = pd.DataFrame(
-        {
-            "process": pd.array([str(process) for process in lanes.process], dtype="str"),
-            "device": lanes.device,
-            "stream": lanes.stream,
-            "events": events,
-            "gap_count": count,
-            "idle_time_us": idle / NS_PER_US,
-            "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
-            "max_gap_us": longest / NS_PER_US,
-            "overlapped_us": overlapped / NS_PER_US,
-            "device_idle_us": (idle - overlapped) / NS_PER_US,
-        }
-    )
-    order = np.lexsort((-idle, -count))
-    return frame.iloc[order[events[order] > 0]].reset_index(drop=True)
+def gaps_longest(
+    analyzer: TreePerfAnalyzer,
+    scope: Scope = "device",
+    *,
+    longest: int = summaries.LONGEST_LISTED,
+    selection: Selection | None = None,
+) -> pd.DataFrame:
+    """The longest gaps, and what the host was doing."""
+    return gaps(analyzer, scope, longest=longest, selection=selection)
 
 
-def gap_pairs(classified: ClassifiedGaps, *, sort: GapSort = "avg") -> pd.DataFrame:
-    """Gaps by the kernels around them, by simplified name."""
-    if sort not in get_args(GapSort):
-        raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(get_args(GapSort))}")
-    work, gaps = classified.work, classified.gaps
-    simple, names = simple_codes(work)
-    groups = group_durations([simple[gaps.before], simple[gaps.after]], gaps.duration)
-    by_name, _ = number_groups([groups.number, work.name[gaps.before], work.name[gaps.after]])
-    cause = classified.main_cause(groups.number, len(groups))
-    frame = pd.DataFrame(
-        {
-            "kernel_before": pd.array(texts(groups.keys[0], names), dtype="str"),
-            "kernel_after": pd.array(texts(groups.keys[1], names), dtype="str"),
-            "count": groups.count,
-            "avg_gap_us": groups.mean / NS_PER_US,
-            "max_gap_us": groups.longest / NS_PER_US,
-            "min_gap_us": groups.shortest / NS_PER_US,
-            "std_gap_us": groups.deviation(gaps.duration) / NS_PER_US,
-            "total_gap_us": groups.total / NS_PER_US,
-            "main_cause": pd.array(texts(cause, CAUSES), dtype="str"),
-            "full_names": np.bincount(groups.number[by_name], minlength=len(groups)),
-        }
-    )
-    keys = [PAIR_SORTS[sort][0], "total_gap_us", "kernel_before", "kernel_after"]
-    return frame.sort_values(keys, ascending=[False, False, True, True]).reset_index(drop=True)
+def gap_summary(
+    analyzer: TreePerfAnalyzer,
+    scopes: Sequence[Scope] = ("device", "stream"),
+    *,
+    selection: Selection | None = None,
+) -> pd.DataFrame:
+    """Why the GPU was idle."""
+    return summaries.gap_summary([classify_gaps(analyzer.work, s, selection) for s in scopes])
 
 
-def gap_full_names(classified: ClassifiedGaps, pairs: pd.DataFrame) -> pd.DataFrame:
-    """A row a pair of full names behind the rows of `gap_pairs`; `rank` is of those, from 1."""
-    work, gaps = classified.work, classified.gaps
-    simple, names = simple_codes(work)
-    around = (gaps.before, gaps.after)
-    codes: list[IntArray] = [*(simple[each] for each in around), *(work.name[e] for e in around)]
-    groups = group_durations(codes, gaps.duration)
-    full = work.trace.names
-    frame = pd.DataFrame(
-        {
-            "kernel_before": pd.array(texts(groups.keys[0], names), dtype="str"),
-            "kernel_after": pd.array(texts(groups.keys[1], names), dtype="str"),
-            "full_name_before": pd.array(texts(groups.keys[2], full), dtype="str"),
-            "full_name_after": pd.array(texts(groups.keys[3], full), dtype="str"),
-            "count": groups.count,
-            "total_gap_us": groups.total / NS_PER_US,
-        }
-    )
-    same = ["kernel_before", "kernel_after"]
-    ranked = pairs[same].assign(rank=np.arange(1, len(pairs) + 1))[["rank", *same]]
-    frame = ranked.merge(frame, on=same, how="inner")
-    order = ["rank", "count", "total_gap_us"]
-    return frame.sort_values(order, ascending=[True, False, False], ignore_index=True)
+def gap_hosts(
+    analyzer: TreePerfAnalyzer, scope: Scope = "device", *, selection: Selection | None = None
+) -> pd.DataFrame:
+    """Idle time by what the host was in, longest first.
+
+    Raises:
+        UsageError: there is no such scope, or nothing is selected.
+    """
+    return hosts.gap_hosts(classify_gaps(analyzer.work, scope, selection))
 
 
-def gap_list(classified: ClassifiedGaps, *, longest: int | None = None) -> pd.DataFrame:
-    """A row a gap, by stream and time; or so many of the longest, with what the host was in."""
-    order = np.arange(len(classified))
-    if longest is not None:
-        order = np.argsort(-classified.gaps.duration, kind="stable")[:longest]
-    work, gaps, lanes = classified.work, classified.gaps.chosen(order), classified.gaps.lanes
-    trace = work.trace
-    op, labels = work.tree.cpu_op_label_of_gpu
-    launch = classified.launch[order]
-    linked = launch != NONE
-    begun = trace.ts[np.where(linked, launch, 0)]
-    names = trace.names
-    process = [str(label) for label in lanes.process]
-    frame = pd.DataFrame(
-        {
-            "process": pd.array(texts(gaps.lane, process), dtype="str"),
-            "device": lanes.device[gaps.lane],
-            "stream": lanes.stream[gaps.lane],
-            "start_us": gaps.start / NS_PER_US,
-            "gap_us": gaps.duration / NS_PER_US,
-            "overlapped_us": gaps.overlapped / NS_PER_US,
-            "cause": pd.array(texts(classified.cause[order], CAUSES), dtype="str"),
-            "cpu_op": pd.array(texts(op[gaps.after], labels), dtype="str"),
-            "kernel_before": pd.array(texts(work.name[gaps.before], names), dtype="str"),
-            "kernel_after": pd.array(texts(work.name[gaps.after], names), dtype="str"),
-            "launch_delay_us": np.where(linked, (gaps.end - begun) / NS_PER_US, np.nan),
-        }
-    )
-    if longest is not None:
-        for column in HOST_KINDS:
-            rows = host_rows(classified, column, order).tolist()
-            shown = [names[trace.name[row]] if row != NONE else "" for row in rows]
-            frame[column] = pd.array(shown, dtype="str")
-    return frame
+def gap_streams(analyzer: TreePerfAnalyzer, *, selection: Selection | None = None) -> pd.DataFrame:
+    """Gaps by stream, most gaps first."""
+    return summaries.gap_streams(classify_gaps(analyzer.work, "stream", selection))
+
+
+def gap_pairs(
+    analyzer: TreePerfAnalyzer, sort: GapSort = "avg", *, selection: Selection | None = None
+) -> pd.DataFrame:
+    """Gaps by the kernels around them; `sort` by size."""
+    return summaries.gap_pairs(classify_gaps(analyzer.work, "stream", selection), sort=sort)
+
+
+def gap_full_names(
+    analyzer: TreePerfAnalyzer, sort: GapSort = "avg", *, selection: Selection | None = None
+) -> pd.DataFrame:
+    """The full names behind the simplified ones of `gap_pairs`."""
+    found = classify_gaps(analyzer.work, "stream", selection)
+    return summaries.gap_full_names(found, summaries.gap_pairs(found, sort=sort))
+
+
+def gap_histogram(
+    analyzer: TreePerfAnalyzer,
+    smallest: float | None = None,
+    largest: float | None = None,
+    *,
+    log: bool = False,
+    selection: Selection | None = None,
+) -> pd.DataFrame:
+    """How long the gaps of the streams are; the bounds are µs, those of the gaps by default."""
+    length = classify_gaps(analyzer.work, "stream", selection).gaps.duration / 1e3
+    found, _ = telling_histogram(length, BINS, smallest, largest, log=log)
+    edges = found.edges if len(found.edges) else np.array([np.nan])
+    counts = [found.below, *found.counts.tolist(), found.above]
+    ends = {"from_us": [np.nan, *edges], "to_us": [*edges, np.nan]}
+    bins = pd.DataFrame({**ends, "count": counts})
+    return bins[bins.notna().all(axis=1) | (bins["count"] > 0)]
+
+
+_GAP_COLUMNS = """
+            process: as the trace names it
+            device, stream: -1 where the trace does not say; of a whole device the stream is -1
+            start_us: since the trace's first event
+            gap_us: how long it was
+            overlapped_us: while other streams were busy; 0 for a whole device
+            cause: as in `gap_summary`, that of most of it
+            cpu_op: that launched the event after it, as in `kernels_by_category`
+            kernel_before, kernel_after: the GPU events around it
+            launch_delay_us: from the launch of the event after to its start; empty without a launch
+            """
+
+TABLES = [
+    Table(
+        name="gap_summary",
+        shows="Why the GPU was idle: gaps by cause",
+        columns="""
+            scope: `device`: times when all streams were idle, in sum the `idle_time` of
+                `gpu_timeline`; `stream`: each stream by itself
+            cause: `synchronisation`, `host`, `dependency`, `launch overhead`, `unknown`,
+                `not_recorded` or `start_up`; a gap may have several
+            count [gaps]: how many have time of this cause
+            idle_time_ms: of this cause
+            % of idle time: of that scope
+            avg_gap_us, max_gap_us: of this cause, in a gap that has it
+            overlapped_time_ms: of `idle_time_ms`, while other streams of the device were busy
+            """,
+        table=gap_summary,
+        asked_by="gaps",
+        on_every_page=True,
+    ),
+    Table(
+        name="gap_hosts",
+        shows="What the host was in while the GPU was idle",
+        columns="""
+            host_op: the innermost operation or annotation that covers at least half of that time;
+                empty for none, `(unlinked)` where the launch of the event after is not in the trace
+            python_frame: likewise the innermost Python frame, without addresses in memory; empty
+                for none
+            main_cause: of most of that time
+            count [gaps]: how many
+            idle_time_ms: of those gaps
+            % of idle time: of all of it
+            avg_gap_us, max_gap_us: of a gap
+            """,
+        table=gap_hosts,
+        asked_by="gaps",
+        on_every_page=True,
+    ),
+    Table(
+        name="gap_streams",
+        shows="Gaps between GPU events by stream",
+        columns="""
+            process: as the trace names it
+            device, stream: -1 where the trace does not say; of a whole device the stream is -1
+            events [GPU events]: on the stream
+            gap_count [gaps]: between them
+            idle_time_us: between the first and the last event of the stream
+            avg_gap_us, max_gap_us: of a gap
+            overlapped_us: of the idle time, while another stream was busy
+            device_idle_us: of the idle time, while no stream of the device was busy
+            """,
+        table=gap_streams,
+        asked_by="gaps",
+    ),
+    Table(
+        name="gap_pairs",
+        shows="Gaps by the kernels around them",
+        columns="""
+            kernel_before, kernel_after: simplified name
+            count [gaps]: how many
+            avg_gap_us, max_gap_us, min_gap_us: of a gap
+            std_gap_us: standard deviation of a sample; 0 for a single gap
+            total_gap_us: of all
+            main_cause: of most of that time
+            full_names [pairs]: of full names that share the simplified ones
+            """,
+        table=gap_pairs,
+        asked_by="gaps",
+    ),
+    Table(
+        name="gaps_longest",
+        shows="The longest times without any GPU work, and what the host did",
+        columns=f"""{_GAP_COLUMNS}host_op: the innermost operation or annotation that the launching
+                thread was in for half of the time until it launched
+            host_call: likewise the runtime call; of a synchronisation the call that synchronised
+            python_frame: likewise the Python frame
+            """,
+        table=gaps_longest,
+        asked_by="gaps",
+    ),
+    Table(
+        name="gaps",
+        shows="Every gap of each stream, by stream and time",
+        columns=_GAP_COLUMNS,
+        table=gaps,
+        asked_by="tables",
+    ),
+    Table(
+        name="gap_full_names",
+        shows="The names behind the simplified ones of gap_pairs",
+        columns="""
+            rank: of the row of `gap_pairs`, from 1
+            kernel_before, kernel_after: as there
+            full_name_before, full_name_after: of each rank the most frequent first
+            count [gaps]: how many
+            total_gap_us: of all
+            """,
+        table=gap_full_names,
+        asked_by="tables",
+    ),
+    Table(
+        name="gap_histogram",
+        shows="How long the gaps of the streams are",
+        columns="""
+            from_us, to_us: bounds of the bin; empty for what is shorter, or longer, than all bins
+            count [gaps]: how many
+            """,
+        table=gap_histogram,
+        asked_by="tables",
+    ),
+]

@@ -4,10 +4,14 @@
     >>> default_registry().offers("tracelens_readers", check_reader)
     [Offered(item=<KernelListReader>, plugin=Plugin(name='my-company', ...)), ...]
 
-This package knows no rule, sheet or reader: the packages that use a hook check what it offers.
+This package knows no rule, table or reader: the packages that use a hook check what it offers.
+Also here: `Table` (or `Sheet`), `Chart`, `Condition`, `GPU_EVENTS`, `CATEGORIES`.
 """
 
-from tracelens_ext.hooks.hookspecs import Reader, hookimpl
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from tracelens_ext.hooks.hookspecs import Command, Reader, hookimpl
 from tracelens_ext.hooks.registry import (
     NO_PLUGINS_VARIABLE,
     Hook,
@@ -19,15 +23,43 @@ from tracelens_ext.hooks.registry import (
     load_registry,
 )
 
+if TYPE_CHECKING:
+    from tracelens_ext.tables.charts import Chart
+    from tracelens_ext.tables.table import CATEGORIES, GPU_EVENTS, Condition, Table
+    from tracelens_ext.tables.table import Table as Sheet
+
+_HOMES = {
+    "CATEGORIES": "tables.table",
+    "Chart": "tables.charts",
+    "Condition": "tables.table",
+    "GPU_EVENTS": "tables.table",
+    "Sheet": "tables.table",
+    "Table": "tables.table",
+}
+
 __all__ = [
+    "CATEGORIES",
+    "GPU_EVENTS",
     "NO_PLUGINS_VARIABLE",
+    "Chart",
+    "Command",
+    "Condition",
     "Hook",
     "Offered",
     "Plugin",
     "PluginAnswerError",
     "PluginRegistry",
     "Reader",
+    "Sheet",
+    "Table",
     "default_registry",
     "hookimpl",
     "load_registry",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = import_module(f"tracelens_ext.{_HOMES[name]}")
+    return getattr(home, "Table" if name == "Sheet" else name)

@@ -108,9 +108,7 @@ def tracelens_rule_packs() -> Iterable[str | os.PathLike[str] | Mapping[str, Any
 
 
 @_hookspec
-def tracelens_categorize_kernels(
-    table: pd.DataFrame,
-) -> Sequence[str | None] | pd.Series[Any]:
+def tracelens_categorize_kernels(table: pd.DataFrame) -> Sequence[str | None] | pd.Series[Any]:
     """Categorise kernels in Python: one call a run, with every distinct kernel at once.
 
     Args:
@@ -131,10 +129,10 @@ def tracelens_categorize_kernels(
 
 @_hookspec
 def tracelens_sheets() -> Iterable[Any]:
-    """Sheets of the report that say what they hold.
+    """Tables that say what they hold: sheets of the report.
 
     Returns:
-        `tracelens_ext.sheets.sheet.Sheet` objects.
+        `tracelens_ext.tables.table.Sheet` objects.
 
     Example:
         >>> @hookimpl
@@ -144,9 +142,7 @@ def tracelens_sheets() -> Iterable[Any]:
 
 
 @_hookspec
-def tracelens_report_sheets(
-    analyzer: object,
-) -> Mapping[str, pd.DataFrame]:
+def tracelens_report_sheets(analyzer: object) -> Mapping[str, pd.DataFrame]:
     """Tables to add to the report as sheets, the short way.
 
     Args:
@@ -161,6 +157,41 @@ def tracelens_report_sheets(
         ... def tracelens_report_sheets(analyzer):
         ...     kernels = analyzer.get_df_kernel_summary()
         ...     return {"longest_kernels": kernels.nlargest(10, "total_time_ms")}
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of `tracelens-ext`.
+
+    Attributes:
+        name: what it is called.
+        summary: its line of `--help`, at most 64 characters.
+        function: `module:function`; it is imported when the command is called. A `typer.Typer`
+            in its place has several commands.
+        group: where `--help` lists it: `Look`, `Explain`, `Compare` or `Extend`.
+        reads_traces: whether it gets the options about reading.
+    """
+
+    name: str
+    summary: str
+    function: str
+    group: str = "Look"
+    reads_traces: bool = True
+
+
+@_hookspec
+def tracelens_commands() -> Iterable[Command]:
+    """Commands of `tracelens-ext`.
+
+    Returns:
+        `Command` objects. A name that there is already is refused.
+
+    Example:
+        >>> from tracelens_ext.hooks import Command
+        >>> @hookimpl
+        ... def tracelens_commands():
+        ...     return [Command("tokens", "Show tokens by step.", "my_company.tokens:tokens")]
     """
 
 

@@ -14,6 +14,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.modules.modules import module_of_gpu
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.launchers import op_argument
+from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, EventKind
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 from tracelens_ext.work.grouping import (
@@ -26,6 +27,7 @@ from tracelens_ext.work.grouping import (
 )
 
 if TYPE_CHECKING:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.trace import Int64Array, IntArray
 
 
@@ -260,3 +262,88 @@ def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
         "last_end_ms": maxima(groups.number, end, len(groups)) / NS_PER_MS,
     }
     return pd.DataFrame(columns)
+
+
+def kernel_table(
+    analyzer: TreePerfAnalyzer, sort: KernelSort = "count", *, selection: Selection | None = None
+) -> pd.DataFrame:
+    """How often and how long kernels ran, by simplified name; only those that are selected."""
+    return kernel_statistics(analyzer.work, sort=sort, selection=selection)
+
+
+def full_name_table(
+    analyzer: TreePerfAnalyzer, sort: KernelSort = "count", *, selection: Selection | None = None
+) -> pd.DataFrame:
+    """The full names behind the simplified ones of `kernel_statistics`."""
+    of_kernels = kernel_table(analyzer, sort, selection=selection)
+    return full_names(analyzer.work, of_kernels, selection=selection)
+
+
+def source_table(analyzer: TreePerfAnalyzer, *, selection: Selection | None = None) -> pd.DataFrame:
+    """Kernels by source line and layer.
+
+    Raises:
+        UsageError: the analyzer was made without `add_python_func=True`.
+    """
+    if not analyzer.tree.add_python_func:
+        raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
+    return kernel_sources(analyzer.work, selection=selection)
+
+
+TABLES = [
+    Table(
+        name="kernel_statistics",
+        shows="How often and how long kernels ran, by simplified name",
+        columns="""
+            rank: by what the table is sorted by; by count
+            kernel_name: simplified
+            count [GPU events]: how many
+            avg_time_us, total_time_us, std_time_us, min_time_us, max_time_us: of a GPU event; `std`
+                is that of a sample, 0 for a single event
+            % of launches, % of duration: of all that were selected
+            kind: `kernel`, `memcpy` or `memset`
+            kernel_category: when categories are on; several are joined by a comma
+            full_names [names]: that share the simplified one
+            example_full_name: the most frequent of them
+            """,
+        table=kernel_table,
+        asked_by="tables",
+    ),
+    Table(
+        name="kernel_full_names",
+        shows="The names behind the simplified ones of `kernel_statistics`",
+        columns="""
+            rank, kernel_name: of the row of `kernel_statistics`
+            full_name: of each rank the most frequent first
+            count [GPU events]: how many
+            total_time_us: summed duration
+            """,
+        table=full_name_table,
+        asked_by="tables",
+    ),
+    Table(
+        name="kernel_sources",
+        shows="Kernels by source line and layer",
+        columns="""
+            kernel_name: as the trace has it
+            cpu_op: that launched it
+            source: the innermost Python function around the launch that does not only pass the call
+                on: file, the line where it begins, name; empty where none was recorded
+            layer: the `nn.Module`s around, outermost first; of a backward operation those of its
+                forward operation
+            count [GPU events]: how many
+            total_time_us: summed duration
+            avg_time_us: of a GPU event
+            % of duration: of all that were selected
+            """,
+        table=source_table,
+        when=[
+            GPU_EVENTS,
+            Condition(
+                "Python frames are in the call tree",
+                lambda analyzer, _: analyzer.tree.add_python_func,
+            ),
+        ],
+        asked_by="tables",
+    ),
+]

@@ -1,330 +1,188 @@
-"""The tables about memory: peaks, what was alive at them, operations, blocks, levels over time."""
+"""The sheets about memory: `memory_peaks`, `memory_at_peak` and `memory_by_operation`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from tracelens_ext.iterations.iterations import Iterations, iteration_at
-from tracelens_ext.iterations.table import named_iterations
 from tracelens_ext.lazy import pd
-from tracelens_ext.memory.events import (
-    HOST,
-    PHASES,
-    MemoryEvents,
-    Owners,
-    find_owners,
-    read_memory_events,
-)
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
-from tracelens_ext.work.grouping import maxima, number_groups, percent, sums
-from tracelens_ext.work.memoize import once_for_each
+from tracelens_ext.memory import usage
+from tracelens_ext.memory.events import has_memory_events
+from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.table import Condition, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import re
+    from collections.abc import Iterable, Mapping
 
-    import numpy.typing as npt
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.tables.options import ReportOptions
 
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
-    from tracelens_ext.tree import CallTree
-    from tracelens_ext.work.patterns import Expression
-
-NO_OPERATION = "(no operation)"
-BEFORE = "(before the recording)"
-LOST = "(events lost)"
-_OWNER = ("phase", "operation", "outer_operation", "module", "python_frame")
-_MOST_POINTS, _MOST_MARKS = 1000, 100  # of a line over time, a device; iterations on it
+_HAS_MEMORY = Condition(
+    "the trace has memory events (`profile_memory=True`)",
+    lambda analyzer, _: has_memory_events(analyzer.trace),
+)
 
 
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """What the memory events of a trace tell."""
-
-    events: MemoryEvents
-    owners: Owners  #: of each event
-    iterations: Iterations
-    labels: list[str]  #: what each iteration is called
-    iteration: Int64Array  #: that of each event, `NONE` outside of all, (k,)
-    process: Int64Array  #: of each event, as in `Trace.process_of_thread`, (k,)
-
-    def labels_of(self, at: Int64Array) -> pd.api.extensions.ExtensionArray:
-        """What the iterations of some events are called; empty outside of all."""
-        found = [*self.labels, ""]  # the last is what `NONE` picks
-        return _text_column([found[iteration] for iteration in self.iteration[at].tolist()])
+# `annotation` chooses the iterations, as of the table `iterations`.
 
 
-@once_for_each
-def find_memory(tree: CallTree, annotation: Expression | None = None) -> Memory:
-    """What the memory events of a trace tell; `annotation` chooses its iterations."""
-    events = read_memory_events(tree.trace)
-    iterations, labels, _ = named_iterations(tree, annotation)
-    process = tree.trace.process_of_thread[events.thread].astype(np.int64)
-    ranges = (iterations.process, iterations.start, iterations.end)
-    at = iteration_at(ranges, process, events.time)
-    return Memory(events, find_owners(tree, events), iterations, labels, at, process)
+def _peaks(
+    analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
+) -> pd.DataFrame:
+    """How much memory each device had allocated at most, and when."""
+    return usage.memory_peaks(analyzer.memory(annotation))
 
 
-def memory_peaks(memory: Memory) -> pd.DataFrame:
-    """A row a device; columns as the sheet `memory_peaks`."""
-    events = memory.events
-    place, count = events.place, len(events.devices)
-    allocates, frees = events.size > 0, events.size < 0
-    at, end = events.peak, events.last
-    unused = np.where(events.reserved > 0, events.reserved - events.level, 0)
-    reserved = maxima(place, events.reserved, count)
-    left = events.alive_at(end)
-    birth = events.blocks.birth[left]
-    of_left = place[birth]
-    levels = np.where(events.has_totals, [events.level[at], events.level[end]], NONE)
-    return pd.DataFrame(
-        {
-            "device": events.devices,
-            "events": np.bincount(place, minlength=count),
-            "allocations": np.bincount(place[allocates], minlength=count),
-            "frees": np.bincount(place[frees], minlength=count),
-            "allocated_bytes": sums(place[allocates], events.size[allocates], count),
-            "freed_bytes": -sums(place[frees], events.size[frees], count),
-            "peak_allocated_bytes": _known(levels[0]),
-            "peak_at_ms": events.time[at] / NS_PER_MS,
-            "peak_iteration": memory.labels_of(at),
-            "peak_reserved_bytes": _known(reserved),
-            "unused_at_peak_bytes": _known(np.where(reserved > 0, unused[at], NONE)),
-            "most_unused_bytes": _known(np.where(reserved > 0, maxima(place, unused, count), NONE)),
-            "end_total_bytes": _known(levels[1]),
-            "alive_at_end": np.bincount(of_left, minlength=count),
-            "alive_at_end_bytes": sums(of_left, events.size[birth], count),
-            "older_frees": np.bincount(place[events.blocks.older_freed], minlength=count),
-            "change_per_iteration_bytes": _change_per_iteration(memory),
-            "breaks": events.breaks,
-        }
-    )
+def _at_peak(
+    analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
+) -> pd.DataFrame:
+    """What was alive at the peak of each device, by who allocated it."""
+    return usage.memory_at_peak(analyzer.memory(annotation))
 
 
-def _known(values: Int64Array) -> pd.api.extensions.ExtensionArray:
-    """Numbers, missing where they are `NONE`."""
-    return pd.arrays.IntegerArray(values, values < 0)
+def _over_time(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """How much was allocated and reserved, over time."""
+    return usage.memory_over_time(analyzer.memory())
 
 
-def _change_per_iteration(memory: Memory) -> pd.api.extensions.ExtensionArray:
-    """How much more is allocated at the end of each finished iteration, on average, (d,)."""
-    events, iterations = memory.events, memory.iterations
-    changes = np.zeros(len(events.devices), dtype=np.int64)
-    known = np.zeros(len(changes), dtype=bool)
-    for device, (first, last) in enumerate(zip(events.first, events.last, strict=True)):
-        of_process = iterations.process == memory.process[first]
-        ends = iterations.end[iterations.finished & of_process]
-        at = np.searchsorted(events.time[first : last + 1], ends, side="right") - 1
-        at = at[at >= 0] + first
-        if len(at) > 1:
-            known[device] = True
-            changes[device] = (events.level[at[-1]] - events.level[at[0]]) // (len(at) - 1)
-    return pd.arrays.IntegerArray(changes, ~known)
+def _iterations(
+    analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
+) -> pd.DataFrame:
+    """When the first iterations begin."""
+    return usage.memory_iterations(analyzer.memory(annotation))
 
 
-def memory_at_peak(memory: Memory) -> pd.DataFrame:
-    """What was alive at the peak of each device; columns as the sheet `memory_at_peak`.
-
-    The bytes of a device add up to its peak: what the trace did not see allocated has a row of its
-    own, and so has what events that the profiler lost would explain.
-    """
-    events = memory.events
-    peak = events.level[events.peak]
-    birth = events.blocks.birth[events.alive_at(events.peak)]
-    size, device = events.size[birth], events.place[birth]
-    first, number, owners = _grouped(memory, birth)
-    count = len(first)
-    older = events.older_bytes_at(events.peak)
-    lost = peak - older - sums(device, size, len(peak))
-    before, missing = (np.flatnonzero((of != 0) & events.has_totals) for of in (older, lost))
-    unseen = [BEFORE] * len(before) + [LOST] * len(missing)
-    place = np.concatenate((device[first], before, missing))
-    amount = np.concatenate((sums(number, size, count), older[before], lost[missing]))
-    has_blocks = np.arange(len(place)) < count
-    blocks, largest = np.zeros((2, len(place)), dtype=np.int64)
-    blocks[has_blocks] = np.bincount(number, minlength=count)
-    largest[has_blocks] = maxima(number, size, count)
-    frame = pd.DataFrame(
-        {
-            "device": events.devices[place],
-            **{
-                name: _text_column(told + (unseen if name == "operation" else [""] * len(unseen)))
-                for name, told in owners.items()
-            },
-            "blocks": pd.arrays.IntegerArray(blocks, ~has_blocks),
-            "bytes": amount,
-            "largest_bytes": pd.arrays.IntegerArray(largest, ~has_blocks),
-            "% of peak": percent(amount, peak[place]),
-        }
-    )
-    return frame.iloc[np.lexsort((-amount, place))].reset_index(drop=True)
+def _by_operation(
+    analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
+) -> pd.DataFrame:
+    """What each operation allocated, and for how long."""
+    return usage.memory_by_operation(analyzer.memory(annotation))
 
 
-def memory_by_operation(memory: Memory) -> pd.DataFrame:
-    """A row an operation that allocates; columns as the sheet `memory_by_operation`."""
-    events, blocks = memory.events, memory.events.blocks
-    birth, death = blocks.birth, blocks.death
-    size, device = events.size[birth], events.place[birth]
-    first, number, owners = _grouped(memory, birth, _OWNER[:3])
-    count = len(first)
-    freed = (death != NONE) & (events.size[death] < 0)
-    lifetime = np.where(freed, events.time[death] - events.time[birth], 0)
-    within = freed & (events.time[death] <= memory.owners.outer_end[birth])
-    kept = _kept(memory)
-    at_peak = np.zeros(len(birth), dtype=bool)
-    at_peak[events.alive_at(events.peak)] = True
-    frees = np.bincount(number[freed], minlength=count)
-    mean = np.full(count, np.nan)
-    np.divide(sums(number, lifetime, count) / NS_PER_US, frees, out=mean, where=frees > 0)
-    pairs, _ = number_groups([number[kept], memory.iteration[birth[kept]]])
-    frame = pd.DataFrame(
-        {
-            "device": events.devices[device[first]],
-            **{name: _text_column(told) for name, told in owners.items()},
-            "allocations": np.bincount(number, minlength=count),
-            "allocated_bytes": sums(number, size, count),
-            "largest_bytes": maxima(number, size, count),
-            "frees": frees,
-            "frees_within_operation": np.bincount(number[within], minlength=count),
-            "mean_lifetime_us": mean,
-            "alive_at_peak_bytes": sums(number[at_peak], size[at_peak], count),
-            "kept": np.bincount(number[kept], minlength=count),
-            "kept_bytes": sums(number[kept], size[kept], count),
-            "kept_from_iterations": np.bincount(number[kept][pairs], minlength=count),
-        }
-    )
-    order = np.lexsort((first, -frame["allocated_bytes"].to_numpy(), frame["device"]))
-    return frame.iloc[order].reset_index(drop=True)
+def _largest(analyzer: TreePerfAnalyzer, largest: int = 10) -> pd.DataFrame:
+    """The largest blocks of each device."""
+    return usage.memory_blocks(analyzer.memory(), largest)
 
 
-def _kept(memory: Memory) -> BoolArray:
-    """Which blocks were alive when the iteration after that of their allocation had ended, (b,)."""
-    events, iterations = memory.events, memory.iterations
-    birth, death = events.blocks.birth, events.blocks.death
-    following = memory.iteration[birth] + 1
-    process = np.append(iterations.process, NONE)
-    there = (following > 0) & (following < len(iterations))
-    following = np.where(there, following, -1)
-    there &= process[following] == memory.process[birth]
-    there &= np.append(iterations.finished, False)[following]
-    until = np.append(iterations.end, 0)[following]
-    last = events.time[events.last][events.place[birth]]
-    kept: BoolArray = np.where(death == NONE, last >= until, events.time[death] > until)
-    return kept & there
+def _notes(
+    analyzer: TreePerfAnalyzer, options: ReportOptions, tables: Mapping[str, pd.DataFrame]
+) -> Iterable[str]:
+    if "memory_peaks" not in tables:
+        return ()
+    return usage.memory_notes(analyzer.memory(options.annotation))
 
 
-def memory_blocks(memory: Memory, largest: int | None = None) -> pd.DataFrame:
-    """A row a block that the trace saw allocated, by device, the largest first.
+_OWNER = """phase: `forward`, `backward` or `optimizer`; empty outside of all operations
+            operation: the innermost CPU op on the thread at that time; or `(no operation)`
+            outer_operation: the outermost CPU op around it
+            """
 
-    `lifetime_us` is missing where it was not freed, `iteration` is that of the allocation.
-    """
-    events, blocks = memory.events, memory.events.blocks
-    place = events.place[blocks.birth]
-    order = np.lexsort((-events.size[blocks.birth], place))
-    if largest is not None:
-        place = place[order]  # ascending
-        order = order[np.arange(len(order)) - np.searchsorted(place, place) < largest]
-    birth, death = blocks.birth[order], blocks.death[order]
-    lifetime = (events.time[death] - events.time[birth]) / NS_PER_US
-    return pd.DataFrame(
-        {
-            "device": events.devices[events.place[birth]],
-            "bytes": events.size[birth],
-            "allocated_at_ms": events.time[birth] / NS_PER_MS,
-            "lifetime_us": np.where((death != NONE) & (events.size[death] < 0), lifetime, np.nan),
-            "iteration": memory.labels_of(birth),
-            **{
-                name: _text_column(told)
-                for name, told in _owner_texts(memory.owners, birth, _OWNER).items()
-            },
-        }
-    )
-
-
-def _grouped(
-    memory: Memory, birth: Int64Array, by: tuple[str, ...] = _OWNER
-) -> tuple[Int64Array, Int64Array, dict[str, list[str]]]:
-    """The first of each group of allocations by device and owner, each one's group, and columns."""
-    codes = _codes(memory.owners)
-    keys = [memory.events.place[birth], *(codes[name][0][birth] for name in by)]
-    first, number = number_groups(keys)
-    return first, number, _owner_texts(memory.owners, birth[first], by)
-
-
-def _codes(owners: Owners) -> dict[str, tuple[Int64Array, list[str], str]]:
-    """By column of `_OWNER`: a code an event, labels, and what `NONE` stands for."""
-    return {
-        "phase": (owners.phase, PHASES, ""),
-        "operation": (owners.operation, owners.names, NO_OPERATION),
-        "outer_operation": (owners.outer, owners.names, NO_OPERATION),
-        "module": (owners.module, owners.modules, ""),
-        "python_frame": (owners.frame, owners.names, ""),
-    }
-
-
-def _owner_texts(owners: Owners, at: IntArray, columns: tuple[str, ...]) -> dict[str, list[str]]:
-    """What some of the columns of `_OWNER` are for some events."""
-    told = _codes(owners)
-    return {
-        name: [missing if code == NONE else labels[code] for code in codes[at].tolist()]
-        for name, (codes, labels, missing) in ((name, told[name]) for name in columns)
-    }
-
-
-def _text_column(told: list[str]) -> pd.api.extensions.ExtensionArray:
-    return pd.array(told, dtype="str")
-
-
-def levels_over_time(memory: Memory) -> dict[int, dict[str, npt.NDArray[np.number]]]:
-    """The levels of each device in at most a thousand points, none of its highest left out.
-
-    `ms` since the trace's first event, `allocated` and `reserved` (empty where not recorded) in
-    bytes.
-    """
-    events = memory.events
-    result = {}
-    ranges = zip(events.devices.tolist(), events.first, events.last + 1, strict=True)
-    for device, first, end in ranges:
-        time, level = events.time[first:end], events.level[first:end]
-        span = int(time[-1] - time[0]) + 1
-        stretch = (time - time[0]) * _MOST_POINTS // span
-        starts = np.flatnonzero(np.diff(stretch, prepend=-1))
-        highest = np.maximum.reduceat(level, starts)
-        number = np.cumsum(np.diff(stretch, prepend=-1) != 0) - 1
-        at = np.flatnonzero(level == highest[number])
-        at = at[np.unique(number[at], return_index=True)[1]]  # the first of each stretch
-        reserved = np.maximum.reduceat(events.reserved[first:end], starts)
-        result[device] = {
-            "ms": time[at] / NS_PER_MS,
-            "allocated": highest,
-            "reserved": reserved if reserved.max() > 0 else reserved[:0],
-        }
-    return result
-
-
-def iteration_marks(memory: Memory) -> list[tuple[str, float]]:
-    """What the first hundred iterations are called, and their begin, ms since the first event."""
-    starts = (memory.iterations.start[:_MOST_MARKS] / NS_PER_MS).tolist()
-    return list(zip(memory.labels, starts, strict=False))
-
-
-def memory_notes(memory: Memory) -> Iterator[str]:
-    """What the reader of the tables should know, a sentence each."""
-    events = memory.events
-    if events.unusable:
-        yield f"{events.unusable:,} memory events without a usable size or address do not count."
-    for device, breaks, total in zip(
-        events.devices.tolist(), events.breaks.tolist(), events.has_totals.tolist(), strict=True
-    ):
-        where = "the host" if device == HOST else f"device {device}"
-        if breaks:
-            yield (
-                f"The recorded totals of {where} do not add up at {breaks:,} memory events: the"
-                " profiler lost events there, so who holds what is not all known."
-            )
-        if not total:
-            yield (
-                f"The trace has no totals of {where}: how much was allocated before it is not"
-                " known, and its peak is where allocations less frees are highest."
-            )
+TABLES = [
+    Table(
+        name="memory_peaks",
+        shows="The most memory that each device had allocated, and when",
+        columns="""
+            device: its number; -1 is the host
+            events [memory events]: all of the device
+            allocations [memory events]: how many
+            frees [memory events]: how many
+            allocated_bytes [bytes]: sum of the allocations
+            freed_bytes [bytes]: sum of the frees
+            peak_allocated_bytes [bytes]: the most that was allocated at once, with what was there
+             before the recording
+            peak_at_ms: when that was first so, since the trace's first event
+            peak_iteration: in which iteration; empty outside of all
+            peak_reserved_bytes [bytes]: the most that the caching allocator held, 0 on the host
+            unused_at_peak_bytes [bytes]: reserved, but not allocated, at the peak: fragmentation
+            most_unused_bytes [bytes]: the most at any time
+            end_total_bytes [bytes]: allocated after the last event
+            alive_at_end [blocks]: allocated in the trace, and not freed in it
+            alive_at_end_bytes [bytes]: of those
+            older_frees [memory events]: frees of what the trace did not see allocated
+            change_per_iteration_bytes [bytes]: how much more was allocated at the end of an
+             iteration than at the end of the one before, on average
+            breaks [memory events]: where the recorded totals do not add up: events before it were
+             lost by the profiler
+            """,
+        table=_peaks,
+        when=[_HAS_MEMORY],
+        notes=_notes,
+    ),
+    Table(
+        name="memory_at_peak",
+        shows="What was alive when the most memory was allocated, and who allocated it",
+        columns=f"""
+            device: its number; -1 is the host
+            {_OWNER}module: the `nn.Module`s around it, as `path` of `nn_modules`; in the backward
+                pass those of the forward operation
+            python_frame: the innermost Python frame that is not PyTorch's; likewise
+            blocks [blocks]: how many
+            bytes [bytes]: their sum; those of a device add up to its peak
+            largest_bytes [bytes]: the largest block
+            % of peak [%]: of the device
+            """,
+        table=_at_peak,
+        when=[_HAS_MEMORY],
+        charts=[Chart("Memory", "memory_at_peak", "operation", "bytes", kind="memory", on="page")],
+    ),
+    Table(
+        name="memory_by_operation",
+        shows="What each operation allocated, and for how long",
+        columns=f"""
+            device: its number; -1 is the host
+            {_OWNER}allocations [blocks]: how many
+            allocated_bytes [bytes]: their sum
+            largest_bytes [bytes]: the largest
+            frees [blocks]: of those, how many were freed in the trace
+            frees_within_operation [blocks]: freed before the outermost operation ended: churn
+            mean_lifetime_us: of those that were freed
+            alive_at_peak_bytes [bytes]: of those that were alive at the peak
+            kept [blocks]: still alive when the iteration after that of the allocation had ended
+            kept_bytes [bytes]: of those
+            kept_from_iterations [iterations]: from how many; from every one is a leak
+            """,
+        table=_by_operation,
+        when=[_HAS_MEMORY],
+    ),
+    Table(
+        name="memory_largest",
+        shows="The largest blocks of each device",
+        columns=f"""
+            device: its number; -1 is the host
+            bytes [bytes]: of the block
+            allocated_at_ms: since the trace's first event
+            lifetime_us: empty where it was not freed
+            iteration: of the allocation; empty outside of all
+            {_OWNER}module, python_frame: as in `memory_at_peak`
+            """,
+        table=_largest,
+        when=[_HAS_MEMORY],
+        asked_by="tables",
+    ),
+    Table(
+        name="memory_over_time",
+        shows="How much memory was allocated and reserved, in at most a thousand points",
+        columns="""
+            device: its number; -1 is the host
+            at_ms: since the trace's first event
+            allocated_bytes [bytes]: the most in a stretch of time
+            reserved_bytes [bytes]: likewise; empty where it is not recorded
+            """,
+        table=_over_time,
+        when=[_HAS_MEMORY],
+        asked_by="tables",
+        on_every_page=True,
+    ),
+    Table(
+        name="memory_iterations",
+        shows="When the first hundred iterations begin",
+        columns="""
+            iteration: its name
+            start_ms: since the trace's first event
+            """,
+        table=_iterations,
+        when=[_HAS_MEMORY],
+        asked_by="tables",
+        on_every_page=True,
+    ),
+]

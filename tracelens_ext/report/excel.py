@@ -13,12 +13,12 @@ from xlsxwriter.exceptions import FileCreateError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.atomic import written_beside
-from tracelens_ext.report.charts import chart_table
 from tracelens_ext.report.excel_cells import HEADER, LINES, Book, checked, print_one_page_wide, put
 from tracelens_ext.report.excel_charts import CHARTS, chart_rows, drawing, write_charts
 from tracelens_ext.report.excel_columns import column_of
 from tracelens_ext.report.excel_first import FirstSheet
-from tracelens_ext.report.units import FIRST_FACTS, with_units
+from tracelens_ext.tables.charts import chart_table
+from tracelens_ext.tables.units import FIRST_FACTS, with_units
 
 if TYPE_CHECKING:
     import os
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from xlsxwriter.worksheet import Worksheet
 
-    from tracelens_ext.report.charts import Chart
     from tracelens_ext.report.excel_columns import Column
     from tracelens_ext.report.report import Answer
+    from tracelens_ext.tables.charts import Chart
 
 MOST_ROWS = 1_048_576  # of a sheet, with the header
 MOST_COLUMNS = 16_384

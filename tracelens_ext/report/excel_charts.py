@@ -9,8 +9,8 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_cells import checked, put, put_text
-from tracelens_ext.report.short_names import told_apart
-from tracelens_ext.report.units import unit_of
+from tracelens_ext.tables.short_names import told_apart
+from tracelens_ext.tables.units import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from xlsxwriter.chart_bar import ChartBar
     from xlsxwriter.worksheet import Worksheet
 
-    from tracelens_ext.report.charts import Chart
     from tracelens_ext.report.excel_cells import Book
-    from tracelens_ext.report.units import Unit
+    from tracelens_ext.tables.charts import Chart
+    from tracelens_ext.tables.units import Unit
 
 CHARTS = "charts"  # the name of the sheet
 

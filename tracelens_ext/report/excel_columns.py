@@ -11,7 +11,7 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.excel_text import EXCEL_LARGEST, cell_text, cell_value
-from tracelens_ext.report.units import Quantity, fits_a_spreadsheet, header_text, unit_of
+from tracelens_ext.tables.units import Quantity, fits_a_spreadsheet, header_text, unit_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

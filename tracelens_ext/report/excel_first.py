@@ -9,7 +9,7 @@ from tracelens_ext.report import excel_text
 from tracelens_ext.report.excel_cells import HEADER, INK, LINES, checked, put, put_text
 from tracelens_ext.report.excel_charts import ROW_PIXELS
 from tracelens_ext.report.excel_columns import column_of
-from tracelens_ext.report.units import unit_of
+from tracelens_ext.tables.units import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

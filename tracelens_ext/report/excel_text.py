@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.units import fits_a_spreadsheet
+from tracelens_ext.tables.units import fits_a_spreadsheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

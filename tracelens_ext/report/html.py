@@ -26,15 +26,15 @@ from tracelens_ext.report.html_headline import headline
 from tracelens_ext.report.html_tables import FIRST_ROWS, TextPool, page_tables
 from tracelens_ext.report.html_text import json_for_script
 from tracelens_ext.report.html_views import view_data
-from tracelens_ext.report.units import FIRST_FACTS, Quantity, unit_of, with_units
+from tracelens_ext.tables.units import FIRST_FACTS, Quantity, unit_of, with_units
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-    from tracelens_ext.report.charts import Chart
     from tracelens_ext.report.html_figures import Figure
     from tracelens_ext.report.report import Answer
+    from tracelens_ext.tables.charts import Chart
 
 _SCRIPTS = (
     *("format.js", "tables.js", "charts.js", "columns.js", "roofline.js", "memory.js"),

@@ -24,13 +24,13 @@ from tracelens_ext.report.html_text import (
     plotly_lines,
     plotly_text,
 )
-from tracelens_ext.report.short_names import told_apart
-from tracelens_ext.report.units import unit_of, with_unit
+from tracelens_ext.tables.short_names import told_apart
+from tracelens_ext.tables.units import unit_of, with_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tracelens_ext.report.charts import Chart
+    from tracelens_ext.tables.charts import Chart
 
 _MS_PER = {"ns": 1e-6, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 _IN_SUMMARY = 3  # bars

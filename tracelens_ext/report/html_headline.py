@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.charts import Chart, chart_table
 from tracelens_ext.report.colours import colour_of, is_name
 from tracelens_ext.report.html_figures import TIMELINE_PIECES, ms_per_unit
 from tracelens_ext.report.html_text import duration_text, elided, percent_text
+from tracelens_ext.tables.charts import Chart, chart_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

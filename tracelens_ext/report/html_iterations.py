@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.charts import MOST_SERIES
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.html_figures import TIMELINE_PIECES, Figure, axis_of
 from tracelens_ext.report.html_text import (
@@ -28,6 +27,7 @@ from tracelens_ext.report.html_text import (
     plotly_lines,
     plotly_text,
 )
+from tracelens_ext.tables.charts import MOST_SERIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

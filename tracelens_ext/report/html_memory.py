@@ -21,7 +21,6 @@ from tracelens_ext.report.html_text import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
 
 _HOST = -1
@@ -43,27 +42,31 @@ _PHASES = {
 }
 
 
-def memory_figures(frame: pd.DataFrame) -> list[Figure]:
+def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[Figure]:
     """Draw the memory of each device, that of the highest peak first.
 
     Args:
-        frame: the table `memory_at_peak`; `attrs["levels"]` has the lines, by device, and
-            `attrs["iterations"]` the name and the begin of each iteration.
+        sheets: with the tables `memory_at_peak`, `memory_over_time` and `memory_iterations`.
     """
+    frame, over_time = sheets["memory_at_peak"], sheets.get("memory_over_time")
+    if over_time is None:
+        return []
     peaks = frame.groupby("device")["bytes"].sum()
     least = _WORTH_DRAWING * float(peaks.max()) if len(peaks) else 0.0
     order = peaks[peaks >= least].sort_values(ascending=False).index.tolist()
+    marks = sheets.get("memory_iterations")
     return [
-        _figure(frame[frame["device"] == device], device, int(peaks[device]), frame.attrs)
+        _figure(frame[frame["device"] == device], levels, marks)
         for device in order[:_MOST_FIGURES]
-        if device in frame.attrs.get("levels", {})
+        if len(levels := over_time[over_time["device"] == device])
     ]
 
 
-def _figure(part: pd.DataFrame, device: int, peak: int, drawn: Mapping[Any, Any]) -> Figure:
-    over_time = {name: values.tolist() for name, values in drawn["levels"][device].items()}
-    moments, allocated = over_time["ms"], over_time["allocated"]
-    lines = [("Allocated", ONE_COLOUR, allocated), ("Reserved", _RESERVED, over_time["reserved"])]
+def _figure(part: pd.DataFrame, over_time: pd.DataFrame, marks: pd.DataFrame | None) -> Figure:
+    device, peak = int(over_time["device"].iloc[0]), int(part["bytes"].sum())
+    moments, allocated = over_time["at_ms"].tolist(), over_time["allocated_bytes"].tolist()
+    reserved = over_time["reserved_bytes"].dropna().tolist()
+    lines = [("Allocated", ONE_COLOUR, allocated), ("Reserved", _RESERVED, reserved)]
     lines = [line for line in lines if line[2]]
     at = allocated.index(max(allocated))
     bars = _bars(part)
@@ -94,7 +97,7 @@ def _figure(part: pd.DataFrame, device: int, peak: int, drawn: Mapping[Any, Any]
             "peak": {"ms": moments[at], "value": allocated[at]},
             "iterations": [
                 {"name": plotly_text(elided(name, _NAME)), "ms": ms}
-                for name, ms in drawn["iterations"]
+                for name, ms in ([] if marks is None else marks.to_numpy().tolist())
             ],
             "bars": [
                 {

@@ -30,11 +30,12 @@ _IN_SUMMARY = 3
 _SMALLEST, _LARGEST = 5.0, 42.0  # pixels
 
 
-def roofline_figures(frame: pd.DataFrame) -> list[Figure]:
+def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Figure]:
     """Draw the operations that compute; none without any.
 
     Args:
-        frame: the table `roofline`; `attrs["roofs"]` has the peaks.
+        frame: the table `roofline`.
+        roofs: the table `roofline_peaks`, if there is one.
     """
     lost = _numbers(frame, "time_lost_ms")
     known = np.isfinite(lost).any()
@@ -48,7 +49,7 @@ def roofline_figures(frame: pd.DataFrame) -> list[Figure]:
     part = frame.iloc[drawn]
     families = [str(family) for family in part["family"]]
     named = list(dict.fromkeys(families))
-    peaks = dict(frame.attrs.get("roofs", {}))
+    peaks = {} if roofs is None else dict(zip(roofs["what"], roofs["peak"], strict=True))
     memory = peaks.pop("memory", None)
     ridges = [2 * peak / memory for peak in peaks.values()] if memory else []
     across = [float(x.min()) / 2, max([2 * float(x.max()), *ridges])]

@@ -16,14 +16,14 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cell_value, cleaned
-from tracelens_ext.report.units import Quantity, header_text, unit_of
+from tracelens_ext.tables.units import Quantity, header_text, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
 
-    from tracelens_ext.report.units import Unit
+    from tracelens_ext.tables.units import Unit
 
 FIRST_ROWS = 10  # rows of a table that are seen at first
 MOST_ROWS = 50_000  # rows of a table that are embedded

@@ -71,7 +71,7 @@ def elided_kernel_name(name: str, width: int) -> str:
 
 def elided(text: str, width: int) -> str:
     """Cut a text in its middle; the end of a kernel's name tells as much as its beginning."""
-    from tracelens_ext.report.short_names import cut_middle
+    from tracelens_ext.tables.short_names import cut_middle
 
     return cut_middle(in_one_line(text), width)
 

@@ -17,7 +17,7 @@ from tracelens_ext.report.manifest import GENERATOR
 from tracelens_ext.report.plain_tables import Plain, encodable, plain_column, plain_headers
 from tracelens_ext.report.plain_tables import plain_value as plain
 from tracelens_ext.report.terminal import safe_text
-from tracelens_ext.report.units import FIRST_FACTS, unit_of
+from tracelens_ext.tables.units import FIRST_FACTS, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

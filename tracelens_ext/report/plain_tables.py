@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.units import header_text
+from tracelens_ext.tables.units import header_text
 from tracelens_ext.text import encodable as encodable
 
 Plain = bool | int | float | str | None

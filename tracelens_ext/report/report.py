@@ -10,14 +10,14 @@ from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.fast_pandas import fast_pandas
 from tracelens_ext.report.formats import Format, require_format
-from tracelens_ext.report.units import FIRST_FACTS, with_units
+from tracelens_ext.tables.units import FIRST_FACTS, with_units
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from tracelens_ext.report.charts import Chart
     from tracelens_ext.report.formats import Places
+    from tracelens_ext.tables.charts import Chart
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.short_names import cut_middle, told_apart
-from tracelens_ext.report.units import header_text, unit_of
+from tracelens_ext.tables.short_names import cut_middle, told_apart
+from tracelens_ext.tables.units import header_text, unit_of
 from tracelens_ext.text import NO_NAME
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from tracelens_ext.operations.launchers import ARGUMENTS
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
-    from tracelens_ext.roofline.table import Roofline
+    from tracelens_ext.roofline.found import Roofline
     from tracelens_ext.trace import Float64Array
 
 #: Families with a sheet of their own, and the parameters of their models.

@@ -11,7 +11,7 @@ from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
     from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.roofline.table import Roofline
+    from tracelens_ext.roofline.found import Roofline
     from tracelens_ext.serving.steps import Steps
 
 

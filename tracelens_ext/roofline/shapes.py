@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from tracelens_ext.roofline.operation import short_type
 
 if TYPE_CHECKING:
+    from tracelens_ext.roofline.found import RooflineRow
     from tracelens_ext.roofline.operation import Operation
-    from tracelens_ext.roofline.table import RooflineRow
 
 _MOST_TENSORS: Final = 4
 _PRODUCTS: Final = ("GEMM", "CONV_fwd")

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Iterable, Sequence
 
+    from tracelens_ext.roofline.found import Roofline, RooflineRow
     from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.roofline.table import Roofline, RooflineRow
     from tracelens_ext.trace import Float64Array, Trace
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -130,7 +130,7 @@ def utilisation(
         Columns `iteration`, `wall_time_ms`, `tflop` (of the model), `tflops_per_s`, and `mfu_%`,
         empty where the peaks are not known; all three where no operation has a model.
     """
-    from tracelens_ext.iterations.table import named_iterations
+    from tracelens_ext.iterations.measured import named_iterations
 
     groups = roofline.groups
     group = groups.of_gpu[groups.first_gpu]

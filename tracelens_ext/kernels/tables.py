@@ -1,0 +1,342 @@
+"""The tables of kernels by category and by operation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens_ext.errors import UsageError
+from tracelens_ext.kernels import kernels, statistics
+from tracelens_ext.lazy import pd
+from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.short_names import with_short_names
+from tracelens_ext.tables.table import CATEGORIES, GPU_EVENTS, Condition, Table
+from tracelens_ext.timeline.timeline import total_time_ns
+from tracelens_ext.tree import UNLINKED
+
+if TYPE_CHECKING:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.work.gpu_work import GpuWork
+
+
+def _categorized(analyzer: TreePerfAnalyzer) -> GpuWork:
+    if analyzer.work.categories is None:
+        raise UsageError(
+            "kernel categories are switched off; make the analyzer with"
+            " TreePerfAnalyzer(trace, use_kernel_name_categories=True)"
+        )
+    return analyzer.work
+
+
+def _gpu_time_by_category(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """GPU time by category, longest first.
+
+    Raises:
+        UsageError: the analyzer was made without categories.
+    """
+    return kernels.gpu_time_by_category(_categorized(analyzer))
+
+
+def _kernel_categories(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """GPU time by operation and category.
+
+    Raises:
+        UsageError: the analyzer was made without categories.
+    """
+    return kernels.kernel_category_summary(_categorized(analyzer))
+
+
+def _kernels_by_category(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """GPU time by operation, category and kernel."""
+    table = with_short_names(kernels.kernel_detail(analyzer.work, total_time_ns(analyzer.work)))
+    described = [column.name for column in KERNELS_BY_CATEGORY.described_columns()]
+    return table[[name for name in described if name in table]]
+
+
+def _kernel_names(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """GPU time by kernel."""
+    table = with_short_names(kernels.kernel_names(analyzer.work))
+    described = [column.name for column in KERNELS.described_columns()]
+    return table[[name for name in described if name in table]]
+
+
+def _kernel_summary(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """Kernels by CPU operation and stream."""
+    return kernels.reference_kernel_summary(analyzer.work, total_time_ns(analyzer.work))
+
+
+KERNELS_WANTED = Condition(
+    "categories are on, or `tracelens_sheets=False`",
+    lambda analyzer, options: analyzer.work.categories is not None or not options.tracelens_sheets,
+)
+KERNELS = Table(
+    name="kernels",
+    shows="GPU time by kernel",
+    columns="""
+        kernel: a short name, which tells it from the others of the sheet
+        total_time_ms: summed duration
+        % of GPU time: of all summed durations
+        kernel_category: of the kernel, by its name; of several the one with the most time
+        operations: that launched it, as `cpu_op` of `kernels_by_category`; the three with the most
+            time
+        count [GPU events]: how many
+        avg_time_us, min_time_us, max_time_us: of a GPU event
+        kind: `kernel`, `memcpy` or `memset`
+        kernel_name: as the trace has it
+        """,
+    table=_kernel_names,
+    when=[GPU_EVENTS, KERNELS_WANTED],
+    method='table("kernels")',
+    answer="Top kernels",
+    answer_columns=(
+        *("kernel", "total_time_ms", "% of GPU time", "operations", "count", "kernel_category"),
+    ),
+)
+GPU_TIME_BY_CATEGORY = Table(
+    name="gpu_time_by_category",
+    shows="GPU time by category",
+    columns="""
+        kernel_category: of the kernel, by its name
+        count [GPU events]: how many
+        total_time_ms: summed duration
+        avg_time_us: of a GPU event
+        kernel_names [names]: distinct ones
+        % of GPU time: of all summed durations
+        """,
+    table=_gpu_time_by_category,
+    when=[GPU_EVENTS, CATEGORIES],
+    answer="GPU time by category",
+    answer_columns=("kernel_category", "total_time_ms", "% of GPU time"),
+    charts=[
+        Chart("GPU time by category", "gpu_time_by_category", "kernel_category", "total_time_ms")
+    ],
+)
+
+KERNEL_CATEGORIES = Table(
+    name="kernel_categories",
+    shows="GPU time by operation and category",
+    columns="""
+        cpu_op: `graph` when a graph launch started the event; else the innermost CPU op around the
+            launch; else the launch's name; else `(unlinked)`
+        kernel_category: of the kernel, by its name
+        count [GPU events]: how many
+        total_time_ms: summed duration
+        % of cpu_op time: of the summed durations of the operation
+        % of GPU time: of all summed durations
+        kind: `kernel`, `memcpy` or `memset`
+        """,
+    table=_kernel_categories,
+    when=[GPU_EVENTS, CATEGORIES],
+    method="get_df_kernel_category_summary()",
+    charts=[
+        Chart(
+            "GPU time by operation",
+            "kernel_categories",
+            "cpu_op",
+            "total_time_ms",
+            kind="stacked",
+            top=15,
+            series_column="kernel_category",
+            on="page",
+        )
+    ],
+)
+
+KERNELS_BY_CATEGORY = Table(
+    name="kernels_by_category",
+    shows="GPU time by operation, category and kernel",
+    columns="""
+        kernel: a short name, which tells it from the others of the sheet
+        kernel_category: of the kernel, by its name
+        cpu_op: `graph` when a graph launch started the event; else the innermost CPU op around the
+            launch; else the launch's name; else `(unlinked)`
+        op category: of the innermost CPU op; without one `graph` or `runtime`
+        is_recompute: whether the backward ran it again (activation checkpointing); only where it
+            did
+        count [GPU events]: how many
+        total_time_ms: summed duration
+        % of GPU time: of all summed durations
+        % of total time: of `total_time` of `gpu_timeline`
+        avg_time_us, min_time_us, max_time_us: of a GPU event
+        kind: `kernel`, `memcpy` or `memset`
+        streams: that it ran on
+        kernel_name: as the trace has it
+        """,
+    table=_kernels_by_category,
+    when=[GPU_EVENTS, KERNELS_WANTED],
+    method="get_df_kernel_summary(detail=True)",
+    charts=[
+        Chart(
+            "Top operations",
+            "kernels_by_category",
+            "cpu_op",
+            "total_time_ms",
+            kind="stacked",
+            top=10,
+            series_column="kernel_category",
+            on="workbook",
+        ),
+        Chart(
+            "Top kernels",
+            "kernels_by_category",
+            "kernel",
+            "total_time_ms",
+            kind="stacked",
+            top=20,
+            series_column="kernel_category",
+            on="page",
+        ),
+        Chart(
+            "Top kernels",
+            "kernels_by_category",
+            "kernel",
+            "total_time_ms",
+            top=20,
+            on="page",
+            unless=("gpu_time_by_category",),
+        ),
+    ],
+)
+
+BY_CATEGORY = [GPU_TIME_BY_CATEGORY, KERNELS, KERNELS_BY_CATEGORY, KERNEL_CATEGORIES]
+
+KERNEL_SUMMARY = Table(
+    name="kernel_summary",
+    shows="Kernels by CPU operation and stream",
+    columns="""
+        Parent op category: of `Parent cpu_op`; without a CPU op `graph` or `runtime`
+        Parent cpu_op: the innermost CPU op around the launch; else the launch's name; else empty.
+            Missing when the trace has no CPU ops
+        Kernel name: as the trace has it; kernels alone, no copies, no fills
+        kernel_category: of the kernel, by its name; when categories are on
+        Kernel stream: the stream it ran on
+        Kernel duration (µs)_sum: of all
+        Kernel duration (µs)_count [kernels]: how many
+        Kernel duration (µs)_mean, Kernel duration (µs)_min, Kernel duration (µs)_max: of one
+        Percent of kernels time (%): of the summed durations of all kernels
+        Percent of total time (%): of `total_time` of `gpu_timeline`
+        """,
+    table=_kernel_summary,
+    asked_by="kernel_summary",
+    method='table("kernel_summary")',
+    charts=[
+        Chart(
+            "GPU time by operation",
+            "kernel_summary",
+            "Parent cpu_op",
+            "Kernel duration (µs)_sum",
+            top=15,
+            on="page",
+            unless=("kernel_categories", "kernels_by_category"),
+        ),
+        Chart(
+            "Top kernels",
+            "kernel_summary",
+            "Kernel name",
+            "Kernel duration (µs)_sum",
+            top=20,
+            on="page",
+            unless=("kernels_by_category",),
+        ),
+    ],
+)
+
+TABLES = [KERNEL_SUMMARY]
+
+
+def _short_kernel_histogram(
+    analyzer: TreePerfAnalyzer,
+    *,
+    short_kernel_threshold_us: float = 10,
+    short_kernel_histogram_bins: int = 100,
+) -> pd.DataFrame:
+    """Durations of short kernels."""
+    return statistics.short_kernel_histogram(
+        analyzer.work, short_kernel_threshold_us, short_kernel_histogram_bins
+    )
+
+
+def _short_kernels_summary(
+    analyzer: TreePerfAnalyzer,
+    *,
+    short_kernel_threshold_us: float = 10,
+    topk_short_kernels: int | None = None,
+    tracelens_sheets: bool = False,
+) -> pd.DataFrame:
+    """Short kernels by operation, arguments and name."""
+    table = statistics.short_kernels_summary(
+        analyzer.work, short_kernel_threshold_us, total_time_ns(analyzer.work), topk_short_kernels
+    )
+    if tracelens_sheets:
+        return table
+    if "Parent cpu_op" in table:
+        table["Parent cpu_op"] = table["Parent cpu_op"].replace("", UNLINKED)
+    return with_short_names(table, "Kernel name")
+
+
+SHORT = [
+    Table(
+        name="short_kernel_histogram",
+        shows="Durations of short kernels",
+        columns="""
+            bin_start [µs]: bins of one width, from the shortest kernel on
+            bin_end [µs]: at most `short_kernel_threshold_us`
+            count [kernels]: how many
+            """,
+        table=_short_kernel_histogram,
+        asked_by="short_kernel_study",
+    ),
+    Table(
+        name="short_kernels_summary",
+        shows="Short kernels by operation, arguments and name",
+        columns="""
+            Parent cpu_op: the innermost CPU op around the launch; else the launch's name; else
+                empty. Missing when the trace has no CPU ops
+            kernel: a short name, which tells it from the others of the sheet; not with
+                `tracelens_sheets=True`
+            Input dims, Input strides, Concrete Inputs: of that operation, tuples as text
+            Kernel name: of kernels shorter than `short_kernel_threshold_us`
+            Short Kernel duration (µs) sum: of all
+            Short Kernel count [kernels]: how many
+            Short Kernel duration (µs) mean: of one
+            Short Kernel duration (µs) percent of total time: of `total_time` of `gpu_timeline`
+            """,
+        table=_short_kernels_summary,
+        asked_by="short_kernel_study",
+    ),
+]
+
+
+def _unlinked_kernels(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """GPU events without a launch in the trace."""
+    return statistics.unlinked_kernels(analyzer.work)
+
+
+UNLINKED_KERNELS = [
+    Table(
+        name="unlinked_kernels",
+        shows="GPU events whose launch is not in the trace",
+        columns="""
+            kernel: a short name, which tells it from the others of the sheet
+            kernel_category: of the kernel, by its name; when categories are on
+            kind: `kernel`, `memcpy` or `memset`
+            reason: `launch not in the trace` (as when the profiler started between launch and
+                kernel) or `no correlation id`
+            count [GPU events]: how many
+            total_time_ms: summed duration
+            avg_time_us, min_time_us, max_time_us: of a GPU event
+            % of unlinked time: of the summed durations of unlinked GPU events
+            % of GPU time: of all summed durations
+            first_start_ms: since the trace's first event
+            last_end_ms: likewise; all early means that the profiler started late
+            kernel_name: as the trace has it
+            """,
+        table=_unlinked_kernels,
+        short_names="kernel_name",
+        when=[
+            GPU_EVENTS,
+            Condition(
+                "some GPU events are unlinked", lambda analyzer, _: not analyzer.tree.linked.all()
+            ),
+        ],
+    )
+]

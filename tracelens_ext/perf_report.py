@@ -1,0 +1,301 @@
+"""The report of a trace: the tables of all sheets that it has."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tracelens_ext.findings.told import summary_sentence
+from tracelens_ext.hooks import PluginAnswerError, default_registry
+from tracelens_ext.hooks.guard import call_within, time_limit
+from tracelens_ext.lazy import pd
+from tracelens_ext.recording.told import recording_lines
+from tracelens_ext.report.fast_pandas import fast_pandas
+from tracelens_ext.report.formats import Format
+from tracelens_ext.report.report import Answer, Report, check_places, write_report
+from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.tables.options import ReportOptions, takes_report_options
+from tracelens_ext.tables.registry import check_names, offered_tables
+from tracelens_ext.tables.table import cited_sheets
+from tracelens_ext.tables.units import FIRST_FACTS
+from tracelens_ext.timeline import overview
+from tracelens_ext.tracelens_calls import knows_tracelens
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.categorize import CategorizerLike
+    from tracelens_ext.hooks import Offered, PluginRegistry
+    from tracelens_ext.tables.charts import Chart
+    from tracelens_ext.tables.table import Table
+
+T = TypeVar("T")
+_TITLE = "GPU performance report"
+
+
+@knows_tracelens
+@takes_report_options
+@fast_pandas()
+def build_perf_report(
+    analyzer: TreePerfAnalyzer,
+    report_options: ReportOptions | None = None,
+    *,
+    for_page: bool = False,
+    **options: Any,  # noqa: ANN401
+) -> Report:
+    """The tables of an analyzed trace.
+
+    A trace without GPU events gives the table of its CPU ops instead of those of the GPU.
+
+    Args:
+        analyzer: of the trace.
+        report_options: all options at once.
+        for_page: whether a page for browsers will be written, which has the iterations of a trace
+            even if nobody asked for their tables.
+        options: fields of `ReportOptions`.
+
+    Raises:
+        UsageError: an option makes no sense.
+    """
+    chosen = report_options or ReportOptions(**options)
+    facts = overview.overview(analyzer.work, analyzer.coverage)
+    lines = recording_lines(analyzer.work)
+    facts[1:1] = zip(FIRST_FACTS, lines, strict=False)
+    if cited := cited_sheets(analyzer, chosen):
+        verdict = summary_sentence(analyzer.findings(chosen.device_peaks))
+        facts.insert(1 + len(lines), (FIRST_FACTS[-1], verdict))
+    notes = overview.advice(analyzer.work, analyzer.coverage)
+    registry = default_registry()
+    sheets = offered_tables(registry)
+    check_names(chosen.named_tables, {each.item.name: each.item for each in sheets})
+    tables: dict[str, pd.DataFrame] = {}
+    page_tables: dict[str, pd.DataFrame] = {}
+    charts: list[Chart] = []
+    for offered in sheets:
+        usual = offered.item.is_asked_for(ReportOptions())  # and so was switched off, if it is
+        cited_here = offered.item.name in cited and not usual
+        asked = offered.item.is_asked_for(chosen) or cited_here
+        if asked or (for_page and offered.item.on_every_page):
+            made = _within_limits(registry, offered, partial(_made, analyzer, chosen))
+            if made is not None:
+                (tables if asked else page_tables)[offered.item.name] = made[0]
+                charts += made[1]
+    if len(analyzer.work):
+        tables |= plugin_tables(analyzer, tables, registry)
+    for offered in sheets:
+        notes += _within_limits(registry, offered, partial(_notes, analyzer, chosen, tables)) or ()
+    notes += [f"Plugin {problem}" for problem in analyzer.problems]
+    absent = _absent([o.item for o in sheets if o.plugin.own], tables, analyzer, chosen)
+    facts.append(("Sheets left out", absent or "none"))
+    shown = {offered.item.name: offered.item for offered in sheets}
+    everything = {**tables, **page_tables}
+    return Report(
+        _TITLE,
+        tables,
+        facts,
+        notes,
+        {name: sheet.shows for name, sheet in shown.items()},
+        charts,
+        page_tables,
+        units={name: shown[name].units(everything[name]) for name in everything if name in shown},
+        answers=[
+            answer
+            for sheet in shown.values()
+            for answer in _answer(analyzer, chosen, tables, sheet)
+        ],
+    )
+
+
+def _answer(
+    analyzer: TreePerfAnalyzer,
+    options: ReportOptions,
+    tables: Mapping[str, pd.DataFrame],
+    sheet: Table,
+) -> list[Answer]:
+    """What is shown first of a sheet; nothing if it does not answer anything."""
+    table = tables.get(sheet.name)
+    wanted = sheet.answer_when is None or sheet.answer_when.holds(analyzer, options)
+    if table is None or not wanted:
+        return []
+    title = sheet.answer if len(table) else sheet.answer_if_empty(analyzer, options)
+    if not title:
+        return []
+    columns = [column for column in sheet.answer_columns if column in table]
+    return [Answer(title, sheet.name, columns, sheet.answer_links)]
+
+
+def _within_limits(
+    registry: PluginRegistry, offered: Offered[Table], ask: Callable[[Table], T]
+) -> T | None:
+    """What a sheet answers; None if it is a plugin's and fails, which is then a problem."""
+    if offered.plugin.own:
+        return ask(offered.item)
+    with registry.guard(offered.plugin.name):
+        answer: T = call_within(time_limit(), partial(ask, offered.item))
+        return answer
+    return None
+
+
+def _made(
+    analyzer: TreePerfAnalyzer, options: ReportOptions, sheet: Table
+) -> tuple[pd.DataFrame, list[Chart]] | None:
+    """The table of a sheet and what can be drawn of it; None if the report has no such sheet."""
+    if sheet.why_absent(analyzer, options):
+        return None
+    table = sheet.make(analyzer, options)
+    if table is None:
+        return None
+    if not isinstance(table, pd.DataFrame):
+        kind = type(table).__name__
+        raise PluginAnswerError(f"sheet {sheet.name!r}: expected a DataFrame, got {kind}")
+    return table, [chart for chart in sheet.charts if chart.fits(table)]
+
+
+def _absent(
+    sheets: Iterable[Table],
+    tables: Mapping[str, pd.DataFrame],
+    analyzer: TreePerfAnalyzer,
+    options: ReportOptions,
+) -> str:
+    """The sheets that are asked for and not there, and what the trace lacks for them."""
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for sheet in sheets:
+        if sheet.name not in tables and sheet.is_asked_for(options):
+            names[sheet.why_absent(analyzer, options) or "there is something to show"].append(
+                sheet.name
+            )
+    return "; ".join(f"{', '.join(which)} (only if {why})" for why, which in names.items())
+
+
+def _notes(
+    analyzer: TreePerfAnalyzer,
+    options: ReportOptions,
+    tables: Mapping[str, pd.DataFrame],
+    sheet: Table,
+) -> list[str]:
+    return list(sheet.notes(analyzer, options, tables))
+
+
+def plugin_tables(
+    analyzer: object, taken: Iterable[str] = (), registry: PluginRegistry | None = None
+) -> dict[str, pd.DataFrame]:
+    """The tables that plugins add.
+
+    Args:
+        analyzer: the `TreePerfAnalyzer` to hand over.
+        taken: names of sheets the report already has (case does not matter to Excel).
+        registry: the plugins to ask instead of the installed ones.
+    """
+    registry = registry or default_registry()
+    sheets: dict[str, pd.DataFrame] = {}
+    names = {name.lower() for name in taken}
+    for hook in registry.hooks("tracelens_report_sheets"):
+        with registry.guard(hook.plugin.name):
+            answer = hook.call(analyzer=analyzer)
+            if not isinstance(answer, Mapping):
+                raise PluginAnswerError(
+                    "tracelens_report_sheets: expected sheet name → DataFrame, "
+                    f"got {type(answer).__name__}"
+                )
+            for name, table in answer.items():
+                with registry.guard(hook.plugin.name):
+                    if not isinstance(name, str) or not isinstance(table, pd.DataFrame):
+                        raise PluginAnswerError(
+                            "tracelens_report_sheets: expected sheet name → DataFrame, "
+                            f"got {name!r} → {type(table).__name__}"
+                        )
+                    if name.lower() in names:
+                        raise PluginAnswerError(f"sheet {name!r}: the report has one already")
+                    names.add(name.lower())
+                    sheets[name] = table
+    return sheets
+
+
+@knows_tracelens
+@takes_report_options
+@fast_pandas()
+def generate_perf_report_pytorch(
+    profile_json_path: str | os.PathLike[str],
+    output_xlsx_path: str | os.PathLike[str] | None = None,
+    output_csvs_dir: str | os.PathLike[str] | None = None,
+    *,
+    use_kernel_name_categories: bool = False,
+    include_unlinked_kernels: bool = True,
+    rules: Sequence[str | os.PathLike[str]] = (),
+    categorizer: CategorizerLike | None = None,
+    maps: Sequence[str | os.PathLike[str]] = (),
+    without_packs: Sequence[str] = (),
+    salvage: bool = False,
+    reading: ReadingOptions = AS_USUAL,
+    gpu_arch_json_path: str | os.PathLike[str] | None = None,
+    tracelens_sheets: bool = True,
+    **options: Any,  # noqa: ANN401
+) -> dict[str, pd.DataFrame]:
+    """Analyse a PyTorch profiler trace and write the report.
+
+    Args:
+        profile_json_path: the trace, `.json` or `.json.gz`.
+        output_xlsx_path: the Excel file to write.
+        output_csvs_dir: the folder to write a CSV file a sheet to. With neither output given,
+            `NAME_perf_report.xlsx` is written beside the trace.
+        use_kernel_name_categories: adds the column `kernel_category` and the sheets
+            `kernels_by_category` and `kernel_categories`.
+        include_unlinked_kernels: whether GPU events without a launch count in the timeline.
+        rules: TOML files of categorisation rules; switches categories on.
+        categorizer: who is asked before the built-in rules; switches categories on.
+        maps: folders of engine/model maps that `categorizer` may name.
+        without_packs: names of rule packs that take no part; switches categories on.
+        salvage: whether the events before the place where a file is cut off or damaged are
+            analysed; the notes of the report say what is lost.
+        reading: what else can be chosen about reading.
+        gpu_arch_json_path: TraceLens's description of a GPU; the same as `device_peaks`.
+        tracelens_sheets: whether the sheets that TraceLens has too are as there, or for reading.
+        options: fields of `ReportOptions`.
+
+    Returns:
+        Table name → table.
+
+    Raises:
+        TraceError: the trace cannot be analysed.
+        UsageError: an option makes no sense.
+        OutputError: the report cannot be written, or would take the place of the trace; what was
+            there is untouched.
+    """
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+
+    if gpu_arch_json_path is not None:
+        options.setdefault("device_peaks", str(gpu_arch_json_path))
+    chosen = ReportOptions(tracelens_sheets=tracelens_sheets, **options)
+    places: dict[Path, Format] = {}
+    if output_csvs_dir is not None:
+        places[Path(output_csvs_dir)] = Format.csv
+    if output_xlsx_path is not None or output_csvs_dir is None:
+        places[Path(output_xlsx_path or default_report_path(profile_json_path))] = Format.xlsx
+    inputs = [Path(profile_json_path)]
+    check_places(places, inputs, force=True)
+    analyzer = TreePerfAnalyzer(
+        profile_json_path,
+        use_kernel_name_categories=use_kernel_name_categories,
+        include_unlinked_kernels=include_unlinked_kernels,
+        rules=rules,
+        categorizer=categorizer,
+        maps=maps,
+        without_packs=without_packs,
+        salvage=salvage,
+        reading=reading,
+    )
+    report = build_perf_report(analyzer, chosen)
+    write_report(report, places, inputs, force=True)
+    return dict(report.sheets)
+
+
+def default_report_path(trace_path: str | os.PathLike[str]) -> Path:
+    """`NAME_perf_report.xlsx` beside the trace."""
+    path = Path(trace_path)
+    name = path.name.removesuffix(".gz").removesuffix(".json")
+    return path.with_name(f"{name}_perf_report.xlsx")

@@ -1,0 +1,327 @@
+"""The roofline of a trace: how good each operation is, and how much time it loses.
+
+Roofline time is the larger of FLOPs / peak and bytes / bandwidth (Williams, Waterman, Patterson,
+"Roofline: an insightful visual performance model", 2009). A row's figures are sums over its calls;
+ratios are ratios of sums.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.hooks import PluginRegistry, default_registry
+from tracelens_ext.hooks.guard import call_within, one_line, time_limit
+from tracelens_ext.lazy import pd
+from tracelens_ext.operations.launchers import ARGUMENTS
+from tracelens_ext.roofline.groups import OperationGroups, group_operations
+from tracelens_ext.roofline.models import model_of, offered_models
+from tracelens_ext.roofline.operation import Cost, NoModelError, Operation
+from tracelens_ext.roofline.peaks import peaks_of_devices
+from tracelens_ext.roofline.reasons import why_slow
+from tracelens_ext.trace import NS_PER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from tracelens_ext.hooks import Offered
+    from tracelens_ext.operations.launchers import Launchers
+    from tracelens_ext.roofline.models import Model
+    from tracelens_ext.roofline.peaks import DevicePeaks
+    from tracelens_ext.work.gpu_work import GpuWork
+
+    Modelled = tuple[Cost | None, str]
+
+#: Kernels that compute single-precision products with the TF32 units; Hopper's `nvjet` and
+#: CUTLASS' `s1688` kernels for single precision have no other.
+_TF32: Final = re.compile(r"tf32|xf32|s1688|nvjet_s", re.IGNORECASE)
+#: FLOPs and bytes of a call from here on are no numbers of this world.
+_MOST: Final = 2**62
+
+COLUMNS: Final = (
+    *("op_name", "family", *ARGUMENTS, "count", "gpu_time_ms", "flops", "bytes", "engine"),
+    *("data_type", "model", "why_no_model", "tflops_per_s", "tb_per_s", "roofline_time_ms"),
+    *("bound", "% of roofline", "time_lost_ms", "why_slow"),
+)
+
+
+@dataclass(frozen=True)
+class RooflineRow:
+    """An operation, what it costs, and how its time compares with the best case.
+
+    Attributes:
+        operation: name, arguments, kernels.
+        count: its calls.
+        gpu_ns: their GPU time.
+        cost: of a call; None without a model.
+        model: the name of the model; None without one.
+        why_no_model: why there is none.
+        roofline_ns: the best case of all calls; None without a model or a known device.
+        bound: `compute`, `memory` or `link`: what limits the best case.
+        peak: 10^12 operations a second of its engine and type; None where it is not known.
+        why_slow: what shows of the reason for the time lost.
+        is_host_copy: whether it copies between host and device for the most part.
+    """
+
+    operation: Operation
+    count: int
+    gpu_ns: int
+    cost: Cost | None = None
+    model: str | None = None
+    why_no_model: str | None = None
+    roofline_ns: float | None = None
+    bound: str | None = None
+    peak: float | None = None
+    why_slow: str = ""
+    is_host_copy: bool = False
+
+    @property
+    def lost_ns(self) -> float | None:
+        """GPU time beyond the best case."""
+        return None if self.roofline_ns is None else max(0.0, self.gpu_ns - self.roofline_ns)
+
+
+@dataclass(frozen=True, eq=False)
+class Roofline:
+    """The operations of a trace, compared with their best case.
+
+    Attributes:
+        groups: the operations, the longest GPU time first.
+        rows: the same, compared.
+        peaks: what each device that did the work could do; None for an unknown one.
+    """
+
+    groups: OperationGroups
+    rows: Sequence[RooflineRow]
+    peaks: Mapping[int, DevicePeaks | None]
+
+    @property
+    def has_shapes(self) -> bool:
+        """Whether arguments of operations were recorded."""
+        return any(row.operation.types for row in self.rows)
+
+    @cached_property
+    def families(self) -> frozenset[str]:
+        """The families of the operations that have a model."""
+        return frozenset(row.cost.family for row in self.rows if row.cost)
+
+
+def find_roofline(
+    work: GpuWork,
+    launchers: Launchers,
+    own_peaks: DevicePeaks | None = None,
+    selected: npt.NDArray[np.bool_] | None = None,
+    registry: PluginRegistry | None = None,
+) -> Roofline:
+    """Apply the models, and the peaks of the devices, to the operations of a trace.
+
+    Args:
+        work: the GPU events.
+        launchers: the operations that launched them.
+        own_peaks: peaks to use for all devices.
+        selected: which GPU events are asked about, all by default; see `group_operations`.
+        registry: the plugins to ask instead of the installed ones.
+    """
+    registry = registry or default_registry()
+    groups = group_operations(work, launchers, selected)
+    peaks = peaks_of_devices(work.trace, own_peaks)
+    offered = offered_models(registry)
+    by_name = {
+        name: model_of(name, offered) for name in {op.model_name for op in groups.operations}
+    }
+    host = (2 * groups.host_copy_ns > groups.gpu_ns).tolist()
+    costs = _costs(groups.operations, by_name, host, registry)
+    rows = [
+        _compared(op, count, ns, is_host, by_name[op.model_name], its, peaks[device])
+        for op, count, ns, is_host, its, device in zip(
+            groups.operations,
+            groups.count.tolist(),
+            groups.gpu_ns.tolist(),
+            host,
+            costs,
+            groups.device.tolist(),
+            strict=True,
+        )
+    ]
+    return Roofline(groups, rows, peaks)
+
+
+def _costs(
+    operations: Sequence[Operation],
+    models: Mapping[str, Offered[Model] | None],
+    host: Sequence[bool],
+    registry: PluginRegistry,
+) -> list[Modelled]:
+    """The cost of each operation, or why it has none; a plugin's models have a time limit."""
+    result: list[Modelled] = [(None, "")] * len(operations)
+    of_plugins: dict[str, list[int]] = defaultdict(list)
+    for i, op in enumerate(operations):
+        offered = models[op.model_name]
+        if not op.types:
+            result[i] = None, "no shapes were recorded"
+        elif host[i]:
+            result[i] = _modelled(_host_copy, op)
+        elif offered is None:
+            result[i] = None, f"no performance model for {op.name}"
+        elif offered.plugin.own:
+            result[i] = _modelled(offered.item, op)
+        else:
+            result[i] = None, f"the plugin {offered.plugin.name} failed"
+            of_plugins[offered.plugin.name].append(i)
+    for plugin, places in of_plugins.items():
+        asked = [(models[operations[i].model_name], operations[i]) for i in places]
+        with registry.guard(plugin):
+            found = call_within(time_limit(), partial(_of_plugin, asked))
+            for i, each in zip(places, found, strict=True):
+                result[i] = each
+    return result
+
+
+def _of_plugin(asked: Sequence[tuple[Offered[Model] | None, Operation]]) -> list[Modelled]:
+    return [_modelled(offered.item, op) for offered, op in asked if offered is not None]
+
+
+def _modelled(model: Callable[[Operation], Cost], op: Operation) -> Modelled:
+    """What a model says; whatever it raises costs this operation alone."""
+    try:
+        cost = model(op)
+        if not 0 <= int(cost.flops) < _MOST or not 0 <= int(cost.bytes) < _MOST:
+            raise NoModelError("the recorded sizes cannot be right")
+    except NoModelError as error:
+        return None, str(error)
+    except Exception as error:  # noqa: BLE001  # arguments of traces, and plugins, can be anything
+        return None, f"its model failed ({one_line(error)[:200]})"
+    return cost, ""
+
+
+def _host_copy(op: Operation) -> Cost:
+    """What crosses the link: the tensor that is copied, or a single number."""
+    tensors = op.tensors
+    if not tensors:
+        raise NoModelError("what is copied is not recorded")
+    moved = min(tensors[:2], key=lambda t: t.written) if op.plain_name == "copy_" else tensors[0]
+    return Cost("HostCopy", 0, moved.written, "bytes", "link")
+
+
+def _compared(
+    op: Operation,
+    count: int,
+    gpu_ns: int,
+    is_host_copy: bool,
+    offered: Offered[Model] | None,
+    modelled: Modelled,
+    peaks: DevicePeaks | None,
+) -> RooflineRow:
+    cost, reason = modelled
+    if cost is None:
+        return RooflineRow(op, count, gpu_ns, why_no_model=reason, is_host_copy=is_host_copy)
+    tf32 = cost.engine == "matrix" and cost.data_type == "fp32"
+    if tf32 and any(map(_TF32.search, op.kernels)):
+        cost = replace(cost, data_type="tf32")
+    best, bound, peak = _best_case(cost, peaks)
+    roofline_ns = None if best is None else best * count
+    return RooflineRow(
+        op,
+        count,
+        gpu_ns,
+        cost,
+        model="host_copy" if cost.engine == "link" else _name_of(offered),
+        roofline_ns=roofline_ns,
+        bound=bound,
+        peak=peak,
+        why_slow=why_slow(op, cost, peaks, gpu_ns, roofline_ns, count),
+        is_host_copy=is_host_copy,
+    )
+
+
+def _name_of(offered: Offered[Model] | None) -> str | None:
+    if offered is None:
+        return None
+    module = str(getattr(offered.item, "__module__", ""))
+    home = module.rpartition(".")[2] if offered.plugin.own else offered.plugin.name
+    return f"{home}.{getattr(offered.item, '__name__', 'model')}"
+
+
+def _best_case(
+    cost: Cost, peaks: DevicePeaks | None
+) -> tuple[float | None, str | None, float | None]:
+    """The roofline time of a call in ns, what limits it, and the peak of its engine and type."""
+    if peaks is None:
+        return None, None, None
+    if cost.engine == "link":
+        best = None if peaks.link is None else cost.bytes / peaks.link
+        return best, None if best is None else "link", None
+    memory_ns = cost.bytes / peaks.memory  # 10^9 bytes a second are bytes a ns
+    found = peaks.peak(cost.engine, cost.data_type)
+    if found is None:
+        # Without the peak of its type, compute-bound work has no best case.
+        return (None, None, None) if cost.engine == "matrix" else (memory_ns, "memory", None)
+    compute_ns = cost.flops / (found[0] * 1e3)
+    bound = "compute" if compute_ns > memory_ns else "memory"
+    return max(compute_ns, memory_ns), bound, found[0]
+
+
+def roofline_table(roofline: Roofline) -> pd.DataFrame:
+    """A row for each operation and its arguments, the longest GPU time first.
+
+    Returns:
+        The columns of `COLUMNS`: `flops` and `bytes` are whole numbers of one call, `gpu_time_ms`,
+        `roofline_time_ms` and `time_lost_ms` sums over `count` calls; empty without a model.
+    """
+    rows = roofline.rows
+    costs = [row.cost for row in rows]
+    texts = ["family", "engine", "data_type"]
+    columns: dict[str, object] = {
+        "op_name": [row.operation.name for row in rows],
+        **roofline.groups.texts,
+        "count": roofline.groups.count,
+        "gpu_time_ms": roofline.groups.gpu_ns / NS_PER_MS,
+        **{name: [getattr(cost, name, None) for cost in costs] for name in texts},
+        **{
+            name: pd.array([getattr(cost, name, None) for cost in costs], dtype="Int64")
+            for name in ("flops", "bytes")
+        },
+        **{name: [getattr(row, name) for row in rows] for name in ("model", "why_no_model")},
+        "tflops_per_s": _numbers(_rate(row, "flops") for row in rows),
+        "tb_per_s": _numbers(_rate(row, "bytes") for row in rows),
+        "roofline_time_ms": _numbers(row.roofline_ns for row in rows) / NS_PER_MS,
+        "bound": [row.bound for row in rows],
+        "% of roofline": _numbers(
+            None if row.roofline_ns is None or not row.gpu_ns else row.roofline_ns / row.gpu_ns
+            for row in rows
+        )
+        * 100,
+        "time_lost_ms": _numbers(row.lost_ns for row in rows) / NS_PER_MS,
+        "why_slow": [row.why_slow for row in rows],
+    }
+    return pd.DataFrame(columns)[list(COLUMNS)]
+
+
+def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
+    """The peaks of the types in use (10^12 operations a second), and `memory` (10^12 bytes)."""
+    roofs: dict[str, float] = {
+        f"{row.cost.engine} {row.cost.data_type}": row.peak
+        for row in reversed(roofline.rows)
+        if row.cost is not None and row.peak is not None and row.cost.flops
+    }
+    if known := [peaks for peaks in roofline.peaks.values() if peaks is not None]:
+        roofs["memory"] = known[0].memory / 1e3
+    return pd.DataFrame({"what": list(roofs), "peak": list(roofs.values())})
+
+
+def _numbers(values: Iterable[float | None]) -> npt.NDArray[np.float64]:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _rate(row: RooflineRow, what: str) -> float | None:
+    """Operations or bytes of all calls over their time: 1,000 a ns are 10^12 a second."""
+    if row.cost is None or not row.gpu_ns:
+        return None
+    return float(getattr(row.cost, what) * row.count / row.gpu_ns / 1e3)

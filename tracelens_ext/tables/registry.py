@@ -1,0 +1,124 @@
+"""The registry of tables: those of this distribution, room by room, and those of plugins."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from tracelens_ext.errors import UsageError
+from tracelens_ext.hooks import (
+    Offered,
+    PluginAnswerError,
+    PluginRegistry,
+    default_registry,
+    hookimpl,
+)
+from tracelens_ext.tables.options import ALL_TABLES, ReportOptions
+from tracelens_ext.tables.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+#: Lists of tables in the order of the report: `TABLES` of a module, or another list of it.
+_LISTS = (
+    "recording.tables",
+    "findings.tables",
+    "timeline.tables",
+    "recording.tables:VIEWS",
+    "modules.tables:VIEWS",
+    "kernels.tables:BY_CATEGORY",
+    "operations.tables",
+    "roofline.tables",
+    "kernels.tables",
+    "kernels.tables:SHORT",
+    "collectives.tables",
+    "graphs.tables",
+    "roofline.tables:PHASES",
+    "serving.tables",
+    "modules.tables",
+    "memory.tables",
+    "kernels.tables:UNLINKED_KERNELS",
+    "gaps.tables",
+    "counters.tables",
+    "replay.tables",
+    "iterations.tables",
+    "operations.tables:CPU_OPS",
+    "operations.tables:TREE",
+    "kernels.statistics",
+    "roofline.tables:MORE",
+)
+#: What tables were called before.
+_OLD_NAMES = {"statistics": "iteration_statistics"}
+
+
+@hookimpl
+def tracelens_sheets() -> list[Table]:
+    """Our own tables; imported here, as most commands need few of them."""
+    tables: list[Table] = []
+    for each in _LISTS:
+        module, _, name = each.partition(":")
+        tables += getattr(import_module(f"tracelens_ext.{module}"), name or "TABLES")
+    return tables
+
+
+def offered_tables(registry: PluginRegistry | None = None) -> list[Offered[Table]]:
+    """The tables of this distribution, then those of plugins, each name once.
+
+    Args:
+        registry: the plugins to ask instead of the installed ones.
+    """
+    registry = registry or default_registry()
+    offered = registry.offers("tracelens_sheets", _check)
+    offered.sort(key=lambda each: not each.plugin.own)
+    names: set[str] = set()
+    result = []
+    for each in offered:
+        with registry.guard(each.plugin.name):
+            if (name := each.item.name.lower()) in names:
+                raise PluginAnswerError(f"sheet {each.item.name!r}: the report has one already")
+            names.add(name)
+            result.append(each)
+    return result
+
+
+def find_table(name: str) -> Table:
+    """The table of a name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    tables = {each.item.name: each.item for each in offered_tables()}
+    check_names({name}, tables)
+    return tables[name]
+
+
+def tables_by_method() -> dict[str, Table]:
+    """The tables that a method alone gives, by its name."""
+    tables = [each.item for each in offered_tables()]
+    return {t.call.partition("(")[0]: t for t in tables if t.call.startswith("get_df_")}
+
+
+def check_names(names: Collection[str], tables: Mapping[str, Table]) -> None:
+    """Check that there are tables of these names.
+
+    Raises:
+        UsageError: there is none of one; the message has the nearest, or what it is called now.
+    """
+    for name in sorted({*names} - {ALL_TABLES, *tables}):
+        near = [_OLD_NAMES[name]] if name in _OLD_NAMES else get_close_matches(name, tables, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(tables)}"
+        raise UsageError(f"there is no table {name!r}; {hint}")
+
+
+def _check(item: object) -> None:
+    if not isinstance(item, Table):
+        kind = type(item).__name__
+        raise PluginAnswerError(f"tracelens_sheets: expected Table objects, got {kind}")
+    item.described_columns()
+    known = ("", *ReportOptions.__dataclass_fields__)
+    if wrong := [name for name in (item.asked_by, *item.options) if name not in known]:
+        raise PluginAnswerError(f"sheet {item.name!r}: there is no option {wrong[0]!r}")
+    for chart in item.charts:
+        if chart.sheet != item.name:
+            raise PluginAnswerError(f"sheet {item.name!r}: its chart is of {chart.sheet!r}")

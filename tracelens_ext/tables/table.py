@@ -1,0 +1,172 @@
+"""What a table is: its name, its columns and charts, when it is there, and what makes it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tracelens_ext.hooks import PluginAnswerError
+from tracelens_ext.lazy import pd
+from tracelens_ext.tables.options import ALL_TABLES, ReportOptions
+from tracelens_ext.tables.short_names import with_short_names
+from tracelens_ext.tables.units import unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.tables.charts import Chart
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its name, what it holds, and its unit (or what is counted)."""
+
+    name: str
+    meaning: str
+    unit: str
+
+    def matches(self, name: str) -> bool:
+        """Whether a column of a table is this one."""
+        return bool(re.fullmatch(re.escape(self.name).replace("CATEGORY", ".+"), name))
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a trace must have for a table to be there.
+
+    Attributes:
+        words: what it is: `the trace has GPU events`.
+        holds: whether a trace has it.
+    """
+
+    words: str
+    holds: Callable[[TreePerfAnalyzer, ReportOptions], bool]
+
+
+GPU_EVENTS = Condition("the trace has GPU events", lambda analyzer, _: len(analyzer.work) > 0)
+NO_GPU_EVENTS = Condition(
+    "the trace has no GPU events", lambda analyzer, _: len(analyzer.work) == 0
+)
+CATEGORIES = Condition(
+    "categories are on", lambda analyzer, _: analyzer.work.categories is not None
+)
+
+
+def cited_sheets(analyzer: TreePerfAnalyzer, options: ReportOptions) -> set[str]:
+    """The sheets, and commands, that the evidence of the trace's findings names."""
+    if not len(analyzer.work):
+        return set()
+    found = analyzer.findings(options.device_peaks).findings
+    return {each.see for finding in found for each in finding.evidence}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, declared once: reports, commands, `TreePerfAnalyzer` and `docs/tables.md` have it.
+
+    Attributes:
+        name: its name, at most 31 characters.
+        shows: what it shows, a clause for the index.
+        columns: the columns that it can have, in words: a line a column, `NAME: meaning`,
+            or `NAME [unit]: meaning` where the name does not tell the unit; names with one meaning
+            are joined by a comma and a blank; a line that is indented further goes on with the one
+            before. `CATEGORY` in a name stands for any category. `param: ` begins a name.
+        table: makes it of an analyzer; None if there is nothing to show. Its parameters with
+            defaults are those of the method; a report sets those that are named as fields of
+            `ReportOptions`. A second parameter without default gets all `ReportOptions`.
+        when: what the trace must have.
+        asked_by: the field of `ReportOptions` that switches it on or off; empty if it is
+            always wanted. `tables` if a report has it only when `--tables` names it.
+        options: fields of `ReportOptions` that change the table, if `table` takes them all.
+        charts: what to draw of the table. A chart whose columns the table lacks is left out.
+        notes: what the reader should know, a sentence each, given the tables of the report.
+        on_every_page: whether a page for browsers has the table even if it is not asked for.
+        method: the call on `TreePerfAnalyzer` that gives it; `get_df_NAME()` if that is empty.
+        answer: the heading under which the first sheet of a workbook, and the terminal, show its
+            first rows; empty if they do not.
+        answer_when: what the trace must have for that, if anything.
+        answer_if_empty: makes the heading if the table has no rows; empty for none.
+        answer_columns: the columns that are shown there, where the table has them.
+        answer_links: that of them which names the sheets to look at next.
+        short_names: the column of kernel names that a report puts short ones beside.
+    """
+
+    name: str
+    shows: str
+    columns: str
+    table: Callable[..., pd.DataFrame | None]
+    when: Sequence[Condition] = (GPU_EVENTS,)
+    asked_by: str = ""
+    options: Sequence[str] = ()
+    charts: Sequence[Chart] = ()
+    notes: Callable[
+        [TreePerfAnalyzer, ReportOptions, Mapping[str, pd.DataFrame]], Iterable[str]
+    ] = lambda *_: ()
+    on_every_page: bool = False
+    method: str = ""
+    answer: str = ""
+    answer_when: Condition | None = None
+    answer_if_empty: Callable[[TreePerfAnalyzer, ReportOptions], str] = lambda *_: ""
+    answer_columns: Sequence[str] = ()
+    answer_links: str = ""
+    short_names: str = ""
+
+    @property
+    def call(self) -> str:
+        """The call on `TreePerfAnalyzer` that gives it."""
+        return self.method or f"get_df_{self.name}()"
+
+    def make(self, analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame | None:
+        """The table, as the options want it."""
+        named = self.named_options()
+        whole = [options] if named is None else []
+        table = self.table(analyzer, *whole, **{n: getattr(options, n) for n in named or ()})
+        if table is None or not self.short_names:
+            return table
+        return with_short_names(table, self.short_names)
+
+    def named_options(self) -> list[str] | None:
+        """The fields of `ReportOptions` that `table` takes one by one; None if it takes all."""
+        parameters = inspect.signature(self.table).parameters.values()
+        wanted = [p for p in parameters if p.default is p.empty]
+        if len(wanted) > 1 or wanted[0].kind is wanted[0].VAR_POSITIONAL:
+            return None
+        return [p.name for p in parameters if p.name in ReportOptions.__dataclass_fields__]
+
+    def described_columns(self) -> list[Column]:
+        """The columns, one by one.
+
+        Raises:
+            PluginAnswerError: a line is none of those that `columns` can have.
+        """
+        described = []
+        for line in re.sub(r"\n +", " ", inspect.cleandoc(self.columns)).splitlines():
+            found = re.fullmatch(r"((?:.*param: )?.+?)(?: \[(.+?)\])?: (.+)", line)
+            if found is None:
+                raise PluginAnswerError(f"sheet {self.name!r}: {line!r} describes no column")
+            names, unit, meaning = found.groups()
+            described += [
+                Column(name, meaning, unit or unit_of(name).symbol) for name in names.split(", ")
+            ]
+        return described
+
+    def units(self, table: pd.DataFrame) -> dict[str, str]:
+        """The unit of each column of its table, by name; empty for none."""
+        described = self.described_columns()
+        return {
+            name: next((column.unit for column in described if column.matches(name)), "")
+            for name in map(str, table.columns)
+        }
+
+    def is_asked_for(self, options: ReportOptions) -> bool:
+        """Whether the options ask for it."""
+        if not self.asked_by or {self.name, ALL_TABLES} & options.named_tables:
+            return True
+        return self.asked_by != "tables" and bool(getattr(options, self.asked_by))
+
+    def why_absent(self, analyzer: TreePerfAnalyzer, options: ReportOptions) -> str:
+        """The first thing that the trace lacks for this sheet, in words; empty for nothing."""
+        return next((c.words for c in self.when if not c.holds(analyzer, options)), "")

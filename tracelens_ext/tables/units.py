@@ -1,0 +1,209 @@
+"""The unit of a column, read from its name, and how its numbers are shown.
+
+Tables of this project carry the unit in the column name (`total_time_ms`, `avg_time_us`,
+`Kernel duration (µs)_sum`, `% of cpu_op time`); a time without a unit is in microseconds.
+Percentages are plain numbers from 0 to 100. The writers ask here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from tracelens_ext.lazy import pd
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Facts that a report begins with, whatever it is written as.
+FIRST_FACTS = ("Recording", "Launches without GPU work", "Verdict")
+
+_SHOWN_WHOLE = 10**15  # a spreadsheet shows 15 digits of a number and zeros after them
+_MOST_DECIMALS = 9
+_SMALL_PERCENT = 0.05  # below it one decimal would show 0.0
+
+
+class Quantity(Enum):
+    """What kind of number a column holds."""
+
+    TIME = "time"
+    PERCENT = "percent"
+    COUNT = "count"
+    BYTES = "bytes"
+    RATE = "rate"
+    RATIO = "ratio"
+    IDENTIFIER = "identifier"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a column's numbers are."""
+
+    quantity: Quantity  #: the kind of number
+    symbol: str = ""  #: the unit as shown after a number: `ms`, `µs`, `%`, `GB/s`; empty for none
+    decimals: int = 0  #: digits after the point that are worth showing
+    signed: bool = False  #: a difference, shown with its sign
+
+    def excel_format(self, *, fractions: bool = True, largest: float = math.inf) -> str:
+        """Give the Excel number format.
+
+        Args:
+            fractions: the column holds numbers that are not whole (counts may be averaged).
+            largest: the largest absolute value of the column; small ones get more decimals.
+        """
+        if self.quantity is Quantity.IDENTIFIER:
+            return "General" if fractions else "0"
+        if self.quantity is Quantity.BYTES and not self.signed:
+            # Two conditions and the rest: all that a format may hold.
+            return '[>=1000000000]#,##0.00,,," GB";[>=1000000]#,##0.00,," MB";#,##0" B"'
+        decimals = self._decimals(fractions=fractions, largest=largest)
+        number = "#,##0" + ("." + "0" * decimals if decimals else "")
+        number += {"": "", "%": '"%"', "x": '"x"'}.get(self.symbol, f'" {self.symbol}"')
+        return f"+{number};-{number};{number}" if self.signed else number
+
+    def _decimals(self, *, fractions: bool, largest: float) -> int:
+        """Choose the decimals so that the largest number of a column keeps three digits."""
+        decimals = self.decimals
+        if self.quantity in (Quantity.COUNT, Quantity.UNKNOWN):
+            if not fractions:
+                return 0
+            decimals = 3 if self.quantity is Quantity.UNKNOWN else 2
+        if 0 < largest < 1 and decimals:
+            decimals = max(decimals, 2 - math.floor(math.log10(largest)))
+        return min(decimals, _MOST_DECIMALS)
+
+    def text(self, value: float, *, fractions: bool = True, largest: float = math.inf) -> str:
+        """Show a number to a reader of a terminal: without its unit, except for percentages.
+
+        Args:
+            value: the number; what is not a number gives an empty text.
+            fractions: as for `excel_format`: about the column, so that its points line up.
+            largest: as for `excel_format`.
+        """
+        if not math.isfinite(value):
+            return "" if math.isnan(value) else str(value)
+        sign = "+" if self.signed else ""
+        if self.quantity is Quantity.IDENTIFIER:
+            return f"{int(value)}" if value == int(value) else f"{value:.6g}"
+        if self.quantity is Quantity.PERCENT:
+            return "<0.1%" if not sign and 0 < value < _SMALL_PERCENT else f"{value:{sign}.1f}%"
+        decimals = self._decimals(fractions=fractions, largest=largest)
+        if not decimals and isinstance(value, int):  # exact, which a double is not
+            return f"{value:{sign},d}"
+        return f"{value:{sign},.{decimals}f}"
+
+
+_PERCENT = re.compile(r"%|percent|\bpct\b")
+_RATE = re.compile(r"(?<![A-Za-z])(?:[kKMGT]i?B/s|[kMGTP]?FLOP[sS]?(?:/(?:s|Byte|B))?)(?![A-Za-z])")
+#: Rates whose names are spelled for scripts.
+_SPELLED_RATES = {
+    "tflops_per_s": "TFLOP/s",
+    "tb_per_s": "TB/s",
+    "tokens_per_s": "tokens/s",
+    "tokens_per_s_without_idle": "tokens/s",
+}
+_WORDS = re.compile(r"[a-zA-Zµ\u03bc]+")
+
+_COUNT_WORDS = frozenset({"count", "counts", "calls", "num", "number", "nelems", "occurrences"})
+_COUNTED_THINGS = frozenset(
+    {"launches", "kernels", "events", "iterations", "ops", "rows", "devices", "streams", "steps"}
+)
+_TIME_WORDS = frozenset({"time", "duration", "dur", "latency", "gap", "busy", "idle"})
+_IDENTIFIER_WORDS = frozenset(
+    {"id", "ids", "uid", "pid", "tid", "stream", "device", "rank", "correlation", "iteration"}
+    | {"index", "row", "sequence", "external", "seq", "step", "node", "column"}
+)
+_DIFFERENCE_WORDS = frozenset({"difference", "diff", "delta", "change", "changed"})
+_TIME_UNITS = {
+    "ns": Unit(Quantity.TIME, "ns"),
+    "us": Unit(Quantity.TIME, "µs", 3),
+    "µs": Unit(Quantity.TIME, "µs", 3),
+    "\u03bcs": Unit(Quantity.TIME, "µs", 3),  # the Greek letter; above is the micro sign
+    "ms": Unit(Quantity.TIME, "ms", 3),
+    "s": Unit(Quantity.TIME, "s", 3),
+    "sec": Unit(Quantity.TIME, "s", 3),
+    "seconds": Unit(Quantity.TIME, "s", 3),
+}
+_SIZE_UNITS = {"bytes": Unit(Quantity.BYTES, "B"), "byte": Unit(Quantity.BYTES, "B")} | {
+    name.lower(): Unit(Quantity.RATE, name, 3) for name in ("kB", "KiB", "MB", "MiB", "GB", "GiB")
+}
+
+
+@functools.lru_cache(maxsize=4096)
+def unit_of(column: str) -> Unit:
+    """Read the unit from a column's name.
+
+    Args:
+        column: the name, such as `avg_time_us`, `Kernel duration (µs)_count` or `percent`.
+
+    Returns:
+        The unit; of unknown quantity when the name tells nothing.
+    """
+    words = _WORDS.findall(re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", column).lower())
+    unit = _unsigned_unit(column, words)
+    if _DIFFERENCE_WORDS.isdisjoint(words) or unit.quantity is Quantity.IDENTIFIER:
+        return unit
+    return Unit(unit.quantity, unit.symbol, unit.decimals, signed=True)
+
+
+def _unsigned_unit(column: str, words: list[str]) -> Unit:
+    """Try what a name can say, the most telling first: `Kernel duration (µs)_count` is a count."""
+    if _PERCENT.search(column.lower()):
+        return Unit(Quantity.PERCENT, "%", 2)
+    if column in _SPELLED_RATES:
+        return Unit(Quantity.RATE, _SPELLED_RATES[column], 3)
+    rate = _RATE.search(column)
+    if rate:
+        return Unit(Quantity.RATE, rate.group(0), 2)
+    if not _COUNT_WORDS.isdisjoint(words):
+        return Unit(Quantity.COUNT)
+    for word in reversed(words):  # the unit stands at the end of a name
+        named = _TIME_UNITS.get(word) or _SIZE_UNITS.get(word)
+        if named:
+            return named
+    if not {"ratio", "speedup", "factor"}.isdisjoint(words):
+        return Unit(Quantity.RATIO, "x", 2)
+    if not _TIME_WORDS.isdisjoint(words):
+        return _TIME_UNITS["us"]
+    if not _IDENTIFIER_WORDS.isdisjoint(words):
+        return Unit(Quantity.IDENTIFIER)
+    if not _COUNTED_THINGS.isdisjoint(words):
+        return Unit(Quantity.COUNT)
+    return Unit(Quantity.UNKNOWN)
+
+
+def header_text(name: object) -> str:
+    """Give a column's name as one text; the levels of a name of several are joined."""
+    if isinstance(name, tuple):
+        return " ".join(str(level) for level in name if str(level))
+    return str(name)
+
+
+_SPELLED = {
+    "µs": {"us", "µs", "\u03bcs"},
+    "%": {"%", "percent", "percentage"},
+    "10⁹ bytes/s": {"gb"},
+}
+
+
+def with_unit(name: str, unit: str) -> str:
+    """A column's name as a header: with its unit, where the name does not tell it."""
+    words = set(re.findall(r"[a-zµ\u03bc%]+", name.lower()))
+    if not unit or words & _SPELLED.get(unit, {unit.lower()}):
+        return name
+    return f"{name} ({unit})"
+
+
+def with_units(frame: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:
+    """A table whose columns are named as headers; `units` by the names of columns."""
+    return frame.rename(columns={name: with_unit(name, unit) for name, unit in units.items()})
+
+
+def fits_a_spreadsheet(value: int) -> bool:
+    """Say whether a spreadsheet shows every digit of a whole number (it shows 15)."""
+    return -_SHOWN_WHOLE < value < _SHOWN_WHOLE
