@@ -30,7 +30,6 @@ _COMMANDS = (
     ("demo", "Write a demo trace.", "Extend"),
 )
 _OF_SEVERAL = frozenset({"rules", "plugins", "cache"})
-_READ_NO_TRACES = frozenset({"demo", "explain", "formats", "mcp"})
 
 
 @hookimpl
@@ -40,5 +39,5 @@ def tracelens_commands() -> list[Command]:
     for name, summary, group in _COMMANDS:
         module = name.replace("-", "_")
         function = f"tracelens_ext.cli.{module}:{'app' if name in _OF_SEVERAL else module}"
-        result.append(Command(name, summary, function, group, name not in _READ_NO_TRACES))
+        result.append(Command(name, summary, function, group))
     return result

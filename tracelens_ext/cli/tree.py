@@ -74,7 +74,7 @@ def tree(
         raise UsageError("--folded and --json are two forms of the tree; choose one")
     pattern = user_pattern(op, "--op")
     options = shared.AnalysisOptions(
-        reading=reading, kernel_categories=False, python_frames=python, capture=capture
+        kernel_categories=False, python_frames=python, capture=capture, reading=reading
     )
     analyzer = analyze(trace, options)
     found = merged_tree(analyzer.work, op=pattern, merge=merge)

@@ -42,6 +42,5 @@ def tracelens_commands() -> list[Command]:
             "Show slow ranks and links, and each collective call.",
             "tracelens_ext.cli.ranks:ranks",
             "Compare",
-            reads_traces=False,
         ),
     ]

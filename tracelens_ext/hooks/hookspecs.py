@@ -167,10 +167,10 @@ class Command:
     name: str  #: what it is called
     summary: str  #: its line of `--help`, at most 64 characters
     #: `module:function`; it is imported when the command is called. A `typer.Typer` in its place
-    #: has several commands
+    #: has several commands. A parameter of the type `tracelens_ext.settings.ReadingOptions` gets
+    #: the options about reading
     function: str
     group: str = "Look"  #: where `--help` lists it: `Look`, `Explain`, `Compare` or `Extend`
-    reads_traces: bool = True  #: whether it gets the options about reading
 
 
 @_hookspec

@@ -96,11 +96,16 @@ class Answer:
     """A table that answers where the time went, and so stands first."""
 
     title: str  #: the heading
-    sheet: str  #: the table's name; `ROWS` of it are shown
+    sheet: str  #: the table's name; `rows` of it are shown
     columns: Sequence[str]  #: those that are shown
     #: that of them which names sheets, and becomes a link to the first that is there, or else to
     #: the table itself. The texts of such a table are sentences, to be read whole
     links: str = ""
+
+    @property
+    def rows(self) -> int:
+        """How many rows are shown at most: few where they are sentences."""
+        return 8 if self.links else 24
 
     def linked(self, cell: object, sheets: Collection[str]) -> str:
         """The sheet that a cell of the column `links` leads to."""
