@@ -215,7 +215,8 @@ def _options_of(kind: type) -> list[inspect.Parameter]:
 
 def _chosen(kind: type, given: dict[str, Any]) -> Any:  # noqa: ANN401  # a `kind`
     """The dataclass of what was given, which is taken out."""
-    chosen = {field.name: given.pop(field.name) for field in fields(kind) if field.name in given}
+    own = {field.name for field in fields(kind)} & {option.name for option in _options_of(kind)}
+    chosen = {name: given.pop(name) for name in own if name in given}
     if kind is ReadingOptions:
         chosen["max_bytes"] = size_of(chosen["max_bytes"])
     elif any(field.name == "reading" for field in fields(kind)):
