@@ -6,7 +6,7 @@ sheets and columns are read, `_SHEETS` says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,26 +137,26 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
         raise TraceFormatError(
             path, f"holds no sheet {_TIMELINE.name}", "name a report of GPU work, or its trace"
         )
-    found = _found(path, read.tables)
-    counted = next((found.tables[name] for name in _MOST_TO_LEAST if name in found.tables), None)
+    tables, reference, notes = _found(path, read.tables)
+    counted = next((tables[name] for name in _MOST_TO_LEAST if name in tables), None)
     return Measurement(
         path=str(path),
         devices="not in the report",
         events=None if counted is None else int(counted["count"].sum()),
         total=Figures(
-            tables={"timeline": _timeline(path, read.tables[_TIMELINE.name]), **found.tables},
+            tables={"timeline": _timeline(path, read.tables[_TIMELINE.name]), **tables},
             gpu_ns=0 if counted is None else int(counted["ns"].sum()),
-            reference=found.reference,
+            reference=reference,
         ),
         whole_iterations=None,
         iterations=0,
         iteration_label="",
         left_out="",
-        categories=frozenset(found.tables["categories"]["kernel_category"])
-        if "categories" in found.tables
+        categories=frozenset(tables["categories"]["kernel_category"])
+        if "categories" in tables
         else frozenset(),
         report=GENERATOR if read.ours else TRACELENS,
-        notes=tuple(found.notes),
+        notes=tuple(notes),
         spelled=_spelled,
         findings=_findings(path, read.tables.get(_FINDINGS)),
     )
@@ -188,24 +188,20 @@ def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measure
             "ops_summary_by_category": analyzer.get_df_kernel_launchers_summary_by_category(),
         }
     plain = {name: table.rename(columns=plain_name) for name, table in tables.items()}
-    reference = _found(Path(measured.path), plain).reference
+    _, reference, _ = _found(Path(measured.path), plain)
     return replace(measured, total=replace(measured.total, reference=reference))
 
 
 _MOST_TO_LEAST: tuple[TableName, ...] = ("kernels", "operations", "categories")
 
 
-@dataclass
-class _Found:
-    """What was found in a report but for the timeline; as `Figures`, and notes."""
-
-    tables: dict[TableName, pd.DataFrame] = field(default_factory=dict)
-    reference: dict[TableName, pd.DataFrame] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-
-def _found(path: Path, tables: Mapping[str, pd.DataFrame]) -> _Found:
-    found = _Found()
+def _found(
+    path: Path, tables: Mapping[str, pd.DataFrame]
+) -> tuple[dict[TableName, pd.DataFrame], dict[TableName, pd.DataFrame], list[str]]:
+    """What is in a report but for the timeline: `tables` and `reference` of `Figures`, notes."""
+    own: dict[TableName, pd.DataFrame] = {}
+    reference: dict[TableName, pd.DataFrame] = {}
+    notes: list[str] = []
     for sheet in _SHEETS:
         table = tables.get(sheet.name)
         if table is None or not len(table) or not set(sheet.times) & set(table):
@@ -213,18 +209,18 @@ def _found(path: Path, tables: Mapping[str, pd.DataFrame]) -> _Found:
         rows = _rows(path, sheet, table)
         shares = _numbers(path, sheet.name, table, sheet.share) if sheet.share in table else None
         if shares is not None and rows["ns"].any() and abs(shares.sum() - 100) > _ABOUT:
-            found.notes.append(
+            notes.append(
                 f"the sheet {sheet.name} holds {shares.sum():.1f} % of the time and is left out"
             )
             continue
         if sheet.reference:
-            _add(found.reference, rows, REFERENCE_KEYS)
+            _add(reference, rows, REFERENCE_KEYS)
             continue
-        _add(found.tables, rows, KEYS)
+        _add(own, rows, KEYS)
         if "kind" in rows:
             kernels = rows[rows["kind"] == "kernel"]
-            _add(found.reference, kernels, {"kernels": REFERENCE_KEYS["kernels"]})
-    return found
+            _add(reference, kernels, {"kernels": REFERENCE_KEYS["kernels"]})
+    return own, reference, notes
 
 
 def _add(
@@ -264,11 +260,7 @@ def _timeline(path: Path, table: pd.DataFrame) -> pd.DataFrame:
 
 def _texts(column: pd.Series) -> list[str]:
     """A column of names; an empty name is an empty cell in a workbook."""
-    return [value if isinstance(value, str) else _text(value) for value in column.tolist()]
-
-
-def _text(value: object) -> str:
-    return "" if value is None or value != value else str(value)
+    return ["" if each is None or each != each else str(each) for each in column.tolist()]
 
 
 def _numbers(

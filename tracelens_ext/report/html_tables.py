@@ -38,7 +38,7 @@ class TextPool:
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def number(self, text: str) -> int:
-        """Give the number of a text, a new one when it is new."""
+        """The number of a text, perhaps a new one."""
         return self._numbers.setdefault(text, len(self._numbers))
 
     def texts(self) -> list[str]:

@@ -118,19 +118,15 @@ def takes_report_options(function: _Function) -> _Function:
     """
     signature, types = inspect.signature(function), get_type_hints(ReportOptions)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    options = [f for f in fields(ReportOptions) if f.name not in signature.parameters]
     named = [
         inspect.Parameter(
             f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=types[f.name]
         )
-        for f in fields(ReportOptions)
-        if f.name not in signature.parameters
+        for f in options
     ]
     function.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
-    lines = [
-        f"        {f.name}: {f.metadata['meaning']}\n"
-        for f in fields(ReportOptions)
-        if f.name not in signature.parameters
-    ]
+    lines = [f"        {f.name}: {f.metadata['meaning']}\n" for f in options]
     head, _, tail = (function.__doc__ or "").partition("        options: ")
     function.__doc__ = head + "".join(lines) + tail.partition("\n")[2]
     return function
