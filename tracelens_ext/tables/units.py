@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypedDict
 
-import numpy as np
-
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
@@ -106,6 +104,8 @@ class Spread(TypedDict):
 
 def spread(numbers: npt.ArrayLike) -> Spread:
     """What `Unit` is told of a column; infinities and what is missing tell nothing."""
+    import numpy as np  # here: the command line knows units before it needs numpy
+
     values = np.asarray(numbers, dtype=np.float64)
     values = values[np.isfinite(values)]
     fractions = bool((values != np.floor(values)).any())
