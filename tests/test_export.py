@@ -173,6 +173,7 @@ def test_ranks_share_no_ids_and_say_that_clocks_are_unknown(
     assert int(analyzer.tree.linked.sum()) == 2 * int(alone.tree.linked.sum())
 
 
+@pytest.mark.slow
 def test_the_page_on_export_does_what_it_says(
     demo_trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
