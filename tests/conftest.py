@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from report_html_browser import Browser
 
+    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cache.store import TraceCache
 
 os.environ["TRACELENS_EXT_NO_CACHE"] = "1"  # no test leaves traces in the user's cache
@@ -145,6 +146,14 @@ def demo_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def short_demo_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One step of the demo. Tests share it: who changes it copies it before."""
     return write_demo_trace(tmp_path_factory.mktemp("short_demo") / "run.json.gz", steps=1)
+
+
+@pytest.fixture(scope="session")
+def analyzed_demo(demo_trace: Path) -> TreePerfAnalyzer:
+    """The demo, analysed once: for tests that only ask it."""
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+
+    return TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True)
 
 
 @pytest.fixture
