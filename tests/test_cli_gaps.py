@@ -65,7 +65,7 @@ def test_the_answer_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
         "",
         "Total gaps found: 2",
         "Total idle time: 51.000 μs (no stream busy)",
-        "Average gap duration: 50.50 μs (each stream by itself)",
+        "Average gap duration: 50.500 μs (each stream by itself)",
         "",
         "Active streams: 2",
         "  Stream 7: 2 gaps, 101.000 μs idle time, 50.000 μs of it beside another stream",
@@ -237,7 +237,7 @@ def test_times_of_a_few_nanoseconds_have_digits(capsys: pytest.CaptureFixture[st
     write(Path("trace.json"), two_kernels(*"abcd", gap=0.001))
     out = printed(capsys, "-o", "g.txt")
     assert "The GPU was idle for 3 ns of 40.003 μs (<0.1 %): unknown 100.0 %." in out
-    assert "Total idle time: 3 ns\nAverage gap duration: 1.00 ns\n" in out
+    assert "Total idle time: 3 ns\nAverage gap duration: 1 ns\n" in out
     assert "  Stream 7: 3 gaps, 3 ns idle time" in out
     assert "1.0-1.0 ns │" in out
     text = Path("g.txt").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.screen import folded, show_lines
+from tracelens_ext.cli.screen import folded, show_lines, show_notes
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
 from tracelens_ext.findings.told import evidence_text, place_texts, summary_sentence
 from tracelens_ext.lazy import pd
@@ -54,9 +54,8 @@ def show_findings(trace: Path, found: Findings, console: Console) -> None:
     if hidden := len(found.findings) - len(shown):
         told = f"{hidden} more would save less than 1 % each, as something else limits there."
         lines += ["", *folded(f"{told} --json has all.", width)]
-    for note in found.notes:
-        lines += ["", *folded(note, width)]
-    show_lines(lines, console)
+    show_lines([*lines, *[""] * bool(found.notes)], console)
+    show_notes(found.notes, console)
 
 
 def _savings(model: Mapping[str, object]) -> str:

@@ -97,7 +97,7 @@ def _show(
     by: MemoryBy,
     top: int,
 ) -> None:
-    from tracelens_ext.cli.screen import console, folded, show_lines
+    from tracelens_ext.cli.screen import console, folded, show_lines, show_notes
     from tracelens_ext.report.terminal import frame_table
 
     screen = console()
@@ -116,8 +116,9 @@ def _show(
             if top and matters:
                 screen.print()
                 screen.print(frame_table(_in_megabytes(part), title=title, rows=top))
-    for note in notes:
-        show_lines(["", *folded(note, screen.width)], screen)
+    if notes:
+        screen.print()
+        show_notes(notes, screen)
 
 
 def _alive(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:

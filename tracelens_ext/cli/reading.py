@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracelens_ext.cli.screen import all_notes
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 
 if TYPE_CHECKING:
@@ -58,8 +59,9 @@ NoCache = Annotated[
 VerifyCache = Annotated[
     bool, typer.Option("--verify-cache", help="Use the cache only if no byte has changed (slower).")
 ]
+Notes = Annotated[bool, typer.Option("--notes", help="Print every note, not five lines of them.")]
 
-#: Field of `ReadingOptions` → its option.
+#: Field of `ReadingOptions` → its option; and that about notes.
 OPTIONS: dict[str, Any] = {
     "salvage": Salvage,
     "max_bytes": MaxBytes,
@@ -68,6 +70,7 @@ OPTIONS: dict[str, Any] = {
     "kernel_annotations": KernelAnnotations,
     "no_cache": NoCache,
     "verify_cache": VerifyCache,
+    "notes": Notes,
 }
 
 
@@ -80,7 +83,10 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
     own = [each for each in signature.parameters.values() if each is not given_as]
     extra = [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=getattr(AS_USUAL, name), annotation=kind
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=getattr(AS_USUAL, name, False),
+            annotation=kind,
         )
         for name, kind in OPTIONS.items()
         if name != "kernel_annotations" or "capture" in signature.parameters
@@ -89,6 +95,7 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_options(*args: Any, **options: Any) -> None:  # noqa: ANN401  # whatever the command takes
         chosen = {each.name: options.pop(each.name, each.default) for each in extra}
+        all_notes.set(chosen.pop("notes"))
         chosen["max_bytes"] = _bytes(chosen["max_bytes"])
         command(*args, **options, **{given_as.name: ReadingOptions(**chosen)})
 

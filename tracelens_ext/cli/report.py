@@ -155,11 +155,10 @@ class Run:
         show_problems(problems, self.shown_problems)
         if self.quiet:
             return
-        from rich.console import Console
-
         from tracelens_ext.cli.report_view import show_report
+        from tracelens_ext.cli.screen import console
 
-        show_report(result, Console(), top=self.top)
+        show_report(result, console(), top=self.top)
         _tell_written(written)
 
     def _several(self, traces: Sequence[Path], problems: Sequence[TraceError]) -> int:
@@ -190,11 +189,10 @@ class Run:
                 if not self.quiet:
                     _tell_written(written)
         if not self.quiet and rows:
-            from rich.console import Console
-
             from tracelens_ext.cli.report_view import show_summary
+            from tracelens_ext.cli.screen import console
 
-            show_summary(rows, Console())
+            show_summary(rows, console())
         failures = len(traces) - len(rows)
         if self.comparing:
             failures += self._compare(traces, measured)
@@ -268,12 +266,11 @@ class Run:
             _tell_error(error)
             return 1
         if not self.quiet:
-            from rich.console import Console
-
             from tracelens_ext.cli.report_view import show_comparison
+            from tracelens_ext.cli.screen import console
 
             typer.echo()
-            show_comparison(comparison, report, Console(), top=self.top)
+            show_comparison(comparison, report, console(), top=self.top)
             _tell_written(written)
         return 0
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.units import FIRST_FACTS
+from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,7 @@ _NAME_WIDTH = 28  # of a kernel: at 80 columns its category and operation fit be
 def show_report(report: Report, console: Console, *, top: int) -> None:
     """Print timeline, categories, top kernels and notes."""
     from tracelens_ext.cli.findings_view import show_first
+    from tracelens_ext.cli.screen import show_notes
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     facts = dict(report.facts)
@@ -41,6 +43,8 @@ def show_report(report: Report, console: Console, *, top: int) -> None:
         value = facts.get(label)
         if value is None or (label == "Events dropped" and value == "none"):
             continue
+        if label.endswith(" (ms)"):
+            label, value = label.removesuffix(" (ms)"), ms_text(float(str(value)))
         shown = f"{value:,.3f}" if isinstance(value, float) else str(value)
         console.print(safe_text(f"{label}: {shown}"), markup=False, highlight=False)
     for answer in report.answers:
@@ -56,8 +60,7 @@ def show_report(report: Report, console: Console, *, top: int) -> None:
             console.print()
             console.print(frame_table(frame.head(rows), title=title, name_width=_NAME_WIDTH))
     console.print()
-    for line in [*_coverage(facts), *report.notes]:
-        console.print(safe_text(line), markup=False, highlight=False)
+    show_notes([*_coverage(facts), *report.notes], console)
 
 
 def summary_row(trace: Path, report: Report) -> dict[str, object]:
@@ -91,6 +94,7 @@ def show_summary(rows: Sequence[dict[str, object]], console: Console) -> None:
 
 def show_comparison(comparison: Comparison, report: Report, console: Console, *, top: int) -> None:
     """Print the verdict, what was compared, the tables, and the notes."""
+    from tracelens_ext.cli.screen import show_notes
     from tracelens_ext.compare.notes import time_basis
     from tracelens_ext.report.terminal import frame_table, safe_text
 
@@ -126,8 +130,7 @@ def show_comparison(comparison: Comparison, report: Report, console: Console, *,
             console.print()
             console.print(frame_table(_of_comparison(frame.head(rows)), title=title, rows=rows))
     console.print()
-    for note in report.notes:
-        console.print(safe_text(note), markup=False, highlight=False)
+    show_notes(report.notes, console)
 
 
 def _of_comparison(frame: pd.DataFrame) -> pd.DataFrame:

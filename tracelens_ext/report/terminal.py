@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.short_names import cut_middle, told_apart
-from tracelens_ext.tables.units import header_text, unit_of
+from tracelens_ext.tables.units import Quantity, fitting_unit, header_text, unit_of
 from tracelens_ext.text import NO_NAME
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ _NAME_WIDTH = 20  # of the first column, as long as there are columns that do no
 _NAME_AT_LEAST = 8  # of the first column, which stays in any case
 _FOLDED_AT_LEAST = 8  # of a folded header, which would else be a tower of words
 _NAMED = 8  # of the columns that do not fit; of more the number is said
+#: The unit of a time in a column's name; that of rates, `gb_s`, is none.
+_TIME_UNIT = re.compile(r"(?<![A-Za-zµμ/])(?:ns|us|µs|μs|ms)(?![A-Za-zµμ/])")
+_LEAST_SHOWN = 0.0005  # of a number with three decimals
 _HEADER_BREAK = re.compile(r"(?<=[_ ])")
 #: Controls, what changes the direction of writing, what is invisible, and half characters.
 UNSAFE = re.compile(
@@ -46,12 +49,14 @@ class _Column:
         cells: what is shown, a text a row, safe but not yet cut.
         is_number: right-aligned and never cut.
         width: the widest cell.
+        stays: it is not left out before all that do not.
     """
 
     header: str
     cells: list[str]
     is_number: bool
     width: int
+    stays: bool
 
     def header_lines(self) -> list[str]:
         """Break the header after blanks and underscores, into lines about as wide as the cells.
@@ -126,11 +131,12 @@ def frame_table(
     columns: Sequence[str] | None = None,
     rows: int | None = None,
     name_width: int = _NAME_WIDTH,
+    keep: Sequence[str] = (),
 ) -> FrameTable:
     r"""Make a table for the terminal.
 
     Numbers are shown with the decimals that their unit deserves; the unit itself is in the
-    column's name. Texts are shown as they are: rich markup in them means nothing, and control
+    column's name, and that of a time is the one that fits the column's largest. Texts are shown as they are: rich markup in them means nothing, and control
     characters are shown as escapes (`\x1b`).
 
     Args:
@@ -140,6 +146,7 @@ def frame_table(
             When not all fit, the last are left out first; a first column of texts stays.
         rows: rows to show, the first ones; all by default.
         name_width: what a first column of texts keeps before others are shown.
+        keep: columns that are left out last: what the table is sorted by, and the name.
 
     Returns:
         A renderable for `rich.console.Console.print`.
@@ -150,7 +157,7 @@ def frame_table(
         places = [names.index(name) for name in columns if name in names]
     shown = frame.iloc[:rows] if rows is not None else frame
     return FrameTable(
-        [_column(shown.iloc[:, place]) for place in places],
+        [_column(shown.iloc[:, place], stays=names[place] in keep) for place in places],
         title=title,
         rows=len(frame),
         name_width=name_width,
@@ -176,7 +183,7 @@ def _plain(text: str, *, ascii_only: bool) -> str:
     return spelled.encode("ascii", "backslashreplace").decode()
 
 
-def _column(series: pd.Series) -> _Column:
+def _column(series: pd.Series, *, stays: bool) -> _Column:
     """Turn a column into texts."""
     from rich.cells import cell_len
 
@@ -184,6 +191,8 @@ def _column(series: pd.Series) -> _Column:
     kinds = pd.api.types
     is_number = kinds.is_integer_dtype(series.dtype) or kinds.is_float_dtype(series.dtype)
     if is_number:
+        if series.dtype.kind == "f":
+            header, series = _in_fitting_unit(header, series)
         cells = _number_cells(series, header)
     else:
         missing = series.isna().tolist()
@@ -192,7 +201,22 @@ def _column(series: pd.Series) -> _Column:
             for value, empty in zip(series.tolist(), missing, strict=True)
         ]
     width = max((cell_len(cell) for cell in cells), default=0)
-    return _Column(safe_text(header), cells, is_number, width)
+    return _Column(safe_text(header), cells, is_number, width, stays)
+
+
+def _in_fitting_unit(header: str, series: pd.Series) -> tuple[str, pd.Series]:
+    """A column of times in the unit that shows its largest best, and its header."""
+    found = [*_TIME_UNIT.finditer(header)]
+    if not found or unit_of(header).quantity is not Quantity.TIME:
+        return header, series
+    sizes = series.abs()
+    before = unit_of(header).symbol
+    after, factor = fitting_unit(before, float(sizes[sizes < float("inf")].max()))
+    if after == before:
+        return header, series
+    at = found[-1]
+    after = after.replace("µ", "u" if header[at.start() - 1 : at.start()] == "_" else "µ")
+    return f"{header[: at.start()]}{after}{header[at.end() :]}", series * factor
 
 
 def _number_cells(series: pd.Series, header: str) -> list[str]:
@@ -207,7 +231,13 @@ def _number_cells(series: pd.Series, header: str) -> list[str]:
     finite = [value for value in values if abs(value) < float("inf")]
     fractions = any(value != int(value) for value in finite)
     largest = max((abs(value) for value in finite), default=0.0)
-    return [unit.text(value, fractions=fractions, largest=largest) for value in values]
+    tiny = unit.quantity is Quantity.TIME and not unit.signed and largest >= 1
+    return [
+        "<0.001"
+        if tiny and 0 < value < _LEAST_SHOWN
+        else unit.text(value, fractions=fractions, largest=largest)
+        for value in values
+    ]
 
 
 def _layout(
@@ -232,7 +262,8 @@ def _layout(
                 return shown, widths, folded
         if len(shown) == 1 and not shown[0].is_number:
             return shown, [max(1, min(width, shown[0].width))], True
-        shown.pop()
+        least = [at for at, column in enumerate(shown) if at and not column.stays]
+        del shown[least[-1] if least else -1]
     return [], [], False
 
 

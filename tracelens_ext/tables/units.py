@@ -24,6 +24,7 @@ FIRST_FACTS = ("Recording", "Launches without GPU work", "Verdict")
 
 _SHOWN_WHOLE = 10**15  # a spreadsheet shows 15 digits of a number and zeros after them
 _MOST_DECIMALS = 9
+_LARGE, _SMALL = 1000.0, 0.1  # outside of these a time has another unit
 _SMALL_PERCENT = 0.05  # below it one decimal would show 0.0
 
 
@@ -175,6 +176,19 @@ def _unsigned_unit(column: str, words: list[str]) -> Unit:
     if not _COUNTED_THINGS.isdisjoint(words):
         return Unit(Quantity.COUNT)
     return Unit(Quantity.UNKNOWN)
+
+
+_STEPS = ("ns", "µs", "ms", "s")
+
+
+def fitting_unit(unit: str, largest: float) -> tuple[str, float]:
+    """The unit of time that shows a number best, and what to multiply by for it."""
+    at, factor = _STEPS.index(unit), 1.0
+    while at + 1 < len(_STEPS) and largest * factor >= _LARGE:
+        at, factor = at + 1, factor / 1e3
+    while at > 1 and 0 < largest * factor < _SMALL:
+        at, factor = at - 1, factor * 1e3
+    return _STEPS[at], factor
 
 
 def header_text(name: object) -> str:
