@@ -144,7 +144,15 @@ def _usage_exit_code(error: Exception) -> int | None:
         sys.stdout.write(f"{show()}\n")
         return code
     command = getattr(getattr(error, "ctx", None), "command_path", "tracelens-ext")
-    return _fail(f"{str(show()).rstrip('.')}; see '{command} --help'", code)
+    told = str(show()).rstrip(".")
+    if type(error).__name__ == "NoSuchOption":
+        from tracelens_ext.cli.app import report_options
+        from tracelens_ext.cli.foreign_options import hint
+
+        name = str(getattr(error, "option_name", ""))
+        if here := hint(name, report_options()):
+            told = f"No such option: {name}; here: {here}"
+    return _fail(f"{told}; see '{command} --help'", code)
 
 
 def _fail(message: str, code: int) -> int:

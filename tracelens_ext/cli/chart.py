@@ -36,13 +36,13 @@ class ChartCommand(CarefulCommand):
         from tracelens_ext.chart.specification import known_models
         from tracelens_ext.report.terminal import safe_text
 
-        super().format_epilog(ctx, formatter)
         rows = [
             (safe_text(engine), safe_text(", ".join(models)))
             for engine, models in known_models().items()
         ]
         with formatter.section("Engines and their models"):
             formatter.write_dl(rows or [("none", "no plugin brings one; add yours with --maps")])
+        super().format_epilog(ctx, formatter)
 
 
 COMMAND_CLASS = ChartCommand
@@ -74,7 +74,7 @@ def chart(
             show_default=False,
         ),
     ] = Path(),
-    title: Annotated[str, typer.Option(help="Heading of the chart.", show_default=False)] = "",
+    title: Annotated[str, typer.Option(metavar="TEXT", help="Heading of the chart.", show_default=False)] = "",
     per_device: Annotated[
         bool, typer.Option("--per-device", help="A bar for each GPU, not one for all of a trace.")
     ] = False,

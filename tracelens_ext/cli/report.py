@@ -49,8 +49,13 @@ def report(
     ] = None,
     csv_dir: Annotated[
         Path | None,
-        typer.Option("--csv-dir", help="Write each table as a CSV file into this folder."),
+        typer.Option(
+            "--csv-dir", metavar="FOLDER", help="Write each table as a CSV file into this folder."
+        ),
     ] = None,
+    no_workbook: Annotated[
+        bool, typer.Option("--no-workbook", help="Write no more than what other options name.")
+    ] = False,
     html: Annotated[
         str | None,
         typer.Option(
@@ -98,7 +103,7 @@ def report(
     if total and not compare:
         raise UsageError("--total is about comparing; add --compare")
     run = Run(
-        wanted=Wanted(output, output_format, csv_dir, html),
+        wanted=Wanted(output, output_format, csv_dir, html, not no_workbook),
         options=replace(analysis, kernel_categories=kernel_categories),
         report_options=report_options,
         comparing=compare,

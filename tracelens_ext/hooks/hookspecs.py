@@ -171,6 +171,7 @@ class Command:
             in its place has several commands.
         group: where `--help` lists it: `Look`, `Explain`, `Compare` or `Extend`.
         reads_traces: whether it gets the options about reading.
+        examples: what stands at the end of its help, without `tracelens-ext`.
     """
 
     name: str
@@ -178,6 +179,7 @@ class Command:
     function: str
     group: str = "Look"
     reads_traces: bool = True
+    examples: tuple[str, ...] = ()
 
 
 @_hookspec
