@@ -74,7 +74,9 @@ def chart(
             show_default=False,
         ),
     ] = Path(),
-    title: Annotated[str, typer.Option(metavar="TEXT", help="Heading of the chart.", show_default=False)] = "",
+    title: Annotated[
+        str, typer.Option(metavar="TEXT", help="Heading of the chart.", show_default=False)
+    ] = "",
     per_device: Annotated[
         bool, typer.Option("--per-device", help="A bar for each GPU, not one for all of a trace.")
     ] = False,

@@ -106,9 +106,7 @@ def tracelens_commands() -> list[Command]:
     for name, summary, group in _COMMANDS:
         module = name.replace("-", "_")
         function = f"tracelens_ext.cli.{module}:{'app' if name in _OF_SEVERAL else module}"
-        examples = tuple(
-            line for line in _EXAMPLES.splitlines() if line.partition(" ")[0] == name
-        )
+        examples = tuple(line for line in _EXAMPLES.splitlines() if line.partition(" ")[0] == name)
         reads = name not in _READ_NO_TRACES
         result.append(Command(name, summary, function, group, reads, examples))
     return result

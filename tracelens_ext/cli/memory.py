@@ -115,7 +115,8 @@ def _show(
             part = table[table["device"] == row["device"]].drop(columns="device")
             if top and matters:
                 screen.print()
-                screen.print(frame_table(_in_megabytes(part), title=title, rows=top))
+                keep = ("bytes", "allocated_bytes")
+                screen.print(frame_table(part, title=title, rows=top, keep=keep))
     if notes:
         screen.print()
         show_notes(notes, screen)
@@ -130,13 +131,6 @@ def _alive(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     frame = sums[["blocks", "bytes", "% of peak"]].sum().reset_index()
     frame = frame.sort_values("bytes", ascending=False, kind="stable")
     return frame[["device", *columns[::-1], "blocks", "bytes", "% of peak"]]
-
-
-def _in_megabytes(table: pd.DataFrame) -> pd.DataFrame:
-    """Sizes in MB, which are read more easily than bytes."""
-    sizes = [column for column in map(str, table) if column.endswith("bytes")]
-    table = table.assign(**{column: table[column] / 1e6 for column in sizes})
-    return table.rename(columns={column: column.removesuffix("bytes") + "MB" for column in sizes})
 
 
 def _sentence(row: dict[Any, Any]) -> str:

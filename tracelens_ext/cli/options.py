@@ -78,7 +78,9 @@ Categorizer = Annotated[
 ]
 Maps = Annotated[
     list[Path] | None,
-    typer.Option("--maps", metavar="FOLDER", help="Folder of engine/model maps (JSON) for --categorizer."),
+    typer.Option(
+        "--maps", metavar="FOLDER", help="Folder of engine/model maps (JSON) for --categorizer."
+    ),
 ]
 WithoutPack = Annotated[
     list[str] | None,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.units import FIRST_FACTS
-from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +34,7 @@ _NAME_WIDTH = 28  # of a kernel: at 80 columns its category and operation fit be
 def show_report(report: Report, console: Console, *, top: int) -> None:
     """Print timeline, categories, top kernels and notes."""
     from tracelens_ext.cli.findings_view import show_first
-    from tracelens_ext.cli.screen import show_notes
+    from tracelens_ext.cli.screen import fact_text, show_notes
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     facts = dict(report.facts)
@@ -43,10 +42,7 @@ def show_report(report: Report, console: Console, *, top: int) -> None:
         value = facts.get(label)
         if value is None or (label == "Events dropped" and value == "none"):
             continue
-        if label.endswith(" (ms)"):
-            label, value = label.removesuffix(" (ms)"), ms_text(float(str(value)))
-        shown = f"{value:,.3f}" if isinstance(value, float) else str(value)
-        console.print(safe_text(f"{label}: {shown}"), markup=False, highlight=False)
+        console.print(safe_text(fact_text(label, value)), markup=False, highlight=False)
     for answer in report.answers:
         if answer.sheet == "findings":
             show_first(report.sheets["findings"], answer.title, str(facts["Trace"]), console)
@@ -128,7 +124,8 @@ def show_comparison(comparison: Comparison, report: Report, console: Console, *,
         )
         if rows:
             console.print()
-            console.print(frame_table(_of_comparison(frame.head(rows)), title=title, rows=rows))
+            shown = _of_comparison(frame.head(rows))
+            console.print(frame_table(shown, title=title, rows=rows, keep=("difference_ms",)))
     console.print()
     show_notes(report.notes, console)
 

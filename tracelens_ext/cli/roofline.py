@@ -105,4 +105,6 @@ def roofline(
     show_lines(first_lines(analyzer.work), screen)
     show_summary(found, facts, families, steps, screen)
     show_operations(rows, _TITLES[sort], more=len(frame) - len(rows), console=screen)
-    show_notes(notes, screen)
+    if notes:
+        screen.print()
+        show_notes(notes, screen)

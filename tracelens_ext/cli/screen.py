@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PIPED_WIDTH = 200
 _NOTE_LINES = 5
+_SMALL = 0.1  # below it three digits tell more than three decimals
 #: Whether `--notes` is given.
 all_notes: ContextVar[bool] = ContextVar("all_notes", default=False)
 
@@ -62,6 +63,17 @@ def folded(text: str, width: int, indent: str = "") -> list[str]:
     return textwrap.wrap(
         safe_text(text), max(width, 40), subsequent_indent=indent, break_on_hyphens=False
     )
+
+
+def fact_text(label: str, value: object) -> str:
+    """A fact of a report in a line; a time in the unit that fits."""
+    from tracelens_ext.text import ms_text
+
+    if isinstance(value, float):
+        if label.endswith(" (ms)"):
+            return f"{label.removesuffix(' (ms)')}: {ms_text(value)}"
+        value = f"{value:,.3f}" if value >= _SMALL or not value else f"{value:.3g}"
+    return f"{label}: {value}"
 
 
 def show_notes(notes: Sequence[str], console: Console) -> None:

@@ -52,7 +52,7 @@ def sql(
         from tracelens_ext.cli.screen import console
         from tracelens_ext.report.terminal import frame_table
 
-        console().print(frame_table(rows, title="", rows=len(rows)))
+        console().print(frame_table(rows, fit_units=False))
     if more:
         print_line(
             f"tracelens-ext: {trace}: there are more than {limit:,} rows (--limit)", error=True

@@ -29,8 +29,8 @@ _NAME_WIDTH = 20  # of the first column, as long as there are columns that do no
 _NAME_AT_LEAST = 8  # of the first column, which stays in any case
 _FOLDED_AT_LEAST = 8  # of a folded header, which would else be a tower of words
 _NAMED = 8  # of the columns that do not fit; of more the number is said
-#: The unit of a time in a column's name; that of rates, `gb_s`, is none.
-_TIME_UNIT = re.compile(r"(?<![A-Za-zµμ/])(?:ns|us|µs|μs|ms)(?![A-Za-zµμ/])")
+#: The unit of a time or a size in a column's name; `gb_s` has none.
+_UNIT = re.compile(r"(?<![A-Za-zµμ/])(?:ns|us|µs|μs|ms|bytes|kB|MB|GB)(?![A-Za-zµμ/])")
 _LEAST_SHOWN = 0.0005  # of a number with three decimals
 _HEADER_BREAK = re.compile(r"(?<=[_ ])")
 #: Controls, what changes the direction of writing, what is invisible, and half characters.
@@ -132,11 +132,12 @@ def frame_table(
     rows: int | None = None,
     name_width: int = _NAME_WIDTH,
     keep: Sequence[str] = (),
+    fit_units: bool = True,
 ) -> FrameTable:
     r"""Make a table for the terminal.
 
     Numbers are shown with the decimals that their unit deserves; the unit itself is in the
-    column's name, and that of a time is the one that fits the column's largest. Texts are shown as they are: rich markup in them means nothing, and control
+    column's name, and that of a time or a size is the one that fits the column's largest. Texts are shown as they are: rich markup in them means nothing, and control
     characters are shown as escapes (`\x1b`).
 
     Args:
@@ -147,6 +148,7 @@ def frame_table(
         rows: rows to show, the first ones; all by default.
         name_width: what a first column of texts keeps before others are shown.
         keep: columns that are left out last: what the table is sorted by, and the name.
+        fit_units: whether units may be others than those of the columns' names.
 
     Returns:
         A renderable for `rich.console.Console.print`.
@@ -157,7 +159,10 @@ def frame_table(
         places = [names.index(name) for name in columns if name in names]
     shown = frame.iloc[:rows] if rows is not None else frame
     return FrameTable(
-        [_column(shown.iloc[:, place], stays=names[place] in keep) for place in places],
+        [
+            _column(shown.iloc[:, place], stays=names[place] in keep, fit_units=fit_units)
+            for place in places
+        ],
         title=title,
         rows=len(frame),
         name_width=name_width,
@@ -183,7 +188,7 @@ def _plain(text: str, *, ascii_only: bool) -> str:
     return spelled.encode("ascii", "backslashreplace").decode()
 
 
-def _column(series: pd.Series, *, stays: bool) -> _Column:
+def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
     """Turn a column into texts."""
     from rich.cells import cell_len
 
@@ -191,7 +196,7 @@ def _column(series: pd.Series, *, stays: bool) -> _Column:
     kinds = pd.api.types
     is_number = kinds.is_integer_dtype(series.dtype) or kinds.is_float_dtype(series.dtype)
     if is_number:
-        if series.dtype.kind == "f":
+        if fit_units:
             header, series = _in_fitting_unit(header, series)
         cells = _number_cells(series, header)
     else:
@@ -205,13 +210,14 @@ def _column(series: pd.Series, *, stays: bool) -> _Column:
 
 
 def _in_fitting_unit(header: str, series: pd.Series) -> tuple[str, pd.Series]:
-    """A column of times in the unit that shows its largest best, and its header."""
-    found = [*_TIME_UNIT.finditer(header)]
-    if not found or unit_of(header).quantity is not Quantity.TIME:
+    """A column of times or sizes in the unit that shows its largest best, and its header."""
+    found, unit = [*_UNIT.finditer(header)], unit_of(header)
+    exact = series.dtype.kind != "f" and unit.quantity is not Quantity.BYTES
+    if not found or exact or unit.quantity is Quantity.COUNT:
         return header, series
-    sizes = series.abs()
-    before = unit_of(header).symbol
-    after, factor = fitting_unit(before, float(sizes[sizes < float("inf")].max()))
+    sizes = series.dropna().abs()
+    before = unit.symbol
+    after, factor = fitting_unit(before, float(sizes[sizes < float("inf")].max() or 0.0))
     if after == before:
         return header, series
     at = found[-1]
