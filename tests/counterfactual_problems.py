@@ -112,6 +112,59 @@ def _python_between_launches(room: Room) -> None:
         room.work("kernel", "void vectorized_add(int)", (number + 0.97) * part, 2.0, call)
 
 
+@_makes("cpu-operation")
+def _random_numbers_of_the_cpu(room: Room) -> None:
+    room.op("aten::randn", 0, room.cost, tensor("float", 1 << 24))
+    room.op("aten::normal_", 2, room.cost - 4, tensor("float", 1 << 24))
+
+
+@_makes("cpu-operation")
+def _annotated_phase(room: Room) -> None:
+    room.span("user_annotation", "preprocess", 0, room.cost)
+    for number in range(40):
+        room.op("aten::add", (number + 0.1) * room.cost / 40, 2, tensor("float", 64))
+
+
+@_makes("cpu-operation")
+def _sorted_on_the_cpu(room: Room) -> None:
+    for number in range(4):
+        room.op(
+            "aten::sort", number * room.cost / 4, 0.97 * room.cost / 4, tensor("float", 1 << 20)
+        )
+
+
+@_makes("recompilation")
+def _compiled_three_times(room: Room) -> None:
+    part = room.cost / 3
+    for number in range(3):
+        name = "compile_fx.<locals>.fw_compiler_base (dynamo_timed)"
+        room.span("cpu_op", name, number * part, 0.95 * part)
+        call = room.call("cudaLaunchKernel", (number + 0.96) * part, 5)
+        room.work("kernel", "triton_poi_fused_add_0", (number + 0.97) * part, 2.0, call)
+
+
+@_makes("recompilation")
+def _compiled_by_dynamo(room: Room) -> None:
+    """Wherever it is: the name says that it is a second time."""
+    room.span("user_annotation", "Torch-Compiled Region: 0/1", 0, room.cost)
+    room.span("user_annotation", "_compile.compile_inner (dynamo_timed)", 1, room.cost - 2)
+    frame = "torch/_dynamo/convert_frame.py(1138): _compile"
+    room.span("python_function", frame, 2, room.cost - 4)
+
+
+@_makes("graph-recapture")
+def _captured_for_each_launch(room: Room) -> None:
+    part = room.cost / 5
+    for number in range(5):
+        start = number * part
+        room.call("cudaStreamBeginCapture", start, 5)
+        room.call("cudaLaunchKernel", start + part * 0.3, 4)
+        room.call("cudaStreamEndCapture", start + part * 0.6, part * 0.1)
+        room.call("cudaGraphInstantiate", start + part * 0.71, part * 0.2)
+        launch = room.call("cudaGraphLaunch", start + part * 0.95, 6)
+        room.work("kernel", "void fused_step_kernel()", start + part * 0.95 + 5, 9.0, launch)
+
+
 @_makes("small-kernels")
 def _short_kernels(room: Room) -> None:
     times = int((room.cost - 10) / 2.2)
@@ -178,7 +231,7 @@ def _copied(room: Room, host: str, *, waits: bool) -> None:
     room.work("gpu_memcpy", name, 9, room.cost - 10, copy, bytes=size)
 
 
-@_makes("exposed-copy")
+@_makes("pageable-copies")
 def _pageable_copy(room: Room) -> None:
     _copied(room, "Pageable", waits=True)
 

@@ -71,7 +71,7 @@ def test_kernels(name: str, capfd: pytest.CaptureFixture[str]) -> None:
         line = portable(said.removeprefix(f"tracelens-ext: {FOLDER / name}: ").removesuffix("\n"))
         assert agrees({"exit": code, "error": line}, expected), said
         return
-    rows = json.loads(printed)["tables"]["kernels"]
+    rows = json.loads(printed)["tables"]["kernel_statistics"]
     launches = sum(count for count, _ in expected["kernels"].values())
     assert sum(row["count"] for row in rows) == launches
 

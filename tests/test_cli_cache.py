@@ -126,7 +126,7 @@ def test_every_command_that_reads_a_trace_has_the_options() -> None:
     assert {"report", "demo"} <= single.keys()
     for name, command in single.items():
         has = "no_cache" in (parameter.name for parameter in command.params)
-        assert has is (name not in {"demo", "explain", "formats", "ranks"}), name
+        assert has is (name not in {"demo", "explain", "formats", "mcp", "ranks"}), name
 
 
 def test_a_stale_entry_costs_a_line(capsys: pytest.CaptureFixture[str], parsed: list[str]) -> None:

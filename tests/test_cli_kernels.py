@@ -191,11 +191,11 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     tables = json.loads(printed(capsys, "--json", "--gaps", "-t", 1))["tables"]
     gaps = ["gap_summary", "gap_hosts", "gap_streams", "gap_pairs", "gaps_longest"]
     more = ["gap_full_names", "gap_histogram"]
-    assert list(tables) == ["kernels", "kernel_full_names", *gaps, *more]
+    assert list(tables) == ["kernel_statistics", "kernel_full_names", *gaps, *more]
     names = [(row["rank"], row["full_name"], row["count"]) for row in tables["kernel_full_names"]]
     assert names == [(1, ADD, 2), (1, MUL, 1), (2, GEMM, 1)]
-    assert [row["count"] for row in tables["kernels"]] == [3, 1], "all rows"
-    assert tables["kernels"][0]["kernel_category"] == "Elementwise"
+    assert [row["count"] for row in tables["kernel_statistics"]] == [3, 1], "all rows"
+    assert tables["kernel_statistics"][0]["kernel_category"] == "Elementwise"
 
 
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,7 +209,7 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
 
     document = json.loads(printed(capsys, "--json", "-g"), parse_constant=refuse)
     assert document["tables"]["gaps_longest"][0]["launch_delay_us"] is None
-    assert document["tables"]["kernels"][0]["std_time_us"] == 0
+    assert document["tables"]["kernel_statistics"][0]["std_time_us"] == 0
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,10 @@ def test_what_a_real_trace_has_takes_longer(name: str, ident: str) -> None:
         check(ident, cost, before, claims(moved(document, at, cost * 1e3)))
 
 
+#: The demo's problem of copies is one of pageable memory.
+_CALLED = {"exposed-copy": "pageable-copies"}
+
+
 @cache
 def demo_before(steps: int) -> tuple[float, dict[str, float]]:
     return savings(build_demo_trace(steps=steps))
@@ -123,7 +127,7 @@ def demo_before(steps: int) -> tuple[float, dict[str, float]]:
 def test_a_problem_of_the_demo(ident: str) -> None:
     steps, cost = (6, 30.0) if ident == "slow-iterations" else (1, 15.0)
     after = savings(build_demo_trace(steps=steps, problems={ident: cost}))
-    check(ident, cost, demo_before(steps), after)
+    check(_CALLED.get(ident, ident), cost, demo_before(steps), after)
 
 
 def test_what_the_demo_computes_twice_is_told_last() -> None:

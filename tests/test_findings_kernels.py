@@ -264,13 +264,22 @@ def slow_product(us: float, m: int, n: int, k: int, kind: str = BF16, name: str 
 def test_a_product_far_below_what_the_gpu_reaches() -> None:
     """32 × 32 × 4 tiles make 31.03 waves on 132 units, so they take as long as 32 waves."""
     reached = 5 + 32 / (4096 / 132) * 2 * 4096**3 / (0.6 * 989.4e6)
-    kernels = slow_product(1000, 4096, 4096, 4096, name="ampere_bf16_s16816gemm_128x128")
+    kernels = slow_product(1000, 4096, 4096, 4096, name="my_product")
     (found,) = kernels.findings().findings
     assert found.id == "slow-gemm"
     assert 1e3 * found.claimed_ms == pytest.approx(1000 - reached, rel=1e-3)
     assert found.where["products"][0].name == "aten::mm 4096×4096×4096 bf16"
-    assert found.where["reasons"][0].name == "kernels for Ampere"
-    assert "newer cuBLAS" in found.advice
+
+
+def test_a_product_far_below_on_a_kernel_of_an_older_gpu_is_that_kernels() -> None:
+    """With all that such a product loses; odd sizes explain the kernel, which is `slow-gemm`."""
+    name = "ampere_bf16_s16816gemm_128x128"
+    found = {
+        size: slow_product(1000, 4096, 4096, size, name=name).savings() for size in (4096, 4097)
+    }
+    assert [*found[4096]] == ["old-kernels"]
+    assert found[4096]["old-kernels"] > 700
+    assert [*found[4097]] == ["slow-gemm"]
 
 
 @pytest.mark.parametrize(
@@ -288,9 +297,11 @@ def test_products_as_fast_as_can_be_expected(
     assert slow_product(us, *sizes, kind=kind).savings() == {}
 
 
-def test_single_precision_without_tf32_is_slow() -> None:
-    (found,) = slow_product(3000, 4096, 4096, 4096, FP32, "sgemm").findings().findings
-    assert found.id == "slow-gemm"
+@pytest.mark.parametrize(("kernel", "ident"), [("sgemm", "no-tensor-cores"), ("", "slow-gemm")])
+def test_single_precision_without_tf32_is_slow(kernel: str, ident: str) -> None:
+    """Names tell first, shapes the rest."""
+    (found,) = slow_product(3000, 4096, 4096, 4096, FP32, kernel).findings().findings
+    assert found.id == ident
     assert "float32_matmul_precision" in found.snippet
 
 
@@ -312,9 +323,8 @@ def test_an_unknown_gpu_has_no_slow_products_and_keeps_those_of_attention() -> N
     kernels = Kernels()
     attend(kernels)
     found = TreePerfAnalyzer(kernels.document()).findings()
-    assert {each.id: 1e3 * each.claimed_ms for each in found.findings} == {
-        "unfused-attention": pytest.approx(1900 - 800)
-    }
+    claims = {each.id: 1e3 * each.claimed_ms for each in found.findings if each.claimed_ms}
+    assert claims == {"unfused-attention": pytest.approx(1900 - 800)}
     assert any("peaks" in note for note in found.notes)
 
 

@@ -487,7 +487,7 @@ def test_a_plugin_adds_a_command(
     def tracelens_commands() -> list[object]:
         greeting = f"{__name__}:greet"
         return [
-            Command("greet", "Greet somebody.", greeting, "Extend", reads_traces=False),
+            Command("greet", "Greet somebody.", greeting, "Extend"),
             Command("absent", "Is not there.", "no_such_module:absent", "Extend"),
             Command("gaps", "Takes a name.", greeting),
             Command("misplaced", "Is of no group.", greeting, "Elsewhere"),

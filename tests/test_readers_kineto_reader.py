@@ -155,7 +155,7 @@ def test_what_a_launch_and_its_kernel_say() -> None:
             "cat": "kernel",
             "pid": 0,
             "tid": 7,
-            "args": {"correlation": 9, "External id": 5, "device": 3, "stream": 20, "grid": [1]},
+            "args": {"correlation": 9, "External id": 5, "device": 3, "stream": 20, "block": [1]},
         },
         SPAN | {"cat": "gpu_memcpy", "pid": 1, "tid": 8, "args": {"bytes": 2**40}},
     )
@@ -165,7 +165,13 @@ def test_what_a_launch_and_its_kernel_say() -> None:
     assert trace.device.tolist() == [3, 1]
     assert trace.stream.tolist() == [20, 8]
     assert trace.arg("bytes").at(trace.gpu_rows).tolist() == [NONE, 2**40]
-    assert trace.arg("grid").rows.tolist() == []
+    assert trace.arg("block").rows.tolist() == []
+
+
+def test_a_kernel_keeps_its_grid_and_shared_memory() -> None:
+    trace = read(SPAN | {"cat": "kernel", "args": {"grid": [512, 2, 1], "shared memory": 400}})
+    assert json.loads((trace.arg("grid").texts or [])[0]) == [512, 2, 1]
+    assert trace.arg("shared memory").at(trace.gpu_rows).tolist() == [400]
 
 
 def test_arguments_that_several_kinds_have_are_in_the_order_of_the_file() -> None:

@@ -94,8 +94,8 @@ def test_commands(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     capsys.readouterr()
     assert run(["kernels", str(path), "--json"]) == 0
     tables = json.loads(capsys.readouterr().out)["tables"]
-    assert {"kernels", "kernel_full_names"} <= tables.keys()
-    assert sum(row["count"] for row in tables["kernels"]) == len(read(path).gpu_rows)
+    assert {"kernel_statistics", "kernel_full_names"} <= tables.keys()
+    assert sum(row["count"] for row in tables["kernel_statistics"]) == len(read(path).gpu_rows)
 
 
 @pytest.mark.parametrize(

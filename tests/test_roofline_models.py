@@ -214,3 +214,74 @@ def test_no_model_answers_nonsense(
         assert found.flops >= 0
         assert isinstance(found.bytes, int)
         assert isinstance(found.flops, int)
+
+
+def test_products_of_8_bit_packed_and_complex_numbers() -> None:
+    small = tensor(4, 8, kind="signed char"), tensor(8, 16, kind="signed char")
+    found = cost("_int_mm", *small)
+    assert (found.flops, found.bytes, found.data_type) == (1024, 32 + 128 + 4 * 64, "int8")
+    fp4 = tensor(4, 8, kind="c10::Float4_e2m1fn_x2"), tensor(8, 16, kind="c10::Float4_e2m1fn_x2")
+    scales = (tensor(64, kind=F32), tensor(64, kind=F32))
+    packed = cost("_scaled_mm", *fp4, *scales, NOTHING, NOTHING, value(15))
+    assert (packed.flops, packed.bytes, packed.data_type) == (2048, 32 + 128 + 2 * 64, "fp4")
+    assert packed.parameters["K"] == 16
+    whole = tensor(4, 8, kind="c10::complex<float>"), tensor(8, 16, kind="c10::complex<float>")
+    assert figures("mm", *whole)[1:] == (4 * 1024, 8 * (32 + 128 + 64))
+
+
+def test_grouped_products() -> None:
+    """Each row, or column, meets one group; scaled ones give bf16."""
+    kind = "c10::Float8_e4m3fn"
+    a, b, scale = tensor(64, 8, kind=kind), tensor(3, 8, 16, kind=kind), tensor(64, kind=F32)
+    offsets = tensor(3, kind="int")
+    scaled = cost("_scaled_grouped_mm", a, b, scale, scale, offsets)
+    assert (scaled.flops, scaled.bytes) == (2 * 64 * 16 * 8, 64 * 8 + 3 * 8 * 16 + 2 * 64 * 16)
+    assert figures("_grouped_mm", tensor(3, 4, 8), tensor(8, 64), offsets)[1] == 2 * 4 * 64 * 8
+
+
+@pytest.mark.parametrize(("nq", "nkv"), [(64, 64), (16, 96), (96, 16)])
+@pytest.mark.parametrize("window", [None, -1, 0, 8, 40, 200])
+def test_pairs_of_causal_attention(nq: int, nkv: int, window: int | None) -> None:
+    """As counted on a fine grid, half of the diagonal seen; without a window from the top left."""
+    if window is None:
+        heads_first = [tensor(1, 2, n, 8) for n in (nq, nkv, nkv)]
+        flags = [NOTHING, value(False), value(0.0), value(True)]
+        found = cost("_scaled_dot_product_efficient_attention", *heads_first, *flags)
+    else:
+        tensors = [tensor(1, n, 2, 8) for n in (nq, nkv, nkv)]
+        flags = [value(0.0), value(1.0), value(True), value(window), value(-1)]
+        found = cost("flash_attn::_flash_attn_forward", *tensors, *flags)
+    fine, pairs = 8, 0.0
+    for query in range(nq * fine):
+        position = (query + 0.5) / fine + (nkv - nq if window is not None else 0)
+        first = max(position - window, 0) if window is not None and window >= 0 else 0
+        pairs += max(min(position, nkv) - first, 0) / fine
+    assert found.flops == pytest.approx(2 * 2 * pairs * 16, abs=4)
+
+
+def test_aiters_attention() -> None:
+    q = tensor(2, 64, 4, 16)
+    window = [value(True), value(-1), value(-1)]
+    forward = cost("aiter::mha_fwd", q, q, q, value(0.0), value(1.0), *window)
+    lse = tensor(2, 4, 64, kind=F32)
+    backward = cost("aiter::mha_bwd", q, q, q, q, q, lse, value(0.0), value(1.0), *window)
+    assert (forward.family, forward.flops) == ("SDPA_fwd", 2 * 4 * 64 * 64 * 32)
+    assert (backward.family, backward.flops) == ("SDPA_bwd", forward.flops * 5 // 2)
+
+
+def test_fused_norms_gates_and_rotations() -> None:
+    x, weight = tensor(6, 32), tensor(32)
+    one = 2 * 6 * 32
+    assert figures("_C::rms_norm", x, x, weight)[1:] == (7 * 192, 2 * one + 64)
+    assert figures("aiter::rmsnorm2d_fwd", x, weight)[1:] == (7 * 192, 2 * one + 64)
+    four = (8 * 192, 4 * one + 64)
+    assert figures("_C::fused_add_rms_norm", x, x, weight)[1:] == four
+    assert figures("aiter::rmsnorm2d_fwd_with_add", x, x, x, x, weight)[1:] == four
+    quantised = tensor(6, 32, kind="c10::Float8_e4m3fn")
+    moved = figures("_C::rms_norm_static_fp8_quant", quantised, x, weight, tensor(1, kind=F32))[2]
+    assert moved == one + 192 + 64 + 4
+    gate = ("UnaryElementwise", 12 * 192, 3 * one)
+    assert figures("_C::silu_and_mul", x, tensor(6, 64)) == gate
+    positions, q, k = tensor(6, kind=I64), tensor(6, 8 * 16), tensor(6, 2 * 16)
+    turn = figures("_C::rotary_embedding", positions, q, k, value(16), tensor(99, 8))
+    assert turn[1:] == (3 * 480, 6 * 8 + 6 * 8 * 2 + 2 * 480 * 2)  # half of each head

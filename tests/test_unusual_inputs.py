@@ -106,7 +106,7 @@ def test_a_file_that_grows_while_it_is_read(
     assert trace.stat().st_size > len(text)
     if whole:
         assert code == 0
-        assert len(json.loads(printed)["tables"]["kernels"]) == 3
+        assert len(json.loads(printed)["tables"]["kernel_statistics"]) == 3
     else:
         assert code == 1
         assert "the JSON ends in the middle, after 4 events" in said

@@ -15,7 +15,7 @@ from typer.main import get_group
 
 from tracelens_ext.cli.command import CarefulCommand, help_record
 from tracelens_ext.cli.options import with_options
-from tracelens_ext.cli.reading import OPTIONS, reads_traces
+from tracelens_ext.cli.reading import OPTIONS
 from tracelens_ext.hooks import Command, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.guard import one_line
 
@@ -67,11 +67,11 @@ def _made(command: Command) -> Any:  # noqa: ANN401  # click's, or typer's own c
     if isinstance(function, typer.Typer):
         for registered in function.registered_commands:
             registered.cls = CarefulCommand
+            if registered.callback is not None:
+                registered.callback = with_options(registered.callback)
         alone.add_typer(function, name=command.name)
     else:
         function = with_options(function)
-        if command.reads_traces:
-            function = reads_traces(function)
         kind = getattr(home, "COMMAND_CLASS", CarefulCommand)
         alone.command(command.name, cls=kind)(function)
     made = get_group(alone).commands[command.name]
@@ -101,7 +101,7 @@ class _Group(TyperGroup):
 
     def get_params(self, ctx: Any) -> Any:  # noqa: ANN401  # likewise
         """The options; help lists those about completion in a line at its end."""
-        params = super().get_params(ctx)
+        params: list[Any] = super().get_params(ctx)
         for each in params:
             each.hidden = each.hidden or each.name.endswith("_completion")
         return params

@@ -80,9 +80,7 @@ class CarefulCommand(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(records)
         if shared:
-            with formatter.section(
-                "Options about reading and notes, which 'tracelens-ext --help' explains"
-            ):
+            with formatter.section("Options about reading, which 'tracelens-ext --help' explains"):
                 formatter.write_text(", ".join(shared))
 
 

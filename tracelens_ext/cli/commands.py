@@ -96,7 +96,6 @@ demo demo.json.gz --vendor amd
 demo job.json.gz --ranks 4
 """
 _OF_SEVERAL = frozenset({"rules", "plugins", "cache"})
-_READ_NO_TRACES = frozenset({"demo", "explain", "formats", "mcp"})
 
 
 @hookimpl
@@ -107,6 +106,5 @@ def tracelens_commands() -> list[Command]:
         module = name.replace("-", "_")
         function = f"tracelens_ext.cli.{module}:{'app' if name in _OF_SEVERAL else module}"
         examples = tuple(line for line in _EXAMPLES.splitlines() if line.partition(" ")[0] == name)
-        reads = name not in _READ_NO_TRACES
-        result.append(Command(name, summary, function, group, reads, examples))
+        result.append(Command(name, summary, function, group, examples))
     return result

@@ -12,7 +12,6 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import print_line, print_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.formats import Format
-from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +78,6 @@ def compare(
     top: Annotated[int, typer.Option(help="Operations and kernels to print.", min=0)] = 10,
     quiet: shared.Quiet = False,
     *,
-    reading: ReadingOptions,
     analysis: shared.AnalysisOfLinked,
 ) -> None:
     """Compare traces or their reports with the first: what changed, by category and kernel."""
@@ -99,7 +97,11 @@ def compare(
     wanted.check_extras()
     if all(map(is_snapshot, traces)):
         show_snapshots(
-            [*map(Path, traces)], top, reading, device=None, json=output_format is Format.json
+            [*map(Path, traces)],
+            top,
+            analysis.reading,
+            device=None,
+            json=output_format is Format.json,
         )
         return
     paths, problems = find_traces(traces, or_reports=True)

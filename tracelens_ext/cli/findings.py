@@ -27,6 +27,10 @@ def findings(
             "--json", help="Print JSON instead; of several traces a list, each with its `trace`."
         ),
     ] = False,
+    whole: Annotated[
+        bool,
+        typer.Option("--all", help="Show all findings, not the first eight that save 1 %."),
+    ] = False,
     intervals: Annotated[
         bool,
         typer.Option("--intervals", help="With --json: the stretches of time of each finding."),
@@ -68,7 +72,7 @@ def findings(
             if not json:
                 if len(found) > 1:
                     typer.echo()
-                show_findings(path, of_trace, console())
+                show_findings(path, of_trace, console(), whole=whole)
     if json:
         _print_json(found, intervals=intervals, several=len(paths) + len(problems) > 1)
     for problem in problems:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding, Findings
 
 _FIRST = 3
+_MOST = 8  # of all
 _LABEL = 12  # columns of the labels on the left
 _NAME = 64  # characters of the name of a place
 _WIDEST = 120  # longer lines are hard to read
@@ -31,8 +32,8 @@ _SEE = (
 )
 
 
-def show_findings(trace: Path, found: Findings, console: Console) -> None:
-    """Print all findings of a trace."""
+def show_findings(trace: Path, found: Findings, console: Console, *, whole: bool) -> None:
+    """Print the findings of a trace: the first that are worth it, or all."""
     width = min(console.width, _WIDEST)
     lines = folded(f"Trace: {trace}", width, "  ")
     recording = f"Recording: {' '.join(found.recording_lines)}"
@@ -43,7 +44,8 @@ def show_findings(trace: Path, found: Findings, console: Console) -> None:
         lines += folded(safe_text(told), width)
     if found.findings and found.model:
         lines += folded(_savings(found.model), width)
-    shown = [f for f in found.findings if f.informs_only or f.saving_percent >= LEAST_SHARE_PERCENT]
+    worth = [f for f in found.findings if f.informs_only or f.saving_percent >= LEAST_SHARE_PERCENT]
+    shown = found.findings if whole else worth[:_MOST]
     for rank, finding in enumerate(shown, 1):
         show_lines([*lines, ""], console)
         head = textwrap.indent("\n".join(folded(finding.title, width - 4)), "    ")
@@ -52,8 +54,9 @@ def show_findings(trace: Path, found: Findings, console: Console) -> None:
     if found.findings:
         lines += ["", *folded(_SEE, width)]
     if hidden := len(found.findings) - len(shown):
-        told = f"{hidden} more would save less than 1 % each, as something else limits there."
-        lines += ["", *folded(f"{told} --json has all.", width)]
+        less = len(found.findings) - len(worth)
+        why = f", {less} of which would save less than 1 % each" if less else ""
+        lines += ["", *folded(f"{hidden} more{why}: --all shows them.", width)]
     show_lines([*lines, *[""] * bool(found.notes)], console)
     show_notes(found.notes, console)
 

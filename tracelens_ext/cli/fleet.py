@@ -74,8 +74,8 @@ def fleet(
         bool, typer.Option("--strict", help="Exit with 1 when ranks are missing too.")
     ] = False,
     *,
-    reading: ReadingOptions,
     rules: shared.RuleOptions,
+    reading: ReadingOptions,
 ) -> None:
     """Analyse the traces of all ranks; which ranks are slow, and whom collectives wait for."""
     from tracelens_ext.cli.progress import fleet_progress

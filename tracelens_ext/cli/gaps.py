@@ -27,9 +27,9 @@ def gaps(
     json: shared.Json = False,
     force: shared.Force = False,
     *,
-    reading: ReadingOptions,
     selecting: gap_options.SelectionOptions,
     options: gap_options.OwnGapOptions,
+    reading: ReadingOptions,
 ) -> None:
     """Show why the GPU was idle: gaps by cause, stream, length and kernels around them."""
     from tracelens_ext.cli.gap_view import GapReport, show_gaps
@@ -40,9 +40,8 @@ def gaps(
 
     selection = selecting.selection()
     check_texts([output], trace, force=force, json=json, every=options.all)
-    analyzer = analyze(
-        trace, shared.AnalysisOptions(reading=reading, kernel_categories=False), without_tpu=True
-    )
+    how = shared.AnalysisOptions(kernel_categories=False, reading=reading)
+    analyzer = analyze(trace, how, without_tpu=True)
     report = GapReport.of(analyzer, selection, options)
     if output is not None:
         write_text(output, report.text())

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.cli.messages import print_line
 from tracelens_ext.errors import TraceError, TraceFormatError
-from tracelens_ext.settings import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cli.options import AnalysisOptions
+    from tracelens_ext.settings import Progress
     from tracelens_ext.trace import Trace
 
 

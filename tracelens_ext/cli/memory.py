@@ -64,7 +64,7 @@ def memory(
     if is_snapshot(trace):
         show_snapshots([trace], top, reading, device=device, json=json)
         return
-    analyzer = analyze(trace, shared.AnalysisOptions(reading=reading, kernel_categories=False))
+    analyzer = analyze(trace, shared.AnalysisOptions(kernel_categories=False, reading=reading))
     if not has_memory_events(analyzer.trace):
         raise UsageError(
             f"{trace}: has no memory events; record it with torch.profiler.profile(...,"

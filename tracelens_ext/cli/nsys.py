@@ -10,7 +10,6 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.inputs import check_files
 from tracelens_ext.cli.messages import print_line, print_report
-from tracelens_ext.cli.reading import reads_traces
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.settings import ReadingOptions
 
@@ -170,7 +169,7 @@ def stats(
         raise typer.Exit(1)
 
 
-app.command()(reads_traces(stats))
+app.command()(stats)
 
 
 def _configured(config: Path) -> tuple[Sequence[InputSpec], Classifier]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from tracelens_ext.cli.reading import OPTIONS, size_of
+from tracelens_ext.cli.screen import all_notes
 from tracelens_ext.errors import UsageError
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tables.options import ReportOptions
@@ -166,42 +168,65 @@ class AnalysisOfLinked(AnalysisOptions):
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command, in place of each parameter of a dataclass, an option for each field of it.
 
-    A field is an option if its type is `Annotated`, or if it is one of `ReportOptions`. Those of
-    `ReadingOptions` are left to `reads_traces`; what has a field `reading` is handed them as well.
+    A field is an option if its type is `Annotated`, or if it is one of `ReportOptions` or of
+    `ReadingOptions`, which may be a field themselves.
     """
-    signature = inspect.signature(command, eval_str=True)
-    takes_reading = any(p.annotation is ReadingOptions for p in signature.parameters.values())
     parameters: list[inspect.Parameter] = []
-    taken: dict[str, tuple[type, list[str]]] = {}
-    for parameter in signature.parameters.values():
+    groups: dict[str, type] = {}
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
         kind = parameter.annotation
-        if kind is ReadingOptions or not (isinstance(kind, type) and is_dataclass(kind)):
+        if isinstance(kind, type) and is_dataclass(kind):
+            groups[parameter.name] = kind
+            parameters += _options_of(kind)
+        else:
             parameters.append(parameter)
-            continue
-        types = get_type_hints(kind, include_extras=True)
-        if kind is ReportOptions:
-            types = {name: Annotated[types[name], report_option(name)] for name in types}
-        named = [field for field in fields(kind) if hasattr(types[field.name], "__metadata__")]
-        taken[parameter.name] = kind, [field.name for field in named]
-        parameters += [
-            parameter.replace(name=each.name, default=each.default, annotation=types[each.name])
-            for each in named
-        ]
-    if not taken:
+    if not groups:
         return command
-    hands_on = [name for name, (kind, _) in taken.items() if issubclass(kind, AnalysisOptions)]
-    if hands_on and not takes_reading:
+    if not any(each.name == "capture" for each in parameters):
+        parameters = [each for each in parameters if each.name != "kernel_annotations"]
+    if any(each.name == "salvage" for each in parameters):
         keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter("reading", keyword, annotation=ReadingOptions))
+        notes = OPTIONS["notes"]
+        parameters.append(inspect.Parameter("notes", keyword, default=False, annotation=notes))
 
     @functools.wraps(command)
     def with_dataclasses(**given: Any) -> None:  # noqa: ANN401  # whatever the command takes
-        chosen = {name: kind(**{n: given.pop(n) for n in of}) for name, (kind, of) in taken.items()}
-        if hands_on:
-            reading = given["reading"] if takes_reading else given.pop("reading")
-            chosen |= {name: replace(chosen[name], reading=reading) for name in hands_on}
+        all_notes.set(given.pop("notes", False))
+        chosen = {name: _chosen(kind, given) for name, kind in groups.items()}
         command(**given, **chosen)
 
     with_dataclasses.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_dataclasses.__annotations__ = {p.name: p.annotation for p in parameters}
     return with_dataclasses
+
+
+def _options_of(kind: type) -> list[inspect.Parameter]:
+    """The options that stand for a dataclass."""
+    types = OPTIONS if kind is ReadingOptions else get_type_hints(kind, include_extras=True)
+    if kind is ReportOptions:
+        types = {name: Annotated[types[name], report_option(name)] for name in types}
+    found = []
+    for field in fields(kind):
+        if (told := types.get(field.name)) is ReadingOptions:
+            found += _options_of(ReadingOptions)
+        elif hasattr(told, "__metadata__"):
+            found.append(
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=field.default,
+                    annotation=told,
+                )
+            )
+    return found
+
+
+def _chosen(kind: type, given: dict[str, Any]) -> Any:  # noqa: ANN401  # a `kind`
+    """The dataclass of what was given, which is taken out."""
+    own = {field.name for field in fields(kind)} & {option.name for option in _options_of(kind)}
+    chosen = {name: given.pop(name) for name in own if name in given}
+    if kind is ReadingOptions:
+        chosen["max_bytes"] = size_of(chosen["max_bytes"])
+    elif any(field.name == "reading" for field in fields(kind)):
+        chosen["reading"] = _chosen(ReadingOptions, given)
+    return kind(**chosen)

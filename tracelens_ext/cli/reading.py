@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracelens_ext.cli.screen import all_notes
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
-
 if TYPE_CHECKING:
     from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.settings import ReadingOptions
 
 Salvage = Annotated[
     bool,
@@ -74,38 +69,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options about reading, which it takes as one `ReadingOptions`."""
-    signature = inspect.signature(command, eval_str=True)
-    given_as = next(
-        each for each in signature.parameters.values() if each.annotation is ReadingOptions
-    )
-    own = [each for each in signature.parameters.values() if each is not given_as]
-    extra = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=getattr(AS_USUAL, name, False),
-            annotation=kind,
-        )
-        for name, kind in OPTIONS.items()
-        if name != "kernel_annotations" or "capture" in signature.parameters
-    ]
-
-    @functools.wraps(command)
-    def with_options(*args: Any, **options: Any) -> None:  # noqa: ANN401  # whatever the command takes
-        chosen = {each.name: options.pop(each.name, each.default) for each in extra}
-        all_notes.set(chosen.pop("notes"))
-        chosen["max_bytes"] = _bytes(chosen["max_bytes"])
-        command(*args, **options, **{given_as.name: ReadingOptions(**chosen)})
-
-    parameters = [*own, *extra]
-    with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
-    return with_options
-
-
-def _bytes(text: str | None) -> int | None:
+def size_of(text: str | None) -> int | None:
     """The size that `--max-bytes` gives.
 
     Raises:

@@ -72,9 +72,8 @@ def roofline(
 
     if device_peaks is not None:
         read_peaks(device_peaks)  # before a trace is read that takes long
-    analyzer = analyze(
-        trace, shared.AnalysisOptions(reading=reading, kernel_categories=False, capture=capture)
-    )
+    how = shared.AnalysisOptions(kernel_categories=False, capture=capture, reading=reading)
+    analyzer = analyze(trace, how)
     selection = Selection(pstep, device=device)
     found = analyzer.roofline(device_peaks, selection)
     show_problems(analyzer.problems, set())

@@ -11,7 +11,6 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.cli.messages import print_line
-from tracelens_ext.cli.reading import reads_traces
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
@@ -108,7 +107,6 @@ def check(
 
 
 @app.command("suggest")
-@reads_traces
 def suggest(
     trace: Annotated[Path, typer.Argument(help="The trace.")],
     output: Annotated[

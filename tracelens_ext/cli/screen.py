@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tracelens_ext.work.gpu_work import GpuWork
 
 _PIPED_WIDTH = 200
+_WIDEST_TEXT = 120  # longer lines are hard to read
 _NOTE_LINES = 5
 _SMALL = 0.1  # below it three digits tell more than three decimals
 #: Whether `--notes` is given.
@@ -78,7 +79,7 @@ def fact_text(label: str, value: object) -> str:
 
 def show_notes(notes: Sequence[str], console: Console) -> None:
     """Print notes; without `--notes` no more lines of them than have room on a screen."""
-    texts = [folded(note, console.width) for note in notes]
+    texts = [folded(note, min(console.width, _WIDEST_TEXT)) for note in notes]
     lines = [line for text in texts for line in text]
     if len(lines) > _NOTE_LINES and not all_notes.get():
         shown = lines[: _NOTE_LINES - 1]

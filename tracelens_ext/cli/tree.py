@@ -72,7 +72,7 @@ def tree(
         raise UsageError("--folded and --json are two forms of the tree; choose one")
     pattern = user_pattern(op, "--op")
     options = shared.AnalysisOptions(
-        reading=reading, kernel_categories=False, python_frames=python, capture=capture
+        kernel_categories=False, python_frames=python, capture=capture, reading=reading
     )
     analyzer = analyze(trace, options)
     found = merged_tree(analyzer.work, op=pattern, merge=merge)
@@ -106,9 +106,15 @@ def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: f
 
 
 def _busy(tree: MergedTree) -> str:
-    from tracelens_ext.text import ms_text
+    unit, factor = _unit(tree)
+    return f"{tree.total_ns / _NS_PER_MS * factor:,.3f} {unit}"
 
-    return ms_text(tree.total_ns / _NS_PER_MS)
+
+def _unit(tree: MergedTree) -> tuple[str, float]:
+    """The unit of its times, and what milliseconds are multiplied by."""
+    from tracelens_ext.tables.units import fitting_unit
+
+    return fitting_unit("ms", tree.total_ns / _NS_PER_MS)
 
 
 def tree_lines(
@@ -125,7 +131,6 @@ def tree_lines(
     from tracelens_ext.kernel_names import short_name
     from tracelens_ext.report.terminal import name_text
     from tracelens_ext.tables.short_names import cut_middle
-    from tracelens_ext.tables.units import fitting_unit
     from tracelens_ext.trace import GPU_KINDS
 
     percent = tree.percent()
@@ -135,7 +140,7 @@ def tree_lines(
         yield "No GPU events."
         return
     yield ""
-    unit, factor = fitting_unit("ms", tree.total_ns / _NS_PER_MS)
+    unit, factor = _unit(tree)
     scale = _NS_PER_MS / factor
     yield f"{f'busy_time_{unit}':>12}  {'% of GPU':>8}  {'count':>9}  call tree"
     nodes, printed = keep.nonzero()[0].tolist(), 0

@@ -57,9 +57,7 @@ def _unmodelled_text(work: GpuWork, which: BoolArray) -> str:
     trace = work.trace
     groups = group_durations([work.name[which]], work.duration[which])
     total = max(int(work.duration.sum()), 1)
-    names = " ".join(trace.names[code] for code in np.unique(trace.name).tolist()[:1000])
-    is_amd = program_of(trace).tool == "rocprofv3" or any(f" {a}" in names for a in _AMD)
-    tool = "rocprof-compute" if is_amd else "ncu"
+    tool = kernel_profiler(work)
     largest = int(groups.total[0])
     if 2 * largest > int(work.duration[which].sum()):
         name = trace.names[int(groups.keys[0][0])]
@@ -70,6 +68,15 @@ def _unmodelled_text(work: GpuWork, which: BoolArray) -> str:
         )
     share = 100 * int(work.duration[which].sum()) / total
     return f"{share:.0f} % of GPU time is work that no model knows: profile it with {tool}."
+
+
+def kernel_profiler(work: GpuWork) -> str:
+    """What profiles single kernels on the trace's GPUs."""
+    trace = work.trace
+    names = " ".join(trace.names[code] for code in np.unique(trace.name).tolist()[:1000])
+    is_amd = program_of(trace).tool == "rocprofv3" or any(f" {a}" in names for a in _AMD)
+    is_amd |= any("AMD" in device.name for device in trace.devices)
+    return "rocprof-compute" if is_amd else "ncu"
 
 
 def _busy(work: GpuWork, which: BoolArray) -> float:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 #: One file each, which has the `DETECTOR`. The first that claims a part of the wall time has it.
 _FILES: Final = (
+    "launch_geometry",
+    "double_precision",
+    "fallback_kernels",
+    "no_tensor_cores",
     "layout_conversion",
     "dtype_casts",
     "unfused_attention",
@@ -21,16 +25,30 @@ _FILES: Final = (
     "unfused_optimizer",
     "dataloader",
     "allocator",
+    "straggler",
+    "pageable_copies",
+    "small_copies",
+    "slow_link",
     "exposed_copy",
     "synchronisation",
+    "cpu_operation",
+    "recompilation",
+    "graph_recapture",
     "host_bound",
+    "profiler_overhead",
+    "full_launch_queue",
     "small_kernels",
+    "slow_attention",
+    "old_kernels",
+    "slow_moe",
+    "uneven_gemm",
     "slow_gemm",
-    "straggler",
     "exposed_communication",
     "slow_iterations",
     "recompute",
     "memory_peak",
+    "imbalance",
+    "dominant_kernel",
 )
 
 

@@ -20,28 +20,22 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.claim import Claim
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
+    from tracelens_ext.findings.wall_time import WallTime
+    from tracelens_ext.trace import BoolArray, Int64Array
+    from tracelens_ext.work.gpu_work import GpuWork
 
 #: Copies within a device are work like any other: those of layouts have findings of their own.
-_WITHIN_DEVICE = re.compile(r".*(?:DtoD|Device(?:To|-to-| -> )Device|DEVICE_TO_DEVICE|copyBuffer)")
+WITHIN_DEVICE = re.compile(r".*(?:DtoD|Device(?:To|-to-| -> )Device|DEVICE_TO_DEVICE|copyBuffer)")
 _TO_DEVICE = re.compile(r".*(?:HtoD|Host(?:To|-to-| -> )Device|HOST_TO_DEVICE)")
-_OF_PAGEABLE = "of their time, from or to pageable memory"
 _COPIES = re.compile(r"(?:cuda|hip|cu)Memcpy")
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    work, trace = inspection.work, inspection.work.trace
-    crosses = ~trace.named(work.name, _WITHIN_DEVICE.match)
-    claim = inspection.wall.claim_events(work.is_copy & crosses)
-    wait = _claim_waits(inspection)
-    all_pageable, known = pageable_copies(work)
-    pageable = all_pageable[claim.events]
-    to_device = trace.named(work.name[claim.events], _TO_DEVICE.match)
-    rates = [
-        Evidence(f"they move, {way}", rate, "GB/s", "kernels")
-        for way, mine in (("to the device", to_device), ("from it", ~to_device))
-        if (rate := gigabytes_per_second(work, claim.events[mine])) > 0
-    ]
-    of_pageable = float(claim.event_ns[pageable].sum())
+    work, wall = inspection.work, inspection.wall
+    crosses = ~work.trace.named(work.name, WITHIN_DEVICE.match)
+    claim = wall.claim_events(work.is_copy & crosses)
+    pageable, _ = pageable_copies(work)
+    wait = claim_waits(wall, pageable | (work.trace.end_of(work.tree.launch_of_gpu) >= work.end))
     return inspection.finding(
         DETECTOR.id,
         claim + wait,
@@ -51,36 +45,35 @@ def _detect(inspection: Inspection) -> Finding | None:
             " computation; keep on the GPU what is copied again and again."
         ),
         snippet='DataLoader(…, pin_memory=True); batch.to("cuda", non_blocking=True)',
-        confidence="high" if of_pageable > claim.saving_ns / 2 else "medium",
-        reason=(
-            "most of it copies pageable memory, which waits for the host and cannot be hidden"
-            if of_pageable > claim.saving_ns / 2
-            else "the copies can run beside computation if what they copy is known early enough"
-        ),
+        confidence="medium",
+        reason="the copies can run beside computation if what they copy is known early enough",
         evidence=[
             Evidence("exposed copies", len(claim.events), "GPU events", "gpu_timeline"),
-            *(
-                [Evidence(_OF_PAGEABLE, of_pageable / NS_PER_MS, "ms", "kernels")]
-                if known[claim.events].any()
-                else []
-            ),
-            *rates,
+            *copy_rates(work, claim.events),
             Evidence("idle time of such waits", wait.saving_ns / NS_PER_MS, "ms", "gap_summary"),
         ],
     )
 
 
-def _claim_waits(inspection: Inspection) -> Claim:
-    """Claim the idle time in and after calls that copied to a device, and returned after that."""
-    work, wall, trace = inspection.work, inspection.wall, inspection.work.trace
+def copy_rates(work: GpuWork, events: Int64Array) -> list[Evidence]:
+    """How fast some copies run, by direction."""
+    to_device = work.trace.named(work.name[events], _TO_DEVICE.match)
+    return [
+        Evidence(f"they move, {way}", rate, "GB/s", "kernels")
+        for way, mine in (("to the device", to_device), ("from it", ~to_device))
+        if (rate := gigabytes_per_second(work, events[mine])) > 0
+    ]
+
+
+def claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
+    """Claim the idle time in and after the calls of some copies to a device, (g,)."""
+    work, trace = wall.work, wall.work.trace
     launch = work.tree.launch_of_gpu
-    copies = work.is_copy & (launch != NONE)
+    copies = waited_for & work.is_copy & (launch != NONE)
     copies &= trace.named(work.name, _TO_DEVICE.match)
     copies &= trace.named(trace.name[launch], _COPIES.match)
-    pageable, _ = pageable_copies(work)
-    waited_for = copies & (pageable | (trace.end_of(launch) >= work.end))
-    idle = wall.claim_idle_during(np.unique(launch[waited_for]))
-    after = waited_for[wall.classified.gaps.before]
+    idle = wall.claim_idle_during(np.unique(launch[copies]))
+    after = copies[wall.classified.gaps.before]
     return idle + wall.claim_idle_after(np.where(after, wall.classified.synchronising, NONE))
 
 

@@ -14,6 +14,7 @@ from tracelens_ext.intervals import covered
 from tracelens_ext.recording.program import PYTORCH, Kind, program_of
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.work.group_search import by_group_and_time, items_before
 from tracelens_ext.work.grouping import number_groups
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.found import Roofline
-    from tracelens_ext.trace import EventKind, Float64Array, Int64Array
+    from tracelens_ext.trace import BoolArray, EventKind, Float64Array, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
 Instead = Literal["", "overlaps", "waits no longer", "launches go"]
@@ -126,6 +127,37 @@ class Inspection:
         inside: Int64Array = rows[covered(start, end, trace.ts[rows], trace.end_of(rows)) > 0]
         return inside
 
+    def held_by(self, rows: Int64Array, others: Int64Array) -> Int64Array:
+        """How many of some other host events begin in each of some, on its thread."""
+        trace = self.work.trace
+        if not len(rows):
+            return np.zeros(0, dtype=np.int64)
+        order = by_group_and_time(trace.thread[others], trace.ts[others])
+        of_others = trace.thread[others[order]], trace.ts[others[order]]
+        first, last = (
+            items_before(*of_others, trace.thread[rows], time)
+            for time in (trace.ts[rows], trace.end_of(rows))
+        )
+        return last - first
+
+    def starts_work(self, rows: Int64Array) -> BoolArray:
+        """Whether GPU work is launched in each of some host events, by its thread."""
+        launches = np.unique(self.work.tree.launch_of_gpu[self.work.tree.linked])
+        return self.held_by(rows, launches) > 0
+
+    def claim_idle_during(self, rows: Int64Array, until: Int64Array | None = None) -> Claim | None:
+        """As `WallTime.claim_idle_during`, if it is worth it."""
+        return self.claim(lambda wall: wall.claim_idle_during(rows, until))
+
+    def claim(self, claims: Callable[[WallTime], Claim]) -> Claim | None:
+        """Claim wall time; what is too small to be told stays for others."""
+        wall = self.wall.copy()
+        claim = claims(wall)
+        if not self.is_worth(claim):
+            return None
+        self.wall = wall
+        return claim
+
     def is_worth(self, claim: Claim) -> bool:
         """Whether a claim is large enough for anybody's attention; `finding` drops all others."""
         return self.share_percent(claim) >= LEAST_SHARE_PERCENT
@@ -188,23 +220,24 @@ class Inspection:
     def information(
         self,
         detector: str,
-        about: Claim,
+        about: Claim | None,
         *,
         title: str,
         advice: str,
         reason: str,
+        confidence: Confidence = "high",
         evidence: Sequence[Evidence] = (),
         snippet: str = "",
     ) -> Finding:
-        """A finding that claims no time, about GPU events; arguments as for `finding`."""
+        """A finding that claims no time, perhaps about GPU events; arguments as for `finding`."""
         return Finding(
             id=detector,
             title=title,
             saving_ms=0.0,
             share_percent=0.0,
-            confidence="high",
+            confidence=confidence,
             confidence_reason=reason,
-            where=places_of(self.wall, about),
+            where=places_of(self.wall, about) if about else {},
             evidence=list(evidence),
             advice=advice,
             documentation=f"docs/findings.md#{detector}",

@@ -9,6 +9,7 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.kernel_claims import beyond
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.gemm import product_sizes
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.found import RooflineRow
     from tracelens_ext.roofline.peaks import DevicePeaks
+    from tracelens_ext.trace import Float64Array
 
 #: What the libraries reach of the peak matrix rate with large sizes: cuBLAS 60 to 80 %, as power
 #: allows; hipBLASLt about 50 %, as the peaks of AMD's datasheets are farther from what clocks hold.
@@ -54,14 +56,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     rows, peaks = roofline.rows, [roofline.peaks.get(d) for d in roofline.groups.device.tolist()]
     if not any(peaks) and any(row.cost and row.cost.family == "GEMM" for row in rows):
         inspection.note(_NO_PEAKS)
-    reached = inspection.by_operation(
-        [_reached_ns(row, its) if its else 0.0 for row, its in zip(rows, peaks, strict=True)]
-    )
-    chosen = (reached > 0) & wall.free
-    call = inspection.launchers.of_gpu[chosen]
-    takes = np.bincount(call, work.duration[chosen])[call]
-    share = np.zeros(len(work))
-    share[chosen] = np.where(takes > _FAR * reached[chosen], 1.0 - reached[chosen] / takes, 0.0)
+    share = beyond(inspection, needed_ns(inspection), _FAR)
     slow = np.flatnonzero(share)
     claim = wall.claim_events(share > 0, share)
     row_of = roofline.groups.of_gpu[claim.events]
@@ -97,6 +92,14 @@ def _detect(inspection: Inspection) -> Finding | None:
             **({"reasons": reasons} if reasons else {}),
         },
     )
+
+
+def needed_ns(inspection: Inspection) -> Float64Array:
+    """What the product of each GPU event would take, ns; 0 where it is none, or not known, (g,)."""
+    roofline = inspection.roofline
+    peaks = [roofline.peaks.get(device) for device in roofline.groups.device.tolist()]
+    both = zip(roofline.rows, peaks, strict=True)
+    return inspection.by_operation([_reached_ns(row, its) if its else 0.0 for row, its in both])
 
 
 def _reached_ns(row: RooflineRow, peaks: DevicePeaks) -> float:

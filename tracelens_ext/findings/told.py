@@ -88,7 +88,7 @@ def _number(value: float | None) -> float:
 
 def summary_sentence(found: Findings) -> str:
     """How much of the judged time the findings explain; without any, whether all is well."""
-    if not found.findings:
+    if found.unknown or not found.findings:
         return NOTHING if found.all_clear else found.unknown
     share = 100.0 / max(found.judged_ms, 1e-6)
     return (

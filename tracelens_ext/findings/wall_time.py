@@ -180,11 +180,16 @@ class WallTime:
         claimed, self.idle = self.idle.chosen(which), self.idle.chosen(~which)
         return self._idle_claim(claimed, self.threads_of_gap[1][claimed.gap])
 
-    def claim_idle_during(self, rows: Int64Array) -> Claim:
-        """Claim the idle time during which the launching thread was in one of some host events."""
+    def claim_idle_during(self, rows: Int64Array, until: Int64Array | None = None) -> Claim:
+        """Claim the idle time during which the launching thread was in one of some host events.
+
+        Args:
+            rows: the host events, (k,).
+            until: when what each begins has ended, by default when it ends itself, (k,).
+        """
         trace = self.work.trace
         thread = trace.thread[rows]
-        start, end = trace.ts[rows], trace.end_of(rows)
+        start, end = trace.ts[rows], trace.end_of(rows) if until is None else until
         launched, following = self.threads_of_gap
         claim = self.claim_idle(np.zeros(len(self.idle.gap), dtype=bool))
         for number in np.unique(thread).tolist():

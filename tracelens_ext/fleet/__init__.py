@@ -47,7 +47,6 @@ def tracelens_commands() -> list[Command]:
             "Show slow ranks and links, and each collective call.",
             "tracelens_ext.cli.ranks:ranks",
             "Compare",
-            reads_traces=False,
             examples=("ranks results", "ranks results --top 50", "ranks results --json"),
         ),
     ]

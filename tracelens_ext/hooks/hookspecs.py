@@ -168,9 +168,9 @@ class Command:
         name: what it is called.
         summary: its line of `--help`, at most 64 characters.
         function: `module:function`; it is imported when the command is called. A `typer.Typer`
-            in its place has several commands.
+            in its place has several commands. A parameter of the type
+            `tracelens_ext.settings.ReadingOptions` gets the options about reading.
         group: where `--help` lists it: `Look`, `Explain`, `Compare` or `Extend`.
-        reads_traces: whether it gets the options about reading.
         examples: what stands at the end of its help, without `tracelens-ext`.
     """
 
@@ -178,7 +178,6 @@ class Command:
     summary: str
     function: str
     group: str = "Look"
-    reads_traces: bool = True
     examples: tuple[str, ...] = ()
 
 

@@ -26,9 +26,16 @@ import numpy as np
 from tracelens_ext.intervals import covered, outside, union
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
+from tracelens_ext.recording.again import (
+    captured_again_from,
+    compilations,
+    compiled_again_from,
+    instantiations,
+    slow_regions,
+)
 from tracelens_ext.recording.program import Missing, missing_of
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
-from tracelens_ext.work.grouping import maxima, minima, number_groups, sums
+from tracelens_ext.work.grouping import maxima, minima, sums
 from tracelens_ext.work.lanes import (
     Launches,
     busy_within,
@@ -196,32 +203,21 @@ def _table(
 
 
 _LONG_NS: Final = 5_000_000
-_TIMES_THE_SHORTEST: Final = 10
 _SPREAD: Final = 3  # calls of one name at least that are spread
 _COMES_BACK: Final = 0.2  # of the most that an iteration has
 
 _FIRST_USE: Final = "first use"
+_COMPILATION, _CAPTURE = "compilation", "capture of a graph"
+_INSTANTIATION: Final = "instantiation of a graph"
 #: What waits for the GPU, copies, or launches a graph may be long whenever it is called.
 _WAITS: Final = re.compile(r".*(?:Synchronize|Memcpy|GraphLaunch|Query|EventElapsed)")
 _MEMORY: Final = re.compile(r"(?i).*(?:alloc|free)")
-_COMPILED_REGION: Final = re.compile(r"Torch-Compiled Region|CompiledFunction$")
-#: What is start-up however short it is: calls, and host events of other kinds.
+#: Calls that are start-up however short they are.
 _CALLS: Final = {
     "loading of code": re.compile(r"(?:cuda|hip|cu)(?:Module|Library)Load"),
-    "instantiation of a graph": re.compile(r"(?:cuda|hip|cu)GraphInstantiate"),
     "creation of a context": re.compile(r"(?:cu|hip)(?:Init$|CtxCreate|DevicePrimaryCtxRetain)"),
 }
-_AROUND: Final = {
-    "compilation": re.compile(
-        r"(?i).*(?:dynamo_timed|\bcompile_fx|async_compile|triton.*compile|xlacompile"
-        r"|\b(?:re|jit[_ ]|backend_)?compil(?:e|ing|ation)\b)"
-    ),
-    "search for the best convolution": re.compile(r"cudnn(?:Find|Get)\w*Algorithm"),
-}
-_FRAMES: Final = re.compile(
-    r".*(?:_dynamo[/\\]convert_frame\.py\(\d+\): _compile$|_inductor[/\\]compile_fx\.py"
-    r"|triton[/\\]compiler[/\\]compiler\.py\(\d+\): compile$|\bbackend_compile)"
-)
+_SEARCH: Final = re.compile(r"cudnn(?:Find|Get)\w*Algorithm")
 
 
 def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
@@ -234,8 +230,9 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     * Loading of code, capture and instantiation of graphs, compilation, cuDNN's search.
     * A compiled region that takes over ten times the shortest of its name.
 
-    What comes back is none: what the last iteration has, too; and where nothing tells iterations,
-    long calls of one name that are spread over more than half of the wall.
+    What comes back is none: what is compiled or captured `again`; what the last iteration has, too;
+    and where nothing tells iterations, long calls of one name that are spread over more than half
+    of the wall.
     """
     trace = work.trace
     found = [
@@ -251,9 +248,12 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     first_use = table["what"] == _FIRST_USE
     again = _launched_before(work, table["row"].to_numpy())
     table = table[(table["idle"] > np.where(first_use, _LONG_NS, 0)) & ~(first_use & again)]
-    memory = trace.names_matching(_MEMORY.match)[trace.name[table["row"].to_numpy()]]
+    memory = trace.named(trace.name[table["row"].to_numpy()], _MEMORY.match)
     if memory.all():  # nothing else starts up: the allocator asks again
         table = table[~memory]
+    begins = {_COMPILATION: compiled_again_from(work)}
+    begins |= dict.fromkeys((_CAPTURE, _INSTANTIATION), captured_again_from(work))
+    table = table[table["start"] < [begins.get(what, end) for what in table["what"]]]
     table = table[~_comes_back(work, table, (end - start) // 2)]
     place = [place_of(work, row) for row in table["row"].tolist()]
     names = trace.name[table["row"].to_numpy()].tolist()
@@ -266,25 +266,22 @@ def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
     """What it is called, the host events, and when each ends."""
     trace = work.trace
     calls = trace.rows_of(*LAUNCH_KINDS)
-    long = calls[trace.dur[calls] > _LONG_NS]
+    long = np.setdiff1d(calls[trace.dur[calls] > _LONG_NS], instantiations(trace))
     long = long[~trace.named(trace.name[long], _WAITS.match)]
     yield _FIRST_USE, long, trace.end_of(long)
-    yield "capture of a graph", *captures(trace)
+    yield _CAPTURE, *captures(trace)
     for what, pattern in _CALLS.items():
         rows = calls[trace.named(trace.name[calls], pattern.match)]
         yield what, rows, trace.end_of(rows)
-    frames = trace.rows_of(EventKind.PYTHON_FUNCTION)
-    frames = frames[trace.named(trace.name[frames], _FRAMES.match)]
-    yield "compilation", frames, trace.end_of(frames)
     around = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-    for what, pattern in _AROUND.items():
-        rows = around[trace.named(trace.name[around], pattern.match)]
+    searches = around[trace.named(trace.name[around], _SEARCH.match)]
+    for what, rows in (
+        (_INSTANTIATION, instantiations(trace)),
+        (_COMPILATION, compilations(trace)),
+        (_COMPILATION, slow_regions(trace)),
+        ("search for the best convolution", searches),
+    ):
         yield what, rows, trace.end_of(rows)
-    rows = around[trace.named(trace.name[around], _COMPILED_REGION.match)]
-    _, number = number_groups([trace.name[rows]])
-    shortest = minima(number, trace.dur[rows], int(number.max(initial=0)) + 1)[number]
-    slow = trace.dur[rows] > np.maximum(_TIMES_THE_SHORTEST * shortest, _LONG_NS)
-    yield "compilation", rows[slow], trace.end_of(rows[slow])
 
 
 def _launched_before(work: GpuWork, rows: Int64Array) -> BoolArray:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _LINK, _GREY = "#0563C1", "#666666"
 _WIDTHS = (40, 13, 13, 46, 13, 24, 18)  # 1,200 pixels in all
 _LAST = len(_WIDTHS) - 1
-_ROWS = 24  # of a table
 _BESIDE = 3  # columns of a table that leaves room for its chart
 _CHART_PIXELS = 700
 _LINE, _LINES_SHOWN = 15.0, 27  # the height of a line; a row is no higher than Excel lets it be
@@ -79,7 +78,7 @@ class FirstSheet:
         """The first rows of a table, a chart beside it; of a chart also the rows that it takes."""
         top = self._row
         self._head(answer.title)
-        shown = table.iloc[:_ROWS]
+        shown = table.iloc[: answer.rows]
         columns = [column_of(series) for _, series in shown.items()]
         if len(shown):
             for place, column in enumerate(columns):

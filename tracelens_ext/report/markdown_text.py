@@ -48,7 +48,7 @@ def markdown_text(report: Report) -> Iterator[str]:
     for answer in report.answers:
         if answer.links:
             yield f"\n## {inline(answer.title)}\n"
-            table = report.sheets[answer.sheet][list(answer.columns)]
+            table = report.sheets[answer.sheet][list(answer.columns)].head(answer.rows)
             yield from _table(table) if len(table) else ()
     if report.notes:
         yield "\n" + "".join(f"- {_sentence(note)}\n" for note in report.notes)

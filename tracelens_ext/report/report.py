@@ -26,7 +26,7 @@ class Answer:
 
     Attributes:
         title: the heading.
-        sheet: the table's name; `ROWS` of it are shown.
+        sheet: the table's name; `rows` of it are shown.
         columns: those that are shown.
         links: that of them which names sheets, and becomes a link to the first that is there, or
             else to the table itself. The texts of such a table are sentences, to be read whole.
@@ -36,6 +36,11 @@ class Answer:
     sheet: str
     columns: Sequence[str]
     links: str = ""
+
+    @property
+    def rows(self) -> int:
+        """How many rows are shown at most: few where they are sentences."""
+        return 8 if self.links else 24
 
     def linked(self, cell: object, sheets: Collection[str]) -> str:
         """The sheet that a cell of the column `links` leads to."""

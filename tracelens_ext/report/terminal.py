@@ -137,8 +137,9 @@ def frame_table(
     r"""Make a table for the terminal.
 
     Numbers are shown with the decimals that their unit deserves; the unit itself is in the
-    column's name, and that of a time or a size is the one that fits the column's largest. Texts are shown as they are: rich markup in them means nothing, and control
-    characters are shown as escapes (`\x1b`).
+    column's name, and that of a time or a size is the one that fits the column's largest. Texts are
+    shown as they are: rich markup in them means nothing, and control characters are shown as
+    escapes (`\x1b`).
 
     Args:
         frame: the table.

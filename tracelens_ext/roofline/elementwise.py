@@ -14,6 +14,7 @@ from tracelens_ext.roofline.operation import (
     broadcast,
     bytes_read,
     is_whole,
+    of_libraries,
     promoted_type,
     short_type,
     words,
@@ -227,10 +228,26 @@ def dropout(op: Operation) -> Cost:
 
 
 def gated(op: Operation) -> Cost:
-    """`glu`: the halves of the input are multiplied."""
-    x = op.need(0)
+    """`glu`, `silu_and_mul` (with its result first): the halves of the input are multiplied."""
+    x = max(op.leading(2), key=lambda tensor: tensor.elements)
     half = x.elements // 2
-    return Cost("UnaryElementwise", 12 * half, x.read + half * x.item, short_type(x.kind))
+    out = next((t.item for t in op.leading(2) if t.elements == half), x.item)
+    return Cost("UnaryElementwise", 12 * half, x.read + half * out, short_type(x.kind))
+
+
+def rotary(op: Operation) -> Cost:
+    """`rotary_embedding`: positions, Q, perhaps K, the size of a head, a cache of angles; in place.
+
+    3 operations an element; only the first elements of a head are turned where angles are fewer.
+    """
+    positions, q, cache, head = op.need(0), op.need(1), op.need(4), op.whole(3)
+    if not cache.dims or head <= 0:
+        raise NoModelError("the size of a head is not recorded")
+    both = q.elements + (op.need(2).elements if op.tensor(2) else 0)
+    turned = both * min(cache.dims[-1], head) // head
+    angles = min(positions.elements * cache.dims[-1], cache.elements) * cache.item
+    moved = positions.read + angles + 2 * turned * q.item
+    return Cost("BinaryElementwise", 3 * turned, moved, short_type(q.kind))
 
 
 def _both(
@@ -260,4 +277,6 @@ MODELS = {
     "native_dropout": dropout,
     "native_dropout_backward": arithmetic,
     "glu": gated,
+    **of_libraries("silu_and_mul* gelu_and_mul* gelu_tanh_and_mul*", gated),
+    **of_libraries("rotary_embedding", rotary),
 }

@@ -1,4 +1,8 @@
-"""Matrix products: 2·B·M·N·K operations, and B·M·N more when something is added."""
+"""Matrix products: 2·B·M·N·K operations, and B·M·N more when something is added.
+
+A product of complex numbers takes four times as many, an addition of them twice. An element of
+`Float4_e2m1fn_x2` holds two numbers along K.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +41,11 @@ def _product(
     result: str | None = None,
 ) -> Cost:
     elements, bias = batch * m * n, added is not None
+    k *= 2 if a.kind == b.kind == "c10::Float4_e2m1fn_x2" else 1
+    complex_ = "complex" in a.kind
     return Cost(
         family="GEMM",
-        flops=2 * elements * k + (elements if bias else 0),
+        flops=(8 if complex_ else 2) * elements * k + (1 + complex_) * elements * bias,
         bytes=bytes_read(a, b, added) + elements * ELEMENT_BYTES[result or a.kind],
         data_type=short_type(a.kind),
         engine="matrix",
@@ -86,6 +92,11 @@ def scaled_mm(op: Operation) -> Cost:
     return matrix_product(op.need(0), op.need(1), bias, result or "c10::BFloat16")
 
 
+def int_mm(op: Operation) -> Cost:
+    """`_int_mm`: the result of 8-bit numbers has 32 bits."""
+    return matrix_product(op.need(0), op.need(1), result="int")
+
+
 def linear(op: Operation) -> Cost:
     """`linear`: input […, K], weight [N, K], bias."""
     x, weight, bias = op.need(0), op.need(1), op.tensor(2)
@@ -125,12 +136,17 @@ def mv(op: Operation) -> Cost:
 
 
 def grouped_mm(op: Operation) -> Cost:
-    """`_grouped_mm`: rows of A [M, K] meet one of G matrices [G, K, N], by offsets; or 3-D both."""
+    """`_grouped_mm`, `_scaled_grouped_mm`: rows of A [M, K] meet one of G matrices [G, K, N].
+
+    By offsets; or the columns of B [K, N] one of [G, M, K]; or both are 3-D. Scaled ones are added
+    nothing to, and their result is bf16 unless a type says otherwise.
+    """
     a, b = op.need(0), op.need(1)
-    if len(a.dims) == 2 and len(b.dims) == 3 and a.dims[1] == b.dims[1]:
-        return _product(1, a.dims[0], b.dims[2], a.dims[1], a, b)
+    result = op.scalar_type(7) or "c10::BFloat16" if "scaled" in op.name else op.scalar_type(4)
     if len(a.dims) == 3 == len(b.dims):
-        return matrix_product(a, b)
+        return matrix_product(a, b, result=result)
+    if sorted((len(a.dims), len(b.dims))) == [2, 3] and a.dims[-1] == b.dims[-2]:
+        return _product(1, a.dims[-2], b.dims[-1], a.dims[-1], a, b, result=result)
     raise NoModelError("the sizes of the groups are not recorded")
 
 
@@ -141,5 +157,6 @@ MODELS = {
     **dict.fromkeys(("linear", "_C::linear", "te_linear"), linear),
     "matmul": matmul,
     **dict.fromkeys(("mv", "addmv", "addmv_", "dot", "vdot"), mv),
-    "_grouped_mm": grouped_mm,
+    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), grouped_mm),
+    "_int_mm": int_mm,
 }

@@ -5,9 +5,11 @@ from __future__ import annotations
 from tracelens_ext.roofline.operation import (
     ELEMENT_BYTES,
     Cost,
+    NoModelError,
     Operation,
     Tensor,
     bytes_read,
+    of_libraries,
     short_type,
 )
 
@@ -87,6 +89,23 @@ def norm_backward(op: Operation) -> Cost:
     return _cost("Normalization", _NORM_BACKWARD_FLOPS, moved, b, is_affine=weight is not None)
 
 
+def fused_norm(op: Operation) -> Cost:
+    """Norms of serving engines and aiter; with `add` they read a residual and write the sum, too.
+
+    What is written comes first (`out`), or is the input itself, or is no argument and as the input.
+    """
+    matrices = [t for t in op.tensors if len(t.dims) > 1]
+    if not matrices:
+        op.need(0)
+        raise NoModelError("the recorded shapes are not those of a norm")
+    result, adds = matrices[0], "add" in op.plain_name
+    same = [t for t in matrices if t.dims == result.dims]
+    x = same[1] if len(same) > 1 + adds else result
+    weights = bytes_read(*(t for t in op.tensors if len(t.dims) == 1))
+    moved = x.read + weights + result.written + (2 * x.written if adds else 0)
+    return _cost("Normalization", _NORM_FLOPS + adds, moved, x)
+
+
 def _cost(family: str, flops: int, moved: int, x: Tensor, **parameters: object) -> Cost:
     shown = {"op_shape": x.dims, "dtype_in": x.kind, "stride_input": x.strides, **parameters}
     return Cost(family, flops * x.elements, moved, short_type(x.kind), parameters=shown)
@@ -97,4 +116,9 @@ MODELS = {
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), softmax_backward),
     **dict.fromkeys(_FORWARD, norm),
     **dict.fromkeys(_BACKWARD, norm_backward),
+    **of_libraries(
+        "rms_norm* rmsnorm* fused_add_rms* gemma_rms* gemma_fused_add* layer_norm* layernorm2d*"
+        " rocm_aiter_rms* add_rmsnorm*",
+        fused_norm,
+    ),
 }

@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tracelens_ext.roofline.hlo_work import Work
     from tracelens_ext.serving.annotations import Batch
@@ -379,6 +379,12 @@ def promoted_type(operation: Operation, inputs: list[Tensor]) -> str:
 def words(text: str) -> tuple[str, ...]:
     """The names in a text, for the tables of models."""
     return tuple(text.split())
+
+
+def of_libraries(names: str, model: Callable[[Operation], Cost]) -> dict[str, Any]:
+    """A model for the operations of these names of serving engines and their libraries."""
+    libraries = ("_C", "aiter", "vllm", "sgl_kernel", "flashinfer")
+    return {f"{library}::{name}": model for library in libraries for name in names.split()}
 
 
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:

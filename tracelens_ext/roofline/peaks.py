@@ -123,10 +123,20 @@ def _known() -> dict[str, Any]:
     return tomllib.loads(resources.files(__package__ or "").joinpath(_KNOWN).read_text("utf-8"))
 
 
-def _cache_of(name: str) -> float:
-    """The last cache of a product, by the longest beginning of its name that is listed."""
-    found = [known for known in _known()["cache"] if name.startswith(known)]
-    return float(_known()["cache"][max(found, key=len)]) if found else 0.0
+def _listed(fact: str, name: str) -> float:
+    """A fact about a product, by the longest beginning of its name that is listed; else 0."""
+    found = [known for known in _known()[fact] if name.startswith(known)]
+    return float(_known()[fact][max(found, key=len)]) if found else 0.0
+
+
+def capability_of(name: str) -> int:
+    """Ten times NVIDIA's compute capability of a product; 0: not known, or of another maker."""
+    return int(_listed("capability", name))
+
+
+def shared_memory_of(capability: int) -> int:
+    """Bytes of shared memory of a multiprocessor; 0: not known."""
+    return 1024 * int(_known()["shared_memory"].get(str(capability), 0))
 
 
 @lru_cache(maxsize=1)
@@ -167,7 +177,8 @@ def computed_peaks(
         vector={k: rate * scale for k, rate in rates["vector"].items()},
         memory=bandwidth / 1e9,
         link=rates["link"],
-        cache=_cache_of(name),
+        units=units,
+        cache=_listed("cache", name),
         source=f"computed: {units} units, {clock_hz / 1e6:.0f} MHz, architecture {architecture}",
     )
 
@@ -196,7 +207,7 @@ def find_peaks(
         return None
     for device in builtin_peaks():
         near = abs(memory_bytes / 1e9 - device.memory_gb) <= _MEMORY_TOLERANCE * device.memory_gb
-        if device.units == units and device.warp == warp and near:
+        if device.units == units and device.warp == warp and device.memory_gb and near:
             return device
     return None
 
@@ -287,10 +298,10 @@ def _device(entry: object, where: str) -> DevicePeaks:
         names=tuple(map(str, names)),
         memory=_number(entry, "memory", where),
         link=_number(entry, "link", where) if "link" in entry else None,
-        units=int(_number(entry, "units", where, 0)),
+        units=int(_number(entry, "units", where, _listed("units", str(entry.get("name", ""))))),
         warp=int(_number(entry, "warp", where, 0)),
         memory_gb=_number(entry, "memory_gb", where, 0),
-        cache=_cache_of(str(entry.get("name", ""))),
+        cache=_listed("cache", str(entry.get("name", ""))),
         partitions=bool(entry.get("partitions", False)),
         source=str(entry.get("source", where)),
         **engines,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from tracelens_ext.roofline.peaks import capability_of
+
 if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Cost, Operation
     from tracelens_ext.roofline.peaks import DevicePeaks
@@ -29,8 +31,6 @@ _OLD_KERNELS: Final = (
     (re.compile(r"ampere_|cutlass_80|sm80_"), 90, "kernels for Ampere"),
 )
 _MISALIGNED: Final = re.compile(r"align[12](?!\d)")
-#: Compute units of GPUs with Hopper's and later tensor cores; Ampere's have 108 and fewer.
-_HOPPER_NAMES: Final = ("H100", "H200", "H20", "GH200", "B200", "GB200", "B300")
 
 
 def why_slow(
@@ -92,11 +92,7 @@ def _of_matrix_work(op: Operation, cost: Cost, peaks: DevicePeaks | None) -> lis
 
 def _of_old_kernels(op: Operation, peaks: DevicePeaks | None) -> list[str]:
     """Kernels of an older generation than the device; known for NVIDIA's alone."""
-    if peaks is None or peaks.warp == 64:
-        return []
-    generation = 90 if peaks.name.startswith(_HOPPER_NAMES) else 80
-    if peaks.name.startswith(("V100", "T4")):
-        return []
+    generation = capability_of(peaks.name) if peaks is not None else 0
     return [
         said
         for pattern, needed, said in _OLD_KERNELS

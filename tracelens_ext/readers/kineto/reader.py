@@ -235,9 +235,15 @@ def _number(value: object) -> int:
 
 def _devices(properties: object) -> tuple[Device, ...]:
     entries = properties if isinstance(properties, list) else []
-    told = ("numSms", "warpSize", "totalGlobalMem")
     return tuple(
-        Device(entry["id"], _text(entry.get("name")), *(_number(entry.get(key)) for key in told))
+        Device(
+            entry["id"],
+            _text(entry.get("name")),
+            units=_number(entry.get("numSms")),
+            warp=_number(entry.get("warpSize")),
+            memory_bytes=_number(entry.get("totalGlobalMem")),
+            capability=10 * _number(entry.get("computeMajor")) + _number(entry.get("computeMinor")),
+        )
         for entry in entries
         if isinstance(entry, dict) and isinstance(entry.get("id"), int)
     )

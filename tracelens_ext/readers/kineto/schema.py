@@ -153,6 +153,7 @@ class Args(Struct, frozen=True, gc=False):
     device: Raw = MISSING_TOKEN
     stream: Raw = MISSING_TOKEN
     bytes: Raw = MISSING_TOKEN
+    shared_memory: Raw = msgspec.field(default=MISSING_TOKEN, name="shared memory")
     sequence_number: Raw = msgspec.field(default=MISSING_TOKEN, name="Sequence number")
     forward_thread: Raw = msgspec.field(default=MISSING_TOKEN, name="Fwd thread id")
     python_id: Raw = msgspec.field(default=MISSING_TOKEN, name="Python id")
@@ -184,6 +185,7 @@ class Args(Struct, frozen=True, gc=False):
     group_text: Raw = msgspec.field(default=NO_TEXT, name="Process Group Description")
     group_ranks: Raw = msgspec.field(default=NO_TEXT, name="Process Group Ranks")
     bandwidth: Raw = msgspec.field(default=NO_TEXT, name="memory bandwidth (GB/s)")
+    grid: Raw = NO_TEXT  # of a kernel: its blocks in three dimensions
     group_sequence: Raw = msgspec.field(default=NO_TEXT, name="Seq")
     source_rank: Raw = msgspec.field(default=NO_TEXT, name="Src Rank")
     target_rank: Raw = msgspec.field(default=NO_TEXT, name="Dst Rank")
@@ -288,8 +290,8 @@ PLAN = (
     ),
     Plan(
         EventKind.KERNEL,
-        numbers=("correlation", "external_id", "device", "stream", *_IN_GRAPH),
-        texts=(_COLLECTIVE, *_ANNOTATIONS),
+        numbers=("correlation", "external_id", "device", "stream", "shared_memory", *_IN_GRAPH),
+        texts=(_COLLECTIVE, *_ANNOTATIONS, ("grid",)),
     ),
     Plan(
         EventKind.MEMCPY,

@@ -76,6 +76,8 @@ _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _LIBRARIES = ("CUBLAS_EVENTS", "CUDNN_EVENTS")
 _OF_CUDA = (_KERNELS, _COPIES, _MEMSETS, _GRAPHS, _CALLS)
 
+_GRID = ("gridX", "gridY", "gridZ")
+_SHARED = ("staticSharedMemory", "dynamicSharedMemory")
 _ON_GPU = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 _ON_HOST = ("start", "end", "globalTid", "nameId")
 _DRIVER_CLASS = 1
@@ -192,8 +194,13 @@ class _Export:
 
     def _kernels(self) -> None:
         ids = ("demangledName", "shortName", "mangledName")
-        for chunk in self._database.chunks(_KERNELS, (*_ON_GPU, *ids)):
+        for chunk in self._database.chunks(_KERNELS, (*_ON_GPU, *ids, *_GRID, *_SHARED)):
             name = chunk[ids[0]]
+            for argument, columns in (("grid", _GRID), ("shared memory", _SHARED)):
+                told = np.array([chunk[column] for column in columns])
+                sane = np.clip(told, 0, 2**20)  # more blocks in a dimension mean no more here
+                total = (np.prod if columns is _GRID else np.sum)(sane, axis=0)
+                chunk[argument] = np.where((told == MISSING).any(axis=0), MISSING, total)
             for other in ids[1:]:
                 name = np.where(name == MISSING, chunk[other], name)
             self._add_gpu(chunk, EventKind.KERNEL, self._names(name), "kernel")
@@ -227,7 +234,11 @@ class _Export:
             chunk["globalPid"], chunk["deviceId"], chunk["streamId"]
         )
         numbers = {"correlation": chunk["correlationId"], "stream": chunk["streamId"]}
-        numbers |= {name: chunk[name] for name in ("bytes", *MEMORY_KINDS) if name in chunk}
+        numbers |= {
+            name: chunk[name]
+            for name in ("bytes", "grid", "shared memory", *MEMORY_KINDS)
+            if name in chunk
+        }
         self._builder.add(
             {
                 "ts": chunk["start"],

@@ -42,7 +42,7 @@ KINDS_WITH: Final = {
     for field in sorted(set(chain.from_iterable(map(names, PLAN))))
 }
 #: Arguments that are read, and those that only tell what an event is; and other names of the same.
-WANTED: Final = (*KINDS_WITH, "grid", "cbid")
+WANTED: Final = tuple(dict.fromkeys((*KINDS_WITH, "grid", "cbid")))
 _NUMBERS_AS_TEXT: Final = [
     place for place, name in enumerate(WANTED) if name.endswith(("nelems", "Group size"))
 ]

@@ -1,0 +1,126 @@
+"""What detectors of kernels and copies share: names, facts about devices, claims, texts."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tracelens_ext.findings.finding import Evidence
+from tracelens_ext.roofline.peaks import capability_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.findings.finding import Finding, Place
+    from tracelens_ext.findings.inspection import Inspection
+    from tracelens_ext.findings.wall_time import WallTime
+    from tracelens_ext.roofline.peaks import DevicePeaks
+    from tracelens_ext.trace import BoolArray, Device, Float64Array
+
+#: Products of matrix units, however else they are called.
+MATRIX_UNITS: Final = re.compile(
+    r"tensorop|[sh](?:884|1688|16816|161616)|xmma|wmma|nvjet|_MI\d+x\d+|mfma|tf32", re.IGNORECASE
+)
+_NVIDIA_WARP: Final = 32
+
+
+def named(inspection: Inspection, pattern: re.Pattern[str]) -> BoolArray:
+    """The kernels in whose names a pattern is found, collectives left out, (g,)."""
+    work = inspection.work
+    found: BoolArray = work.trace.named(work.name, pattern.search)
+    return found & work.is_kernel & ~work.is_communication
+
+
+def by_device(
+    inspection: Inspection, value: Callable[[Device | None, DevicePeaks | None], float]
+) -> Float64Array:
+    """What holds of the device of each GPU event: by what the file says of it, and its peaks."""
+    trace, result = inspection.work.trace, np.zeros(len(inspection.work))
+    for number, peaks in inspection.roofline.peaks.items():
+        result[trace.device == number] = value(trace.described(number), peaks)
+    return result
+
+
+def capability(device: Device | None, peaks: DevicePeaks | None) -> int:
+    """Ten times NVIDIA's compute capability; 0: not known, or of another maker."""
+    if device and device.capability and device.warp == _NVIDIA_WARP and "AMD" not in device.name:
+        return device.capability
+    return capability_of(peaks.name) if peaks else 0
+
+
+def link(_: Device | None, peaks: DevicePeaks | None) -> float:
+    """Its link to the host in one direction, bytes a ns; 0: not known."""
+    return (peaks.link or 0.0) if peaks else 0.0
+
+
+def copied_bytes(inspection: Inspection) -> Float64Array:
+    """The bytes of each copy; 0 for what is none, or not known, (g,)."""
+    work = inspection.work
+    size = np.maximum(work.trace.arg("bytes").at(work.rows, 0), 0)
+    return np.where(work.is_copy, size, 0).astype(np.float64)
+
+
+def beyond(inspection: Inspection, needed: Float64Array, far: float) -> Float64Array:
+    """What calls take beyond what they need, as a share of the time of each GPU event, (g,).
+
+    Args:
+        inspection: the trace.
+        needed: ns that the call of each event needs; 0 where it is not known.
+        far: what takes less than so many times as long takes nothing too much.
+    """
+    work, chosen = inspection.work, (needed > 0) & inspection.wall.free
+    share = np.zeros(len(work))
+    if chosen.any():
+        call = inspection.launchers.of_gpu[chosen]
+        takes = np.bincount(call, work.duration[chosen])[call]
+        share[chosen] = np.where(takes > far * needed[chosen], 1.0 - needed[chosen] / takes, 0.0)
+    return share
+
+
+def claimed(
+    inspection: Inspection,
+    detector: str,
+    claim: Callable[[WallTime], Claim] | Float64Array,
+    evidence: Sequence[Evidence] = (),
+    *,
+    low_ms: float | None = None,
+    where: Mapping[str, Sequence[Place]] | None = None,
+) -> Finding | None:
+    """A finding in the words of `texts.toml`; too small a claim is left to others.
+
+    Args:
+        inspection: the trace.
+        detector: its id.
+        claim: claims wall time; or the share of each GPU event that is claimed, (g,).
+        evidence: more than the number of events and their time.
+        low_ms: the least saving.
+        where: places that are known better.
+    """
+    if callable(claim):
+        its = inspection.claim(claim)
+    else:
+        share = claim
+        its = inspection.claim(lambda wall: wall.claim_events(share > 0, share))
+    if its is None:
+        return None
+    time = inspection.wall.mean_ms(inspection.work.duration[its.events])
+    numbers = [
+        Evidence("of them", len(its.events), "GPU events", "kernels"),
+        Evidence("their time", time, "ms", "kernels"),
+        *evidence,
+    ]
+    told = _texts()[detector]
+    return inspection.finding(detector, its, evidence=numbers, low_ms=low_ms, where=where, **told)
+
+
+@lru_cache(maxsize=1)
+def _texts() -> dict[str, dict[str, Any]]:
+    import tomllib
+
+    text = files(__package__ or "").joinpath("texts.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
