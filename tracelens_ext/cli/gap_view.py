@@ -190,7 +190,8 @@ def show_gaps(report: GapReport, console: Console, first: Sequence[str] = ()) ->
     from tracelens_ext.report.terminal import frame_table
 
     lines = ["=== GPU IDLE TIME GAP ANALYSIS ===", "", *first]
-    lines += [*folded(report.answer, console.width), "", *report.headline()]
+    for line in [report.answer, "", *report.headline()]:
+        lines += folded(line, console.width, "    " * line.startswith(" ")) or [""]
     show_lines(lines, console)
     if not len(report.classified):
         return
