@@ -11,14 +11,15 @@ demo: $(READY)
 	$(BIN)/tracelens-ext demo demo/trace.json.gz --force
 	$(BIN)/tracelens-ext report demo/trace.json.gz -o report.xlsx
 
-## test: the tests that need this folder only and start no process (two minutes on two cores)
-PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal
+## test: the tests that need this folder only and start no process, few examples of each property
+## (under two minutes on two cores, once the first run has compiled what it imports)
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal
 test: $(READY)
-	$(PYTEST) -m 'not process and not real_data'
+	$(PYTEST) --hypothesis-profile 'few examples' -m 'not process and not real_data and not slow'
 
-## test-rest: the tests that `test` leaves out and that this machine can run
+## test-rest: the tests that `test` leaves out and that this machine can run, and more examples
 test-rest: $(READY)
-	$(PYTEST) -m 'process or real_data'
+	$(PYTEST) -m 'process or real_data or slow or hypothesis'
 
 ## test-all: every test that this machine can run
 test-all: test test-rest

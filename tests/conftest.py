@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from report_html_browser import Browser
 
+    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cache.store import TraceCache
 
 os.environ["TRACELENS_EXT_NO_CACHE"] = "1"  # no test leaves traces in the user's cache
@@ -32,11 +33,13 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("same every time")
+# `make test` asks for these; what it leaves out, `make test-all` tries.
+settings.register_profile("few examples", settings(), max_examples=15)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 #: What tests with a mark do; `make test` leaves them to `make test-all`.
-_MARKS = {"process": "start processes", "real_data": "read ../shared"}
+_MARKS = {"process": "start processes", "real_data": "read ../shared", "slow": "take seconds"}
 _PROCESSES_START = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
 _FILES_OPEN = ("open", "sqlite3.connect")
 
@@ -95,6 +98,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if _missing(item) is not None]
     items[:] = [item for item in items if _missing(item) is None]
     config.hook.pytest_deselected(items=left_out)
+    most = settings().max_examples
+    if most < settings.get_profile("same every time").max_examples:
+        for item in items:  # those too that ask for a number of their own
+            test = getattr(item, "function", None)
+            own = getattr(test, "_hypothesis_internal_use_settings", None)
+            if own is not None and own.max_examples > most:
+                item.function._hypothesis_internal_use_settings = settings(own, max_examples=most)  # type: ignore[attr-defined]
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
@@ -136,6 +146,14 @@ def demo_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def short_demo_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One step of the demo. Tests share it: who changes it copies it before."""
     return write_demo_trace(tmp_path_factory.mktemp("short_demo") / "run.json.gz", steps=1)
+
+
+@pytest.fixture(scope="session")
+def analyzed_demo(demo_trace: Path) -> TreePerfAnalyzer:
+    """The demo, analysed once: for tests that only ask it."""
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+
+    return TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True)
 
 
 @pytest.fixture

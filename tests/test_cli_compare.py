@@ -181,6 +181,7 @@ def test_help_comes_at_once_and_says_all() -> None:
             assert option in done.stdout
 
 
+@pytest.mark.slow
 @needs_html
 def test_the_documentation_does_what_it_says(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -216,6 +216,7 @@ def test_several_reports_name_the_largest_finding(
     assert "host-bound 44 %" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 def test_every_sheet_that_evidence_cites_is_in_the_report(vendor: Any) -> None:
     problems = {each: 15.0 for each in read_data("problems") if each != "slow-iterations"}

@@ -48,6 +48,7 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0 traces analysed, 3 kept from before" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @needs_fleet
 @pytest.mark.usefixtures("_ranks")
 def test_missing_ranks_exit_1_with_strict(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,6 +59,7 @@ def test_missing_ranks_exit_1_with_strict(capsys: pytest.CaptureFixture[str]) ->
     assert fleet("run", "-o", "out", "-q", "--strict") == 0
 
 
+@pytest.mark.slow
 @needs_fleet
 @pytest.mark.usefixtures("_ranks")
 def test_a_trace_that_fails_exits_1(capsys: pytest.CaptureFixture[str]) -> None:

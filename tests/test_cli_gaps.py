@@ -349,6 +349,7 @@ def test_help_comes_at_once() -> None:
         assert all(option in done.stdout for option in options)
 
 
+@pytest.mark.slow
 def test_the_documentation_does_what_it_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

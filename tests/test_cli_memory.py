@@ -28,6 +28,7 @@ def written(maker: TraceMaker) -> str:
     return "a.json"
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page(demo_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy(demo_trace, "trace.json.gz")
     page = PAGE.read_text(encoding="utf-8")

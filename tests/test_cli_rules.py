@@ -62,6 +62,7 @@ def test_rules_check_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert "error: mine.toml: rule 1: does not find its example 'other'" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_rules_check_of_everything_installed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rules", "check"]) == 0
     assert " 0 errors, " in capsys.readouterr().out

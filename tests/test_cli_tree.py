@@ -467,6 +467,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_the_page_is_true(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "trace.json.gz"]) == 0

@@ -169,16 +169,14 @@ def test_no_communication_no_rows_and_no_sheet() -> None:
     assert "coll_analysis" not in build_perf_report(analyzer).sheets
 
 
-def test_the_sheet_can_be_switched_off(demo_trace: Path) -> None:
-    analyzer = TreePerfAnalyzer(demo_trace)
-    assert "coll_analysis" in build_perf_report(analyzer).sheets
-    assert "coll_analysis" not in build_perf_report(analyzer, collective_analysis=False).sheets
+def test_the_sheet_can_be_switched_off(analyzed_demo: TreePerfAnalyzer) -> None:
+    assert "coll_analysis" in build_perf_report(analyzed_demo).sheets
+    assert "coll_analysis" not in build_perf_report(analyzed_demo, collective_analysis=False).sheets
 
 
-def test_the_demo(demo_trace: Path) -> None:
-    analyzer = TreePerfAnalyzer(demo_trace)
-    table = analyzer.get_df_collectives()
-    assert table["count"].sum() == analyzer.work.is_communication.sum()
+def test_the_demo(analyzed_demo: TreePerfAnalyzer) -> None:
+    table = analyzed_demo.get_df_collectives()
+    assert table["count"].sum() == analyzed_demo.work.is_communication.sum()
     assert table["% of communication time"].sum() == pytest.approx(100)
     described = table[table["Group size"].notna()]
     assert described["bus bandwidth (GB/s)"].between(0.1, 900).all()

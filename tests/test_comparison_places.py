@@ -248,6 +248,12 @@ def test_the_tree_of_a_page_has_both_sides() -> None:
     ]
     comparison = compare(both, total=True)
     tree = comparison_report(comparison).page_sheets["call_tree"]
+    per_unit = comparison_report(compare(both)).page_sheets["call_tree"]
+    for each in (tree, per_unit):
+        below = each[each["parent"] >= 0].groupby("parent")["gpu_time_ns"].sum()
+        assert below.equals(
+            each.set_index("node")["gpu_time_ns"][below.index].rename_axis("parent")
+        )
     top = tree[tree["parent"] < 0]
     for letter in "AB":
         column = f"{letter}_time_ms"

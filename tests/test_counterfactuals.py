@@ -123,7 +123,17 @@ def demo_before(steps: int) -> tuple[float, dict[str, float]]:
     return savings(build_demo_trace(steps=steps))
 
 
-@pytest.mark.parametrize("ident", [each for each in read_data("problems") if each != "recompute"])
+_QUICK = ("dataloader", "slow-gemm", "host-bound")
+
+
+@pytest.mark.parametrize(
+    "ident",
+    [
+        pytest.param(each, marks=() if each in _QUICK else pytest.mark.slow)
+        for each in read_data("problems")
+        if each != "recompute"
+    ],
+)
 def test_a_problem_of_the_demo(ident: str) -> None:
     steps, cost = (6, 30.0) if ident == "slow-iterations" else (1, 15.0)
     after = savings(build_demo_trace(steps=steps, problems={ident: cost}))
@@ -136,6 +146,7 @@ def test_what_the_demo_computes_twice_is_told_last() -> None:
     check("recompute", 0.0, demo_before(1), (total, after))
 
 
+@pytest.mark.slow
 def test_problems_of_the_demo_beside_each_other() -> None:
     """Each keeps about its cost: a wait is longer where there is more to wait for."""
     wanted = {ident: 20.0 + 2 * n for n, ident in enumerate(read_data("problems"))}

@@ -28,6 +28,7 @@ SHIPPED: dict[str, dict[str, Any]] = {
 FOLDER = Path(tracelens_ext.demo.__file__).parent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nvidia", "amd", "nvidia_rank1"])
 def test_what_is_shipped_is_what_the_simulated_job_writes(name: str) -> None:
     text = "".join(trace_text(build_demo_trace(**SHIPPED[name])))

@@ -75,6 +75,11 @@ def test_hundreds_of_lanes_hold_what_they_can_and_are_used_again() -> None:
         assert sorted(lane[wave::2].tolist()) == list(range(400))
 
 
+@pytest.fixture(scope="module")
+def exported_demo(demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return exported(demo_trace, tmp_path_factory.mktemp("exported") / "e.json")
+
+
 def test_what_is_read_back_gives_the_same_tables(demo_trace: Path, tmp_path: Path) -> None:
     document = exported(demo_trace, tmp_path / "e.json.gz", "--stacks")
     assert min(event["ts"] for event in slices(document)) == 0
@@ -92,9 +97,9 @@ def test_what_is_read_back_gives_the_same_tables(demo_trace: Path, tmp_path: Pat
     assert trees[0] == trees[1]
 
 
-def test_a_category_has_one_colour(demo_trace: Path, tmp_path: Path) -> None:
+def test_a_category_has_one_colour(exported_demo: dict[str, Any]) -> None:
     found: dict[str, set[str]] = {}
-    for event in slices(exported(demo_trace, tmp_path / "e.json")):
+    for event in slices(exported_demo):
         if category := event["args"].get("kernel_category"):
             found.setdefault(category, set()).add(event["cname"])
         else:
@@ -104,19 +109,21 @@ def test_a_category_has_one_colour(demo_trace: Path, tmp_path: Path) -> None:
 
 
 def test_a_launch_has_one_arrow_to_the_first_work_that_it_started(
-    demo_trace: Path, tmp_path: Path
+    analyzed_demo: TreePerfAnalyzer, exported_demo: dict[str, Any]
 ) -> None:
-    document = exported(demo_trace, tmp_path / "e.json")
-    analyzer = TreePerfAnalyzer(demo_trace)
-    launches = set(analyzer.tree.launch_of_gpu.tolist()) - {-1}
+    document = exported_demo
+    launches = set(analyzed_demo.tree.launch_of_gpu.tolist()) - {-1}
     arrows = Counter(e["ph"] for e in document["traceEvents"] if e["ph"] in "sf")
     assert arrows == {"s": len(launches), "f": len(launches)}
 
 
 def test_a_window_holds_what_touches_it_and_the_note_counts_the_rest(
-    demo_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    demo_trace: Path,
+    exported_demo: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    whole = slices(exported(demo_trace, tmp_path / "w.json"))
+    whole = slices(exported_demo)
     part = slices(exported(demo_trace, tmp_path / "p.json", "--window", "20ms-21ms"))
     touching = [e for e in whole if e["ts"] < 21_000 and e["ts"] + e["dur"] > 20_000]
     ours = {"iterations", "findings", "recording"}
@@ -173,6 +180,7 @@ def test_ranks_share_no_ids_and_say_that_clocks_are_unknown(
     assert int(analyzer.tree.linked.sum()) == 2 * int(alone.tree.linked.sum())
 
 
+@pytest.mark.slow
 def test_the_page_on_export_does_what_it_says(
     demo_trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,9 +197,13 @@ def of_lane(document: dict[str, Any], lane: str) -> list[dict[str, Any]]:
     return [event for event in slices(document) if event["cat"] == lane]
 
 
-def test_lanes_hold_what_is_claimed_and_the_critical_path(demo_trace: Path, tmp_path: Path) -> None:
-    document = exported(demo_trace, tmp_path / "e.json")
-    analyzer = TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True)
+def test_lanes_hold_what_is_claimed_and_the_critical_path(
+    demo_trace: Path,
+    analyzed_demo: TreePerfAnalyzer,
+    exported_demo: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    document, analyzer = exported_demo, analyzed_demo
     claimed: Counter[str] = Counter()
     for event in of_lane(document, "findings"):
         claimed[event["name"]] += round(1000 * event["dur"])
@@ -317,8 +329,8 @@ def test_counters_are_those_of_hta() -> None:
 # The page ---------------------------------------------------------------------------------------
 
 
-def test_bins_and_nodes_add_up_to_the_durations(demo_trace: Path) -> None:
-    work = TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True).work
+def test_bins_and_nodes_add_up_to_the_durations(analyzed_demo: TreePerfAnalyzer) -> None:
+    work = analyzed_demo.work
     total = int(work.duration.sum())
     axis, tree = time_axis(work), call_tree(work)
     assert int(axis["gpu_time_ns"].sum()) == total
@@ -348,8 +360,10 @@ def test_every_documented_query_gives_rows(
         assert asked(demo_trace, query, capsys), query
 
 
-def test_sums_are_those_of_the_tables(demo_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    analyzer = TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True)
+def test_sums_are_those_of_the_tables(
+    demo_trace: Path, analyzed_demo: TreePerfAnalyzer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    analyzer = analyzed_demo
     rows = asked(demo_trace, "select category, sum(dur_ns) ns from gpu_events group by 1", capsys)
     table = analyzer.get_df_gpu_time_by_category()
     expected = dict(zip(table["kernel_category"], table["total_time_ms"], strict=True))

@@ -128,6 +128,7 @@ def test_a_trace_without_gpu_events_is_no_failure(tmp_path: Path) -> None:
     assert result.tables["ranks"]["rank"].tolist() == [1]
 
 
+@pytest.mark.slow
 def test_odd_ranks_do_not_stop_the_others(ranks: Path, tmp_path: Path) -> None:
     """Sizes that no integer holds; no GPU work at all; communication alone."""
     for rank, odd in ((1, str(10**30)), (2, "1e308"), (3, str(2**63))):
@@ -180,6 +181,7 @@ def test_failures_are_listed_and_the_rest_is_done(ranks: Path, tmp_path: Path) -
     assert sorted(result.tables["ranks"]["rank"]) == [0, 2]
 
 
+@pytest.mark.slow
 def test_when_all_fail_there_are_no_reductions_of_before(ranks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     fleet(ranks, out)
@@ -230,6 +232,7 @@ def test_a_worker_dies_and_one_trace_kills_each_that_reads_it(
         }
 
 
+@pytest.mark.slow
 def test_on_a_cluster_by_its_address(ranks: Path, tmp_path: Path) -> None:
     from distributed import LocalCluster
 
@@ -255,6 +258,7 @@ def test_on_a_cluster_by_its_address(ranks: Path, tmp_path: Path) -> None:
 # Reruns.
 
 
+@pytest.mark.slow
 def test_a_rerun_does_only_what_is_missing(ranks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = fleet(ranks, out)
@@ -272,6 +276,7 @@ def test_a_rerun_does_only_what_is_missing(ranks: Path, tmp_path: Path) -> None:
     assert result.tables["ranks"]["computation_time_ms"].max() == pytest.approx(0.22)
 
 
+@pytest.mark.slow
 def test_other_rules_do_all_again(ranks: Path, tmp_path: Path) -> None:
     rules, out, one = tmp_path / "r.toml", tmp_path / "out", ranks / "rank1.json.gz"
     rules.write_text(RULES)
@@ -283,6 +288,7 @@ def test_other_rules_do_all_again(ranks: Path, tmp_path: Path) -> None:
     assert fleet(one, out, rules=[rules], include_unlinked_kernels=False).done == 1
 
 
+@pytest.mark.slow
 def test_results_of_absent_inputs_are_left_out(ranks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     fleet(ranks, out)
@@ -304,6 +310,7 @@ def test_a_lost_part_is_told(ranks: Path, tmp_path: Path) -> None:
 # Inputs and outputs elsewhere.
 
 
+@pytest.mark.slow
 def test_memory_to_memory(ranks: Path) -> None:
     import fsspec
 
@@ -323,6 +330,7 @@ def test_memory_to_memory(ranks: Path) -> None:
         files.rm("/", recursive=True)
 
 
+@pytest.mark.slow
 def test_a_url_of_this_machine(ranks: Path, tmp_path: Path) -> None:
     result = fleet(ranks.as_uri(), (tmp_path / "out").as_uri())
     assert result.done == 4
@@ -426,6 +434,7 @@ def test_what_a_trace_says_comes_first() -> None:
     assert missing_ranks([0, 2, 7], 4) == [1, 3]
 
 
+@pytest.mark.slow
 def test_ranks_that_are_guesses_or_claimed_twice_are_told(tmp_path: Path) -> None:
     for name, rank in (("a.json", None), ("b_9.json", None), ("c.json", 0)):
         (tmp_path / name).write_text(rank_trace(rank, world=1))
@@ -486,6 +495,7 @@ def test_only_this_machine_can_reach_it(workers: int) -> None:
         assert {connection.laddr.ip for connection in listening} == {"127.0.0.1"}
 
 
+@pytest.mark.slow
 @needs_html
 def test_the_page_of_the_ranks_draws_and_links_what_is_there(ranks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -212,6 +212,7 @@ def test_every_gpu_event_of_a_real_trace_has_one_place(path: Path) -> None:
     _check_invariants(TreePerfAnalyzer(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 def test_every_gpu_event_of_the_demo_has_one_place(vendor: VendorKey, tmp_path: Path) -> None:
     path = tmp_path / "demo.json.gz"

@@ -144,8 +144,8 @@ def test_real_models_agree_with_a_tree_of_all_frames(path: Path) -> None:
     _check_against_full_tree(TreePerfAnalyzer(path))
 
 
-def test_the_demo_agrees_with_a_tree_of_all_frames(demo_trace: Path) -> None:
-    _check_against_full_tree(TreePerfAnalyzer(demo_trace))
+def test_the_demo_agrees_with_a_tree_of_all_frames(analyzed_demo: TreePerfAnalyzer) -> None:
+    _check_against_full_tree(analyzed_demo)
 
 
 def _check_against_full_tree(analyzer: TreePerfAnalyzer) -> None:

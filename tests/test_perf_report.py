@@ -77,6 +77,7 @@ def test_csv_files_hold_the_sheets(trace: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.xlsx"))
 
 
+@pytest.mark.slow
 def test_options_of_the_tables(trace: Path, tmp_path: Path) -> None:
     def sheets(**options: object) -> dict[str, int]:
         made = generate_perf_report_pytorch(

@@ -100,6 +100,7 @@ def test_maps_and_lists_take_no_part_unless_chosen() -> None:
     assert not any(":" in name for name in packs)
 
 
+@pytest.mark.slow
 def test_the_first_party_packs_are_sound() -> None:
     packs = [
         BoundPack(offered.item, "categorizer")

@@ -227,6 +227,7 @@ def test_the_command_prints_its_error_first(
     assert "no ProfilerStep#9" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_page_does_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,7 +55,8 @@ def _either_way(
         monkeypatch.setattr(excel, "MANY_CELLS", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield
-    gc.collect()
+    if request.node.get_closest_marker("filterwarnings") is not None:  # a write was aborted
+        gc.collect()
     assert not list(tmp_path.glob("tracelens-ext-*"))
 
 

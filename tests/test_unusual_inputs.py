@@ -113,6 +113,7 @@ def test_a_file_that_grows_while_it_is_read(
         assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_graph_launch_with_100_000_kernels(tmp_path: Path) -> None:
     maker = TraceMaker()
     maker.op("aten::run_graph", 0, 100)
@@ -148,7 +149,10 @@ def test_3000_nested_calls(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     assert said == ""
 
 
-@pytest.mark.parametrize("suffix", ["xlsx", "json", "md", "html"])
+@pytest.mark.parametrize(
+    "suffix",
+    ["json", *(pytest.param(each, marks=pytest.mark.slow) for each in ("xlsx", "md", "html"))],
+)
 def test_names_of_a_megabyte(
     suffix: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

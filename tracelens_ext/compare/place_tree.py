@@ -24,7 +24,7 @@ def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
     """
     a, b = letters
     times = places[[f"{a}_time_ms", f"{b}_time_ms"]].fillna(0.0)
-    sums: dict[tuple[str, ...], list[float]] = {}
+    sums: dict[tuple[str, ...], tuple[float, float, int]] = {}
     order = times.max(axis=1).sort_values(ascending=False, kind="stable").index
     records: list[dict[Any, Any]] = places.loc[order].to_dict("records")
     shown = times.loc[order].to_numpy().tolist()
@@ -34,8 +34,10 @@ def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
         path = (*filter(None, row["path"].split("/")), operation)
         path = path if at < _MOST_ROWS else (_OTHER,)
         for depth in range(1, len(path) + 1):
-            both = sums.setdefault((*path[:depth], "" if depth == len(path) else "/"), [0.0, 0.0])
-            both[0], both[1] = both[0] + own[0], both[1] + own[1]
+            key = (*path[:depth], "" if depth == len(path) else "/")
+            a_ms, b_ms, ns = sums.get(key, (0.0, 0.0, 0))
+            # A node is as wide as those below together, so each place is rounded once.
+            sums[key] = a_ms + own[0], b_ms + own[1], ns + round(sum(own) * NS_PER_MS)
     keys = sorted(sums, key=len)
     number = {key: at for at, key in enumerate(keys)}
     rows = [
@@ -45,11 +47,11 @@ def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
             "label": key[-2],
             "kind": "module" if key[-1] else "operation",
             "category": "",
-            "gpu_time_ns": round((sums[key][0] + sums[key][1]) * NS_PER_MS),
+            "gpu_time_ns": sums[key][2],
             f"{a}_time_ms": sums[key][0],
             f"{b}_time_ms": sums[key][1],
             "difference_ms": sums[key][1] - sums[key][0],
-            "colour": _colour(*sums[key]),
+            "colour": _colour(*sums[key][:2]),
             "hover": f"{a} {sums[key][0]:,.3f} ms, {b} {sums[key][1]:,.3f} ms"
             f" ({sums[key][1] - sums[key][0]:+,.3f} ms)",
         }

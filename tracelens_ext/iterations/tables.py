@@ -50,7 +50,8 @@ def _whole(frame: pd.DataFrame) -> int:
 def _enough(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
     """Whether there are iterations; if nobody asked for them, two whole ones to be compared."""
     found = iteration_table(analyzer.work, options.annotation)
-    return len(found) > 0 if options.iterations else _whole(found.frame) > 1
+    asked = options.iterations or options.names("iterations", "iteration_statistics")
+    return len(found) > 0 if asked else _whole(found.frame) > 1
 
 
 _HAS_ITERATIONS = Condition("the trace has iterations (for a page, two whole ones)", _enough)

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 _SHAPES = Condition(
     "shapes were recorded",
-    lambda analyzer, options: analyzer.roofline(options.device_peaks).has_shapes,
+    lambda analyzer, options: (
+        analyzer.roofline(options.device_peaks).has_shapes
+        or options.names("roofline", "families", "mfu_by_iteration")
+    ),
 )
 
 

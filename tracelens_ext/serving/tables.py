@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from tracelens_ext.tables.options import ReportOptions
 
 
-def _has_steps(analyzer: TreePerfAnalyzer, _: ReportOptions) -> bool:
-    return len(find_steps(analyzer.tree)) > 0
+def _has_steps(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
+    """Whether there are steps; if nobody asked for them, annotated ones."""
+    asked = options.names("phases", "phase_steps", "layers", "layer_kernels")
+    return len(analyzer.serving_steps() if asked else find_steps(analyzer.tree)) > 0
 
 
 def _has_layers(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:

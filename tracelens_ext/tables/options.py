@@ -103,6 +103,10 @@ class ReportOptions:
         """What `tables` names."""
         return frozenset(name.strip() for name in self.tables.split(",")) - {""}
 
+    def names(self, *tables: str) -> bool:
+        """Whether `tables` names one of these, or all."""
+        return not self.named_tables.isdisjoint((ALL_TABLES, *tables))
+
     def __post_init__(self) -> None:
         for each in fields(self):
             value, least, most = (getattr(self, each.name), *map(each.metadata.get, _LIMITS))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.hooks import PluginAnswerError
 from tracelens_ext.lazy import pd
-from tracelens_ext.tables.options import ALL_TABLES, ReportOptions
+from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.short_names import with_short_names
 from tracelens_ext.tables.units import unit_of
 
@@ -163,7 +163,7 @@ class Table:
 
     def is_asked_for(self, options: ReportOptions) -> bool:
         """Whether the options ask for it."""
-        if not self.asked_by or {self.name, ALL_TABLES} & options.named_tables:
+        if not self.asked_by or options.names(self.name):
             return True
         return self.asked_by != "tables" and bool(getattr(options, self.asked_by))
 
