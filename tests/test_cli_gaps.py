@@ -65,7 +65,7 @@ def test_the_answer_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
         "",
         "Total gaps found: 2",
         "Total idle time: 51.000 μs (no stream busy)",
-        "Average gap duration: 50.50 μs (each stream by itself)",
+        "Average gap duration: 50.500 μs (each stream by itself)",
         "",
         "Active streams: 2",
         "  Stream 7: 2 gaps, 101.000 μs idle time, 50.000 μs of it beside another stream",
@@ -160,7 +160,7 @@ def test_where_in_the_code(
     out = printed(capsys)
     first, second = out.split("WHAT THE HOST WAS IN MEANWHILE:\n")[1].splitlines()[2:4]
     assert re.split(r"  +", first.strip()) == [
-        *("0.0500", "98.0%", "(no operation)", "train.py(10): load", "host", "2"),
+        *("50.000", "98.0%", "(no operation)", "train.py(10): load", "host", "2"),
         *("25.000", "40.000"),
     ]
     assert "launch overhead" in second
@@ -237,7 +237,7 @@ def test_times_of_a_few_nanoseconds_have_digits(capsys: pytest.CaptureFixture[st
     write(Path("trace.json"), two_kernels(*"abcd", gap=0.001))
     out = printed(capsys, "-o", "g.txt")
     assert "The GPU was idle for 3 ns of 40.003 μs (<0.1 %): unknown 100.0 %." in out
-    assert "Total idle time: 3 ns\nAverage gap duration: 1.00 ns\n" in out
+    assert "Total idle time: 3 ns\nAverage gap duration: 1 ns\n" in out
     assert "  Stream 7: 3 gaps, 3 ns idle time" in out
     assert "1.0-1.0 ns │" in out
     text = Path("g.txt").read_text(encoding="utf-8")
@@ -379,7 +379,8 @@ def test_a_step_by_launch_tells_of_work_without_a_launch_and_by_time_counts_it(
         " the trace are left out; 1 of them started during ProfilerStep#5."
         " --pstep-by time goes by that.\n"
     )
-    assert told in printed(capsys, "--pstep", 5, "--gap-output", "g.txt")
+    shown = printed(capsys, "--pstep", 5, "--gap-output", "g.txt")
+    assert " ".join(told.split()) in " ".join(shown.split())
     assert told in Path("g.txt").read_text(encoding="utf-8")
     by_time = printed(capsys, "--pstep", 5, "--pstep-by", "time")
     assert "Selected: ProfilerStep#5 (by time)\n" in by_time

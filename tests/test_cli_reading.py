@@ -26,7 +26,7 @@ SALVAGING = ReadingOptions(salvage=True)
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "reading.md"
 OPTIONS = (
     *("--salvage", "--max-bytes", "--jobs", "--nsys"),
-    *("--kernel-annotations", "--no-cache", "--verify-cache"),
+    *("--kernel-annotations", "--no-cache", "--verify-cache", "--notes"),
 )
 #: Of commands that look into CUDA graphs.
 OF_GRAPHS = "--kernel-annotations"
@@ -54,6 +54,7 @@ def test_every_command_that_reads_has_the_options(
     monkeypatch.setenv("COLUMNS", "100")
     assert run([command, "--help"]) == 0
     shown = capsys.readouterr().out
+    shown = shown.partition("\n  Examples:")[0]
     own, _, shared = shown.partition(
         "Options about reading, which 'tracelens-ext --help' explains:"
     )
@@ -70,6 +71,7 @@ def test_the_program_explains_the_options_about_reading(
 ) -> None:
     assert run(["--help"]) == 0
     shown = capsys.readouterr().out.partition("Options of every command that reads traces:")[2]
+    shown = shown.partition("\nShell completion:")[0]
     assert [line.split()[0] for line in shown.splitlines() if line[2:3].strip()] == [*OPTIONS]
 
 

@@ -22,8 +22,8 @@ KERNELS = pd.DataFrame(
         "kernel_category": ["Elementwise", "GEMM", "Flash Attention Forward"],
         "cpu_op": ["aten::add", "graph", "graph"],
         "count": [1234, 1, 10],
-        "total_time_ms": [1234.5678, 0.22, 0.15],
-        "avg_time_us": [1000.46, 220.0, 15.0],
+        "total_time_ms": [934.5678, 0.22, 0.15],
+        "avg_time_us": [900.46, 220.0, 15.0],
         "% of total time": [99.97, 0.018, 0.012],
     }
 )
@@ -43,7 +43,7 @@ def test_at_160_columns_everything_is_there() -> None:
     assert len(lines) == 5 + 3
     assert "nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT" in lines[6]
     assert "Flash Attention Forward" in lines[7]
-    assert lines[5].split()[-5:] == ["aten::add", "1,234", "1,234.568", "1,000.460", "100.0%"]
+    assert lines[5].split()[-5:] == ["aten::add", "1,234", "934.568", "900.460", "100.0%"]
     assert lines[6].split()[-4:] == ["1", "0.220", "220.000", "<0.1%"]
 
 
@@ -71,7 +71,7 @@ def test_at_80_columns_names_give_way_not_numbers() -> None:
     lines = render(frame_table(KERNELS), 80)
     assert max(map(cell_len, lines)) <= 80
     text = "\n".join(lines)
-    for number in ("1,234.568", "1,000.460", "220.000", "0.150"):
+    for number in ("934.568", "900.460", "220.000", "0.150"):
         assert number in text
     assert "void at:" in text
     assert "…" in text
@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_named() -> None:
     assert "kernel_name" in text
     missing = text.split("too narrow to show: ")[1]
     assert missing.endswith("avg_time_us, % of total time")
-    assert "1,234.568" not in text.split("too narrow")[0]
+    assert "934.568" not in text.split("too narrow")[0]
 
 
 def test_of_many_columns_that_do_not_fit_the_first_are_named() -> None:

@@ -9,6 +9,7 @@ NO_NAME = "(no name)"
 
 #: Times below this are told in µs, and those below a thousandth of it in ns.
 _LEAST_MS = 0.1
+_LEAST_IN_S = 10_000  # ms
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -23,6 +24,8 @@ def encodable(text: str) -> str:
 
 def ms_text(ms: float) -> str:
     """A time within a sentence, in the unit that shows it."""
+    if abs(ms) >= _LEAST_IN_S:
+        return f"{ms / 1e3:,.1f} s"
     if abs(ms) >= _LEAST_MS:
         return f"{ms:,.1f} ms"
     if abs(ms) >= _LEAST_MS / 1e3:

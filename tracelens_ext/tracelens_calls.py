@@ -20,7 +20,7 @@ _TREE = "leave it out; the call tree is made here"
 _PHASES = "leave it out; get_df_phases() finds the phases by the annotations of the engine"
 _PEAKS = "give device_peaks to the report, or to get_df_roofline()"
 #: Keyword of TraceLens → what to do instead. Those that a function here takes are its own.
-_INSTEAD = {
+INSTEAD = {
     "arch": _PEAKS,
     "augmented_tree": _TREE,
     "comparison_json_path": "compare with: tracelens-ext compare A B",
@@ -59,8 +59,8 @@ def knows_tracelens(function: _Function) -> _Function:
             if name in own:
                 continue
             called = function.__qualname__.removesuffix(".__init__")
-            if name in _INSTEAD:
-                raise UsageError(f"{called} has no argument {name!r}: {_INSTEAD[name]}")
+            if name in INSTEAD:
+                raise UsageError(f"{called} has no argument {name!r}: {INSTEAD[name]}")
             near = [f"; did you mean {known!r}?" for known in get_close_matches(name, own, n=1)]
             raise TypeError(
                 f"{called}() got an unexpected keyword argument {name!r}{''.join(near)}"

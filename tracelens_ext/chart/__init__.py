@@ -17,5 +17,10 @@ def tracelens_commands() -> list[Command]:
             "Draw where the time of runs went: a stacked bar each.",
             "tracelens_ext.cli.chart:chart",
             "Compare",
+            examples=(
+                "chart run.nsys-rep,vllm,llama,100 --out-dir results",
+                "chart a.sqlite,vllm,llama,0 b.sqlite,vllm,gpt-oss,0 --title 'Two models'",
+                "chart trace.json.gz --categorizer builtin --per-device",
+            ),
         ),
     ]

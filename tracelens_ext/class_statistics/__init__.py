@@ -22,5 +22,10 @@ def tracelens_commands() -> list[Command]:
             "Statistics of reports of Nsight Systems by class.",
             "tracelens_ext.cli.nsys:app",
             "Look",
+            examples=(
+                "nsys stats run.nsys-rep",
+                "nsys stats run.sqlite --xlsx classes.xlsx",
+                "nsys stats --kernels kern_sum.csv --mem mem_time_sum.csv --json",
+            ),
         ),
     ]

@@ -58,7 +58,7 @@ def run(arguments: Sequence[str] | None = None, stopping: Stopping | None = None
     if sys.stdout is None:
         return _fail("standard output is closed; open it, or send it to /dev/null", 1)
     columns = os.environ.get("COLUMNS", "")
-    if columns.lstrip("-").isdecimal() and int(columns) < _LEAST_COLUMNS:
+    if columns and not (columns.isdecimal() and int(columns) >= _LEAST_COLUMNS):
         del os.environ["COLUMNS"]  # nothing can be shown in so few
     try:
         code = _run(arguments)
@@ -75,7 +75,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     from tracelens_ext.errors import TracelensError
 
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if _is_cramped() and not {"--help", "--version"} & set(given):
+    if _is_cramped() and not {"-h", "--help", "--version"} & set(given):
         sys.stderr.write(f"tracelens-ext: {_file_in(given)}{_CRAMPED}\n")
         return 1
     try:
@@ -144,7 +144,15 @@ def _usage_exit_code(error: Exception) -> int | None:
         sys.stdout.write(f"{show()}\n")
         return code
     command = getattr(getattr(error, "ctx", None), "command_path", "tracelens-ext")
-    return _fail(f"{str(show()).rstrip('.')}; see '{command} --help'", code)
+    told = str(show()).rstrip(".")
+    if type(error).__name__ == "NoSuchOption":
+        from tracelens_ext.cli.app import report_options
+        from tracelens_ext.cli.foreign_options import hint
+
+        name = str(getattr(error, "option_name", ""))
+        if here := hint(name, report_options()):
+            told = f"No such option: {name}; here: {here}"
+    return _fail(f"{told}; see '{command} --help'", code)
 
 
 def _fail(message: str, code: int) -> int:

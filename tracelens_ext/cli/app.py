@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from tracelens_ext.cli.command import CarefulCommand
+from tracelens_ext.cli.command import CarefulCommand, help_record
 from tracelens_ext.cli.options import with_options
 from tracelens_ext.cli.reading import OPTIONS
 from tracelens_ext.hooks import Command, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import one_line
 
 _GROUPS = ("Look", "Explain", "Compare", "Extend")
+_EXAMPLES = ("trace.json.gz", "report trace.json.gz --html report.html", "kernels --help")
+_PATH = re.compile(r"[./\\*?]")  #: in what is no name of a command
 _SETTINGS: dict[str, Any] = {
+    "context_settings": {"help_option_names": ["-h", "--help"]},
     "add_completion": False,
     "pretty_exceptions_enable": False,
     "rich_markup_mode": None,
@@ -68,7 +74,17 @@ def _made(command: Command) -> Any:  # noqa: ANN401  # click's, or typer's own c
         function = with_options(function)
         kind = getattr(home, "COMMAND_CLASS", CarefulCommand)
         alone.command(command.name, cls=kind)(function)
-    return get_group(alone).commands[command.name]
+    made = get_group(alone).commands[command.name]
+    for each in (made, *getattr(made, "commands", {}).values()):
+        each.epilog = _told(command.examples)
+        each.short_help = (each.help or "").split("\n\n")[0]  # click cuts it at the width
+    return made
+
+
+def _told(examples: Sequence[str]) -> str:
+    """The end of a help text."""
+    lines = [f"  tracelens-ext {each}" for each in examples]
+    return "\n".join(["\b", "Examples:", *lines] if lines else [])
 
 
 class _Group(TyperGroup):
@@ -83,6 +99,19 @@ class _Group(TyperGroup):
         """The command, imported now; None if no command has that name."""
         return _made(self.offered[name]) if name in self.offered else None
 
+    def get_params(self, ctx: Any) -> Any:  # noqa: ANN401  # likewise
+        """The options; help lists those about completion in a line at its end."""
+        params: list[Any] = super().get_params(ctx)
+        for each in params:
+            each.hidden = each.hidden or each.name.endswith("_completion")
+        return params
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  # likewise
+        """The command; where a trace is named instead, what its report shows, and no file of it."""
+        if args[0] not in self.offered and (_PATH.search(args[0]) or Path(args[0]).exists()):
+            args = ["report", "--no-workbook", *args]
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, _: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write the commands by group, a line each."""
         commands = self.offered.values()
@@ -95,20 +124,29 @@ class _Group(TyperGroup):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write what the commands that read traces have in common."""
-        super().format_epilog(ctx, formatter)
         options = [
             option for option in self.get_command(ctx, "kernels").params if option.name in OPTIONS
         ]
         with formatter.section("Options of every command that reads traces"):
-            formatter.write_dl([option.get_help_record(ctx) for option in options])
+            formatter.write_dl([help_record(option, ctx) for option in options])
+        with formatter.section("Shell completion"):
+            formatter.write_text("tracelens-ext --install-completion, or --show-completion")
+        super().format_epilog(ctx, formatter)
 
 
 app = typer.Typer(
     cls=_Group,
+    epilog=_told(_EXAMPLES),
     help="Where did the GPU time go? Call tree, kernel categories and reports for GPU traces.",
     no_args_is_help=True,
-    **_SETTINGS,
+    **_SETTINGS | {"add_completion": True},
 )
+
+
+def report_options() -> list[str]:
+    """The names of the options of `report`."""
+    command = _made(offered_commands()["report"])
+    return [name for each in command.params for name in each.opts]
 
 
 def _show_version(wanted: bool) -> None:

@@ -16,10 +16,9 @@ app = typer.Typer(
 @app.command()
 def info() -> None:
     """Show where the cache is, how big, and which traces it holds."""
-    from rich.console import Console
-
     from tracelens_ext.cache.folder import OFF_VARIABLE, cache_is_off
     from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.cli.screen import console
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     cache = TraceCache.from_environment()
@@ -40,7 +39,7 @@ def info() -> None:
         }
     )
     typer.echo()
-    Console().print(frame_table(frame))
+    console().print(frame_table(frame))
 
 
 @app.command()

@@ -32,22 +32,17 @@ class ChartCommand(CarefulCommand):
     """The command, with the engines and models at the end of its help."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # click's, or typer's own copy of it
-        """Write the engines and models that there are maps for, and an example."""
+        """Write the engines and models that there are maps for."""
         from tracelens_ext.chart.specification import known_models
         from tracelens_ext.report.terminal import safe_text
 
-        super().format_epilog(ctx, formatter)
         rows = [
             (safe_text(engine), safe_text(", ".join(models)))
             for engine, models in known_models().items()
         ]
         with formatter.section("Engines and their models"):
             formatter.write_dl(rows or [("none", "no plugin brings one; add yours with --maps")])
-        with formatter.section("Example"):
-            formatter.write_text(
-                "tracelens-ext chart run1.nsys-rep,vllm,llama,100 run2.nsys-rep,vllm,gpt-oss,102"
-                ' --out-dir results --title "Comparison of vLLM Models"'
-            )
+        super().format_epilog(ctx, formatter)
 
 
 COMMAND_CLASS = ChartCommand
@@ -79,7 +74,9 @@ def chart(
             show_default=False,
         ),
     ] = Path(),
-    title: Annotated[str, typer.Option(help="Heading of the chart.", show_default=False)] = "",
+    title: Annotated[
+        str, typer.Option(metavar="TEXT", help="Heading of the chart.", show_default=False)
+    ] = "",
     per_device: Annotated[
         bool, typer.Option("--per-device", help="A bar for each GPU, not one for all of a trace.")
     ] = False,
@@ -149,9 +146,9 @@ def chart(
     written = write_results(out_dir, runs, title=title)
     if quiet:
         return
-    from rich.console import Console
+    from tracelens_ext.cli.screen import console
 
-    _show_runs(runs, Console())
+    _show_runs(runs, console())
     for path in written:
         print_line(f"Wrote {path}")
 
@@ -183,6 +180,7 @@ def _measured(
 def _show_runs(runs: Sequence[Run], console: Console) -> None:
     """Print a line a run, the table, and the notes."""
     from tracelens_ext.chart.runs import grouped
+    from tracelens_ext.cli.screen import show_notes
     from tracelens_ext.report.html_text import duration_text
     from tracelens_ext.report.terminal import frame_table, safe_text
 
@@ -193,8 +191,8 @@ def _show_runs(runs: Sequence[Run], console: Console) -> None:
     console.print()
     # Numbers for the runs: their labels would not fit, and could say anything about units.
     console.print(frame_table(_shown(runs), title="Elapsed time by category"))
-    for note, numbers in grouped((str(number), run.notes) for number, run in enumerate(runs, 1)):
-        console.print(safe_text(f"{numbers}: {note}"), markup=False, highlight=False)
+    notes = grouped((str(number), run.notes) for number, run in enumerate(runs, 1))
+    show_notes([f"{numbers}: {note}" for note, numbers in notes], console)
     console.print()
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand
+
+from tracelens_ext.cli.screen import screen_width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,6 +15,20 @@ if TYPE_CHECKING:
 
 _WIDEST = 120  # columns of a help text
 _MAY_BE_EMPTY = "--title"
+#: typer's names of types → what people write.
+_WRITTEN = {"int": "N", "int range": "N", "float": "NUMBER", "float range": "NUMBER"}
+_WRITTEN |= {"path": "FILE", "file": "FILE", "directory": "FOLDER", "list[Path]": "FILE"}
+_WRITTEN |= {"str": "NAME", "list[str]": "NAME"}
+
+
+def help_record(parameter: Any, ctx: Any) -> tuple[str, str] | None:  # noqa: ANN401  # click's, or typer's own copy of it
+    """The row of a parameter in a help text, types as people write them."""
+    if not (record := parameter.get_help_record(ctx)):
+        return None
+    if parameter.param_type_name == "argument":
+        return record[0].partition(" <")[0].upper(), record[1]
+    written = re.sub(r"<([^<>]*)>", lambda found: _WRITTEN.get(found[1], found[1]), record[0])
+    return written, record[1]
 
 
 class CarefulCommand(TyperCommand):
@@ -36,8 +53,13 @@ class CarefulCommand(TyperCommand):
 
     def get_help(self, ctx: Any) -> str:  # noqa: ANN401  # click's, or typer's own copy of it
         """The help text, as wide as the terminal."""
-        ctx.max_content_width = _WIDEST
+        ctx.terminal_width = min(screen_width(), _WIDEST) - 2
         return super().get_help(ctx)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401  # likewise
+        """The usage without brackets that say nothing."""
+        pieces = super().collect_usage_pieces(ctx)
+        return [re.sub(r"[{}]", "", piece).upper() for piece in pieces]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write the arguments, the command's own options, and the names of those about reading."""
@@ -46,7 +68,7 @@ class CarefulCommand(TyperCommand):
         shared = []
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for each in self.get_params(ctx):
-            if not (record := each.get_help_record(ctx)):
+            if not (record := help_record(each, ctx)):
                 continue
             if each.name in OPTIONS:
                 shared.append(record[0])

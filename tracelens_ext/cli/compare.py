@@ -126,11 +126,10 @@ def compare(
     if to_stdout and output_format is not None:
         print_report(report, output_format)
     elif not quiet:
-        from rich.console import Console
-
         from tracelens_ext.cli.report_view import show_comparison
+        from tracelens_ext.cli.screen import console
 
-        show_comparison(comparison, report, Console(), top=top)
+        show_comparison(comparison, report, console(), top=top)
     if any(each.unit != "mad" for each in budgets):
         _warn_of_amounts(comparison)
     _tell(verdicts, written, quiet=quiet or to_stdout)

@@ -25,13 +25,12 @@ def counters(
     if json:
         print_json("Counters", trace, tables)
         return
-    from rich.console import Console
-
+    from tracelens_ext.cli.screen import console
     from tracelens_ext.report.terminal import frame_table
 
-    console = Console()
+    screen = console()
     print_line(f"Trace: {trace}")
     titles = ("Launched and not begun, by stream", "Speed of copies, GB/s")
     for title, table in zip(titles, tables.values(), strict=True):
         if len(table):
-            console.print(frame_table(table, title=title, rows=len(table)))
+            screen.print(frame_table(table, title=title, rows=len(table)))

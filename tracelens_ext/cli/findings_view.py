@@ -6,7 +6,7 @@ import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.screen import folded, show_lines
+from tracelens_ext.cli.screen import folded, show_lines, show_notes
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
 from tracelens_ext.findings.told import evidence_text, place_texts, summary_sentence
 from tracelens_ext.lazy import pd
@@ -57,9 +57,8 @@ def show_findings(trace: Path, found: Findings, console: Console, *, whole: bool
         less = len(found.findings) - len(worth)
         why = f", {less} of which would save less than 1 % each" if less else ""
         lines += ["", *folded(f"{hidden} more{why}: --all shows them.", width)]
-    for note in found.notes:
-        lines += ["", *folded(note, width)]
-    show_lines(lines, console)
+    show_lines([*lines, *[""] * bool(found.notes)], console)
+    show_notes(found.notes, console)
 
 
 def _savings(model: Mapping[str, object]) -> str:

@@ -20,7 +20,7 @@ _RANKS_LISTED = 10
 
 def show_fleet(result: FleetResult, console: Console, *, top: int) -> None:
     """Print what was done, the verdicts, the spread over ranks, the slowest ranks, the notes."""
-    from tracelens_ext.cli.screen import show_lines
+    from tracelens_ext.cli.screen import show_lines, show_notes
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     show_lines([safe_text(line) for line in _headline(result)], console)
@@ -30,16 +30,14 @@ def show_fleet(result: FleetResult, console: Console, *, top: int) -> None:
         if len(frame):
             console.print()
             console.print(frame_table(frame, title=title))
-    notes = [safe_text(note) for note in [*_missing(result.failures), *result.notes]]
-    if notes:
+    if notes := [*_missing(result.failures), *result.notes]:
         console.print()
-        show_lines(notes, console)
+        show_notes(notes, console)
 
 
 def show_verdicts(verdicts: pd.DataFrame, console: Console) -> None:
     """Print whose fault it is, in sentences."""
-    from tracelens_ext.cli.screen import show_lines
-    from tracelens_ext.report.terminal import safe_text
+    from tracelens_ext.cli.screen import folded, show_lines
 
     lines = [] if len(verdicts) else ["No rank and no link is slow, and no call lacks a rank."]
     shown = verdicts.astype(object)
@@ -52,7 +50,8 @@ def show_verdicts(verdicts: pd.DataFrame, console: Console) -> None:
         cause = f" ({row['cause']})" if row["cause"] else ""
         lines.append(f"{row['verdict']}: {', '.join(of)}{cause}: {row['evidence']}.")
     console.print()
-    show_lines([safe_text(line.replace("_", " ", 1)) for line in lines], console)
+    for line in lines:
+        show_lines(folded(line.replace("_", " ", 1), console.width), console)
 
 
 def _headline(result: FleetResult) -> list[str]:

@@ -13,7 +13,7 @@ from tracelens_ext.cli.kernel_view import (
     remarks,
     transitions,
 )
-from tracelens_ext.cli.screen import show_lines
+from tracelens_ext.cli.screen import folded, show_lines
 from tracelens_ext.gaps.histogram import BINS as FILE_BINS
 from tracelens_ext.lazy import pd
 
@@ -108,7 +108,6 @@ class GapReport:
     def headline(self) -> list[str]:
         """Totals and streams, a line each."""
         from tracelens_ext.gaps.classified import in_words
-        from tracelens_ext.report.kernel_text import time_text
 
         gaps = self.classified.gaps
         several = len(gaps.lanes) > 1 and not self.of_one_stream
@@ -118,7 +117,7 @@ class GapReport:
         lines += [
             f"Total gaps found: {len(gaps)}",
             f"Total idle time: {in_words(self.idle)}{' (no stream busy)' if several else ''}",
-            f"Average gap duration: {time_text(summed / 1e3 / max(len(gaps), 1))}{each}",
+            f"Average gap duration: {in_words(round(summed / max(len(gaps), 1)))}{each}",
             "",
             f"Active streams: {len(self.sheets['gap_streams'])}",
         ]
@@ -191,7 +190,8 @@ def show_gaps(report: GapReport, console: Console, first: Sequence[str] = ()) ->
     from tracelens_ext.report.terminal import frame_table
 
     lines = ["=== GPU IDLE TIME GAP ANALYSIS ===", "", *first]
-    lines += [report.answer, "", *report.headline()]
+    for line in [report.answer, "", *report.headline()]:
+        lines += folded(line, console.width, "    " * line.startswith(" ")) or [""]
     show_lines(lines, console)
     if not len(report.classified):
         return

@@ -68,12 +68,11 @@ def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
 
 
 def _print(trace: Path, work: GpuWork, table: IterationTable, top: int) -> None:
-    from rich.console import Console
-
-    from tracelens_ext.cli.screen import first_lines, show_lines
+    from tracelens_ext.cli.screen import console as make_console
+    from tracelens_ext.cli.screen import first_lines, show_lines, show_notes
     from tracelens_ext.report.terminal import frame_table, safe_text
 
-    console = Console()
+    console = make_console()
     frame = table.frame
 
     def print_line(line: str) -> None:
@@ -96,8 +95,7 @@ def _print(trace: Path, work: GpuWork, table: IterationTable, top: int) -> None:
         console.print()
     for line in _odd_lines(table, console.width):
         print_line(line)
-    for note in table.notes:
-        print_line(note)
+    show_notes(table.notes, console)
 
 
 def _shown(columns: Iterable[str]) -> list[str]:

@@ -76,7 +76,7 @@ def show_kernels(
     table = numbers.copy()
     table.insert(1, "Kernel Name", texts)
     show_lines(["", f"TOP {len(shown)} GPU KERNELS BY {sorted_by.upper()}:"], console)
-    console.print(frame_table(table))
+    console.print(frame_table(table, keep=("Kernel Name", "Count", "% Duration")))
     said = remarks(
         texts,
         shared="N kernels share that name; --verbose shows some, --output FILE all.",

@@ -97,7 +97,7 @@ def _show(
     by: MemoryBy,
     top: int,
 ) -> None:
-    from tracelens_ext.cli.screen import console, folded, show_lines
+    from tracelens_ext.cli.screen import console, folded, show_lines, show_notes
     from tracelens_ext.report.terminal import frame_table
 
     screen = console()
@@ -115,9 +115,11 @@ def _show(
             part = table[table["device"] == row["device"]].drop(columns="device")
             if top and matters:
                 screen.print()
-                screen.print(frame_table(_in_megabytes(part), title=title, rows=top))
-    for note in notes:
-        show_lines(["", *folded(note, screen.width)], screen)
+                keep = ("bytes", "allocated_bytes")
+                screen.print(frame_table(part, title=title, rows=top, keep=keep))
+    if notes:
+        screen.print()
+        show_notes(notes, screen)
 
 
 def _alive(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -129,13 +131,6 @@ def _alive(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     frame = sums[["blocks", "bytes", "% of peak"]].sum().reset_index()
     frame = frame.sort_values("bytes", ascending=False, kind="stable")
     return frame[["device", *columns[::-1], "blocks", "bytes", "% of peak"]]
-
-
-def _in_megabytes(table: pd.DataFrame) -> pd.DataFrame:
-    """Sizes in MB, which are read more easily than bytes."""
-    sizes = [column for column in map(str, table) if column.endswith("bytes")]
-    table = table.assign(**{column: table[column] / 1e6 for column in sizes})
-    return table.rename(columns={column: column.removesuffix("bytes") + "MB" for column in sizes})
 
 
 def _sentence(row: dict[Any, Any]) -> str:

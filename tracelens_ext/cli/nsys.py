@@ -99,7 +99,9 @@ def stats(
             "--iteration-range", metavar="TAG", help="Exact name of the iterations' NVTX ranges."
         ),
     ] = None,
-    title: Annotated[str | None, typer.Option("--title", help="Heading of the output.")] = None,
+    title: Annotated[
+        str | None, typer.Option("--title", metavar="TEXT", help="Heading of the output.")
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the tables as JSON, nothing else.")
     ] = False,

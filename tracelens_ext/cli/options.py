@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from tracelens_ext.cli.reading import OPTIONS, size_of
+from tracelens_ext.cli.screen import all_notes
 from tracelens_ext.errors import UsageError
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tables.options import ReportOptions
@@ -79,7 +80,9 @@ Categorizer = Annotated[
 ]
 Maps = Annotated[
     list[Path] | None,
-    typer.Option("--maps", help="Folder of engine/model maps (JSON) for --categorizer."),
+    typer.Option(
+        "--maps", metavar="FOLDER", help="Folder of engine/model maps (JSON) for --categorizer."
+    ),
 ]
 WithoutPack = Annotated[
     list[str] | None,
@@ -181,9 +184,14 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         return command
     if not any(each.name == "capture" for each in parameters):
         parameters = [each for each in parameters if each.name != "kernel_annotations"]
+    if any(each.name == "salvage" for each in parameters):
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        notes = OPTIONS["notes"]
+        parameters.append(inspect.Parameter("notes", keyword, default=False, annotation=notes))
 
     @functools.wraps(command)
     def with_dataclasses(**given: Any) -> None:  # noqa: ANN401  # whatever the command takes
+        all_notes.set(given.pop("notes", False))
         chosen = {name: _chosen(kind, given) for name, kind in groups.items()}
         command(**given, **chosen)
 

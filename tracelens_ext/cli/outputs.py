@@ -29,6 +29,7 @@ class Wanted:
     format: Format | None = None  #: that of `--format`
     csv_dir: Path | None = None  #: that of `--csv-dir`
     html: str | None = None  #: that of `--html`
+    workbook: bool = True  #: whether there is one when nothing is named
 
     def for_one(self, trace: Path) -> Places:
         """Where the report of a single trace goes."""
@@ -107,7 +108,7 @@ class Wanted:
     @property
     def _wants_document(self) -> bool:
         asked = self.output is not None or self.format is not None
-        return asked or (self.csv_dir is None and self.html is None)
+        return asked or (self.workbook and self.csv_dir is None and self.html is None)
 
     def _format(self, *, several: bool) -> Format:
         """The format that was asked for, or that the name of the output tells."""

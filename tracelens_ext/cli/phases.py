@@ -87,7 +87,7 @@ def phases(
 def _show(
     tables: Mapping[str, pd.DataFrame], notes: Sequence[str], top: int, console: Console
 ) -> None:
-    from tracelens_ext.cli.screen import folded, show_lines
+    from tracelens_ext.cli.screen import show_lines, show_notes
     from tracelens_ext.report.terminal import frame_table
 
     for title, frame in _parts(tables["phases"]):
@@ -114,8 +114,7 @@ def _show(
         shown = tables["graph_operations"].head(top)
         console.print(frame_table(shown, title="Operations inside of graph launches"))
         console.print()
-    for note in notes:
-        show_lines(folded(note, console.width), console)
+    show_notes(notes, console)
 
 
 def _parts(phases: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

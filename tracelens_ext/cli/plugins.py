@@ -57,7 +57,9 @@ def list_plugins(strict: Strict = False) -> None:
 @app.command("new")
 def new(
     name: Annotated[str, typer.Argument(help="The new distribution, such as my-company-kernels.")],
-    folder: Annotated[Path, typer.Option("--folder", help="Where to make its folder.")] = Path(),
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="FOLDER", help="Where to make its folder.")
+    ] = Path(),
 ) -> None:
     """Write the skeleton of a plugin distribution, with its test."""
     from tracelens_ext.categorize.scaffold import write_plugin

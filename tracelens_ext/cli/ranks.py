@@ -36,7 +36,7 @@ def ranks(
 
     out = console()
     show_verdicts(tables["verdicts"], out)
-    shown = ["call", "collective", "process_group", "ranks", "iteration", "state", "matched_by"]
-    shown += ["in_sync_us", "wait_us", "last_rank", "bus_bandwidth_gb_s", "reason"]
+    shown = ["call", "collective", "wait_us", "in_sync_us", "last_rank", "iteration", "state"]
+    shown += ["process_group", "bus_bandwidth_gb_s", "matched_by", "reason", "ranks"]
     calls = tables["collective_sync"].sort_values("wait_us", ascending=False, kind="stable")
     out.print(frame_table(calls[shown].head(top), title=f"{len(calls):,} calls, by wait"))

@@ -54,8 +54,9 @@ NoCache = Annotated[
 VerifyCache = Annotated[
     bool, typer.Option("--verify-cache", help="Use the cache only if no byte has changed (slower).")
 ]
+Notes = Annotated[bool, typer.Option("--notes", help="Print every note, not five lines of them.")]
 
-#: Field of `ReadingOptions` → its option.
+#: Field of `ReadingOptions` → its option; and that about notes.
 OPTIONS: dict[str, Any] = {
     "salvage": Salvage,
     "max_bytes": MaxBytes,
@@ -64,6 +65,7 @@ OPTIONS: dict[str, Any] = {
     "kernel_annotations": KernelAnnotations,
     "no_cache": NoCache,
     "verify_cache": VerifyCache,
+    "notes": Notes,
 }
 
 

@@ -48,8 +48,13 @@ def report(
     ] = None,
     csv_dir: Annotated[
         Path | None,
-        typer.Option("--csv-dir", help="Write each table as a CSV file into this folder."),
+        typer.Option(
+            "--csv-dir", metavar="FOLDER", help="Write each table as a CSV file into this folder."
+        ),
     ] = None,
+    no_workbook: Annotated[
+        bool, typer.Option("--no-workbook", help="Write no more than what other options name.")
+    ] = False,
     html: Annotated[
         str | None,
         typer.Option(
@@ -97,7 +102,7 @@ def report(
     if total and not compare:
         raise UsageError("--total is about comparing; add --compare")
     run = Run(
-        wanted=Wanted(output, output_format, csv_dir, html),
+        wanted=Wanted(output, output_format, csv_dir, html, not no_workbook),
         options=replace(analysis, kernel_categories=kernel_categories),
         report_options=report_options,
         comparing=compare,
@@ -154,11 +159,10 @@ class Run:
         show_problems(problems, self.shown_problems)
         if self.quiet:
             return
-        from rich.console import Console
-
         from tracelens_ext.cli.report_view import show_report
+        from tracelens_ext.cli.screen import console
 
-        show_report(result, Console(), top=self.top)
+        show_report(result, console(), top=self.top)
         _tell_written(written)
 
     def _several(self, traces: Sequence[Path], problems: Sequence[TraceError]) -> int:
@@ -189,11 +193,10 @@ class Run:
                 if not self.quiet:
                     _tell_written(written)
         if not self.quiet and rows:
-            from rich.console import Console
-
             from tracelens_ext.cli.report_view import show_summary
+            from tracelens_ext.cli.screen import console
 
-            show_summary(rows, Console())
+            show_summary(rows, console())
         failures = len(traces) - len(rows)
         if self.comparing:
             failures += self._compare(traces, measured)
@@ -267,12 +270,11 @@ class Run:
             _tell_error(error)
             return 1
         if not self.quiet:
-            from rich.console import Console
-
             from tracelens_ext.cli.report_view import show_comparison
+            from tracelens_ext.cli.screen import console
 
             typer.echo()
-            show_comparison(comparison, report, Console(), top=self.top)
+            show_comparison(comparison, report, console(), top=self.top)
             _tell_written(written)
         return 0
 

@@ -34,6 +34,7 @@ _NAME_WIDTH = 28  # of a kernel: at 80 columns its category and operation fit be
 def show_report(report: Report, console: Console, *, top: int) -> None:
     """Print timeline, categories, top kernels and notes."""
     from tracelens_ext.cli.findings_view import show_first
+    from tracelens_ext.cli.screen import fact_text, show_notes
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     facts = dict(report.facts)
@@ -41,8 +42,7 @@ def show_report(report: Report, console: Console, *, top: int) -> None:
         value = facts.get(label)
         if value is None or (label == "Events dropped" and value == "none"):
             continue
-        shown = f"{value:,.3f}" if isinstance(value, float) else str(value)
-        console.print(safe_text(f"{label}: {shown}"), markup=False, highlight=False)
+        console.print(safe_text(fact_text(label, value)), markup=False, highlight=False)
     for answer in report.answers:
         if answer.sheet == "findings":
             show_first(report.sheets["findings"], answer.title, str(facts["Trace"]), console)
@@ -56,8 +56,7 @@ def show_report(report: Report, console: Console, *, top: int) -> None:
             console.print()
             console.print(frame_table(frame.head(rows), title=title, name_width=_NAME_WIDTH))
     console.print()
-    for line in [*_coverage(facts), *report.notes]:
-        console.print(safe_text(line), markup=False, highlight=False)
+    show_notes([*_coverage(facts), *report.notes], console)
 
 
 def summary_row(trace: Path, report: Report) -> dict[str, object]:
@@ -91,6 +90,7 @@ def show_summary(rows: Sequence[dict[str, object]], console: Console) -> None:
 
 def show_comparison(comparison: Comparison, report: Report, console: Console, *, top: int) -> None:
     """Print the verdict, what was compared, the tables, and the notes."""
+    from tracelens_ext.cli.screen import show_notes
     from tracelens_ext.compare.notes import time_basis
     from tracelens_ext.report.terminal import frame_table, safe_text
 
@@ -124,10 +124,10 @@ def show_comparison(comparison: Comparison, report: Report, console: Console, *,
         )
         if rows:
             console.print()
-            console.print(frame_table(_of_comparison(frame.head(rows)), title=title, rows=rows))
+            shown = _of_comparison(frame.head(rows))
+            console.print(frame_table(shown, title=title, rows=rows, keep=("difference_ms",)))
     console.print()
-    for note in report.notes:
-        console.print(safe_text(note), markup=False, highlight=False)
+    show_notes(report.notes, console)
 
 
 def _of_comparison(frame: pd.DataFrame) -> pd.DataFrame:

@@ -64,7 +64,7 @@ def roofline(
     from tracelens_ext.cli.load import analyze, show_problems
     from tracelens_ext.cli.messages import print_json
     from tracelens_ext.cli.roofline_view import show_operations, show_summary
-    from tracelens_ext.cli.screen import console, first_lines, folded, show_lines
+    from tracelens_ext.cli.screen import console, first_lines, show_lines, show_notes
     from tracelens_ext.errors import UsageError
     from tracelens_ext.iterations.selection import Selection
     from tracelens_ext.roofline.peaks import read_peaks
@@ -104,5 +104,6 @@ def roofline(
     show_lines(first_lines(analyzer.work), screen)
     show_summary(found, facts, families, steps, screen)
     show_operations(rows, _TITLES[sort], more=len(frame) - len(rows), console=screen)
-    for note in notes:
-        show_lines(["", *folded(note, screen.width)], screen)
+    if notes:
+        screen.print()
+        show_notes(notes, screen)

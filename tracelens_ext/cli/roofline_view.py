@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.screen import folded, show_lines
+from tracelens_ext.cli.screen import fact_text, folded, show_lines
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.terminal import frame_table, name_text
 from tracelens_ext.roofline.found import shape_text
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from tracelens_ext.roofline.found import Roofline, RooflineRow
 
-_SMALL = 0.1  # below it three digits tell more than three decimals
 _MOST_ITERATIONS = 10
 _HEADER = f"{'lost ms':>10} {'GPU ms':>10} {'% of roof':>9}  {'bound':7} {'calls':>7}  operation"
 _INDENT = " " * 12
@@ -35,11 +34,8 @@ def show_summary(
     """Print the devices, how much is modelled, the MFU of iterations, and the families."""
     lines = []
     for label, value in facts:
-        if isinstance(value, float):
-            value = f"{value:.3g}" if 0 < value < _SMALL else f"{value:,.3f}"
-        text = f"{label}: {value}"
         if label != "GPU time modelled (%)":
-            lines += folded(text, console.width, "  ")
+            lines += folded(fact_text(label, value), console.width, "  ")
     lines += folded(f"{modelled(roofline)}.", console.width, "  ")
     show_lines([*lines, ""], console)
     title = "Model FLOPs utilisation (products, convolutions, attention; by wall time)"

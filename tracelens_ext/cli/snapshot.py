@@ -20,7 +20,7 @@ def show_snapshots(
         TraceError: one cannot be read.
     """
     from tracelens_ext.cli.messages import print_report
-    from tracelens_ext.cli.screen import console, show_lines
+    from tracelens_ext.cli.screen import console, show_lines, show_notes
     from tracelens_ext.errors import UsageError
     from tracelens_ext.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
     from tracelens_ext.report.report import Report
@@ -53,4 +53,4 @@ def show_snapshots(
         if len(table) and top:
             screen.print()
             screen.print(frame_table(table, title=name, rows=top))
-    show_lines(notes, screen)
+    show_notes(notes, screen)

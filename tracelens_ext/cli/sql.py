@@ -49,11 +49,10 @@ def sql(
     elif csv:
         typer.echo(rows.to_csv(index=False, lineterminator="\n"), nl=False)
     else:
-        from rich.console import Console
-
+        from tracelens_ext.cli.screen import console
         from tracelens_ext.report.terminal import frame_table
 
-        Console().print(frame_table(rows, title="", rows=len(rows)))
+        console().print(frame_table(rows, fit_units=False))
     if more:
         print_line(
             f"tracelens-ext: {trace}: there are more than {limit:,} rows (--limit)", error=True

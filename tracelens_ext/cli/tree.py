@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.messages import print_json
+from tracelens_ext.cli.screen import screen_width
 from tracelens_ext.errors import UsageError
 from tracelens_ext.settings import ReadingOptions
 
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 _NS_PER_MS = 1e6
 _MIN_PERCENT = 1.0
-#: Levels that are indented; what is deeper says its level instead, as 70,000 levels of indentation
-#: are gigabytes.
-_MOST_INDENTED = 100
+_NAME_AT_LEAST = 24  # columns; deeper levels are told, not indented
 #: Characters that are printed, about.
 _MOST_PRINTED = 50_000_000
 
@@ -85,19 +83,17 @@ def tree(
     if as_json:
         _print_json(trace, found, depth, min_percent)
     elif folded:
-        _print_lines(folded_stacks(found, depth=depth, min_percent=min_percent), None)
+        _print_lines(folded_stacks(found, depth=depth, min_percent=min_percent))
     else:
-        lines = tree_lines(found, depth=depth, min_percent=min_percent)
-        _print_lines(lines, _screen_width())
+        lines = tree_lines(found, depth=depth, min_percent=min_percent, width=screen_width())
+        _print_lines(lines)
 
 
-def _print_lines(lines: Iterator[str], width: int | None) -> None:
+def _print_lines(lines: Iterator[str]) -> None:
     from tracelens_ext.report.terminal import safe_text
-    from tracelens_ext.tables.short_names import cut_middle
 
     for line in lines:
-        safe = safe_text(line)
-        sys.stdout.write(f"{safe if width is None else cut_middle(safe, width)}\n")
+        sys.stdout.write(f"{safe_text(line)}\n")
 
 
 def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: float) -> None:
@@ -110,24 +106,31 @@ def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: f
 
 
 def _busy(tree: MergedTree) -> str:
-    return f"{tree.total_ns / _NS_PER_MS:,.3f} ms"
+    unit, factor = _unit(tree)
+    return f"{tree.total_ns / _NS_PER_MS * factor:,.3f} {unit}"
 
 
-def _screen_width() -> int | None:
-    """The width of the terminal; None if the output is no terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def _unit(tree: MergedTree) -> tuple[str, float]:
+    """The unit of its times, and what milliseconds are multiplied by."""
+    from tracelens_ext.tables.units import fitting_unit
+
+    return fitting_unit("ms", tree.total_ns / _NS_PER_MS)
 
 
-def tree_lines(tree: MergedTree, *, depth: int | None, min_percent: float) -> Iterator[str]:
+def tree_lines(
+    tree: MergedTree, *, depth: int | None, min_percent: float, width: int
+) -> Iterator[str]:
     """The tree as text, a line a node, and what was left out.
 
     Args:
         tree: the tree.
         depth: levels to show; all by default.
         min_percent: leave out what has less of the GPU's busy time.
+        width: columns; names are shortened to them.
     """
     from tracelens_ext.kernel_names import short_name
     from tracelens_ext.report.terminal import name_text
+    from tracelens_ext.tables.short_names import cut_middle
     from tracelens_ext.trace import GPU_KINDS
 
     percent = tree.percent()
@@ -137,20 +140,24 @@ def tree_lines(tree: MergedTree, *, depth: int | None, min_percent: float) -> It
         yield "No GPU events."
         return
     yield ""
-    yield f"{'busy_time_ms':>12}  {'% of GPU':>8}  {'count':>9}  call tree"
+    unit, factor = _unit(tree)
+    scale = _NS_PER_MS / factor
+    yield f"{f'busy_time_{unit}':>12}  {'% of GPU':>8}  {'count':>9}  call tree"
     nodes, printed = keep.nonzero()[0].tolist(), 0
     for at, node in enumerate(nodes):
         if printed > _MOST_PRINTED:
             yield f"… and {len(nodes) - at:,} more lines (--depth, --min-percent, --op, --json)"
             break
-        name = tree.label(node)
-        if tree.kind[node] in GPU_KINDS:
-            name = f"[{name_text(short_name(name))}]"
-        name = name_text(name)
         line = (
-            f"{tree.busy_ns[node] / _NS_PER_MS:12,.3f}  {percent[node]:7.1f}%"
-            f"  {tree.count[node]:9,}  {_indentation(int(tree.depth[node]))}{name}"
+            f"{tree.busy_ns[node] / scale:12,.3f}  {percent[node]:7.1f}%  {tree.count[node]:9,}  "
         )
+        line += _indentation(int(tree.depth[node]), width - len(line) - _NAME_AT_LEAST)
+        name = name_text(tree.label(node))
+        room = max(width - len(line), _NAME_AT_LEAST)
+        if tree.kind[node] in GPU_KINDS:
+            line += f"[{cut_middle(name_text(short_name(name)), room - 2)}]"
+        else:
+            line += cut_middle(name, room)
         printed += len(line)
         yield line
     if left_out := _left_out(tree, depth, min_percent):
@@ -158,9 +165,10 @@ def tree_lines(tree: MergedTree, *, depth: int | None, min_percent: float) -> It
         yield left_out
 
 
-def _indentation(depth: int) -> str:
-    deep = f"level {depth + 1:,}: " if depth > _MOST_INDENTED else ""
-    return "  " * min(depth, _MOST_INDENTED) + deep
+def _indentation(depth: int, room: int) -> str:
+    """Blanks before a name; levels deeper than there is room for are told."""
+    most = max(room // 2, 0)
+    return "  " * depth if depth <= most else "  " * max(most - 4, 0) + f"level {depth + 1:,}: "
 
 
 def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> str:

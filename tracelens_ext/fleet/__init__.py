@@ -36,11 +36,17 @@ def tracelens_commands() -> list[Command]:
             "Analyse the traces of all ranks: which are slow, and why.",
             "tracelens_ext.cli.fleet:fleet",
             "Compare",
+            examples=(
+                "fleet 'run/*.json.gz' -o results",
+                "fleet s3://bucket/run -o s3://bucket/results --workers 8",
+                "fleet run/ -o results --scheduler tcp://host:8786 --strict",
+            ),
         ),
         Command(
             "ranks",
             "Show slow ranks and links, and each collective call.",
             "tracelens_ext.cli.ranks:ranks",
             "Compare",
+            examples=("ranks results", "ranks results --top 50", "ranks results --json"),
         ),
     ]

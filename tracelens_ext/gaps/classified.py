@@ -152,4 +152,6 @@ def in_words(nanoseconds: int, like: int | None = None) -> str:
         return f"{nanoseconds} ns"
     if size < NS_PER_MS:
         return f"{nanoseconds / NS_PER_US:.3f} μs"
-    return f"{nanoseconds / NS_PER_MS:,.3f} ms"
+    if size < 1e4 * NS_PER_MS:
+        return f"{nanoseconds / NS_PER_MS:,.3f} ms"
+    return f"{nanoseconds / NS_PER_MS / 1e3:,.3f} s"

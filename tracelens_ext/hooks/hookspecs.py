@@ -171,6 +171,8 @@ class Command:
     #: the options about reading
     function: str
     group: str = "Look"  #: where `--help` lists it: `Look`, `Explain`, `Compare` or `Extend`
+    #: what stands at the end of its help, without `tracelens-ext`
+    examples: tuple[str, ...] = ()
 
 
 @_hookspec

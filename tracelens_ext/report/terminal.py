@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.short_names import cut_middle, told_apart
-from tracelens_ext.tables.units import header_text, spread, unit_of
+from tracelens_ext.tables.units import Quantity, fitting_unit, header_text, spread, unit_of
 from tracelens_ext.text import NO_NAME
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ _NAME_WIDTH = 20  # of the first column, as long as there are columns that do no
 _NAME_AT_LEAST = 8  # of the first column, which stays in any case
 _FOLDED_AT_LEAST = 8  # of a folded header, which would else be a tower of words
 _NAMED = 8  # of the columns that do not fit; of more the number is said
+#: The unit of a time or a size in a column's name; `gb_s` has none.
+_UNIT = re.compile(r"(?<![A-Za-zµμ/])(?:ns|us|µs|μs|ms|bytes|kB|MB|GB)(?![A-Za-zµμ/])")
+_LEAST_SHOWN = 0.0005  # of a number with three decimals
 _HEADER_BREAK = re.compile(r"(?<=[_ ])")
 #: Controls, what changes the direction of writing, what is invisible, and half characters.
 UNSAFE = re.compile(
@@ -45,6 +48,7 @@ class _Column:
     cells: list[str]  #: what is shown, a text a row, safe but not yet cut
     is_number: bool  #: right-aligned and never cut
     width: int  #: the widest cell
+    stays: bool  #: it is not left out before all that do not
 
     def header_lines(self) -> list[str]:
         """Break the header after blanks and underscores, into lines about as wide as the cells.
@@ -116,23 +120,31 @@ def frame_table(
     columns: Sequence[str] | None = None,
     rows: int | None = None,
     name_width: int = _NAME_WIDTH,
+    keep: Sequence[str] = (),
+    fit_units: bool = True,
 ) -> FrameTable:
     r"""Make a table for the terminal.
 
     Numbers are shown with the decimals that their unit deserves; the unit itself is in the
-    column's name. Texts are shown as they are: rich markup in them means nothing, and control
-    characters are shown as escapes (`\x1b`).
+    column's name, and that of a time or a size is the one that fits the column's largest. Texts are
+    shown as they are: rich markup in them means nothing, and control characters are shown as
+    escapes (`\x1b`).
 
     `columns`: the columns to show, in this order; those that the table lacks are left out. When not
     all fit, the last are left out first; a first column of texts stays. `rows`: rows to show, the
     first ones; all by default. Gives a renderable for `rich.console.Console.print`.
+    `keep`: columns that are left out last: what the table is sorted by, and the name. `fit_units`:
+    whether units may be others than those of the columns' names.
     """
     names = list(frame.columns)
     places = list(range(len(names)))
     if columns is not None:
         places = [names.index(name) for name in columns if name in names]
     shown = frame.iloc[:rows] if rows is not None else frame
-    told = [_column(shown.iloc[:, place]) for place in places]
+    told = [
+        _column(shown.iloc[:, place], stays=names[place] in keep, fit_units=fit_units)
+        for place in places
+    ]
     return FrameTable(told, title, len(frame), name_width)
 
 
@@ -155,13 +167,15 @@ def _plain(text: str, *, ascii_only: bool) -> str:
     return spelled.encode("ascii", "backslashreplace").decode()
 
 
-def _column(series: pd.Series) -> _Column:
+def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
     from rich.cells import cell_len
 
     header = header_text(series.name)
     kinds = pd.api.types
     is_number = kinds.is_integer_dtype(series.dtype) or kinds.is_float_dtype(series.dtype)
     if is_number:
+        if fit_units:
+            header, series = _in_fitting_unit(header, series)
         cells = _number_cells(series, header)
     else:
         missing = series.isna().tolist()
@@ -170,7 +184,23 @@ def _column(series: pd.Series) -> _Column:
             for value, empty in zip(series.tolist(), missing, strict=True)
         ]
     width = max((cell_len(cell) for cell in cells), default=0)
-    return _Column(safe_text(header), cells, is_number, width)
+    return _Column(safe_text(header), cells, is_number, width, stays)
+
+
+def _in_fitting_unit(header: str, series: pd.Series) -> tuple[str, pd.Series]:
+    """A column of times or sizes in the unit that shows its largest best, and its header."""
+    found, unit = [*_UNIT.finditer(header)], unit_of(header)
+    exact = series.dtype.kind != "f" and unit.quantity is not Quantity.BYTES
+    if not found or exact or unit.quantity is Quantity.COUNT:
+        return header, series
+    sizes = series.dropna().abs()
+    before = unit.symbol
+    after, factor = fitting_unit(before, float(sizes[sizes < float("inf")].max() or 0.0))
+    if after == before:
+        return header, series
+    at = found[-1]
+    after = after.replace("µ", "u" if header[at.start() - 1 : at.start()] == "_" else "µ")
+    return f"{header[: at.start()]}{after}{header[at.end() :]}", series * factor
 
 
 def _number_cells(series: pd.Series, header: str) -> list[str]:
@@ -183,7 +213,11 @@ def _number_cells(series: pd.Series, header: str) -> list[str]:
         ]
     values = [float(value) for value in series.astype(object).where(series.notna(), float("nan"))]
     about = spread(values)
-    return [unit.text(value, **about) for value in values]
+    tiny = unit.quantity is Quantity.TIME and not unit.signed and about["largest"] >= 1
+    return [
+        "<0.001" if tiny and 0 < value < _LEAST_SHOWN else unit.text(value, **about)
+        for value in values
+    ]
 
 
 def _layout(
@@ -205,7 +239,8 @@ def _layout(
                 return shown, widths, folded
         if len(shown) == 1 and not shown[0].is_number:
             return shown, [max(1, min(width, shown[0].width))], True
-        shown.pop()
+        least = [at for at, column in enumerate(shown) if at and not column.stays]
+        del shown[least[-1] if least else -1]
     return [], [], False
 
 

@@ -26,6 +26,7 @@ FIRST_FACTS = ("Recording", "Launches without GPU work", "Verdict")
 
 _SHOWN_WHOLE = 10**15  # a spreadsheet shows 15 digits of a number and zeros after them
 _MOST_DECIMALS = 9
+_LARGE, _SMALL = 1000.0, 0.1  # outside of these a number has another unit
 _SMALL_PERCENT = 0.05  # below it one decimal would show 0.0
 
 
@@ -189,6 +190,20 @@ def _unsigned_unit(column: str, words: list[str]) -> Unit:
     if not _COUNTED_THINGS.isdisjoint(words):
         return Unit(Quantity.COUNT)
     return Unit(Quantity.UNKNOWN)
+
+
+_LADDERS = (("ns", "µs", "ms", "s"), ("B", "kB", "MB", "GB"))
+
+
+def fitting_unit(unit: str, largest: float) -> tuple[str, float]:
+    """The unit of a time or a size that shows a number best, and what to multiply by for it."""
+    steps = next((each for each in _LADDERS if unit in each), (unit,))
+    at, factor = steps.index(unit), 1.0
+    while at + 1 < len(steps) and largest * factor >= _LARGE:
+        at, factor = at + 1, factor / 1e3
+    while at > 1 and 0 < largest * factor < _SMALL:
+        at, factor = at - 1, factor * 1e3
+    return steps[at], factor
 
 
 def header_text(name: object) -> str:
