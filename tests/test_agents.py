@@ -132,9 +132,9 @@ QUESTIONS: list[tuple[str, Calls, Callable[[Any], bool]]] = [
         lambda a: finding(a, "allocator")["claimed_ms"] == pytest.approx(10, rel=0.3),
     ),
     (
-        "which copies are not hidden",
+        "which copies are not hidden",  # of pageable memory
         [("findings", {"path": "host.json.gz"})],
-        lambda a: "HtoD" in place(a, "exposed-copy", "kernels"),
+        lambda a: "HtoD" in str(finding(a, "pageable-copies")["where"]),
     ),
     (
         "is attention fused",
