@@ -110,7 +110,7 @@ def test_json_has_the_tables(trace: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_terminal(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert phases(trace, "--top", 1) == 0
+    assert phases(trace, "--top", 1, "--notes") == 0
     out = capsys.readouterr().out
     for text in ("How busy the GPU was", "By category", "3 more steps (--json shows all)"):
         assert text in out
