@@ -61,12 +61,18 @@ def _summary(work: GpuWork) -> tuple[pd.DataFrame, Groups]:
 
 def kernel_names(work: GpuWork) -> pd.DataFrame:
     """GPU time by kernel, whatever launched it; columns as the sheet `kernels`, longest first."""
-    parts = kernel_summary(work).groupby(["kernel_name", "kind"], sort=False)
+    key, summary = ["kernel_name", "kind"], kernel_summary(work)
+    parts = summary.groupby(key, sort=False)
     columns = {"total_time_ms": "sum", "% of GPU time": "sum", "count": "sum"}
     columns |= {"min_time_us": "min", "max_time_us": "max"}
     columns |= {"kernel_category": "first"} if work.categories else {}
-    frame = parts.agg({"cpu_op": _largest_operations, **columns})
-    frame = frame.rename(columns={"cpu_op": "operations"}).reset_index()
+    frame = parts.agg(columns)
+    launched = summary.drop_duplicates([*key, "cpu_op"])
+    several = launched.duplicated(key, keep=False)  # few kernels are of several operations
+    joined = launched[several].groupby(key, sort=False)["cpu_op"].agg(_largest_operations)
+    operations = pd.concat([launched[~several].set_index(key)["cpu_op"], joined])
+    frame.insert(0, "operations", operations.reindex(frame.index))
+    frame = frame.reset_index()
     frame["avg_time_us"] = frame["total_time_ms"] / frame["count"] * (NS_PER_MS / NS_PER_US)
     return frame.sort_values("total_time_ms", ascending=False, kind="stable", ignore_index=True)
 

@@ -22,9 +22,7 @@ def cut_middle(text: str, width: int, mark: str = "…") -> str:
     `text`: a text without control characters. `width`: cells of the terminal that it may take; a
     wide character takes two.
     """
-    from rich.cells import cell_len
-
-    if cell_len(text) <= width:
+    if _cells(text) <= width:
         return text
     if width <= len(mark):
         return mark[:width]
@@ -92,16 +90,21 @@ def _with_difference(text: str, differ_at: int, width: int, mark: str) -> str:
 
 def cut_end(text: str, width: int, mark: str = "…") -> str:
     """Cut the end of a text."""
-    from rich.cells import cell_len
-
-    return text if cell_len(text) <= width else _head(text, max(width - len(mark), 0)) + mark
+    return text if _cells(text) <= width else _head(text, max(width - len(mark), 0)) + mark
 
 
 def _head(text: str, width: int) -> str:
     """Keep as many characters as fit the width."""
-    from rich.cells import cell_len
-
     head = text[: max(width, 0)]
-    while head and cell_len(head) > width:
+    while head and _cells(head) > width:
         head = head[:-1]
     return head
+
+
+def _cells(text: str) -> int:
+    """How many cells of a terminal a text without control characters takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
