@@ -24,6 +24,8 @@ from simulated_job.tensors import Argument, Tensor, input_arguments, value
 
 from tracelens_ext.errors import OutputError, UsageError
 
+pytestmark = pytest.mark.slow  # the simulator is no part of the product
+
 Event = dict[str, Any]
 
 UNCATEGORIZED = "Uncategorized"
