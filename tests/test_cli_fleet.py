@@ -12,9 +12,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from fleet_helpers import needs_fleet, rank_trace, write_ranks
+from tracelens_ext.cli.fleet_view import _slowest
 
 from tracelens_ext.cli import run
-from tracelens_ext.cli.fleet_view import _slowest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "fleet.md"
 

@@ -14,11 +14,11 @@ from comparison_helpers import GEMM, measured, needs_html, training, write
 from hypothesis import given
 from hypothesis import strategies as st
 from make_trace import TraceMaker
+from tracelens_ext.cli.report_view import show_comparison
 
 from tracelens_ext.cli import run
 from tracelens_ext.cli.inputs import find_traces, without_repetitions
 from tracelens_ext.cli.outputs import report_stems
-from tracelens_ext.cli.report_view import show_comparison
 from tracelens_ext.report.manifest import MANIFEST, made_here
 
 

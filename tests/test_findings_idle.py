@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from make_trace import TraceMaker
 from rich.console import Console
+from tracelens_ext.cli.findings_view import show_findings
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.cli.findings_view import show_findings
 from tracelens_ext.findings.finding import Finding, Findings
 
 if TYPE_CHECKING:

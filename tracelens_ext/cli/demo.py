@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from tracelens_ext.demo import RANKS, copy_recording, is_demo_trace
+from tracelens_ext.demo import copy_recording, is_demo_trace
 from tracelens_ext.errors import OutputError, UsageError
 
 
@@ -20,25 +19,21 @@ class DemoVendor(StrEnum):
 
 
 def demo(
-    out: Annotated[
-        Path, typer.Argument(help="File to write, .json or .json.gz.", show_default=True)
-    ] = Path("demo_trace.json.gz"),
-    vendor: Annotated[
-        DemoVendor, typer.Option(help="Whose machine and kernel names.")
-    ] = DemoVendor.nvidia,
-    ranks: Annotated[
-        int,
-        typer.Option(
-            help="Ranks of the NVIDIA job, a file each: NAME_rank0 …; the second is slow.",
-            min=1,
-            max=RANKS,
-        ),
-    ] = 1,
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite a file that is not a demo trace.")
-    ] = False,
+    out: Path = Path("demo_trace.json.gz"),
+    vendor: DemoVendor = DemoVendor.nvidia,
+    ranks: int = 1,
+    force: bool = False,
 ) -> None:
-    """Write a demo trace: a recording of a small training job; needs no GPU."""
+    """Write a demo trace: a recording of a small training job; needs no GPU.
+
+    Operands:
+        out: File to write, .json or .json.gz.
+
+    Options:
+        vendor: Whose machine and kernel names.
+        ranks N 1..4: Ranks of the NVIDIA job, a file each: NAME_rank0 …; the second is slow.
+        force: Overwrite a file that is not a demo trace.
+    """
     from shlex import quote
 
     if ranks > 1 and vendor is not DemoVendor.nvidia:

@@ -13,17 +13,18 @@ from tracelens_ext.cli.kernel_view import (
     remarks,
     transitions,
 )
-from tracelens_ext.cli.screen import folded, show_lines
+from tracelens_ext.cli.options import selected_text
+from tracelens_ext.cli.screen import Block, Part
 from tracelens_ext.gaps.histogram import BINS as FILE_BINS
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.cli.gap_options import GapOptions
+    from tracelens_ext.cli.options import GapOptions
     from tracelens_ext.gaps.classified import ClassifiedGaps
     from tracelens_ext.gaps.histogram import Histogram
     from tracelens_ext.iterations.selection import Selection
@@ -57,7 +58,6 @@ class GapReport:
         Raises:
             UsageError: there is nothing that could be selected.
         """
-        from tracelens_ext.cli.gap_options import selected_text
         from tracelens_ext.gaps import tables
         from tracelens_ext.gaps.classified import answer, classify_gaps
         from tracelens_ext.gaps.summaries import LONGEST_LISTED
@@ -74,14 +74,14 @@ class GapReport:
             "gap_summary": tables.gap_summary(analyzer, scopes, selection=selection),
             "gap_hosts": tables.gap_hosts(analyzer, scope, selection=selection),
             "gap_streams": tables.gap_streams(analyzer, selection=selection),
-            "gap_pairs": tables.gap_pairs(analyzer, sort.value, selection=selection),
+            "gap_pairs": tables.gap_pairs(analyzer, sort, selection=selection),
             "gaps_longest": tables.gaps_longest(
                 analyzer, scope, longest=longest, selection=selection
             ),
         }
         bounds = options.hist_min, options.hist_max
         more = {
-            "gap_full_names": tables.gap_full_names(analyzer, sort.value, selection=selection),
+            "gap_full_names": tables.gap_full_names(analyzer, sort, selection=selection),
             "gap_histogram": tables.gap_histogram(
                 analyzer, *bounds, log=options.log, selection=selection
             ),
@@ -103,7 +103,7 @@ class GapReport:
         """What the pairs are sorted by, in words."""
         from tracelens_ext.gaps.summaries import PAIR_SORTS
 
-        return PAIR_SORTS[self.options.sort.value][1]
+        return PAIR_SORTS[self.options.sort][1]
 
     def headline(self) -> list[str]:
         """Totals and streams, a line each."""
@@ -184,65 +184,60 @@ class GapReport:
             sorted_by=self.sorted_by,
         )
 
+    def blocks(self, first: Sequence[Block] = ()) -> Iterator[Block]:
+        """Totals, causes, what the host was in, the histogram, pairs and the longest gaps."""
+        yield ["=== GPU IDLE TIME GAP ANALYSIS ===", ""]
+        yield from first
+        yield from [self.answer, "", *self.headline()]
+        if not len(self.classified):
+            return
+        summary = self.sheets["gap_summary"]
+        summary = summary[summary["count"] > 0]
+        if len(self.classified.gaps.lanes) < 2:  # then both scopes say the same
+            summary = summary[summary["scope"] == "stream"].drop(columns="overlapped_time_ms")
+        title = "WHY (device: no stream busy; stream: each by itself)"
+        if len(set(summary["scope"])) == 1:
+            title, summary = "WHY", summary.drop(columns="scope")
+        yield Part(title, summary)
+        top = self.options.top
+        if top:
+            yield from _hosts(self.sheets["gap_hosts"], min(top, _HOSTS_SHOWN))
+        yield self._drawn
+        if top:
+            pairs = self.sheets["gap_pairs"].head(top)
+            yield lambda console: _pairs(pairs, self.sorted_by, console)
+            yield _longest(self.sheets["gaps_longest"], top)
 
-def show_gaps(report: GapReport, console: Console, first: Sequence[str] = ()) -> None:
-    """Print totals, causes, what the host was in, the histogram, pairs and the longest gaps."""
-    from tracelens_ext.report.terminal import frame_table
-
-    lines = ["=== GPU IDLE TIME GAP ANALYSIS ===", "", *first]
-    for line in [report.answer, "", *report.headline()]:
-        lines += folded(line, console.width, "    " * line.startswith(" ")) or [""]
-    show_lines(lines, console)
-    if not len(report.classified):
-        return
-    summary = report.sheets["gap_summary"]
-    summary = summary[summary["count"] > 0]
-    if len(report.classified.gaps.lanes) < 2:  # then both scopes say the same
-        summary = summary[summary["scope"] == "stream"].drop(columns="overlapped_time_ms")
-    title = "WHY (device: no stream busy; stream: each by itself)"
-    if len(set(summary["scope"])) == 1:
-        title, summary = "WHY", summary.drop(columns="scope")
-    console.print()
-    console.print(frame_table(summary, title=title))
-    if top := report.options.top:
-        _show_hosts(report, console, min(top, _HOSTS_SHOWN))
-    rule = "=" * min(console.width, 80)
-    show_lines(["", "GAP DURATION HISTOGRAM:", rule], console)
-    show_lines([*report.histogram_lines(TERMINAL_BINS, bars=True), rule], console)
-    if top:
-        _show_pairs(report, console, top)
-        _show_longest(report, console, top)
+    def _drawn(self, console: Console) -> Iterator[Block]:
+        rule = "=" * min(console.width, 80)
+        lines = self.histogram_lines(TERMINAL_BINS, bars=True)
+        yield ["", "GAP DURATION HISTOGRAM:", rule, *lines, rule]
 
 
-def _show_hosts(report: GapReport, console: Console, top: int) -> None:
+def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[Block]:
     from tracelens_ext.report.kernel_text import NO_OPERATION
-    from tracelens_ext.report.terminal import frame_table
     from tracelens_ext.tree import UNLINKED
 
-    hosts = report.sheets["gap_hosts"]
     if hosts["host_op"].isin(["", UNLINKED]).all() and hosts["python_frame"].eq("").all():
         return  # nothing is known of the host
-    shown = hosts.head(top)
-    columns = ["idle_time_ms", "% of idle time", "host_op", "python_frame", "main_cause"]
+    shown = hosts.head(top).replace({"host_op": {"": NO_OPERATION}})
+    columns = ["idle_time_ms", "% of idle time", "host_op", "python_frame", "main_cause", "count"]
     if not shown["python_frame"].ne("").any():
         columns.remove("python_frame")
-    columns.append("count")
-    if not is_narrow(console):
-        columns += ["avg_gap_us", "max_gap_us"]
-    show_lines(["", "WHAT THE HOST WAS IN MEANWHILE:"], console)
-    console.print(frame_table(shown[columns].replace({"host_op": {"": NO_OPERATION}})))
-    lines = []
+
+    def table(console: Console) -> Iterator[Block]:
+        wide = [] if is_narrow(console) else ["avg_gap_us", "max_gap_us"]
+        yield Part("WHAT THE HOST WAS IN MEANWHILE:", shown, [*columns, *wide])
+
+    yield table
     if len(hosts) > len(shown):
-        lines.append(f"{len(hosts) - len(shown):,} more; --gap-output has them all.")
+        yield [f"{len(hosts) - len(shown):,} more; --gap-output has them all."]
     if shown["host_op"].eq(UNLINKED).any():
-        lines.append(f"{UNLINKED}: the launch of the next GPU event is not in the trace.")
-    show_lines(lines, console)
+        yield [f"{UNLINKED}: the launch of the next GPU event is not in the trace."]
 
 
-def _show_pairs(report: GapReport, console: Console, top: int) -> None:
-    from tracelens_ext.report.terminal import frame_table
-
-    pairs, us = report.sheets["gap_pairs"].head(top), microseconds(console)
+def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Block]:
+    us, narrow = microseconds(console), is_narrow(console)
     table = pd.DataFrame(
         {
             "Rank": range(1, len(pairs) + 1),
@@ -253,7 +248,6 @@ def _show_pairs(report: GapReport, console: Console, top: int) -> None:
             f"Std Dev ({us})": pairs["std_gap_us"],
         }
     )
-    narrow = is_narrow(console)
     if narrow:
         table = table.iloc[:, :4]  # of the numbers, those that say most
     texts = transitions(pairs, name_room(table, console), console, lines=2 if narrow else 1)
@@ -262,25 +256,23 @@ def _show_pairs(report: GapReport, console: Console, top: int) -> None:
         table = table.astype({"Rank": "Int64", "Count": "Int64"})
         table = table.set_axis(rows[::2]).reindex(rows)
     table.insert(1, "Kernel Transition", texts)
-    show_lines(["", f"TOP {len(pairs)} KERNEL PAIRS BY {report.sorted_by.upper()}:"], console)
-    console.print(frame_table(table))
-    said = remarks(
+    yield Part(f"TOP {len(pairs)} KERNEL PAIRS BY {sorted_by.upper()}:", table)
+    yield remarks(
         texts,
         shared="N pairs of kernels share these names; --gap-output FILE lists all.",
         alike="these look alike at this width; --gap-output FILE has them whole.",
         console=console,
     )
     if narrow:
-        said.append(f"Min Gap and Std Dev need {NARROW} columns; --gap-output FILE has them.")
-    show_lines(said, console)
+        yield [f"Min Gap and Std Dev need {NARROW} columns; --gap-output FILE has them."]
 
 
-def _show_longest(report: GapReport, console: Console, top: int) -> None:
+def _longest(longest: pd.DataFrame, top: int) -> Part:
     from tracelens_ext.kernel_names import simple_name
-    from tracelens_ext.report.terminal import frame_table, name_text
+    from tracelens_ext.report.terminal import name_text
     from tracelens_ext.trace import NONE
 
-    longest = report.sheets["gaps_longest"].head(top)
+    longest = longest.head(top)
     shown = longest[["gap_us", "start_us", "cause"]].copy()
     for column in ("host_op", "python_frame", "host_call"):
         if longest[column].ne("").any():
@@ -291,5 +283,4 @@ def _show_longest(report: GapReport, console: Console, top: int) -> None:
         shown.insert(0, "device", longest["device"])
     of_device = (longest["stream"] == NONE).all()
     what = "TIMES WITHOUT ANY GPU WORK" if of_device else "GAPS OF THE STREAM"
-    show_lines(["", f"LONGEST {len(longest)} {what}:"], console)
-    console.print(frame_table(shown))
+    return Part(f"LONGEST {len(longest)} {what}:", shown, keep=("next kernel",))

@@ -3,54 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.load import analyze
+from tracelens_ext.cli.outputs import STANDARD_OUTPUT, check_texts, tell_written, write_text
+from tracelens_ext.cli.screen import first_lines, show, trace_report
 from tracelens_ext.settings import ReadingOptions
 
 
 def gaps(
-    trace: shared.Trace,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--gap-output",
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write all about the gaps to a text file (- prints it).",
-        ),
-    ] = None,
-    json: shared.Json = False,
-    force: shared.Force = False,
+    trace: Path,
+    output: Path | None = None,
+    json: bool = False,
+    force: bool = False,
     *,
-    selecting: gap_options.SelectionOptions,
-    options: gap_options.OwnGapOptions,
+    selecting: shared.SelectionOptions,
+    options: shared.OwnGapOptions,
     reading: ReadingOptions,
 ) -> None:
-    """Show why the GPU was idle: gaps by cause, stream, length and kernels around them."""
-    from tracelens_ext.cli.gap_view import GapReport, show_gaps
-    from tracelens_ext.cli.load import analyze
-    from tracelens_ext.cli.messages import print_json
-    from tracelens_ext.cli.screen import console, first_lines
-    from tracelens_ext.cli.text_output import STANDARD_OUTPUT, check_texts, tell_written, write_text
+    """Show why the GPU was idle: gaps by cause, stream, length and kernels around them.
+
+    Options:
+        output --gap-output --output -o FILE: Write all about the gaps to a text file (- prints it).
+    """
+    from tracelens_ext.cli.gap_view import GapReport
 
     selection = selecting.selection()
     check_texts([output], trace, force=force, json=json, every=options.all)
     how = shared.AnalysisOptions(kernel_categories=False, reading=reading)
     analyzer = analyze(trace, how, without_tpu=True)
-    report = GapReport.of(analyzer, selection, options)
+    found = GapReport.of(analyzer, selection, options)
     if output is not None:
-        write_text(output, report.text())
-    if json:
-        tables, notes = report.document()
-        print_json(
-            "GPU idle time", trace, tables, notes, facts=report.facts, members=report.members
+        write_text(output, found.text())
+    if json or output != STANDARD_OUTPUT:
+        tables, notes = found.document() if json else ({}, [])
+        report = trace_report(
+            "GPU idle time", trace, tables, notes, facts=found.facts, members=found.members
         )
-    elif output != STANDARD_OUTPUT:
-        screen = console()
-        show_gaps(report, screen, first_lines(analyzer.work))
+        show(report, found.blocks(first_lines(analyzer.work)), json=json)
+    if not json:
         tell_written([output])

@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.screen import show_lines
+from tracelens_ext.cli.screen import Block, Part
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
@@ -22,42 +22,34 @@ _NAME_AT_LEAST = 16  # as of the tables of `report.terminal`
 _NAMES_SHOWN = 20  # full names below a row, with --verbose
 
 
-def show_kernels(
-    statistics: pd.DataFrame,
-    console: Console,
-    *,
-    top: int,
-    sorted_by: str,
-    selected: str,
-    first: Sequence[str] = (),
-) -> None:
-    """Print the totals and the first rows of `kernel_statistics`.
+def kernel_blocks(
+    statistics: pd.DataFrame, top: int, sorted_by: str, selected: str
+) -> Iterator[Block]:
+    """The totals and the first rows of `kernel_statistics`.
 
     Args:
         statistics: the table, all of it.
-        console: the terminal.
-        top: rows to print.
+        top: rows to show.
         sorted_by: what it is sorted by, in words.
         selected: which events it is about, in words; empty for all.
-        first: lines that come first.
     """
-    from tracelens_ext.report.terminal import frame_table, name_text
-
     names = int(statistics["full_names"].sum())
     more = f" ({names} full names)" if names > len(statistics) else ""
-    lines = ["=== GPU KERNEL ANALYSIS ===", "", *first]
-    lines += [f"Selected: {selected}"] if selected else []
-    lines += [
+    yield [f"Selected: {selected}"] if selected else []
+    yield [
         f"Total unique kernel types found: {len(statistics)}{more}",
         f"Total kernel launches: {int(statistics['count'].sum())}",
         f"Results sorted by: {sorted_by}",
     ]
-    show_lines(lines, console)
-    shown = statistics.head(top)
-    if not len(shown):
-        return
-    us = microseconds(console)
-    numbers = pd.DataFrame(
+    if len(shown := statistics.head(top)):
+        yield lambda console: _kernels(shown, sorted_by, console)
+
+
+def _kernels(shown: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Block]:
+    from tracelens_ext.report.terminal import name_text
+
+    us, narrow = microseconds(console), is_narrow(console)
+    table = pd.DataFrame(
         {
             "Rank": shown["rank"],
             "Count": shown["count"],
@@ -68,28 +60,25 @@ def show_kernels(
             "% Duration": shown["% of duration"],
         }
     )
-    if is_narrow(console):
-        numbers = numbers.drop(columns=f"Std Dev ({us})")
-    room = name_room(numbers, console)
-    marks = _marks(shown["full_names"].tolist(), console)
+    if narrow:
+        table = table.drop(columns=f"Std Dev ({us})")
+    marks, room = _marks(shown["full_names"].tolist(), console), name_room(table, console)
     texts = _cut([name_text(name) for name in shown["kernel_name"]], marks, room, _dots(console))
-    table = numbers.copy()
     table.insert(1, "Kernel Name", texts)
-    show_lines(["", f"TOP {len(shown)} GPU KERNELS BY {sorted_by.upper()}:"], console)
-    console.print(frame_table(table, keep=("Kernel Name", "Count", "% Duration")))
-    said = remarks(
+    title = f"TOP {len(shown)} GPU KERNELS BY {sorted_by.upper()}:"
+    yield Part(title, table, keep=("Kernel Name", "Count", "% Duration"))
+    yield remarks(
         texts,
         shared="N kernels share that name; --verbose shows some, --output FILE all.",
         alike="these look alike at this width; --output FILE has them whole.",
         console=console,
     )
-    if is_narrow(console):
-        said.append(f"Std Dev needs {NARROW} columns; --output FILE has it.")
-    show_lines(said, console)
+    if narrow:
+        yield [f"Std Dev needs {NARROW} columns; --output FILE has it."]
 
 
-def show_full_names(names: pd.DataFrame, console: Console, *, top: int) -> None:
-    """Print the full names behind the first ranks, the most frequent of each."""
+def full_name_lines(names: pd.DataFrame, console: Console, *, top: int) -> list[str]:
+    """The full names behind the first ranks, the most frequent of each."""
     from tracelens_ext.report.terminal import name_text
 
     lines = ["", "FULL KERNEL NAMES:"]
@@ -100,11 +89,11 @@ def show_full_names(names: pd.DataFrame, console: Console, *, top: int) -> None:
         if len(full) > _NAMES_SHOWN:
             more = len(full) - _NAMES_SHOWN
             lines.append(f"  {_dots(console)} and {more} more; --output FILE lists them all")
-    show_lines(lines, console)
+    return lines
 
 
-def show_sources(sources: pd.DataFrame, console: Console, *, top: int) -> None:
-    """Print the first rows of `kernel_sources`, two lines each; where they are is not cut."""
+def source_lines(sources: pd.DataFrame, console: Console, *, top: int) -> list[str]:
+    """The first rows of `kernel_sources`, two lines each; where they are is not cut."""
     from tracelens_ext.kernel_names import short_name
     from tracelens_ext.report.terminal import name_text
     from tracelens_ext.tables.short_names import told_apart
@@ -129,7 +118,7 @@ def show_sources(sources: pd.DataFrame, console: Console, *, top: int) -> None:
         lines.append(f"{'':19}{'  in  '.join(where) or 'no Python frame around the launch'}")
     if len(sources) > top:
         lines.append(f"{_dots(console)} and {len(sources) - top:,} more; --json has them all")
-    show_lines(lines, console)
+    return lines
 
 
 def is_narrow(console: Console) -> bool:

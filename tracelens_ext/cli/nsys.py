@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.inputs import check_files
-from tracelens_ext.cli.messages import print_line, print_report
+from tracelens_ext.cli.load import chosen_cache, reading_of, tell_dropped
+from tracelens_ext.cli.outputs import write_outputs
+from tracelens_ext.cli.screen import print_line, print_report, tell
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.settings import ReadingOptions
 
@@ -32,95 +33,46 @@ def _group() -> None:
 
 
 def stats(
-    trace: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="TRACE",
-            help="A trace instead of tables: .nsys-rep, .sqlite, or PyTorch's .json.",
-            show_default=False,
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="JSON file that says all about the inputs."),
-    ] = None,
-    kernels: Annotated[
-        Path | None,
-        typer.Option("--kernels", metavar="CSV", help="Table cuda_gpu_kern_sum of nsys stats."),
-    ] = None,
-    nvtx: Annotated[
-        Path | None,
-        typer.Option("--nvtx", metavar="CSV", help="Table nvtx_gpu_proj_trace of nsys stats."),
-    ] = None,
-    mem: Annotated[
-        Path | None,
-        typer.Option("--mem", metavar="CSV", help="Table cuda_gpu_mem_time_sum of nsys stats."),
-    ] = None,
-    mem_size: Annotated[
-        Path | None,
-        typer.Option(
-            "--mem-size",
-            metavar="CSV",
-            help="Table cuda_gpu_mem_size_sum of nsys stats, for sizes in the tables.",
-        ),
-    ] = None,
-    class_map: Annotated[
-        Path | None,
-        typer.Option(
-            "--class-map",
-            metavar="FILE",
-            help="JSON: part of a kernel's name → class.  [default: the built-in categories]",
-            show_default=False,
-        ),
-    ] = None,
-    iterations: Annotated[
-        int | None,
-        typer.Option(
-            "--iterations",
-            metavar="N",
-            help="Iterations recorded.  [default: as many as ranges on each GPU]",
-            min=1,
-            show_default=False,
-        ),
-    ] = None,
-    gpus: Annotated[
-        int | None,
-        typer.Option(
-            "--gpus",
-            metavar="N",
-            help="GPUs recorded.  [default: those of the trace; of tables 1]",
-            min=1,
-            show_default=False,
-        ),
-    ] = None,
-    iteration_range: Annotated[
-        str | None,
-        typer.Option(
-            "--iteration-range", metavar="TAG", help="Exact name of the iterations' NVTX ranges."
-        ),
-    ] = None,
-    title: Annotated[
-        str | None, typer.Option("--title", metavar="TEXT", help="Heading of the output.")
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the tables as JSON, nothing else.")
-    ] = False,
-    csv: Annotated[
-        Path | None,
-        typer.Option("--csv", metavar="DIR", help="Write the tables to CSV files in this folder."),
-    ] = None,
-    xlsx: Annotated[
-        Path | None,
-        typer.Option("--xlsx", metavar="FILE", help="Write the tables to an Excel file."),
-    ] = None,
-    force: shared.Force = False,
-    quiet: shared.Quiet = False,
+    trace: Path | None = None,
+    config: Path | None = None,
+    kernels: Path | None = None,
+    nvtx: Path | None = None,
+    mem: Path | None = None,
+    mem_size: Path | None = None,
+    class_map: Path | None = None,
+    iterations: int | None = None,
+    gpus: int | None = None,
+    iteration_range: str | None = None,
+    title: str | None = None,
+    json: bool = False,
+    csv: Path | None = None,
+    xlsx: Path | None = None,
+    force: bool = False,
+    quiet: bool = False,
     *,
     reading: ReadingOptions,
 ) -> None:
     """Sum GPU time by class of kernel, collective and memory operation, per iteration.
 
     With NVTX ranges around the iterations, also estimate the time in them that no kernel fills.
+
+    Operands:
+        trace TRACE: A trace instead of tables: .nsys-rep, .sqlite, or PyTorch's .json.
+
+    Options:
+        config FILE: JSON file that says all about the inputs.
+        kernels CSV: Table cuda_gpu_kern_sum of nsys stats.
+        nvtx CSV: Table nvtx_gpu_proj_trace of nsys stats.
+        mem CSV: Table cuda_gpu_mem_time_sum of nsys stats.
+        mem_size CSV: Table cuda_gpu_mem_size_sum of nsys stats, for sizes in the tables.
+        class_map FILE: JSON: part of a kernel's name → class.  [default: the built-in categories]
+        iterations N 1..: Iterations recorded.  [default: as many as ranges on each GPU]
+        gpus N 1..: GPUs recorded.  [default: those of the trace; of tables 1]
+        iteration_range TAG: Exact name of the iterations' NVTX ranges.
+        title TEXT: Heading of the output.
+        json: Print the tables as JSON, nothing else.
+        csv DIR: Write the tables to CSV files in this folder.
+        xlsx FILE: Write the tables to an Excel file.
     """
     from tracelens_ext.class_statistics.configuration import InputSpec, load_class_map
     from tracelens_ext.class_statistics.statistics import Classifier
@@ -161,7 +113,7 @@ def stats(
     inputs = [path for spec in specs for path in spec.files]
     places = _places(csv, xlsx)
     for note in check_places(places, inputs, force=force):
-        print_line(f"tracelens-ext: {note}", error=True)
+        tell(note)
     statistics, problems = _computed(specs, classifier, reading)
     if statistics:
         _show(statistics, problems, places, inputs, json=json, quiet=quiet, force=force)
@@ -238,22 +190,20 @@ def _computed(
             if len(specs) == 1:
                 raise
             problems.append(f"{spec.title}: {error}")
-            print_line(f"tracelens-ext: {problems[-1]}", error=True)
+            tell(problems[-1])
             continue
         statistics.append((spec.title, found))
         for warning in found.warnings:
-            print_line(f"tracelens-ext: warning: {spec.title}: {warning}", error=True)
+            tell(f"warning: {spec.title}: {warning}")
         for note in found.notes:
-            print_line(f"tracelens-ext: {spec.title}: {note}", error=True)
+            tell(f"{spec.title}: {note}")
     return statistics, problems
 
 
 def _read(path: Path, options: ReadingOptions) -> Trace:
-    from tracelens_ext.cli.load import reading, tell_dropped
-    from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.readers import read_trace
 
-    with reading(path) as progress:
+    with reading_of(path) as progress:
         trace = read_trace(path, progress=progress, cache=chosen_cache(options), reading=options)
     tell_dropped(path, trace)
     return trace
@@ -271,7 +221,6 @@ def _show(
 ) -> None:
     """Write what was asked for, and print the text, or the tables as JSON."""
     from tracelens_ext.class_statistics.layout import document, text
-    from tracelens_ext.cli.outputs import write_outputs
 
     report = document(statistics, problems) if json or places else None
     written = write_outputs(report, places, inputs, force=force) if report is not None else []

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import typer
+
+from tracelens_ext.cli.screen import print_line
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.report import FORMAT_OF_SUFFIX, PAGE, Format
 
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
 
     from tracelens_ext.report.report import Places, Report
 
+#: What stands for standard output.
+STANDARD_OUTPUT = Path("-")
+_LOOK_BYTES = 200
 _PAGE_SUFFIXES = (".html", ".htm")
 _Files = list[tuple[Path, Format | Literal["html"]]]
 #: What a folder of tables beside a trace is called, after the trace.
@@ -151,7 +157,6 @@ def write_outputs(
     Raises:
         OutputError: a file cannot be written, or would replace someone else's.
     """
-    from tracelens_ext.cli.messages import print_line
     from tracelens_ext.report.excel import slow_tables
     from tracelens_ext.report.report import write_report
 
@@ -249,3 +254,71 @@ def _places(files: _Files) -> Places:
         if path in resolved[:at]:
             raise UsageError(f"{files[at][0]}: is named for two outputs; name two")
     return dict(files)
+
+
+def check_texts(
+    paths: Sequence[Path | None], trace: Path, *, force: bool, json: bool, every: bool
+) -> None:
+    """Check that texts replace no file of the user, not the trace, and not one another.
+
+    Args:
+        paths: where the texts go; None for no text.
+        trace: what may not be replaced.
+        force: whether other files may.
+        json: whether `--json` is given.
+        every: whether `--all` is given.
+
+    Raises:
+        OutputError: a file stands in the way.
+        UsageError: two outputs are one file, or the options do not go together.
+    """
+    from tracelens_ext.report.manifest import check_output
+
+    if every and not json:
+        raise UsageError("--all is about the JSON; add --json")
+    if json and STANDARD_OUTPUT in paths:
+        raise UsageError("--json writes to standard output, so a text cannot go there too")
+    given = [path for path in paths if path is not None]
+    if len({os.path.realpath(path) for path in given}) < len(given):
+        raise UsageError(f"{given[0]}: is named for two outputs; name two")
+    for path in given:
+        if path == STANDARD_OUTPUT:
+            continue
+        check_output(path, [trace], force=force or _is_our_text(path))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text or nothing; `-` is standard output.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    from tracelens_ext.report.atomic import written_beside
+
+    if path == STANDARD_OUTPUT:
+        typer.echo(text, nl=False)
+        return
+    with written_beside(path) as beside:
+        beside.write_text(text, encoding="utf-8", newline="\n")
+
+
+def tell_written(paths: Sequence[Path | None]) -> None:
+    """Say which files were written; on standard error where a text is on standard output."""
+    for path in paths:
+        if path is not None and path != STANDARD_OUTPUT:
+            print_line(f"Wrote {path}", error=STANDARD_OUTPUT in paths)
+
+
+def _is_our_text(path: Path) -> bool:
+    """Whether a file begins as the texts of this program do."""
+    from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
+
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as stream:
+            head = stream.read(_LOOK_BYTES)
+    except (OSError, ValueError):
+        return False
+    titles = (KERNEL_TITLE, GAP_TITLE)
+    return head.startswith(tuple(f"{title}\n{'=' * 50}\n".encode() for title in titles))

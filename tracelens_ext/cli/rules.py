@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, show_problems
-from tracelens_ext.cli.messages import print_line
+from tracelens_ext.cli.screen import print_line
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
@@ -23,17 +23,20 @@ app = typer.Typer(help="The rules that give kernels their categories.", no_args_
 
 
 @app.command("list")
-@shared.with_options
 def list_rules(
-    category: Annotated[
-        str | None, typer.Option("--category", help="Only rules of this category.")
-    ] = None,
-    pack: Annotated[str | None, typer.Option("--pack", help="Only rules of this pack.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    category: str | None = None,
+    pack: str | None = None,
+    as_json: bool = False,
     *,
     options: shared.RuleOptions,
 ) -> None:
-    """List the rules in the order in which they are tried."""
+    """List the rules in the order in which they are tried.
+
+    Options:
+        category: Only rules of this category.
+        pack: Only rules of this pack.
+        as_json --json: Print JSON.
+    """
     from tracelens_ext.categorize import KernelCategorizer
 
     asked = KernelCategorizer.create(**options.arguments())
@@ -55,9 +58,13 @@ def list_rules(
 
 @app.command("show")
 def show(
-    pack: Annotated[str, typer.Argument(metavar="PACK", help="Its name, as in `rules list`.")],
+    pack: str,
 ) -> None:
-    """Print a pack as a rule file, to read or to start from: rules show gemm > my.toml."""
+    """Print a pack as a rule file, to read or to start from: rules show gemm > my.toml.
+
+    Operands:
+        pack PACK: Its name, as in `rules list`.
+    """
     from tracelens_ext.categorize.check import toml_pack
     from tracelens_ext.report.json_text import json_safe
 
@@ -73,13 +80,17 @@ def show(
 
 @app.command("check")
 def check(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Rule packs to check; all installed ones when none are given."),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
+    files: list[Path] | None = None,
+    strict: bool = False,
 ) -> None:
-    """Run all examples, find rules that can never win, and patterns that take too long."""
+    """Run all examples, find rules that can never win, and patterns that take too long.
+
+    Operands:
+        files: Rule packs to check; all installed ones when none are given.
+
+    Options:
+        strict: Exit with 1 for warnings too.
+    """
     from tracelens_ext.categorize import load_pack
     from tracelens_ext.categorize.check import check_packs
     from tracelens_ext.categorize.matcher import BoundPack
@@ -108,16 +119,22 @@ def check(
 
 @app.command("suggest")
 def suggest(
-    trace: Annotated[Path, typer.Argument(help="The trace.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the draft here.")
-    ] = None,
-    top: Annotated[int, typer.Option("--top", help="At most this many rules.", min=1)] = 20,
-    rules: shared.Rules = None,
+    trace: Path,
+    output: Path | None = None,
+    top: int = 20,
+    rules: list[Path] | None = None,
     *,
     reading: ReadingOptions,
 ) -> None:
-    """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first."""
+    """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first.
+
+    Operands:
+        trace: The trace.
+
+    Options:
+        output -o: Write the draft here.
+        top 1..: At most this many rules.
+    """
     from tracelens_ext.categorize import UNCATEGORIZED
     from tracelens_ext.categorize.check import draft_rules, group_unknown
     from tracelens_ext.errors import OutputError

@@ -122,6 +122,7 @@ TABLES = [
             time at 1024 (%): share of the time in which so many wait that the host must wait too
             """,
         table=lambda analyzer: queue_length(analyzer.work),
+        screen="Launched and not begun, by stream",
         asked_by="counters",
     ),
     Table(
@@ -136,6 +137,7 @@ TABLES = [
             bytes [bytes]: copied
             """,
         table=_copy_bandwidth,
+        screen="Speed of copies, GB/s",
         asked_by="counters",
     ),
 ]
