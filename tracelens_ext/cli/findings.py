@@ -77,7 +77,7 @@ def findings(
             found.append((path, of_trace))
             if not json:
                 report = trace_report("Findings", path, {}, of_trace.notes)
-                blocks = partial(_findings, path, of_trace, whole)
+                blocks = partial(finding_blocks, path, of_trace, whole)
                 again = [[""]] if len(found) > 1 else []
                 show(report, [*again, blocks], all_notes=screen.notes)
     if json:
@@ -113,7 +113,7 @@ def _print_json(found: list[tuple[Path, Findings]], *, intervals: bool, several:
     typer.echo(nested_json_text(documents if several else documents[0]))
 
 
-def _findings(trace: Path, found: Findings, whole: bool, console: Console) -> Iterator[Block]:
+def finding_blocks(trace: Path, found: Findings, whole: bool, console: Console) -> Iterator[Block]:
     """The findings of a trace: the first that are worth it, or all."""
     from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
     from tracelens_ext.findings.told import summary_sentence

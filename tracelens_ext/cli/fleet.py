@@ -127,6 +127,7 @@ def _blocks(result: FleetResult, top: int) -> Iterator[Block]:
     tables = result.tables
     yield _headline(result)
     if "verdicts" in tables:
+        yield [""]
         yield from verdict_lines(tables["verdicts"])
     if "ranks" not in tables:
         return
@@ -141,7 +142,6 @@ def _blocks(result: FleetResult, top: int) -> Iterator[Block]:
 
 def verdict_lines(verdicts: pd.DataFrame) -> Iterator[Block]:
     """Whose fault it is, in sentences."""
-    yield [""]
     if not len(verdicts):
         yield "No rank and no link is slow, and no call lacks a rank."
     shown = verdicts.astype(object)

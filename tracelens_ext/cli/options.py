@@ -60,8 +60,10 @@ _SHARED = """
         notes: Print every note, not five lines of them.
     """
 #: The options of every command that reads traces.
-READING = ("salvage", "max_bytes", "jobs", "nsys", "kernel_annotations", "no_cache")
-READING += ("verify_cache", "notes")
+READING = frozenset(
+    {"salvage", "max_bytes", "jobs", "nsys", "kernel_annotations", "no_cache"}
+    | {"verify_cache", "notes"}
+)
 _SECTIONS = ("Operands:", "Options:")
 
 
@@ -157,7 +159,8 @@ def selected_text(selection: Selection, work: GpuWork) -> str:
 
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
-_GAP_TOP, _GAP_SORT = 15, "avg"
+_GAP_TOP = 15
+_GAP_SORT: GapSort = "avg"
 
 
 @dataclass(frozen=True)

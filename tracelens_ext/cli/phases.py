@@ -104,4 +104,6 @@ def _one_layer(kernels: pd.DataFrame) -> pd.DataFrame:
     total = kernels["avg_duration_us"] * kernels["layers"]
     sums = total.groupby([kernels["phase"], kernels["kind"]]).sum().reset_index(name="us")
     longest = sums.sort_values("us").iloc[-1]
-    return kernels[(kernels["phase"] == longest["phase"]) & (kernels["kind"] == longest["kind"])]
+    chosen = (kernels["phase"] == longest["phase"]) & (kernels["kind"] == longest["kind"])
+    layer: pd.DataFrame = kernels[chosen]
+    return layer

@@ -91,8 +91,9 @@ def roofline(
 
     def blocks() -> Iterator[Block]:
         yield from first_lines(analyzer.work, trace)
-        yield from (fact_text(*fact) for fact in facts if fact[0] != "GPU time modelled (%)")
-        yield f"{modelled(found)}."
+        told = [fact_text(*fact) for fact in facts if fact[0] != "GPU time modelled (%)"]
+        told.append(f"{modelled(found)}.")
+        yield lambda console: [folded(text, console.width, "  ") for text in told]
         shown = [column for column in steps if column != "mfu_%" or steps[column].notna().any()]
         yield Part.of("mfu_by_iteration", steps[shown].head(_MOST_ITERATIONS))
         if (more := len(steps) - _MOST_ITERATIONS) > 0:

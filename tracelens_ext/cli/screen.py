@@ -104,10 +104,10 @@ def show_blocks(blocks: Iterable[Block], screen: Console) -> None:
 
 
 def bold(text: str) -> Block:
-    """A line in bold."""
+    """Lines in bold."""
     from rich.text import Text
 
-    return lambda screen: [Text("\n".join(_plain([text], screen)), "bold")]
+    return lambda screen: [Text(line, "bold") for line in _plain(text.splitlines(), screen)]
 
 
 def trace_report(
