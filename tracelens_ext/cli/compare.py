@@ -12,7 +12,7 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.inputs import find_traces
 from tracelens_ext.cli.load import analyze, show_problems
-from tracelens_ext.cli.outputs import Wanted, write_outputs
+from tracelens_ext.cli.outputs import Wanted, tell_written, write_outputs
 from tracelens_ext.cli.screen import Block, Part, print_line, print_report, show, tell
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -89,7 +89,7 @@ def compare(
 
     budgets = [parse_budget(text) for text in fail_if or ()]
     to_stdout = output is None and output_format in (Format.json, Format.markdown)
-    wanted = Wanted(output, None if to_stdout else output_format, None, html)
+    wanted = Wanted(output, None if to_stdout else output_format, html=html)
     places = wanted.of_comparison()
     wanted.check_extras()
     if all(map(is_snapshot, traces)):
@@ -184,9 +184,7 @@ def _warn_of_amounts(comparison: Comparison) -> None:
 
 def _tell(verdicts: Sequence[Outcome], written: Sequence[Path], *, quiet: bool) -> None:
     """Say what was written and which budgets hold; crossed ones always, on standard error."""
-    for path in written:
-        if not quiet:
-            print_line(f"Wrote {path}")
+    tell_written([] if quiet else written)
     for verdict in verdicts:
         if verdict.crossed:
             tell(f"budget crossed: {verdict}")

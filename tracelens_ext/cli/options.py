@@ -8,9 +8,9 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
@@ -19,6 +19,8 @@ from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tables.options import ReportOptions
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from tracelens_ext.iterations.selection import Selection
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -64,6 +66,7 @@ READING = frozenset(
     {"salvage", "max_bytes", "jobs", "nsys", "kernel_annotations", "no_cache"}
     | {"verify_cache", "notes"}
 )
+_Made = TypeVar("_Made")
 _SECTIONS = ("Operands:", "Options:")
 
 
@@ -120,6 +123,15 @@ class AnalysisOfLinked(AnalysisOptions):
     """Likewise, perhaps of linked GPU events alone."""
 
     not_offered = frozenset[str]()
+
+
+@dataclass(frozen=True)
+class AnalysisOfReport(AnalysisOfLinked):
+    """Likewise, perhaps without categories.
+
+    Options:
+        kernel_categories: Give every kernel a category.
+    """
 
 
 @dataclass(frozen=True)
@@ -210,14 +222,18 @@ class GapOptions:
         Raises:
             UsageError: one is.
         """
-        given = [
-            f"--{each.name.replace('_', '-')}"
-            for each in fields(self)
-            if getattr(self, each.name) != each.default
-        ]
-        if given:
+        if given := given_options(self):
             verb = "need" if len(given) > 1 else "needs"
             raise UsageError(f"{', '.join(given)} {verb} --gaps (or --gap-output FILE)")
+
+
+def given_options(group: DataclassInstance) -> list[str]:
+    """The options of a dataclass that are given, as they are written."""
+    return [
+        f"--{each.name.replace('_', '-')}"
+        for each in fields(group)
+        if getattr(group, each.name) != each.default
+    ]
 
 
 @dataclass(frozen=True)
@@ -240,17 +256,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     A parameter of a dataclass stands for its fields, an option each: those that its docstring, or
     `_SHARED`, describes, and those of `ReportOptions`. What is `Annotated` is left to typer.
     """
-    doc, own = _described(command.__doc__ or "")
-    described = _described(_SHARED)[1] | own
-    parameters: list[inspect.Parameter] = []
-    groups: dict[str, type] = {}
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        kind = parameter.annotation
-        if isinstance(kind, type) and is_dataclass(kind):
-            groups[parameter.name] = kind
-            parameters += _options_of(kind)
-        else:
-            parameters.append(_declared(parameter, described))
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [each.replace(kind=keyword) for each in _options_of(command)]
     names = [each.name for each in parameters]
     if "capture" not in names:
         parameters = [each for each in parameters if each.name != "kernel_annotations"]
@@ -266,13 +273,68 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             from tracelens_ext.roofline.peaks import read_peaks
 
             read_peaks(given["device_peaks"])  # before a trace is read that takes long
-        chosen = {name: _chosen(kind, given) for name, kind in groups.items()}
-        command(**given, **chosen)
+        _called(command, given)
 
-    with_dataclasses.__doc__ = doc
+    with_dataclasses.__doc__ = _described(command.__doc__ or "")[0]
     with_dataclasses.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_dataclasses.__annotations__ = {p.name: p.annotation for p in parameters}
     return with_dataclasses
+
+
+def _parameters(taker: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a command, or the fields of a dataclass."""
+    if not is_dataclass(taker):
+        return list(inspect.signature(taker, eval_str=True).parameters.values())
+    types = get_type_hints(taker, None, {"Path": Path})
+    types |= {"max_bytes": str | None} if taker is ReadingOptions else {}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(
+            each.name,
+            keyword,
+            default=inspect.Parameter.empty if each.default is MISSING else each.default,
+            annotation=types[each.name],
+        )
+        for each in fields(taker)
+    ]
+
+
+def _options_of(taker: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The options of a command, or those that stand for a dataclass."""
+    own = (
+        [taker.__doc__]
+        if not isinstance(taker, type)
+        else [each.__dict__.get("__doc__") for each in reversed(taker.__mro__)]
+    )
+    texts = [_SHARED, *own] if taker is not ReportOptions else []
+    described = {k: v for text in texts for k, v in _described(text or "")[1].items()}
+    found = []
+    for parameter in _parameters(taker):
+        name, kind = parameter.name, parameter.annotation
+        if isinstance(kind, type) and is_dataclass(kind):
+            found += _options_of(kind)
+        elif name in described and name not in getattr(taker, "not_offered", ()):
+            option = _option(name, parameter.default, *described[name])
+            found.append(parameter.replace(annotation=Annotated[kind, option]))
+        elif name in ReportOptions.__dataclass_fields__:
+            found.append(parameter.replace(annotation=Annotated[kind, report_option(name)]))
+        elif not is_dataclass(taker):
+            found.append(parameter)  # typer's own
+    return found
+
+
+def _called(taker: Callable[..., _Made], given: dict[str, Any]) -> _Made:
+    """What a command, or a dataclass, makes of the options that are its own; they are taken out."""
+    chosen: dict[str, Any] = {}
+    for parameter in _parameters(taker):
+        name, kind = parameter.name, parameter.annotation
+        if isinstance(kind, type) and is_dataclass(kind):
+            chosen[name] = _called(kind, given)
+        elif name in given:
+            chosen[name] = given.pop(name)
+    if "max_bytes" in chosen:
+        chosen["max_bytes"] = size_of(chosen["max_bytes"])
+    return taker(**chosen)
 
 
 #: Section, words between name and colon, and help of each parameter that is described.
@@ -295,26 +357,6 @@ def _described(doc: str) -> tuple[str, _Described]:
             name, *words = head.split()
             found[name] = section, words, text
     return "\n".join(told).strip(), found
-
-
-def _of_class(kind: type) -> _Described:
-    """What the docstrings of a dataclass and its bases, and `_SHARED`, say."""
-    texts = [_SHARED, *(each.__dict__.get("__doc__") or "" for each in reversed(kind.__mro__))]
-    return {name: said for text in texts for name, said in _described(text)[1].items()}
-
-
-def _declared(parameter: inspect.Parameter, described: _Described) -> inspect.Parameter:
-    """A parameter as typer takes it."""
-    name = parameter.name
-    if hasattr(parameter.annotation, "__metadata__"):
-        return parameter
-    if name in described:
-        option = _option(name, parameter.default, *described[name])
-    elif name in ReportOptions.__dataclass_fields__:
-        option = report_option(name)
-    else:
-        return parameter
-    return parameter.replace(annotation=Annotated[parameter.annotation, option])
 
 
 def _option(name: str, default: object, section: str, words: list[str], text: str) -> Any:  # noqa: ANN401  # typer's, which has no public type
@@ -350,38 +392,6 @@ def report_option(name: str) -> Any:  # noqa: ANN401  # likewise
         metavar=said.get("metavar"),
         show_default=not shown,
     )
-
-
-def _options_of(kind: type) -> list[inspect.Parameter]:
-    """The options that stand for a dataclass."""
-    described = {} if kind is ReportOptions else _of_class(kind)
-    types = get_type_hints(kind, None, {"Path": Path})
-    types |= {"max_bytes": str | None} if kind is ReadingOptions else {}
-    found = []
-    for field in fields(kind):
-        if types[field.name] is ReadingOptions:
-            found += _options_of(ReadingOptions)
-        elif field.name not in getattr(kind, "not_offered", ()):
-            parameter = inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=field.default,
-                annotation=types[field.name],
-            )
-            if (declared := _declared(parameter, described)) is not parameter:
-                found.append(declared)
-    return found
-
-
-def _chosen(kind: type, given: dict[str, Any]) -> Any:  # noqa: ANN401  # a `kind`
-    """The dataclass of what was given, which is taken out."""
-    own = {field.name for field in fields(kind)} & {option.name for option in _options_of(kind)}
-    chosen = {name: given.pop(name) for name in own if name in given}
-    if kind is ReadingOptions:
-        chosen["max_bytes"] = size_of(chosen["max_bytes"])
-    elif any(field.name == "reading" for field in fields(kind)):
-        chosen["reading"] = _chosen(ReadingOptions, given)
-    return kind(**chosen)
 
 
 def size_of(text: str | None) -> int | None:

@@ -29,13 +29,23 @@ _FOLDER_ENDINGS = {Format.csv: "_csvs", Format.parquet: "_parquet"}
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user asked to be written."""
+    """What the user asked to be written.
 
-    output: str | None = None  #: the value of `--output`
-    format: Format | None = None  #: that of `--format`
-    csv_dir: Path | None = None  #: that of `--csv-dir`
-    html: str | None = None  #: that of `--html`
-    workbook: bool = True  #: whether there is one when nothing is named
+    Options:
+        output -o PATH: Excel file to write; a folder for several traces.  [default:
+            NAME_perf_report.xlsx beside each trace]
+        format: Write the tables in this format; csv and parquet are a folder of files.  [default:
+            what --output is named, else xlsx]
+        csv_dir FOLDER: Write each table as a CSV file into this folder.
+        no_workbook: Write no more than what other options name.
+        html FILE: Write a page for browsers; a folder for several traces.
+    """
+
+    output: str | None = None
+    format: Format | None = None
+    csv_dir: Path | None = None
+    no_workbook: bool = False
+    html: str | None = None
 
     def for_one(self, trace: Path) -> Places:
         """Where the report of a single trace goes."""
@@ -114,7 +124,7 @@ class Wanted:
     @property
     def _wants_document(self) -> bool:
         asked = self.output is not None or self.format is not None
-        return asked or (self.workbook and self.csv_dir is None and self.html is None)
+        return asked or (not self.no_workbook and self.csv_dir is None and self.html is None)
 
     def _format(self, *, several: bool) -> Format:
         """The format that was asked for, or that the name of the output tells."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,20 +13,18 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.inputs import check_files, find_traces, without_repetitions
 from tracelens_ext.cli.load import analyze, show_problems
-from tracelens_ext.cli.outputs import Wanted, write_outputs
+from tracelens_ext.cli.outputs import Wanted, tell_written, write_outputs
 from tracelens_ext.cli.screen import (
     Block,
     Part,
     console,
     fact_text,
-    print_line,
     show,
     show_blocks,
     tell,
 )
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.report import Format
 from tracelens_ext.settings import Progress, ReadingOptions
 from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.units import FIRST_FACTS
@@ -52,95 +50,52 @@ _SHARES = {
 _NAME_WIDTH = 28  # of a kernel: at 80 columns its category and operation fit beside it
 
 
-def report(
-    traces: list[str],
-    output: str | None = None,
-    output_format: Format | None = None,
-    csv_dir: Path | None = None,
-    no_workbook: bool = False,
-    html: str | None = None,
-    source_url: str = "",
-    compare: bool = False,
-    total: bool = False,
-    force: bool = False,
-    kernel_categories: bool = True,
-    *,
-    analysis: shared.AnalysisOfLinked,
-    report_options: ReportOptions,
-    top: int = 10,
-    quiet: bool = False,
-    screen: shared.Screen,
-) -> None:
-    """Analyse traces: write an Excel report of each, print the timeline and the top kernels.
+@dataclass(kw_only=True)
+class Run:
+    """One call of the command.
 
     Options:
-        output -o PATH: Excel file to write; a folder for several traces.  [default:
-            NAME_perf_report.xlsx beside each trace]
-        output_format --format: Write the tables in this format; csv and parquet are a folder of
-            files.  [default: what --output is named, else xlsx]
-        csv_dir FOLDER: Write each table as a CSV file into this folder.
-        no_workbook: Write no more than what other options name.
-        html FILE: Write a page for browsers; a folder for several traces.
         source_url URL: Link Python lines on the page: 'https://…/{path}#L{line}'.
         compare: Also compare all traces with the first, in one workbook.
-        kernel_categories: Give every kernel a category.
         top 0..: Kernels to print.
     """
-    if compare and not kernel_categories:
-        raise UsageError("--compare needs kernel categories; leave out --no-kernel-categories")
-    if source_url:
-        from tracelens_ext.report.html_cards import check_source_url
 
-        check_source_url(source_url)
-        if html is None:
-            raise UsageError("--source-url is about the page; add --html FILE")
-    if total and not compare:
-        raise UsageError("--total is about comparing; add --compare")
-    run = Run(
-        wanted=Wanted(output, output_format, csv_dir, html, not no_workbook),
-        options=replace(analysis, kernel_categories=kernel_categories),
-        report_options=report_options,
-        comparing=compare,
-        total=total,
-        force=force,
-        source_url=source_url,
-        top=top,
-        quiet=quiet,
-        all_notes=screen.notes,
-    )
-    if run.all(traces):
-        raise typer.Exit(1)
+    wanted: Wanted
+    source_url: str = ""
+    compare: bool = False
+    total: bool = False
+    force: bool = False
+    analysis: shared.AnalysisOfReport
+    report_options: ReportOptions
+    top: int = 10
+    quiet: bool = False
+    screen: shared.Screen
 
+    def __post_init__(self) -> None:
+        #: the problems of plugins that were shown
+        self.shown_problems = set[str]()
+        if self.compare and not self.analysis.kernel_categories:
+            raise UsageError("--compare needs kernel categories; leave out --no-kernel-categories")
+        if self.source_url:
+            from tracelens_ext.report.html_cards import check_source_url
 
-@dataclass
-class Run:
-    """One call of the command."""
-
-    wanted: Wanted  #: what to write
-    options: shared.AnalysisOptions  #: how to analyse
-    report_options: ReportOptions  #: which tables, and what they hold
-    comparing: bool  #: whether the traces are also compared
-    total: bool  #: whether whole traces are compared
-    source_url: str  #: where the page links lines of Python
-    force: bool  #: whether strangers' files may be written over
-    top: int  #: kernels to print
-    quiet: bool  #: whether to print nothing
-    all_notes: bool  #: whether to print every note
-    shown_problems: set[str] = field(
-        default_factory=set
-    )  #: the problems of plugins that were shown
+            check_source_url(self.source_url)
+            if self.wanted.html is None:
+                raise UsageError("--source-url is about the page; add --html FILE")
+        if self.total and not self.compare:
+            raise UsageError("--total is about comparing; add --compare")
 
     def all(self, arguments: Sequence[str]) -> int:
         """Report on all traces; how many could not be."""
         self.wanted.check_extras()
         found, problems = find_traces(arguments)
         traces = without_repetitions(found)
-        if len(traces) + len(problems) == 1 and not self.comparing:
+        if len(traces) + len(problems) == 1 and not self.compare:
             if problems:
                 raise problems[0]
             self._single(traces[0])
             return 0
-        if self.comparing and len(traces) < 2:
+        if self.compare and len(traces) < 2:
             if problems:
                 raise problems[0]
             check_files(traces)
@@ -153,8 +108,8 @@ class Run:
         if self.quiet:
             return
         noted = replace(result, notes=[*_coverage(dict(result.facts)), *result.notes])
-        show(noted, _blocks(result, self.top), all_notes=self.all_notes)
-        _tell_written(written)
+        show(noted, _blocks(result, self.top), all_notes=self.screen.notes)
+        tell_written(written)
 
     def _several(self, traces: Sequence[Path], problems: Sequence[TraceError]) -> int:
         """Report on several traces, whatever becomes of each; how many could not be."""
@@ -169,7 +124,7 @@ class Run:
             partial(self.one_of_several, trace, its_places, traces)
             for trace, its_places in zip(traces, places, strict=True)
         ]
-        with each_trace(traces, tasks, self.options.reading) as results:
+        with each_trace(traces, tasks, self.analysis.reading) as results:
             for result in results:
                 try:
                     row, written, measurement, of_plugins = result()
@@ -181,11 +136,11 @@ class Run:
                 rows.append(row)
                 measured.append(measurement)
                 if not self.quiet:
-                    _tell_written(written)
+                    tell_written(written)
         if not self.quiet and rows:
             show_blocks([Part("Traces", pd.DataFrame(rows))], console())
         failures = len(traces) - len(rows)
-        if self.comparing:
+        if self.compare:
             failures += self._compare(traces, measured)
         return failures
 
@@ -198,7 +153,7 @@ class Run:
         progress: Progress | None,
     ) -> tuple[dict[str, Any], list[Path], Measurement | None, list[str]]:
         """As `one`, of the report no more than its row of the summary."""
-        run = replace(self, options=replace(self.options, reading=reading))
+        run = replace(self, analysis=replace(self.analysis, reading=reading))
         result, written, measurement, problems = run.one(trace, places, inputs, progress)
         return summary_row(trace, result), written, measurement, problems
 
@@ -215,12 +170,12 @@ class Run:
 
         for note in check_places(places, inputs, force=self.force):
             tell(note)
-        analyzer = analyze(trace, self.options, tells_dropped=False, progress=progress)
+        analyzer = analyze(trace, self.analysis, tells_dropped=False, progress=progress)
         options, for_page = self.report_options, self.wanted.html is not None
         result = build_perf_report(analyzer, options, for_page=for_page)
         result = replace(result, source_url=self.source_url)
         measured = None
-        if self.comparing:
+        if self.compare:
             from tracelens_ext.compare.report import measured_for_comparison
 
             measured = measured_for_comparison(
@@ -255,14 +210,15 @@ class Run:
             from tracelens_ext.cli.compare import comparison_blocks
 
             blocks = comparison_blocks(comparison, report, self.top)
-            show(report, [[""], *blocks], all_notes=self.all_notes)
-            _tell_written(written)
+            show(report, [[""], *blocks], all_notes=self.screen.notes)
+            tell_written(written)
         return 0
 
 
-def _tell_written(paths: Sequence[Path]) -> None:
-    for path in paths:
-        print_line(f"Wrote {path}")
+def report(traces: list[str], *, run: Run) -> None:
+    """Analyse traces: write an Excel report of each, print the timeline and the top kernels."""
+    if run.all(traces):
+        raise typer.Exit(1)
 
 
 def _blocks(report: Report, top: int) -> Iterator[Block]:
