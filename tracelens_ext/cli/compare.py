@@ -89,8 +89,8 @@ def compare(
 
     budgets = [parse_budget(text) for text in fail_if or ()]
     to_stdout = output is None and output_format in (Format.json, Format.markdown)
-    wanted = Wanted(output, None if to_stdout else output_format, html=html)
-    places = wanted.of_comparison()
+    wanted = Wanted(output, None if to_stdout else output_format, html=html, no_workbook=True)
+    places = wanted.for_comparison(Path(), several=False)
     wanted.check_extras()
     if all(map(is_snapshot, traces)):
         from tracelens_ext.cli.memory import show_snapshots

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.cli.kernel_view import (
     NARROW,
     is_narrow,
-    microseconds,
     name_room,
     remarks,
+    signs,
     transitions,
 )
 from tracelens_ext.cli.options import selected_text
@@ -39,16 +39,13 @@ _SHOWN_IN_NS = 1.0  # µs: no bin of a histogram reaches as far
 class GapReport:
     """All that is shown of the gaps of a trace."""
 
-    classified: ClassifiedGaps  #: the gaps of the streams
-    answer: str  #: why the GPU was idle, a sentence
-    idle: int  #: the idle time that it is about, ns
-    #: the tables that a report has too. `gap_hosts` and `gaps_longest` are of whole devices; of the
-    #: stream if one is selected.
-    sheets: dict[str, pd.DataFrame]
-    more: dict[str, pd.DataFrame]  #: those that JSON has besides
+    streams: ClassifiedGaps  #: the gaps of each stream
+    asked: ClassifiedGaps  #: those of the stream that is selected, else of whole devices
+    #: as a report has them; `gap_hosts` and `gaps_longest` are of `asked`
+    tables: dict[str, pd.DataFrame]
+    selection: Selection
     selected: str  #: which events are asked about, in words; empty for all
     options: GapOptions  #: what was asked for
-    of_one_stream: bool  #: whether a stream is selected
     members: dict[str, object]  #: what JSON has beside the tables
 
     @classmethod
@@ -59,39 +56,32 @@ class GapReport:
             UsageError: there is nothing that could be selected.
         """
         from tracelens_ext.gaps import tables
-        from tracelens_ext.gaps.classified import answer, classify_gaps
+        from tracelens_ext.gaps.classified import classify_gaps
         from tracelens_ext.gaps.summaries import LONGEST_LISTED
 
         work, sort = analyzer.work, options.sort
+        chosen: dict[str, Any] = {"selection": selection}
         streams = classify_gaps(work, "stream", selection)
         devices = classify_gaps(work, "device", selection)
-        one_stream = selection.stream is not None
-        classified = streams if one_stream else devices
-        scope: Scope = "stream" if one_stream else "device"
-        scopes: list[Scope] = ["stream"] if one_stream else ["device", "stream"]
+        scope: Scope = "device" if selection.stream is None else "stream"
+        scopes: list[Scope] = ["stream"] if scope == "stream" else ["device", "stream"]
         longest = max(options.top, LONGEST_LISTED)
-        sheets = {
-            "gap_summary": tables.gap_summary(analyzer, scopes, selection=selection),
-            "gap_hosts": tables.gap_hosts(analyzer, scope, selection=selection),
-            "gap_streams": tables.gap_streams(analyzer, selection=selection),
-            "gap_pairs": tables.gap_pairs(analyzer, sort, selection=selection),
-            "gaps_longest": tables.gaps_longest(
-                analyzer, scope, longest=longest, selection=selection
-            ),
-        }
         bounds = options.hist_min, options.hist_max
-        more = {
-            "gap_full_names": tables.gap_full_names(analyzer, sort, selection=selection),
-            "gap_histogram": tables.gap_histogram(
-                analyzer, *bounds, log=options.log, selection=selection
-            ),
+        found = {
+            "gap_summary": tables.gap_summary(analyzer, scopes, **chosen),
+            "gap_hosts": tables.gap_hosts(analyzer, scope, **chosen),
+            "gap_streams": tables.gap_streams(analyzer, **chosen),
+            "gap_pairs": tables.gap_pairs(analyzer, sort, **chosen),
+            "gaps_longest": tables.gaps_longest(analyzer, scope, longest=longest, **chosen),
+            "gap_full_names": tables.gap_full_names(analyzer, sort, **chosen),
+            "gap_histogram": tables.gap_histogram(analyzer, *bounds, log=options.log, **chosen),
         }
         if options.all:
-            more["gaps"] = tables.gaps(analyzer, selection=selection)
-        idle = int(classified.gaps.duration.sum())
-        why, selected = answer(classified, selection), selected_text(selection, work)
+            found["gaps"] = tables.gaps(analyzer, **chosen)
+        asked = devices if scope == "device" else streams
         members: dict[str, object] = {"idle_by_cause_ms": devices.idle_by_cause_ms()}
-        return cls(streams, why, idle, sheets, more, selected, options, one_stream, members)
+        selected = selected_text(selection, work)
+        return cls(streams, asked, found, selection, selected, options, members)
 
     @property
     def facts(self) -> list[tuple[str, object]]:
@@ -105,38 +95,43 @@ class GapReport:
 
         return PAIR_SORTS[self.options.sort][1]
 
+    @property
+    def answer(self) -> str:
+        """Why the GPU was idle, a sentence."""
+        from tracelens_ext.gaps.classified import answer
+
+        return answer(self.asked, self.selection)
+
     def headline(self) -> list[str]:
         """Totals and streams, a line each."""
         from tracelens_ext.gaps.classified import in_words
 
-        gaps = self.classified.gaps
-        several = len(gaps.lanes) > 1 and not self.of_one_stream
-        summed = int(gaps.duration.sum())
+        gaps, idle = self.streams.gaps, int(self.asked.gaps.duration.sum())
+        several = len(gaps.lanes) > 1 and self.asked is not self.streams
+        average = round(int(gaps.duration.sum()) / max(len(gaps), 1))
+        records = self.tables["gap_streams"].to_dict("records")
         lines = [f"Selected: {self.selected}"] if self.selected else []
-        each = " (each stream by itself)" if several else ""
         lines += [
             f"Total gaps found: {len(gaps)}",
-            f"Total idle time: {in_words(self.idle)}{' (no stream busy)' if several else ''}",
-            f"Average gap duration: {in_words(round(summed / max(len(gaps), 1)))}{each}",
+            f"Total idle time: {in_words(idle)}{' (no stream busy)' if several else ''}",
+            f"Average gap duration: {in_words(average)}{' (each stream by itself)' * several}",
             "",
-            f"Active streams: {len(self.sheets['gap_streams'])}",
+            f"Active streams: {len(records)}",
         ]
-        records = self.sheets["gap_streams"].to_dict("records")
-        several_devices = len({record["device"] for record in records}) > 1
         places = [(record["device"], record["stream"]) for record in records]
         several_processes = len(set(places)) < len(places)
         for record in records:
             name = f"Stream {record['stream']}"
-            if several_devices or several_processes:
+            if len({device for device, _ in places}) > 1 or several_processes:
                 name = f"Device {record['device']}, stream {record['stream']}"
             if several_processes:
                 name = f"Process {record['process']}, {name[0].lower()}{name[1:]}"
-            idle, overlapped = (
-                in_words(round(record[column] * 1e3), like=self.idle)
+            own, overlapped = (
+                in_words(round(record[column] * 1e3), like=idle)
                 for column in ("idle_time_us", "overlapped_us")
             )
             beside = f", {overlapped} of it beside another stream" if len(gaps.lanes) > 1 else ""
-            lines.append(f"  {name}: {record['gap_count']} gaps, {idle} idle time{beside}")
+            lines.append(f"  {name}: {record['gap_count']} gaps, {own} idle time{beside}")
         return lines
 
     def histogram(self, bins: int, factor: float = 1.0) -> tuple[Histogram, str]:
@@ -147,13 +142,13 @@ class GapReport:
             None if bound is None else bound * factor
             for bound in (self.options.hist_min, self.options.hist_max)
         ]
-        length = self.classified.gaps.duration / 1e3 * factor
+        length = self.streams.gaps.duration / 1e3 * factor
         return telling_histogram(length, bins, *bounds, log=self.options.log)
 
     def document(self) -> tuple[dict[str, pd.DataFrame], list[str]]:
         """All tables, and notes."""
         _, why = self.histogram(FILE_BINS)
-        return self.sheets | self.more, [self.answer, *([why] if why else [])]
+        return self.tables, [self.answer, *([why] if why else [])]
 
     def histogram_lines(self, bins: int, *, bars: bool) -> list[str]:
         """The lengths of the gaps, a line a bin, and what lies outside of the bins."""
@@ -161,13 +156,13 @@ class GapReport:
 
         end = self.options.hist_max
         if end is None:
-            end = self.classified.gaps.duration.max(initial=0) / 1e3
+            end = self.streams.gaps.duration.max(initial=0) / 1e3
         unit, factor = ("ns", 1e3) if end < _SHOWN_IN_NS else ("μs", 1.0)
         found, why = self.histogram(bins, factor)
         lines = [why] if why else []
         lines += histogram_lines(found, unit=unit, bars=bars)
         if not len(found.counts):
-            lines.append("no gap is within these bounds" if len(self.classified) else "no gaps")
+            lines.append("no gap is within these bounds" if len(self.streams) else "no gaps")
         if found.below or found.above:
             lines.append(f"{found.below} gaps are shorter, {found.above} longer")
         return lines
@@ -178,7 +173,7 @@ class GapReport:
 
         why = [self.answer, ""]
         return gap_text(
-            self.sheets | self.more,
+            self.tables,
             headline=[*why, *self.headline()],
             histogram=self.histogram_lines(FILE_BINS, bars=False),
             sorted_by=self.sorted_by,
@@ -189,11 +184,11 @@ class GapReport:
         yield ["=== GPU IDLE TIME GAP ANALYSIS ===", ""]
         yield from first
         yield from [self.answer, "", *self.headline()]
-        if not len(self.classified):
+        if not len(self.streams):
             return
-        summary = self.sheets["gap_summary"]
+        summary = self.tables["gap_summary"]
         summary = summary[summary["count"] > 0]
-        if len(self.classified.gaps.lanes) < 2:  # then both scopes say the same
+        if len(self.streams.gaps.lanes) < 2:  # then both scopes say the same
             summary = summary[summary["scope"] == "stream"].drop(columns="overlapped_time_ms")
         title = "WHY (device: no stream busy; stream: each by itself)"
         if len(set(summary["scope"])) == 1:
@@ -201,12 +196,12 @@ class GapReport:
         yield Part(title, summary)
         top = self.options.top
         if top:
-            yield from _hosts(self.sheets["gap_hosts"], min(top, _HOSTS_SHOWN))
+            yield from _hosts(self.tables["gap_hosts"], min(top, _HOSTS_SHOWN))
         yield self._drawn
         if top:
-            pairs = self.sheets["gap_pairs"].head(top)
+            pairs = self.tables["gap_pairs"].head(top)
             yield lambda console: _pairs(pairs, self.sorted_by, console)
-            yield _longest(self.sheets["gaps_longest"], top)
+            yield _longest(self.tables["gaps_longest"], top)
 
     def _drawn(self, console: Console) -> Iterator[Block]:
         rule = "=" * min(console.width, 80)
@@ -237,7 +232,7 @@ def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[Block]:
 
 
 def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Block]:
-    us, narrow = microseconds(console), is_narrow(console)
+    us, narrow = signs(console).us, is_narrow(console)
     table = pd.DataFrame(
         {
             "Rank": range(1, len(pairs) + 1),

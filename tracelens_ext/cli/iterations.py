@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze
-from tracelens_ext.cli.screen import Block, Part, first_lines, show, trace_report
+from tracelens_ext.cli.screen import Block, Part, first_lines, folded, show, trace_report
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -112,7 +112,11 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
         if len(parts) > _MOST_COLUMNS:
             parts[_MOST_COLUMNS:] = [f"{len(parts) - _MOST_COLUMNS} more"]
         name = name_text(str(row["iteration"]))
-        lines.append((max(away.values()), _folded(f"  {name}{where}:", parts, console.width)))
+        whole = (
+            "; ".join(parts).replace(" ", "\u00a0").replace(";\u00a0", "; ")
+        )  # parts in one line
+        told = folded(f"  {name}{where}: {whole}", console.width, "    ")
+        lines.append((max(away.values()), [line.replace("\u00a0", " ") for line in told]))
     lines.sort(key=lambda line: -line[0])
     shown = [line for _, each in lines[:_MOST_ODD] for line in each]
     if len(lines) > _MOST_ODD:
@@ -133,18 +137,3 @@ def _against(column: str, value: float, median: float) -> str:
     )
     named, symbol = column.removesuffix(f"_{unit.symbol}"), f" {unit.symbol}".rstrip()
     return f"{named} {this}{symbol} (median {usual}{symbol})"
-
-
-def _folded(heading: str, parts: list[str], width: int) -> list[str]:
-    """A heading and what is told of it; parts that have no room in its line stand below it."""
-    from rich.cells import cell_len
-
-    from tracelens_ext.report.terminal import safe_text
-
-    lines = [heading]
-    for at, part in enumerate(parts):
-        text = safe_text(part) + (";" if at < len(parts) - 1 else "")
-        if cell_len(lines[-1]) + 1 + cell_len(text) > width:
-            lines.append("   ")
-        lines[-1] += f" {text}"
-    return lines

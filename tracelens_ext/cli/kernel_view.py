@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens_ext.cli.screen import Block, Part
@@ -48,7 +49,7 @@ def kernel_blocks(
 def _kernels(shown: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Block]:
     from tracelens_ext.report.terminal import name_text
 
-    us, narrow = microseconds(console), is_narrow(console)
+    us, narrow = signs(console).us, is_narrow(console)
     table = pd.DataFrame(
         {
             "Rank": shown["rank"],
@@ -63,7 +64,9 @@ def _kernels(shown: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[
     if narrow:
         table = table.drop(columns=f"Std Dev ({us})")
     marks, room = _marks(shown["full_names"].tolist(), console), name_room(table, console)
-    texts = _cut([name_text(name) for name in shown["kernel_name"]], marks, room, _dots(console))
+    texts = _cut(
+        [name_text(name) for name in shown["kernel_name"]], marks, room, signs(console).dots
+    )
     table.insert(1, "Kernel Name", texts)
     title = f"TOP {len(shown)} GPU KERNELS BY {sorted_by.upper()}:"
     yield Part(title, table, keep=("Kernel Name", "Count", "% Duration"))
@@ -88,7 +91,7 @@ def full_name_lines(names: pd.DataFrame, console: Console, *, top: int) -> list[
         lines += [f"  {name_text(each)}" for each in full[:_NAMES_SHOWN]]
         if len(full) > _NAMES_SHOWN:
             more = len(full) - _NAMES_SHOWN
-            lines.append(f"  {_dots(console)} and {more} more; --output FILE lists them all")
+            lines.append(f"  {signs(console).dots} and {more} more; --output FILE lists them all")
     return lines
 
 
@@ -99,12 +102,12 @@ def source_lines(sources: pd.DataFrame, console: Console, *, top: int) -> list[s
     from tracelens_ext.tables.short_names import told_apart
 
     shown = sources.head(top)
-    counts = [f"{_times(console)}{count:,}" for count in shown["count"]]
+    counts = [f"{signs(console).times}{count:,}" for count in shown["count"]]
     beside = max(map(len, counts), default=0)
     kernels = told_apart(
         [name_text(short_name(kernel)) for kernel in shown["kernel_name"]],
         max(console.width - beside - 21, _NAME_AT_LEAST),
-        _dots(console),
+        signs(console).dots,
     )
     lines = ["", "KERNELS BY SOURCE LINE AND LAYER:"]
     for count, kernel, (source, layer, total) in zip(
@@ -113,12 +116,27 @@ def source_lines(sources: pd.DataFrame, console: Console, *, top: int) -> list[s
         shown[["source", "layer", "total_time_us"]].itertuples(index=False, name=None),
         strict=True,
     ):
-        lines.append(f"{total:14,.3f} {microseconds(console)}  {count:<{beside}}  {kernel}")
+        lines.append(f"{total:14,.3f} {signs(console).us}  {count:<{beside}}  {kernel}")
         where = [name_text(text) for text in (source, layer) if text]
         lines.append(f"{'':19}{'  in  '.join(where) or 'no Python frame around the launch'}")
     if len(sources) > top:
-        lines.append(f"{_dots(console)} and {len(sources) - top:,} more; --json has them all")
+        lines.append(f"{signs(console).dots} and {len(sources) - top:,} more; --json has them all")
     return lines
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What a terminal can show."""
+
+    arrow: str = "→"
+    times: str = "\N{MULTIPLICATION SIGN}"
+    dots: str = "…"  #: what stands for the part of a name that is cut out
+    us: str = "μs"
+
+
+def signs(console: Console) -> Signs:
+    """Those of this terminal."""
+    return Signs("->", "x", "...", "us") if console.options.ascii_only else Signs()
 
 
 def is_narrow(console: Console) -> bool:
@@ -138,9 +156,8 @@ def transitions(pairs: pd.DataFrame, room: int, console: Console, *, lines: int 
     from tracelens_ext.report.terminal import name_text
     from tracelens_ext.tables.short_names import cut_middle
 
-    arrow = "->" if console.options.ascii_only else "→"
+    arrow, dots = signs(console).arrow, signs(console).dots
     marks = _marks(pairs["full_names"].tolist(), console)
-    dots = _dots(console)
     before = [name_text(name) for name in pairs["kernel_before"]]
     after = [name_text(name) for name in pairs["kernel_after"]]
     if lines == 2:
@@ -178,23 +195,8 @@ def name_room(numbers: pd.DataFrame, console: Console) -> int:
 
 def _marks(full_names: Sequence[int], console: Console) -> list[str]:
     """What is put behind a name that several kernels share."""
-    times = _times(console)
+    times = signs(console).times
     return [f" {times}{count}" if count > 1 else "" for count in full_names]
-
-
-def _times(console: Console) -> str:
-    """The sign of multiplication."""
-    return "x" if console.options.ascii_only else "\N{MULTIPLICATION SIGN}"
-
-
-def _dots(console: Console) -> str:
-    """What stands for the part of a name that is cut out."""
-    return "..." if console.options.ascii_only else "…"
-
-
-def microseconds(console: Console) -> str:
-    """The unit in headings."""
-    return "us" if console.options.ascii_only else "μs"
 
 
 def remarks(names: Sequence[str], *, shared: str, alike: str, console: Console) -> list[str]:
@@ -206,7 +208,7 @@ def remarks(names: Sequence[str], *, shared: str, alike: str, console: Console) 
         alike: what the number of those that look alike says.
         console: where the names are shown.
     """
-    times = _times(console)
+    times = signs(console).times
     said = []
     if any(re.search(rf" {times}\d+$", name) for name in names):
         said.append(f"{times}N: {shared}")

@@ -197,7 +197,7 @@ class Run:
             if len(usable) < 2:
                 raise TracelensError("only one trace is left; nothing can be compared")
             comparison = compare(usable, total=self.total)
-            places = self.wanted.for_comparison(traces[0])
+            places = self.wanted.for_comparison(traces[0].parent, several=True)
             check_places(places, traces, force=self.force)
             report = comparison_report(comparison)
             written = write_outputs(report, places, traces, force=self.force)
