@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.inputs import find_traces
+from tracelens_ext.cli.load import analyze
+from tracelens_ext.cli.screen import print_line, tell
+from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,10 +55,6 @@ def export(
         stacks: With Python frames.
         clocks FILE: clocks.parquet of fleet: puts several ranks on one axis.
     """
-    from tracelens_ext.cli.inputs import find_traces
-    from tracelens_ext.cli.load import analyze
-    from tracelens_ext.cli.screen import print_line
-    from tracelens_ext.errors import UsageError
     from tracelens_ext.export.chosen import Choice, parse_window
     from tracelens_ext.export.perfetto import Told
     from tracelens_ext.report.manifest import check_output
@@ -96,16 +96,14 @@ def export(
     size = _write(sources, choice, told, output)
     print_line(f"Wrote {output}")
     without = "" if findings else "; no findings and critical path (--findings)"
-    print_line(f"tracelens-ext: {output}: {told.text()}{without}", error=True)
+    tell(f"{output}: {told.text()}{without}")
     if size > _LARGE:
         smaller = "--iteration N or --window START-END make it smaller"
         large = f"{size / 1e6:,.0f} MB unpacked, which browsers hardly open"
-        print_line(f"tracelens-ext: {output}: {large}; {smaller}", error=True)
+        tell(f"{output}: {large}; {smaller}")
 
 
 def _numbers(option: str, text: str | None) -> frozenset[int] | None:
-    from tracelens_ext.errors import UsageError
-
     if text is None:
         return None
     try:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.cli.kernel_view import (
-    NARROW,
     is_narrow,
     name_room,
     remarks,
@@ -14,7 +13,7 @@ from tracelens_ext.cli.kernel_view import (
     transitions,
 )
 from tracelens_ext.cli.options import selected_text
-from tracelens_ext.cli.screen import Block, Part
+from tracelens_ext.cli.screen import NARROW, Block, Part
 from tracelens_ext.gaps.histogram import BINS as FILE_BINS
 from tracelens_ext.lazy import pd
 

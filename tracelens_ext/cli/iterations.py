@@ -112,9 +112,7 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
         if len(parts) > _MOST_COLUMNS:
             parts[_MOST_COLUMNS:] = [f"{len(parts) - _MOST_COLUMNS} more"]
         name = name_text(str(row["iteration"]))
-        whole = (
-            "; ".join(parts).replace(" ", "\u00a0").replace(";\u00a0", "; ")
-        )  # parts in one line
+        whole = "; ".join(part.replace(" ", "\u00a0") for part in parts)
         told = folded(f"  {name}{where}: {whole}", console.width, "    ")
         lines.append((max(away.values()), [line.replace("\u00a0", " ") for line in told]))
     lines.sort(key=lambda line: -line[0])

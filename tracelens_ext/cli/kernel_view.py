@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.screen import Block, Part
+from tracelens_ext.cli.screen import NARROW, Block, Part
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-
-#: Columns of a terminal: below it names need the room of numbers that say less.
-NARROW = 120
 
 _NAME_AT_LEAST = 16  # as of the tables of `report.terminal`
 _NAMES_SHOWN = 20  # full names below a row, with --verbose

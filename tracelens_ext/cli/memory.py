@@ -101,7 +101,8 @@ def show_snapshots(
         if snapshot.dropped
     ]
     lines = [f"{name}: {path}" for name, path in facts]
-    parts = [Part(name, table, rows=top) for name, table in tables.items()]
+    keep = [f"peak_allocated_bytes{end}" for end in ("", " A", " B", " B - A")]
+    parts = [Part(name, table, rows=top, keep=keep) for name, table in tables.items()]
     show(Report("Memory", tables, facts, notes), [lines, *parts], json=json, all_notes=screen.notes)
 
 

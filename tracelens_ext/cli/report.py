@@ -138,7 +138,8 @@ class Run:
                 if not self.quiet:
                     tell_written(written)
         if not self.quiet and rows:
-            show_blocks([Part("Traces", pd.DataFrame(rows))], console())
+            keep = ("total_time_ms", "busy (%)", "top finding")
+            show_blocks([Part("Traces", pd.DataFrame(rows), keep=keep)], console())
         failures = len(traces) - len(rows)
         if self.compare:
             failures += self._compare(traces, measured)

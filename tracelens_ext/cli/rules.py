@@ -10,7 +10,8 @@ import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, show_problems
-from tracelens_ext.cli.screen import print_line
+from tracelens_ext.cli.screen import NARROW, console, print_line, tell
+from tracelens_ext.lazy import pd
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def list_rules(
         as_json --json: Print JSON.
     """
     from tracelens_ext.categorize import KernelCategorizer
+    from tracelens_ext.report.terminal import frame_table
 
     asked = KernelCategorizer.create(**options.arguments())
     rows = [
@@ -51,8 +53,11 @@ def list_rules(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:
-        for line in _aligned([[_shown(row, key) for key in _SHOWN] for row in rows]):
-            typer.echo(line)
+        screen = console()
+        narrow = screen.width < NARROW
+        screen.print(frame_table(pd.DataFrame(rows), columns=_FIRST if narrow else _SHOWN))
+        if narrow:
+            print_line(f"The other columns need {NARROW} columns of the terminal; --json has them.")
     _report_problems(asked)
 
 
@@ -151,7 +156,7 @@ def suggest(
     if graphs := whole_graphs(analyzer.trace):
         unknown = unknown[~unknown["kernel_name"].isin(graphs)]
         for note in analyzer.trace.provenance.notes:
-            print_line(f"tracelens-ext: {trace}: {note}", error=True)
+            tell(f"{trace}: {note}")
     groups = group_unknown(
         zip(unknown["kernel_name"], unknown["cpu_op"], unknown["total_time_ms"], strict=True)
     )
@@ -164,13 +169,8 @@ def suggest(
     print_line(f"{output}: {len(groups[:top])} rules to edit")
 
 
-_WIDEST = 40  # what is longer is cut, but for the last column
+_FIRST = ("rule", "category", "for")
 _SHOWN = ("rule", "category", "origin", "vendor", "library", "cpu_op", "for")
-
-
-def _shown(row: dict[str, Any], key: str) -> str:
-    text = row[key] or "-"
-    return text if key == "for" or len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
 
 
 def _rows(packs: Sequence[BoundPack]) -> Iterator[dict[str, Any]]:
@@ -201,15 +201,6 @@ def _refuse_unknown(asked: str | None, known: set[str], what: str = "no rule is 
         near = get_close_matches(asked, known, n=3, cutoff=0.7)
         listed = f"similar: {', '.join(near)}" if near else f"known: {', '.join(sorted(known))}"
         raise UsageError(f"{what} {asked!r}; {listed}")
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    """Columns padded to their widest entry, but for the last."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join([*(text.ljust(w) for text, w in zip(row, widths[:-1], strict=False)), row[-1]])
-        for row in rows
-    ]
 
 
 def _installed_packs() -> tuple[list[BoundPack], list[str]]:

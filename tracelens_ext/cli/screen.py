@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tracelens_ext.report.report import Format, Report
     from tracelens_ext.work.gpu_work import GpuWork
 
+#: Columns of a terminal: below it names need the room of numbers that say less.
+NARROW = 120
 _PIPED_WIDTH = 200
 _WIDEST_TEXT = 120  # longer lines are hard to read
 _NOTE_LINES = 5
@@ -188,8 +190,8 @@ def first_lines(work: GpuWork, trace: object = None) -> list[Block]:
     """What the recording holds (nothing without GPU work), and its file: what is shown first."""
     from tracelens_ext.recording.told import recording_lines
 
-    told: list[Block] = [f"Recording: {' '.join(recording_lines(work))}", ""] if len(work) else []
-    return told if trace is None else [*told, [f"Trace: {trace}"]]
+    told: list[Block] = [f"Recording: {' '.join(recording_lines(work))}"] if len(work) else []
+    return [*told, [""]] * bool(told) if trace is None else [[f"Trace: {trace}"], *told]
 
 
 def folded(text: str, width: int, indent: str = "") -> list[str]:
