@@ -37,7 +37,8 @@ def test_rules_list(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write_pack(tmp_path, "mine", ("Mine", "zz"))
     assert run(["rules", "list", "--rules", "mine.toml"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["mine:1", "Mine", "rules", "-", "-", "-", "zz"]
+    assert lines[0].split()[0] == "rule"
+    assert lines[2].split() == ["mine:1", "Mine", "rules", "zz"]
     assert len(lines) > 50
     assert run(["rules", "list", "--category", "FFT", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)

@@ -147,10 +147,10 @@ def _usage_exit_code(error: Exception) -> int | None:
     told = str(show()).rstrip(".")
     if type(error).__name__ == "NoSuchOption":
         from tracelens_ext.cli.app import report_options
-        from tracelens_ext.cli.foreign_options import hint
+        from tracelens_ext.tracelens_calls import option_hint
 
         name = str(getattr(error, "option_name", ""))
-        if here := hint(name, report_options()):
+        if here := option_hint(name, report_options()):
             told = f"No such option: {name}; here: {here}"
     return _fail(f"{told}; see '{command} --help'", code)
 

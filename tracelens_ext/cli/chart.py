@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,8 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.command import CarefulCommand
 from tracelens_ext.cli.inputs import check_files
 from tracelens_ext.cli.load import analyze, show_problems
-from tracelens_ext.cli.screen import Block, Part, print_line, show, tell, trace_report
+from tracelens_ext.cli.outputs import tell_written
+from tracelens_ext.cli.screen import Block, Part, show, tell, trace_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.settings import ReadingOptions
@@ -45,6 +46,17 @@ class ChartCommand(CarefulCommand):
 COMMAND_CLASS = ChartCommand
 
 
+@dataclass(frozen=True)
+class ChartRules(shared.RuleOptions):
+    """Which rules give kernels their categories.
+
+    Options:
+        categorizer: Use these categories for all inputs, such as builtin or jax; engine and model
+            are labels then, and FILE alone will do.
+        maps FILE: More engines and models: a JSON file, or a folder of them.
+    """
+
+
 def chart(
     inputs: list[str] | None = None,
     in_file: list[str] | None = None,
@@ -53,13 +65,10 @@ def chart(
     per_device: bool = False,
     by_phase: bool = False,
     nsys_cmd: str | None = None,
-    categorizer: str | None = None,
-    maps: list[Path] | None = None,
-    rules: list[Path] | None = None,
-    without_pack: list[str] | None = None,
     force: bool = False,
     quiet: bool = False,
     *,
+    rules: ChartRules,
     reading: ReadingOptions,
     screen: shared.Screen,
 ) -> None:
@@ -80,40 +89,28 @@ def chart(
         per_device: A bar for each GPU, not one for all of a trace.
         by_phase: A bar for each phase of serving: prefill, decode …
         nsys_cmd --nsys-cmd --nsys_cmd PROGRAM: The same as --nsys.
-        categorizer: Use these categories for all inputs, such as builtin or jax; engine and model
-            are labels then, and FILE alone will do.
-        maps: More engines and models: a JSON file, or a folder of them.
     """
     from tracelens_ext.chart.page import check_results, write_results
     from tracelens_ext.chart.runs import grouped
     from tracelens_ext.chart.specification import check_models, known_models, parse_inputs
 
-    wanted = parse_inputs([*(in_file or ()), *(inputs or ())], bare_files=categorizer is not None)
+    by_map = rules.categorizer is None
+    wanted = parse_inputs([*(in_file or ()), *(inputs or ())], bare_files=not by_map)
     if by_phase and per_device:
         raise UsageError("--by-phase and --per-device are two ways to split a run; give one")
     if not wanted:
         raise UsageError(f"name an input, {_FORM}; see 'tracelens-ext chart --help'")
-    if categorizer is None:
+    if by_map:
         passed_over: list[str] = []
-        check_models(wanted, known_models(maps or (), passed_over), passed_over)
+        check_models(wanted, known_models(rules.maps or (), passed_over), passed_over)
     files = [given.path for given in wanted]
     for note in check_results(out_dir, files, force=force):
         tell(note)
     check_files(files)
     if nsys_cmd is not None:
         reading = replace(reading, nsys=nsys_cmd)
-    options = [
-        shared.AnalysisOptions(
-            rules,
-            given.map_name if categorizer is None else categorizer,
-            maps,
-            without_pack,
-            reading=reading,
-        )
-        for given in wanted
-    ]
     split = "device" if per_device else "phase" if by_phase else ""
-    runs = _measured(wanted, options, split=split)
+    runs = _measured(wanted, rules, reading, split)
     for run in runs:
         for warning in run.warnings:
             tell(f"{run.label}: {warning}")
@@ -123,22 +120,22 @@ def chart(
     notes = grouped((str(number), run.notes) for number, run in enumerate(runs, 1))
     told = [f"{numbers}: {note}" for note, numbers in notes]
     show(trace_report("Chart", "", {}, told), _blocks(runs), all_notes=screen.notes)
-    for path in written:
-        print_line(f"Wrote {path}")
+    tell_written(written)
 
 
 def _measured(
-    wanted: Sequence[ChartInput],
-    options: Sequence[shared.AnalysisOptions],
-    *,
-    split: str,
+    wanted: Sequence[ChartInput], rules: ChartRules, reading: ReadingOptions, split: str
 ) -> list[Run]:
     """Read and measure the inputs one after the other; only the measures stay in memory."""
     from tracelens_ext.chart.runs import measure_devices, measure_phases, measure_run
 
     told: set[str] = set()
     runs: list[Run] = []
-    for position, (given, how) in enumerate(zip(wanted, options, strict=True)):
+    for position, given in enumerate(wanted):
+        chosen = rules.categorizer or given.map_name
+        how = shared.AnalysisOptions(
+            rules.rules, chosen, rules.maps, rules.without_pack, reading=reading
+        )
         analyzer = analyze(given.path, how)
         if split == "device":
             runs += measure_devices(analyzer.work, given, position)

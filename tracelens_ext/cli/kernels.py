@@ -49,7 +49,7 @@ def kernels(
         gap_output FILE: Write all about the gaps to a text file (- prints it).
     """
     from tracelens_ext.cli import kernel_view
-    from tracelens_ext.cli.gap_view import GapReport
+    from tracelens_ext.cli.gaps import GapReport
     from tracelens_ext.kernels.statistics import (
         SORTS,
         full_name_table,
@@ -78,7 +78,6 @@ def kernels(
         write_text(output, kernel_text(statistics, names, sorted_by=sorted_by, selected=selected))
     if gap_output is not None and report is not None:
         write_text(gap_output, report.text())
-    more, told = report.document() if report is not None and json else ({}, [])
 
     def blocks() -> Iterator[Block]:
         yield ["=== GPU KERNEL ANALYSIS ===", ""]
@@ -95,12 +94,12 @@ def kernels(
             yield from report.blocks()
 
     if json or STANDARD_OUTPUT not in (output, gap_output):
-        notes = list(dict.fromkeys([*notes, *told])) if json or report is None else []
+        members: dict[str, object] = {}
+        if report is not None:
+            tables, members = tables | report.tables, report.members
+            notes = list(dict.fromkeys([*notes, *report.notes])) if json else []
         facts = [("Selected", selected)] if selected else []
-        members = report.members if report is not None else {}
-        document = trace_report(
-            "GPU kernels", trace, tables | more, notes, facts=facts, members=members
-        )
+        document = trace_report("GPU kernels", trace, tables, notes, facts=facts, members=members)
         show(document, blocks(), json=json, all_notes=screen.notes)
     if not json:
         tell_written([output, gap_output])
