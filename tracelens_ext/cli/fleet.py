@@ -60,6 +60,8 @@ def fleet(
         ranks_per_node 1..: To tell the nodes.  [default: by the devices]
         json: Print the tables as JSON.
         top 0..: Ranks and collectives to print.
+        unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
+            without a launch, or not.  [default: include]
         strict: Exit with 1 when ranks are missing too.
     """
     from tracelens_ext.cli.progress import fleet_progress

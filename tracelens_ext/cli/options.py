@@ -46,8 +46,6 @@ _SHARED = """
         quiet --quiet -q: Print nothing but errors.
         rules: TOML file of your own rules; wins over all others.
         total: Compare whole traces, even where both have iterations.
-        unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
-            without a launch, or not.  [default: include]
         without_pack NAME: Switch off this pack; see `rules list`.
 
         salvage: Of a cut off or damaged file, analyse the events before that.
@@ -106,8 +104,6 @@ class AnalysisOptions(RuleOptions):
     python_frames: bool = False
     reading: ReadingOptions = AS_USUAL
 
-    not_offered = frozenset({"unlinked_kernels"})
-
     def __post_init__(self) -> None:
         if not self.kernel_categories and (self.rules or self.categorizer or self.without_pack):
             raise UsageError(
@@ -120,9 +116,12 @@ class AnalysisOptions(RuleOptions):
 
 @dataclass(frozen=True)
 class AnalysisOfLinked(AnalysisOptions):
-    """Likewise, perhaps of linked GPU events alone."""
+    """Likewise, perhaps of linked GPU events alone.
 
-    not_offered = frozenset[str]()
+    Options:
+        unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
+            without a launch, or not.  [default: include]
+    """
 
 
 @dataclass(frozen=True)
@@ -301,19 +300,17 @@ def _parameters(taker: Callable[..., Any]) -> list[inspect.Parameter]:
 
 def _options_of(taker: Callable[..., Any]) -> list[inspect.Parameter]:
     """The options of a command, or those that stand for a dataclass."""
-    own = (
-        [taker.__doc__]
-        if not isinstance(taker, type)
-        else [each.__dict__.get("__doc__") for each in reversed(taker.__mro__)]
-    )
+    own = [each.__doc__ or "" for each in reversed(getattr(taker, "__mro__", (taker,)))]
     texts = [_SHARED, *own] if taker is not ReportOptions else []
-    described = {k: v for text in texts for k, v in _described(text or "")[1].items()}
+    described = {name: said for text in texts for name, said in _described(text)[1].items()}
     found = []
     for parameter in _parameters(taker):
         name, kind = parameter.name, parameter.annotation
         if isinstance(kind, type) and is_dataclass(kind):
             found += _options_of(kind)
-        elif name in described and name not in getattr(taker, "not_offered", ()):
+        elif hasattr(kind, "__metadata__"):
+            found.append(parameter)
+        elif name in described:
             option = _option(name, parameter.default, *described[name])
             found.append(parameter.replace(annotation=Annotated[kind, option]))
         elif name in ReportOptions.__dataclass_fields__:
