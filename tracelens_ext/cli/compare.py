@@ -12,7 +12,7 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.inputs import find_traces
 from tracelens_ext.cli.load import analyze, show_problems
-from tracelens_ext.cli.outputs import Wanted, tell_written, write_outputs
+from tracelens_ext.cli.outputs import Wanted, check_outputs, tell_written, write_outputs
 from tracelens_ext.cli.screen import Block, Part, print_line, print_report, show, tell
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -85,7 +85,6 @@ def compare(
     from tracelens_ext.compare.comparison import compare as compare_measurements
     from tracelens_ext.compare.report import comparison_report
     from tracelens_ext.memory.snapshot import is_snapshot
-    from tracelens_ext.report.report import check_places
 
     budgets = [parse_budget(text) for text in fail_if or ()]
     to_stdout = output is None and output_format in (Format.json, Format.markdown)
@@ -105,8 +104,7 @@ def compare(
         paths = _with_history(baseline, last, paths)
     if len(paths) < 2:
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
-    for note in check_places(places, paths, force=force):
-        tell(note)
+    check_outputs(places, paths, force=force)
     measured = _measure_all(paths, analysis, micro_idle_thresh_us, device_peaks)
     comparison = compare_measurements(measured, total=total, history=baseline is not None)
     if baseline is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 import typer
 
@@ -11,16 +11,9 @@ from tracelens_ext.demo import copy_recording, is_demo_trace
 from tracelens_ext.errors import OutputError, UsageError
 
 
-class DemoVendor(StrEnum):
-    """Whose kernel names."""
-
-    nvidia = "nvidia"
-    amd = "amd"
-
-
 def demo(
     out: Path = Path("demo_trace.json.gz"),
-    vendor: DemoVendor = DemoVendor.nvidia,
+    vendor: Literal["nvidia", "amd"] = "nvidia",
     ranks: int = 1,
     force: bool = False,
 ) -> None:
@@ -36,9 +29,9 @@ def demo(
     """
     from shlex import quote
 
-    if ranks > 1 and vendor is not DemoVendor.nvidia:
+    if ranks > 1 and vendor != "nvidia":
         raise UsageError("several ranks are there of the NVIDIA job only; leave out --vendor")
-    names = [vendor.value] if ranks == 1 else [f"nvidia_rank{rank}" for rank in range(ranks)]
+    names = [vendor] if ranks == 1 else [f"nvidia_rank{rank}" for rank in range(ranks)]
     paths = [out] if ranks == 1 else [_of_rank(out, rank) for rank in range(ranks)]
     for path in paths:
         if not force and (path.exists() or path.is_symlink()) and not is_demo_trace(path):
@@ -54,7 +47,7 @@ def demo(
     if ranks > 1:
         command = f"fleet {quote(str(_of_rank(out, '*')))} -o results"
     typer.echo(
-        f"wrote {written} ({size:.1f} MB, of a simulated {vendor.value} GPU);"
+        f"wrote {written} ({size:.1f} MB, of a simulated {vendor} GPU);"
         f" next: tracelens-ext {command}"
     )
 

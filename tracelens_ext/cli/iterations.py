@@ -114,7 +114,7 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
         name = name_text(str(row["iteration"]))
         whole = "; ".join(part.replace(" ", "\u00a0") for part in parts)
         told = folded(f"  {name}{where}: {whole}", console.width, "    ")
-        lines.append((max(away.values()), [line.replace("\u00a0", " ") for line in told]))
+        lines.append((max(away.values()), told))
     lines.sort(key=lambda line: -line[0])
     shown = [line for _, each in lines[:_MOST_ODD] for line in each]
     if len(lines) > _MOST_ODD:

@@ -71,7 +71,7 @@ def kernels(
         tables["kernel_sources"] = source_table(analyzer, selection=selection)
     notes = [] if len(statistics) else [_why_none(analyzer, selection)]
     report = GapReport.of(analyzer, selection, options) if wants_gaps else None
-    show_problems(analyzer.problems, set())
+    show_problems(analyzer.problems)
     selected = shared.selected_text(selection, analyzer.work)
     sorted_by = SORTS[sort][1]
     if output is not None:

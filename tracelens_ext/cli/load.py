@@ -96,20 +96,21 @@ def reading_of(trace: Path, listener: Progress | None = None) -> Iterator[Progre
         with reading_progress(f"Reading {trace.name}") as progress:
             yield progress
     except TraceFormatError:
-        show_problems(default_registry().problems, set())
+        show_problems(default_registry().problems)
         raise
     except MemoryError:
         problem = "there is not enough memory for it"
         raise TraceError(trace, problem, "free some, or analyse less at once") from None
 
 
-def show_problems(problems: Sequence[str], told: set[str]) -> None:
+def show_problems(problems: Sequence[str], told: set[str] | None = None) -> None:
     """Say on standard error which plugins failed.
 
     Args:
         problems: as `TreePerfAnalyzer.problems` has them.
         told: those that were shown before, and are not shown again; grows.
     """
+    told = set() if told is None else told
     for problem in problems:
         if problem not in told:
             tell(f"plugin {problem}")

@@ -11,7 +11,7 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.inputs import check_files
 from tracelens_ext.cli.load import chosen_cache, reading_of, tell_dropped
-from tracelens_ext.cli.outputs import tell_written, write_outputs
+from tracelens_ext.cli.outputs import check_outputs, tell_written, write_outputs
 from tracelens_ext.cli.screen import print_report, tell
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.settings import ReadingOptions
@@ -130,7 +130,6 @@ def stats(
     from tracelens_ext.class_statistics.configuration import load_class_map, load_configuration
     from tracelens_ext.class_statistics.layout import document, text
     from tracelens_ext.class_statistics.statistics import Classifier
-    from tracelens_ext.report.report import check_places
 
     if config is None:
         specs: Sequence[InputSpec] = [given.spec()]
@@ -145,8 +144,7 @@ def stats(
         classifier = Classifier(loaded.class_map, f"{config}: kernel_to_class_map")
     inputs = [path for spec in specs for path in spec.files]
     places = _places(csv, xlsx)
-    for note in check_places(places, inputs, force=force):
-        tell(note)
+    check_outputs(places, inputs, force=force)
     statistics, problems = _computed(specs, classifier, reading)
     if statistics:
         report = document(statistics, problems)

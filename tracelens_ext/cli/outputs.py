@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from tracelens_ext.cli.screen import print_line
+from tracelens_ext.cli.screen import print_line, tell
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.report import FORMAT_OF_SUFFIX, PAGE, Format
 
@@ -157,6 +157,14 @@ def write_outputs(
     for line in slow_tables(report.sheets) if Format.xlsx in places.values() else ():
         print_line(line, error=True)
     return written
+
+
+def check_outputs(places: Places, inputs: Sequence[Path], *, force: bool) -> None:
+    """Refuse to write over inputs and strangers' files, and tell of unfinished folders."""
+    from tracelens_ext.report.report import check_places
+
+    for note in check_places(places, inputs, force=force):
+        tell(note)
 
 
 def report_stem(trace: Path) -> str:

@@ -69,7 +69,7 @@ def phases(
     if analysis.capture is not None or analyzer.graph_replays is not None:
         tables["graph_operations"] = analyzer.get_df_graph_operations()
         notes += capture_notes(analyzer)
-    show_problems(analyzer.problems, set())
+    show_problems(analyzer.problems)
     report = trace_report("Phases", trace, tables, notes)
     blocks = [*first_lines(analyzer.work, trace), *_parts(tables, top)]
     show(report, blocks, json=json, all_notes=screen.notes)

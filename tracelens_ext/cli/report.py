@@ -13,7 +13,7 @@ import typer
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.inputs import check_files, find_traces, without_repetitions
 from tracelens_ext.cli.load import analyze, show_problems
-from tracelens_ext.cli.outputs import Wanted, tell_written, write_outputs
+from tracelens_ext.cli.outputs import Wanted, check_outputs, tell_written, write_outputs
 from tracelens_ext.cli.screen import (
     Block,
     Part,
@@ -167,10 +167,8 @@ class Run:
     ) -> tuple[Report, list[Path], Measurement | None, list[str]]:
         """Analyse a trace, and write its report; the problems of plugins come last."""
         from tracelens_ext.perf_report import build_perf_report
-        from tracelens_ext.report.report import check_places
 
-        for note in check_places(places, inputs, force=self.force):
-            tell(note)
+        check_outputs(places, inputs, force=self.force)
         analyzer = analyze(trace, self.analysis, tells_dropped=False, progress=progress)
         options, for_page = self.report_options, self.wanted.html is not None
         result = build_perf_report(analyzer, options, for_page=for_page)
@@ -189,7 +187,6 @@ class Run:
         """Write and show the comparison; 1 when there is none, else 0."""
         from tracelens_ext.compare.comparison import compare
         from tracelens_ext.compare.report import comparison_report
-        from tracelens_ext.report.report import check_places
 
         usable = [measurement for measurement in measured if measurement is not None]
         try:
@@ -199,7 +196,7 @@ class Run:
                 raise TracelensError("only one trace is left; nothing can be compared")
             comparison = compare(usable, total=self.total)
             places = self.wanted.for_comparison(traces[0].parent, several=True)
-            check_places(places, traces, force=self.force)
+            check_outputs(places, traces, force=self.force)
             report = comparison_report(comparison)
             written = write_outputs(report, places, traces, force=self.force)
         except UsageError:

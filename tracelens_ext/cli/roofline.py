@@ -68,7 +68,7 @@ def roofline(
     analyzer = analyze(trace, how)
     selection = Selection(pstep, device=device)
     found = analyzer.roofline(device_peaks, selection)
-    show_problems(analyzer.problems, set())
+    show_problems(analyzer.problems)
     frame = analyzer.get_df_roofline(device_peaks, selection=selection)
     column, ascending, title = _SORTS[sort]
     if sort == "lost" and frame[column].isna().all():

@@ -150,7 +150,7 @@ def suggest(
     if output is not None and output.exists():
         raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")
     analyzer = analyze(trace, shared.AnalysisOptions(rules=rules, reading=reading))
-    show_problems(analyzer.problems, set())
+    show_problems(analyzer.problems)
     table = analyzer.get_df_kernel_summary()
     unknown = table[(table["kernel_category"] == UNCATEGORIZED) & (table["kind"] == "kernel")]
     if graphs := whole_graphs(analyzer.trace):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -24,6 +25,7 @@ NARROW = 120
 _PIPED_WIDTH = 200
 _WIDEST_TEXT = 120  # longer lines are hard to read
 _NOTE_LINES = 5
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[mµμn]?s|[kMG]?B)\b)")
 _SMALL = 0.1  # below it three digits tell more than three decimals
 
 
@@ -195,12 +197,12 @@ def first_lines(work: GpuWork, trace: object = None) -> list[Block]:
 
 
 def folded(text: str, width: int, indent: str = "") -> list[str]:
-    """A text in lines that fit; no word is broken."""
+    """A text in lines that fit; no word is broken, and no number parted from its unit."""
     from tracelens_ext.report.terminal import safe_text
 
-    return textwrap.wrap(
-        safe_text(text), max(width, 40), subsequent_indent=indent, break_on_hyphens=False
-    )
+    text = _BEFORE_UNIT.sub("\u00a0", safe_text(text))
+    lines = textwrap.wrap(text, max(width, 40), subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 def fact_text(label: str, value: object) -> str:

@@ -51,7 +51,7 @@ def what_if(
     if asked is None or any("finding:" in each for each in change or ()):
         tell_claims(simulation, analyzer.findings(device_peaks).findings)
     frame = simulation.what_if(asked)
-    show_problems(analyzer.problems, set())
+    show_problems(analyzer.problems)
     if csv is not None:
         write_text(csv, frame.to_csv(index=False, lineterminator="\n"))
     if json:
