@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.lazy import pd
     from tracelens_ext.report.report import Format, Report
+    from tracelens_ext.tables.table import Table
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: Columns of a terminal: below it names need the room of numbers that say less.
@@ -42,11 +43,13 @@ class Part:
     name_width: int = 20  #: of the first column, as long as there are columns that do not fit
 
     @classmethod
-    def of(cls, name: str, frame: pd.DataFrame, rows: int | None = None) -> Part:
-        """A registered table, as its declaration has it on a screen."""
-        from tracelens_ext.tables.registry import find_table
+    def of(cls, table: Table | str, frame: pd.DataFrame, rows: int | None = None) -> Part:
+        """A registered table, or that of a name, as its declaration has it on a screen."""
+        if isinstance(table, str):
+            from tracelens_ext.tables.registry import find_table
 
-        title, _, columns = find_table(name).screen.partition(": ")
+            table = find_table(table)
+        title, _, columns = table.screen.partition(": ")
         return cls(title, frame, columns.split(", ") if columns else None, rows)
 
     def lines(self, _: Console) -> Iterable[Any]:

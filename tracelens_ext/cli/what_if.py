@@ -66,8 +66,8 @@ def what_if(
     elif str(csv) != "-":
         path = simulation.critical_path_summary()
         parts = [
-            Part.of("what_if", frame.head(top)),
-            Part.of("critical_path_summary", path.head(top)),
+            Part("WHAT IF", frame.head(top)),
+            Part("CRITICAL PATH", path.head(top)),
         ]
         show(trace_report("What if", trace, {}), [*simulation.lines(), *parts])
         tell_written([csv])

@@ -62,7 +62,6 @@ TABLES = [
             saved (%): likewise
             """,
         table=_what_if,
-        screen="WHAT IF",
         when=[GPU_EVENTS],
         asked_by="what_if",
         notes=lambda analyzer, _, tables: (
@@ -81,7 +80,6 @@ TABLES = [
             total_ms: all GPU work of the kind and category; empty of what is none
             """,
         table=_critical_path_summary,
-        screen="CRITICAL PATH",
         when=[GPU_EVENTS],
         asked_by="what_if",
         charts=[
