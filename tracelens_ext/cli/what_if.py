@@ -65,9 +65,6 @@ def what_if(
         typer.echo(nested_json_text(document))
     elif str(csv) != "-":
         path = simulation.critical_path_summary()
-        parts = [
-            Part("WHAT IF", frame.head(top)),
-            Part("CRITICAL PATH", path.head(top)),
-        ]
+        parts = [Part("WHAT IF", frame.head(top)), Part("CRITICAL PATH", path.head(top))]
         show(trace_report("What if", trace, {}), [*simulation.lines(), *parts])
         tell_written([csv])
