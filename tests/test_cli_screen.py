@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fleet_helpers import needs_fleet, write_ranks
@@ -35,7 +35,7 @@ COMMANDS = {
 
 ON_TRACES = [f"{command} " for command in COMMANDS]
 #: What prints whatever a trace holds, in a folder with `t.json.gz`, two of its like, and `ranks/`.
-OTHERS = [
+OTHERS: list[Any] = [
     "cache clear",
     "cache info",
     "chart --categorizer builtin t.json.gz --out-dir chart --force",

@@ -55,6 +55,8 @@ def run(arguments: Sequence[str] | None = None, stopping: Stopping | None = None
         stopping: what knows which signal interrupted the command; any interrupt is a Ctrl-C
             without it.
     """
+    if sys.flags.optimize > 1:
+        return _fail("options are made of docstrings; run Python without -OO", 1)
     if sys.stdout is None:
         return _fail("standard output is closed; open it, or send it to /dev/null", 1)
     columns = os.environ.get("COLUMNS", "")

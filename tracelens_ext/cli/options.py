@@ -346,7 +346,7 @@ def _described(doc: str) -> tuple[str, _Described]:
             section = line
         elif not section:
             told.append(line)
-        elif line.startswith(" " * 8):
+        elif line.startswith(" " * 8) and name in found:
             kind, words, text = found[name]
             found[name] = kind, words, f"{text} {line.strip()}"
         elif line.strip():

@@ -52,8 +52,8 @@ class Part:
         title, _, columns = table.screen.partition(": ")
         return cls(title, frame, columns.split(", ") if columns else None, rows)
 
-    def lines(self, _: Console) -> Iterable[Any]:
-        """What `show` prints."""
+    def __call__(self, _: Console) -> Iterable[Any]:
+        """What is printed."""
         from tracelens_ext.report.terminal import frame_table
 
         if len(self.frame) and self.rows != 0:
@@ -68,9 +68,9 @@ class Part:
             )
 
 
-#: What is on a screen: a sentence, which is folded; lines as they are; a table; what rich shows; or
-#: what makes such of the terminal, as only its width tells what has room.
-Block = str | Sequence[str] | Part | Callable[["Console"], Iterable[Any]] | Any
+#: What is on a screen: a sentence, which is folded; lines as they are; what rich shows; or what
+#: makes such of the terminal, as only its width tells what has room, such as a `Part`.
+Block = str | Sequence[str] | Callable[["Console"], Iterable[Any]] | Any
 
 
 def show(
@@ -102,8 +102,6 @@ def show_blocks(blocks: Iterable[Block], screen: Console) -> None:
             _show_lines(folded(block, screen.width, indent) or [""], screen)
         elif isinstance(block, list | tuple):
             _show_lines(block, screen)
-        elif isinstance(block, Part):
-            show_blocks(block.lines(screen), screen)
         elif callable(block):
             show_blocks(block(screen), screen)
         else:
