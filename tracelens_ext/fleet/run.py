@@ -19,8 +19,7 @@ from tracelens_ext.fleet.inputs import (
     missing_ranks,
     rank_in_name,
 )
-from tracelens_ext.fleet.job import TABLES, JobOptions, Outcome, TraceJob
-from tracelens_ext.fleet.portable_rules import PortableRules
+from tracelens_ext.fleet.job import TABLES, JobOptions, Outcome, TraceJob, portable_rules
 from tracelens_ext.fleet.reduce import REDUCTIONS, reductions
 from tracelens_ext.fleet.store import ResultStore
 from tracelens_ext.fleet.together import PAGE, ranks_together
@@ -137,7 +136,7 @@ def run_fleet(
     if workers or scheduler is not None:
         reading = replace(reading, jobs=1)  # the traces are what is done side by side
     options = JobOptions(
-        rules=PortableRules.of(rules, categorizer, maps, without_packs),
+        rules=portable_rules(rules, categorizer, maps, without_packs),
         unlinked_kernels=include_unlinked_kernels,
         reading=reading,
         cache=cache,
