@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tracelens_ext.gaps.causes import CAUSES
 from tracelens_ext.intervals import inside, union
-from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import MOST_STEPS, ROOT, nearest_marked, nest
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind, Trace
-from tracelens_ext.tree import UNLINKED, CallTree
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
 from tracelens_ext.work.group_search import last_before
-from tracelens_ext.work.grouping import group_durations, number_groups, percent, texts
+from tracelens_ext.work.grouping import number_groups
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.gaps.classified import ClassifiedGaps
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
+    from tracelens_ext.tree import CallTree
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 
@@ -37,29 +35,6 @@ HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
     "host_call": LAUNCH_KINDS,
     "python_frame": (EventKind.PYTHON_FUNCTION,),
 }
-
-
-def gap_hosts(classified: ClassifiedGaps) -> pd.DataFrame:
-    """Idle time by what the host was in, the longest first; all gaps count."""
-    duration = classified.gaps.duration
-    trace = classified.work.trace
-    op, ops = labels_of(trace, host_rows(classified, "host_op"))
-    frame, frames = labels_of(trace, host_rows(classified, "python_frame"))
-    op[classified.launch == NONE] = len(ops)
-    groups = group_durations([op, frame], duration)
-    cause = classified.main_cause(groups.number, len(groups))
-    return pd.DataFrame(
-        {
-            "host_op": pd.array(texts(groups.keys[0], [*ops, UNLINKED]), dtype="str"),
-            "python_frame": pd.array(texts(groups.keys[1], frames), dtype="str"),
-            "main_cause": pd.array(texts(cause, CAUSES), dtype="str"),
-            "count": groups.count,
-            "idle_time_ms": groups.total / NS_PER_MS,
-            "% of idle time": percent(groups.total, int(duration.sum())),
-            "avg_gap_us": groups.mean / NS_PER_US,
-            "max_gap_us": groups.longest / NS_PER_US,
-        }
-    )
 
 
 def labels_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:

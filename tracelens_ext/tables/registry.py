@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LISTS = (
     "recording.tables",
     "findings.tables",
-    "timeline.tables",
+    "timeline.timeline",
     "recording.tables:VIEWS",
     "modules.tables:VIEWS",
     "kernels.tables:BY_CATEGORY",
