@@ -177,9 +177,8 @@ def _categories(work: GpuWork) -> tuple[Int64Array, list[str]]:
     Engine/model maps are written for the names that Nsight Systems gives to copies and sets
     (`CUDA mem`), so they are asked about these, whatever the trace calls them.
     """
-    if work.categories is None or work.categorizer is None:
-        raise UsageError("a chart needs kernel categories; give the analyzer a categorizer")
-    code, labels = work.categories.code.astype(np.int64), list(work.categories.labels)
+    found = work.needed_categories
+    code, labels = found.code.astype(np.int64), list(found.labels)
     events = np.flatnonzero(~work.is_kernel)
     kinds = len(EventKind)
     distinct, number = np.unique(

@@ -35,8 +35,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.part import rank_tables
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.timeline.timeline import gpu_timeline
-from tracelens_ext.trace import NS_PER_MS
-from tracelens_ext.work.grouping import group_durations, percent, texts
+from tracelens_ext.work.grouping import group_durations, number_groups, percent, sums, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -321,19 +320,15 @@ def trace_tables(
 
 def categories(work: GpuWork) -> pd.DataFrame:
     """GPU time by device and category, the longest first."""
-    found = work.categories
-    if found is None:
-        raise ValueError("kernel categories were not asked for")
-    device = work.trace.device
+    found, device = work.needed_categories, work.trace.device
     groups = group_durations([device, found.code], work.duration)
-    of_device = {int(number): int(work.duration[device == number].sum()) for number in set(device)}
-    whole = np.array([of_device[number] for number in groups.keys[0].tolist()], dtype=np.int64)
+    _, number = number_groups([device])
+    whole = sums(number, work.duration, int(number.max(initial=-1)) + 1)[number[groups.first]]
     return pd.DataFrame(
         {
             "device": groups.keys[0],
             "kernel_category": texts(groups.keys[1], found.labels),
-            "count": groups.count,
-            "total_time_ms": groups.total / NS_PER_MS,
+            **groups.figures("count", "total_time_ms"),
             "% of GPU time": percent(groups.total, whole),
         }
     )

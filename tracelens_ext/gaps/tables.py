@@ -16,7 +16,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.tables.table import Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.tree import UNLINKED
-from tracelens_ext.work.grouping import group_durations, maxima, number_groups, percent, sums, texts
+from tracelens_ext.work.grouping import group_labelled, maxima, number_groups, percent, sums, texts
 from tracelens_ext.work.lanes import busy_within, find_lanes
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tracelens_ext.iterations.selection import Selection
     from tracelens_ext.trace import IntArray
     from tracelens_ext.work.gpu_work import GpuWork
-    from tracelens_ext.work.lanes import Scope
+    from tracelens_ext.work.lanes import Gaps, Scope
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 
@@ -88,18 +88,17 @@ def gap_hosts(
     op, ops = labels_of(trace, host_rows(classified, "host_op"))
     frame, frames = labels_of(trace, host_rows(classified, "python_frame"))
     op[classified.launch == NONE] = len(ops)
-    groups = group_durations([op, frame], duration)
+    keys = {"host_op": (op, [*ops, UNLINKED]), "python_frame": (frame, frames)}
+    columns, groups = group_labelled(keys, duration)
     cause = classified.main_cause(groups.number, len(groups))
     return pd.DataFrame(
         {
-            "host_op": pd.array(texts(groups.keys[0], [*ops, UNLINKED]), dtype="str"),
-            "python_frame": pd.array(texts(groups.keys[1], frames), dtype="str"),
+            **columns,
             "main_cause": pd.array(texts(cause, CAUSES), dtype="str"),
             "count": groups.count,
             "idle_time_ms": groups.total / NS_PER_MS,
             "% of idle time": percent(groups.total, int(duration.sum())),
-            "avg_gap_us": groups.mean / NS_PER_US,
-            "max_gap_us": groups.longest / NS_PER_US,
+            **groups.figures("avg_gap_us", "max_gap_us"),
         }
     )
 
@@ -139,20 +138,15 @@ def gap_pairs(
         raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(get_args(GapSort))}")
     classified = classify_gaps(work, "stream", selection)
     gaps = classified.gaps
-    simple, names = simple_codes(work)
-    groups = group_durations([simple[gaps.before], simple[gaps.after]], gaps.duration)
+    columns, groups = group_labelled(_around(gaps, simple_codes(work)), gaps.duration)
     by_name, _ = number_groups([groups.number, work.name[gaps.before], work.name[gaps.after]])
     cause = classified.main_cause(groups.number, len(groups))
     frame = pd.DataFrame(
         {
-            "kernel_before": pd.array(texts(groups.keys[0], names), dtype="str"),
-            "kernel_after": pd.array(texts(groups.keys[1], names), dtype="str"),
-            "count": groups.count,
-            "avg_gap_us": groups.mean / NS_PER_US,
-            "max_gap_us": groups.longest / NS_PER_US,
-            "min_gap_us": groups.shortest / NS_PER_US,
+            **columns,
+            **groups.figures("count", "avg_gap_us", "max_gap_us", "min_gap_us"),
             "std_gap_us": groups.deviation(gaps.duration) / NS_PER_US,
-            "total_gap_us": groups.total / NS_PER_US,
+            **groups.figures("total_gap_us"),
             "main_cause": pd.array(texts(cause, CAUSES), dtype="str"),
             "full_names": np.bincount(groups.number[by_name], minlength=len(groups)),
         }
@@ -161,27 +155,27 @@ def gap_pairs(
     return frame.sort_values(keys, ascending=[False, False, True, True]).reset_index(drop=True)
 
 
+def _around(
+    gaps: Gaps, names: tuple[IntArray, list[str]], called: str = "kernel"
+) -> dict[str, tuple[IntArray, list[str]]]:
+    """The names of the GPU events before and after each gap, as `group_labelled` takes them."""
+    code, labels = names
+    return {
+        f"{called}_before": (code[gaps.before], labels),
+        f"{called}_after": (code[gaps.after], labels),
+    }
+
+
 def gap_full_names(
     work: GpuWork, sort: GapSort = "avg", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """The full names behind the simplified ones of `gap_pairs`."""
     pairs = gap_pairs(work, sort, selection=selection)
     gaps = classify_gaps(work, "stream", selection).gaps
-    simple, names = simple_codes(work)
-    around = (gaps.before, gaps.after)
-    codes: list[IntArray] = [*(simple[each] for each in around), *(work.name[e] for e in around)]
-    groups = group_durations(codes, gaps.duration)
-    full = work.trace.names
-    frame = pd.DataFrame(
-        {
-            "kernel_before": pd.array(texts(groups.keys[0], names), dtype="str"),
-            "kernel_after": pd.array(texts(groups.keys[1], names), dtype="str"),
-            "full_name_before": pd.array(texts(groups.keys[2], full), dtype="str"),
-            "full_name_after": pd.array(texts(groups.keys[3], full), dtype="str"),
-            "count": groups.count,
-            "total_gap_us": groups.total / NS_PER_US,
-        }
-    )
+    around = _around(gaps, simple_codes(work))
+    around |= _around(gaps, (work.name, work.trace.names), "full_name")
+    columns, groups = group_labelled(around, gaps.duration)
+    frame = pd.DataFrame({**columns, **groups.figures("count", "total_gap_us")})
     same = ["kernel_before", "kernel_after"]
     ranked = pairs[same].assign(rank=np.arange(1, len(pairs) + 1))[["rank", *same]]
     frame = ranked.merge(frame, on=same, how="inner")

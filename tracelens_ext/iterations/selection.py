@@ -105,9 +105,7 @@ def _numbered(what: str, numbers: Int64Array, wanted: int) -> BoolArray:
 
 
 def _of_category(work: GpuWork, wanted: str) -> BoolArray:
-    categories = work.categories
-    if categories is None:
-        raise UsageError("kernel categories are switched off; switch them on to select by one")
+    categories = work.needed_categories
     labels: Sequence[str] = [categories.labels[i] for i in np.unique(categories.code).tolist()]
     found = [label for label in labels if label.casefold() == wanted.casefold()]
     if not found:
