@@ -16,7 +16,8 @@ Interval = tuple[int, int]
 
 def gaps(start: np.ndarray, end: np.ndarray) -> np.ndarray:
     before, after = holes(start, end)
-    return start[after] - end[before]
+    lengths: np.ndarray = start[after] - end[before]
+    return lengths
 
 
 intervals = st.lists(

@@ -183,7 +183,7 @@ def test_real_traces_to_the_nanosecond(name: str) -> None:
         assert row["% of duration"] == pytest.approx(100 * sum(values) / max(total, 1))
         assert row["full_names"] == len(full[row["kernel_name"]])
         assert row["example_full_name"] in full[row["kernel_name"]]
-    names = kernel_full_names(analyzer.work)
+    names = kernel_full_names(analyzer.work, "duration-percentage")
     assert set(names["full_name"]) == set().union(*full.values())
     assert names["count"].sum() == count
     assert names.groupby("rank").size().tolist() == frame["full_names"].tolist()

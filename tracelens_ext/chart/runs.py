@@ -185,7 +185,7 @@ def _categories(work: GpuWork) -> tuple[Int64Array, list[str]]:
         work.name[events].astype(np.int64) * kinds + work.kind[events], return_inverse=True
     )
     names = [work.trace.names[name] for name in (distinct // kinds).tolist()]
-    told = _memory_categories(work.categorizer, names, (distinct % kinds).tolist())
+    told = _memory_categories(work.op_categorizer, names, (distinct % kinds).tolist())
     labels += [name for name in dict.fromkeys(told) if name is not None and name not in labels]
     of_name = np.array([NONE if name is None else labels.index(name) for name in told], np.int64)
     known = of_name[number] != NONE

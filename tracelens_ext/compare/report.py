@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tracelens_ext.compare.measurement import NO_SAVING, measure
 from tracelens_ext.compare.verdict import prefixes
 from tracelens_ext.errors import UsageError
@@ -34,32 +36,20 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
     ]
     if len(known) < len(comparison.measurements):
         return None
-    letters, baseline = comparison.letters, known[0]
-    ids = pd.Index(dict.fromkeys(name for savings in known for name in savings), dtype="str")
-    saving, share = (
-        pd.DataFrame(
-            {
-                letter: [savings.get(name, NO_SAVING)[number] for name in ids]
-                for letter, savings in zip(letters, known, strict=True)
-            },
-            index=ids,
-            dtype="float64",
-        )
-        for number in range(2)
-    )
-    frame = pd.DataFrame({"finding": ids}, index=ids)
+    letters = comparison.letters
+    ids = list(dict.fromkeys(name for savings in known for name in savings))
+    both = [[savings.get(name, NO_SAVING) for name in ids] for savings in known]
+    saving, share = np.array(both, dtype=np.float64).reshape(len(known), -1, 2).transpose(2, 0, 1)
+    columns: dict[str, object] = {"finding": pd.array(ids, dtype="str")}
     for prefix, savings in zip(prefixes(letters).values(), known[1:], strict=True):
-        words = [_change(baseline.get(name), savings.get(name)) for name in ids]
-        frame[f"{prefix}change"] = pd.Series(words, index=ids, dtype="str")
-    for letter in letters:
-        frame[f"{letter}_saving_ms"] = saving[letter]
-    for letter, prefix in prefixes(letters).items():
-        frame[f"{prefix}difference_ms"] = saving[letter] - saving[letters[0]]
-    for letter in letters:
-        frame[f"{letter}_% of judged time"] = share[letter]
-    size = share.sub(share[letters[0]], axis="index").abs().max(axis="columns")
-    order = size.sort_values(ascending=False, kind="stable").index
-    return frame.loc[order].reset_index(drop=True)
+        words = [_change(known[0].get(name), savings.get(name)) for name in ids]
+        columns[f"{prefix}change"] = pd.array(words, dtype="str")
+    columns |= {f"{letter}_saving_ms": saving[at] for at, letter in enumerate(letters)}
+    for at, prefix in enumerate(prefixes(letters).values(), start=1):
+        columns[f"{prefix}difference_ms"] = saving[at] - saving[0]
+    columns |= {f"{letter}_% of judged time": share[at] for at, letter in enumerate(letters)}
+    order = np.argsort(-np.abs(share - share[0]).max(axis=0), kind="stable")
+    return pd.DataFrame(columns).iloc[order].reset_index(drop=True)
 
 
 def _change(before: Saving | None, after: Saving | None) -> str:

@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TraceNotFoundError, UsageError
@@ -156,8 +155,7 @@ def run_fleet(
     notes = _left_out(marks, jobs)
     with workers_of(scheduler, min(workers, len(todo))) if todo else nullcontext() as client:
         _do(client, todo, tally, attempts, len(jobs), progress, in_order=scheduler is None)
-        finish = partial(_finish, client, ranks_per_node=ranks_per_node)
-        return finish(store, jobs, tally, not_found, notes)
+        return _finish(client, store, jobs, tally, not_found, notes, ranks_per_node=ranks_per_node)
 
 
 def _check(
@@ -234,9 +232,9 @@ def _finish(
         for job in jobs
         if job.source.stem in tally.done
     }
-    ranks, missing, world_notes = _missing(
-        done, [rank_in_name(job.source.url) for job, _, _ in tally.failed]
-    )
+    broken = [rank_in_name(job.source.url) for job, _, _ in tally.failed]
+    failed = [rank for rank in broken if rank is not None]
+    ranks, missing, world_notes = _missing(done, failed)
     failures = _failures(tally, not_found, ranks)
     traces = _traces(jobs, tally)
     store.put_table("traces", traces)
@@ -251,8 +249,6 @@ def _finish(
         else:
             store.remove(f"{name}.parquet")
     if done:
-        broken = [rank_in_name(job.source.url) for job, _, _ in tally.failed]
-        failed = [rank for rank in broken if rank is not None]
         found = ranks_together(client, store, done, failed=failed, ranks_per_node=ranks_per_node)
         tables = found | tables
     return FleetResult(
@@ -315,7 +311,7 @@ def _traces(jobs: Sequence[TraceJob], tally: _Tally) -> pd.DataFrame:
 
 
 def _missing(
-    done: Mapping[str, Mapping[str, Any]], failed: Sequence[int | None]
+    done: Mapping[str, Mapping[str, Any]], failed: Sequence[int]
 ) -> tuple[list[int], int, list[str]]:
     """The ranks without a trace, how many they are, and what is odd about the size of the world."""
     sizes = Counter(about["world_size"] for about in done.values() if about["world_size"])
@@ -327,7 +323,7 @@ def _missing(
         notes.append(f"The traces are of jobs of different sizes ({listed} ranks).")
     largest = max(sizes)
     ranks = [about["rank"] for about in done.values() if about["rank_from"] != ORDER]
-    there = {rank for rank in [*ranks, *failed] if rank is not None and rank < largest}
+    there = {rank for rank in [*ranks, *failed] if rank < largest}
     if largest > _MOST_MISSING_LISTED:
         notes.append(f"Ranks missing from a world of {largest:,} are not listed.")
         return [], largest - len(there), notes

@@ -126,8 +126,12 @@ def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
         UsageError: the analyzer was made without categories.
     """
     op, op_labels = work.tree.cpu_op_label_of_gpu
-    found, kinds = work.needed_categories, (work.kind, KIND_NAMES)
-    keys = {"cpu_op": (op, op_labels), "kernel_category": (found.code, found.labels), "kind": kinds}
+    found = work.needed_categories
+    keys: Labelled = {
+        "cpu_op": (op, op_labels),
+        "kernel_category": (found.code, found.labels),
+        "kind": (work.kind, KIND_NAMES),
+    }
     columns, groups = group_labelled(keys, work.duration)
     kind = columns.pop("kind")
     op_total = sums(op, work.duration, len(op_labels))[groups.keys[0]]

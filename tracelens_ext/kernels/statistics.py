@@ -104,8 +104,8 @@ def kernel_full_names(
     same = ["kernel_name", "kind"]
     frame = statistics[["rank", *same]].merge(frame, on=same, how="inner")
     frame = frame.sort_values(["rank", "count", "first"], ascending=[True, False, True])
-    columns = ["rank", "kernel_name", "full_name", "count", "total_time_us"]
-    return frame[columns].reset_index(drop=True)
+    shown = ["rank", "kernel_name", "full_name", "count", "total_time_us"]
+    return frame[shown].reset_index(drop=True)
 
 
 def _full_names(name: np.ndarray, code: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:
@@ -193,8 +193,8 @@ def short_kernels_summary(
         column: op_argument(work.trace, work.tree.cpu_op_of_gpu, name)
         for column, name in _ARGUMENTS.items()
     }
-    keys = {"Parent cpu_op": work.parent_op, **arguments}
-    keys["Kernel name"] = work.name, work.trace.names
+    names = {"Kernel name": (work.name, work.trace.names)}
+    keys: Labelled = {"Parent cpu_op": work.parent_op, **arguments, **names}
     columns, groups = group_labelled(keys, work.duration, chosen)
     total_us = groups.total / 1e3
     frame = pd.DataFrame(

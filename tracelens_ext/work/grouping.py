@@ -108,12 +108,13 @@ class Groups:
         mean: Float64Array = self.total / self.count
         return mean
 
-    def figures(self, *names: str) -> dict[str, IntArray | Float64Array]:
+    def figures(self, *names: str) -> dict[str, object]:
         """Columns of a table: `count`, and what names such as `total_time_ms`, `avg_gap_us` tell.
 
         They begin with `total`, `avg`, `min` or `max`, and end in `ms` or `us`.
         """
-        ns = {"total": self.total, "avg": self.mean, "min": self.shortest, "max": self.longest}
+        ns: dict[str, IntArray | Float64Array] = {"total": self.total, "avg": self.mean}
+        ns |= {"min": self.shortest, "max": self.longest}
         per = {"ms": NS_PER_MS, "us": NS_PER_US}
         return {
             name: self.count if name == "count" else ns[name.split("_")[0]] / per[name[-2:]]
