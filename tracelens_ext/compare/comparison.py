@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.compare.measurement import KEYS, REFERENCE_KEYS, Measurement, measure
-from tracelens_ext.compare.notes import facts_of, notes_of
 from tracelens_ext.compare.places import Aligned, align
 from tracelens_ext.compare.verdict import (
     Unit,
     Verdict,
+    facts_of,
+    notes_of,
     periods_agree,
     prefixes,
     shares_of_change,

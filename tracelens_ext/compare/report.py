@@ -12,6 +12,7 @@ from tracelens_ext.compare.verdict import prefixes
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
 from tracelens_ext.lazy import pd
+from tracelens_ext.modules.modules import numbered
 from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.roofline.found import shape_text
 from tracelens_ext.tables.charts import Chart
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.compare.comparison import Comparison
     from tracelens_ext.compare.measurement import Measurement, Saving
+    from tracelens_ext.modules.modules import NodePath
     from tracelens_ext.roofline.found import Roofline
 
 
@@ -127,7 +129,7 @@ def lost_by_roofline(lost: Sequence[pd.DataFrame], letters: Sequence[str]) -> st
 
 
 _MOST_ROWS = 300  # each with its path: what a page can draw
-_OTHER = "other"
+_OTHER: NodePath = (("operation", "other"),)
 _SAME, _SLOWER, _FASTER = (232, 234, 238), (214, 69, 65), (52, 120, 190)
 _FULL = 0.5  # change, of the longer time, that has the full colour
 
@@ -140,40 +142,34 @@ def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
     """
     a, b = letters
     times = places[[f"{a}_time_ms", f"{b}_time_ms"]].fillna(0.0)
-    sums: dict[tuple[str, ...], tuple[float, float, int]] = {}
+    sums: dict[NodePath, tuple[float, float, int]] = {}
     order = times.max(axis=1).sort_values(ascending=False, kind="stable").index
     records: list[dict[Any, Any]] = places.loc[order].to_dict("records")
     shown = times.loc[order].to_numpy().tolist()
     for at, (row, own) in enumerate(zip(records, shown, strict=True)):
         names = dict.fromkeys(filter(None, (row[f"{a}_operation"], row[f"{b}_operation"])))
         operation = " → ".join(names) + " (backward)" * bool(row["backward"])
-        path = (*filter(None, row["path"].split("/")), operation)
-        path = path if at < _MOST_ROWS else (_OTHER,)
+        above = [("module", part) for part in row["path"].split("/") if part]
+        path = (*above, ("operation", operation)) if at < _MOST_ROWS else _OTHER
         for depth in range(1, len(path) + 1):
-            key = (*path[:depth], "" if depth == len(path) else "/")
+            key = path[:depth]
             a_ms, b_ms, ns = sums.get(key, (0.0, 0.0, 0))
             # A node is as wide as those below together, so each place is rounded once.
             sums[key] = a_ms + own[0], b_ms + own[1], ns + round(sum(own) * NS_PER_MS)
-    keys = sorted(sums, key=len)
-    number = {key: at for at, key in enumerate(keys)}
+    nodes = {path: sums[path] for path in sorted(sums, key=len)}
     rows = [
         {
-            "node": number[key],
-            "parent": number.get((*key[:-2], "/"), -1),
-            "label": key[-2],
-            "kind": "module" if key[-1] else "operation",
             "category": "",
-            "gpu_time_ns": sums[key][2],
-            f"{a}_time_ms": sums[key][0],
-            f"{b}_time_ms": sums[key][1],
-            "difference_ms": sums[key][1] - sums[key][0],
-            "colour": _colour(*sums[key][:2]),
-            "hover": f"{a} {sums[key][0]:,.3f} ms, {b} {sums[key][1]:,.3f} ms"
-            f" ({sums[key][1] - sums[key][0]:+,.3f} ms)",
+            "gpu_time_ns": ns,
+            f"{a}_time_ms": a_ms,
+            f"{b}_time_ms": b_ms,
+            "difference_ms": b_ms - a_ms,
+            "colour": _colour(a_ms, b_ms),
+            "hover": f"{a} {a_ms:,.3f} ms, {b} {b_ms:,.3f} ms ({b_ms - a_ms:+,.3f} ms)",
         }
-        for key in keys
+        for a_ms, b_ms, ns in nodes.values()
     ]
-    return pd.DataFrame(rows)
+    return pd.concat([pd.DataFrame(numbered(nodes)), pd.DataFrame(rows)], axis=1)
 
 
 def _colour(before: float, after: float) -> str:

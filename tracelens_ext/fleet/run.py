@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3
 _MOST_MISSING_LISTED = 100_000
+_TRACE_COLUMNS = [
+    *("trace", "rank", "rank_from", "world_size", "state", "attempts", "events", "gpu_events"),
+    *("dropped", "gpu_time_ms", "seconds", "format", "parts"),
+]
 _FAILURE_COLUMNS = ("trace", "rank", "stage", "message", "attempts")
 
 
@@ -286,24 +290,10 @@ def _traces(jobs: Sequence[TraceJob], tally: _Tally) -> pd.DataFrame:
         stem = job.source.stem
         about = tally.done.get(stem, {})
         state = "failed" if not about else "done" if stem in tally.fresh else "kept"
-        rows.append(
-            {
-                "trace": job.source.name,
-                "rank": about.get("rank", rank_in_name(job.source.url)),
-                "rank_from": about.get("rank_from"),
-                "world_size": about.get("world_size"),
-                "state": state,
-                "attempts": tally.attempts.get(stem, 0),
-                "events": about.get("events"),
-                "gpu_events": about.get("gpu_events"),
-                "events_dropped": about.get("dropped"),
-                "gpu_time_ms": about.get("gpu_time_ms"),
-                "seconds": about.get("seconds"),
-                "format": about.get("format"),
-                "parts": f"{stem}.parquet" if about else None,
-            }
-        )
-    frame = pd.DataFrame(rows)
+        parts = f"{stem}.parquet" if about else None
+        own = {"trace": job.source.name, "state": state, "attempts": tally.attempts.get(stem, 0)}
+        rows.append({"rank": rank_in_name(job.source.url), **about, **own, "parts": parts})
+    frame = pd.DataFrame(rows, columns=_TRACE_COLUMNS).rename(columns={"dropped": "events_dropped"})
     whole = ("rank", "world_size", "events", "gpu_events", "events_dropped", "attempts")
     texts = ("trace", "rank_from", "state", "format", "parts")
     numbers = dict.fromkeys(("gpu_time_ms", "seconds"), "float64")

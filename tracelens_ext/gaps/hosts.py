@@ -89,7 +89,10 @@ def innermost_during(
     """
     trace = tree.trace
     if EventKind.PYTHON_FUNCTION in kinds and not tree.add_python_func:
-        rows, parent = _nested(trace, kinds, thread, start, end)
+        # What encloses one that may cover half of a stretch is as long, and runs in it: they nest
+        # as all events do, and are a few hundred where all are a million.
+        shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
+        rows, parent = _nested(trace, _running(trace, kinds, thread, start, end, shortest / 2))
         threads, starts = trace.thread[rows], trace.ts[rows]
     else:
         rows, parent = tree.rows, tree.parent_position
@@ -132,14 +135,12 @@ def innermost_at(
     """
     rows = _running(trace, kinds, thread, start, end, shortest=1)
     rows = rows[trace.named(trace.name[rows], lambda name: not name.startswith(ignored))]
-    childless = np.zeros(len(rows), dtype=bool)
-    begins, ends = trace.ts[rows], trace.end_of(rows)
-    nesting = nest(trace.thread[rows], begins, ends, trace.external_id[rows], childless)
-    order, position = nesting.order, np.arange(len(rows))
+    rows, parent = _nested(trace, rows)
+    position = np.arange(len(rows))
     # At each moment of a thread what ends has ended, the inner first, before anything begins.
-    moment = np.concatenate((ends[order], begins[order]))
-    lane = np.tile(trace.thread[rows[order]], 2)
-    here = np.concatenate((nesting.parent, position))
+    moment = np.concatenate((trace.end_of(rows), trace.ts[rows]))
+    lane = np.tile(trace.thread[rows], 2)
+    here = np.concatenate((parent, position))
     sequence = np.concatenate((-position, position + len(rows)))
     at = np.lexsort((sequence, moment, lane))
     moment, lane, here = moment[at], lane[at], here[at]
@@ -152,7 +153,7 @@ def innermost_at(
         asked = by_thread[slice(*np.searchsorted(thread, both, sorter=by_thread))]
         mine = slice(*np.searchsorted(lane, both))
         begin, until, stretch, segment = inside(start[asked], end[asked], first[mine], last[mine])
-        found.append((asked[stretch], rows[order[here[mine][segment]]], until - begin))
+        found.append((asked[stretch], rows[here[mine][segment]], until - begin))
     nothing = np.empty(0, dtype=np.int64)
     columns = zip((nothing,) * 3, *found, strict=True)
     stretch, row, ns = (np.concatenate(column) for column in columns)
@@ -165,21 +166,10 @@ def _places(tree: CallTree) -> tuple[Int32Array, Int64Array]:
     return tree.trace.thread[tree.rows], tree.trace.ts[tree.rows]
 
 
-def _nested(
-    trace: Trace, kinds: Sequence[EventKind], thread: IntArray, start: Int64Array, end: Int64Array
-) -> tuple[Int64Array, Int32Array]:
-    """The events of some kinds that may cover half of a stretch, and how they nest.
-
-    They are long enough, on one of the threads, and run in one of the stretches. What encloses one
-    of them is among them, so that they nest as all events do; they are a few hundred where all are
-    a million.
-    """
-    shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
-    rows = _running(trace, kinds, thread, start, end, shortest / 2)
-    begun, childless = trace.ts[rows], np.zeros(len(rows), dtype=bool)
-    nesting = nest(
-        trace.thread[rows], begun, trace.end_of(rows), trace.external_id[rows], childless
-    )
+def _nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int32Array]:
+    """Some host events in tree order, and the position of the parent of each."""
+    begins, ends, childless = trace.ts[rows], trace.end_of(rows), np.zeros(len(rows), dtype=bool)
+    nesting = nest(trace.thread[rows], begins, ends, trace.external_id[rows], childless)
     return rows[nesting.order], nesting.parent
 
 

@@ -11,7 +11,6 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.iterations.selection import Selection, span_of_step
 from tracelens_ext.lazy import pd
 from tracelens_ext.replay.changes import Changes, Named, parse_change
-from tracelens_ext.replay.host import telling_calls
 from tracelens_ext.replay.path import (
     GAP,
     SYNC,
@@ -22,7 +21,7 @@ from tracelens_ext.replay.path import (
     path_table,
 )
 from tracelens_ext.replay.program import MOST_LANES, Program
-from tracelens_ext.replay.replay import Replay
+from tracelens_ext.replay.replay import Replay, telling_calls
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, distributed_info
