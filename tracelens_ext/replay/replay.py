@@ -119,7 +119,7 @@ class _Pass:
     def __init__(self, replay: Replay, changes: Sequence[Change]) -> None:
         self.replay, self.program = replay, replay.program
         program, lanes = replay.program, np.unique(replay.program.lane)
-        times = [replay.offsets if c.host is None else replay.replay_time(c.host) for c in changes]
+        times = [replay.offsets if c.host is None else replay.host_time(c.host) for c in changes]
         node, block, last = zip(*times, strict=True)
         sooner = [ns - each.sooner for ns, each in zip(node, changes, strict=True)]
         self.offset, self.block_offset = np.column_stack(sooner), np.column_stack(block)
