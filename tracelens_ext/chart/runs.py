@@ -260,23 +260,12 @@ def kernel_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 def category_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Elapsed seconds: a row a category, the largest first, `CPU(non-GPU)` last; a column a run."""
-    names: dict[str, int] = {}
-    for run in runs:
-        for name in run.category:
-            names.setdefault(name, len(names))
-    seconds = np.full((len(names), len(runs)), np.nan)
-    for place, run in enumerate(runs):
-        rows = np.array([names[name] for name in run.category], dtype=np.int64)
-        sums = np.zeros(len(names), dtype=np.int64)
-        np.add.at(sums, rows, run.gpu_ns_of)
-        present = np.unique(rows)
-        seconds[present, place] = sums[present] / NS_PER_S
-    frame = pd.DataFrame(seconds, index=list(names), columns=range(len(runs)))
-    order = np.argsort(-np.nansum(seconds, axis=1), kind="stable")
-    rest = [[run.not_gpu_ns / NS_PER_S for run in runs]]
-    return pd.concat(
-        [frame.iloc[order], pd.DataFrame(rest, index=[NOT_GPU], columns=range(len(runs)))]
-    )
+    times = [pd.Series(run.gpu_ns_of, index=run.category, dtype="int64") for run in runs]
+    sums = [ns.groupby(level=0, sort=False).sum() / NS_PER_S for ns in times]
+    frame = pd.concat(sums, axis=1, keys=range(len(runs)), sort=False)
+    order = np.argsort(-frame.sum(axis=1).to_numpy(), kind="stable")
+    rest = pd.DataFrame([[run.not_gpu_ns / NS_PER_S for run in runs]], index=[NOT_GPU])
+    return pd.concat([frame.iloc[order], rest])
 
 
 def input_table(runs: Sequence[Run]) -> pd.DataFrame:
