@@ -300,6 +300,28 @@ def test_codes_of_combinations(drawn: list[tuple[int, int]], dtype: type[np.inte
     assert count == len(alone)
 
 
+@given(st.lists(st.tuples(st.integers(0, 90), st.integers(1, 9), st.integers(7, 9)), min_size=1))
+def test_idle_time_is_the_same_in_the_timeline_in_gaps_and_in_iterations(
+    kernels: list[tuple[int, int, int]],
+) -> None:
+    """An iteration that lasts as long as the GPU works is idle as long as the device is."""
+    maker = TraceMaker()
+    first = min(start for start, _, _ in kernels)
+    last = max(start + duration for start, duration, _ in kernels)
+    maker.annotation("ProfilerStep#1", first, last - first)
+    for start, duration, stream in kernels:
+        maker.kernel("k", start, duration, stream=stream)
+    analyzer = analyzed(maker)
+    timeline = analyzer.get_df_gpu_timeline(4).set_index("type")["time ms"]
+    causes = analyzer.get_df_gap_summary(["device"])["idle_time_ms"]
+    (iteration,) = analyzer.get_df_iterations()["idle_time_ms"]
+    holes = analyzer.get_df_gaps("device")["gap_us"]
+    assert round(timeline["idle_time"] * 1e6) == round(iteration * 1e6) == holes.sum() * 1e3
+    assert causes.sum() == pytest.approx(iteration)
+    assert round(timeline["micro_idle_time"] * 1e6) == holes[holes <= 4].sum() * 1e3
+    assert timeline["busy_time"] + iteration == pytest.approx(timeline["total_time"])
+
+
 # Real traces.
 
 
