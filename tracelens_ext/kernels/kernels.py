@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _OPERATIONS_SHOWN = 3
 #: Column → argument of the CPU op.
-_ARGUMENTS = {
+ARGUMENTS = {
     "Input dims": "Input Dims",
     "Input types": "Input type",
     "Input strides": "Input Strides",
@@ -238,7 +238,7 @@ def cpu_op_detail(work: GpuWork) -> pd.DataFrame:
     np.divide(100.0 * work.duration, busy, out=percent, where=busy > 0)
     columns: dict[str, object] = {
         "Parent cpu_op": texts(*work.parent_op),
-        **{name: texts(*op_argument(work.trace, op, of)) for name, of in _ARGUMENTS.items()},
+        **{name: texts(*op_argument(work.trace, op, of)) for name, of in ARGUMENTS.items()},
         "Parent cpu_op busy time (µs)": busy / NS_PER_US,
         "Parent cpu_op kernel count": pd.Series(kernels, dtype="Int64").where(kernels != NONE),
         "Percent of Parent cpu_op busy time (%)": percent,

@@ -10,6 +10,7 @@ import numpy as np
 from tracelens_ext.errors import UsageError
 from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.kernel_names import simple_name
+from tracelens_ext.kernels.kernels import ARGUMENTS
 from tracelens_ext.lazy import pd
 from tracelens_ext.modules.modules import module_of_gpu
 from tracelens_ext.nesting import ROOT, nearest_above
@@ -165,14 +166,6 @@ def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.D
     return pd.DataFrame(columns)
 
 
-#: Column of the table → argument of the CPU op.
-_ARGUMENTS = {
-    "Input dims": "Input Dims",
-    "Input strides": "Input Strides",
-    "Concrete Inputs": "Concrete Inputs",
-}
-
-
 def short_kernel_histogram(
     work: GpuWork, *, short_kernel_threshold_us: float = 10, short_kernel_histogram_bins: int = 100
 ) -> pd.DataFrame:
@@ -191,7 +184,8 @@ def short_kernels_summary(
     chosen = np.flatnonzero(_short(work, threshold_us))
     arguments = {
         column: op_argument(work.trace, work.tree.cpu_op_of_gpu, name)
-        for column, name in _ARGUMENTS.items()
+        for column, name in ARGUMENTS.items()
+        if column != "Input types"
     }
     names = {"Kernel name": (work.name, work.trace.names)}
     keys: Labelled = {"Parent cpu_op": work.parent_op, **arguments, **names}
