@@ -23,7 +23,7 @@ from tracelens_ext.replay.path import (
 from tracelens_ext.replay.program import MOST_LANES, Program
 from tracelens_ext.replay.replay import Replay, telling_calls
 from tracelens_ext.tables.charts import Chart
-from tracelens_ext.tables.table import GPU_EVENTS, Table
+from tracelens_ext.tables.table import Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, distributed_info
 from tracelens_ext.work.grouping import percent
 
@@ -289,7 +289,6 @@ TABLES = [
             saved (%): likewise
             """,
         table=_what_if,
-        when=[GPU_EVENTS],
         asked_by="what_if",
         notes=lambda analyzer, _, tables: (
             analyzer.simulation().lines() if "what_if" in tables else []
@@ -307,7 +306,6 @@ TABLES = [
             total_ms: all GPU work of the kind and category; empty of what is none
             """,
         table=_critical_path_summary,
-        when=[GPU_EVENTS],
         asked_by="what_if",
         charts=[
             Chart(
@@ -335,7 +333,6 @@ TABLES = [
             known [yes/no]: whether the recording tells that, and how long it lasts by itself
             """,
         table=_critical_path,
-        when=[GPU_EVENTS],
         asked_by="what_if",
     ),
 ]
