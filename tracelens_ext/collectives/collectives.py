@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tracelens_ext.trace import Float64Array, Int64Array, IntArray
+    from tracelens_ext.tree import CallTree
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: Columns that tell collectives apart, by their names in the trace.
@@ -176,17 +177,19 @@ def _annotated(work: GpuWork, chosen: Int64Array) -> npt.NDArray[np.object_]:
 
 def _event_above(work: GpuWork, chosen: Int64Array, events: IntArray) -> Int64Array:
     """Which of some events is nearest above the launch of each chosen GPU event; (k,)."""
-    tree = work.tree
+    result, linked = np.full(len(chosen), NONE, dtype=np.int64), work.tree.linked[chosen]
+    result[linked] = events_above(
+        work.tree, work.tree.launch_position_of_gpu[chosen[linked]], events
+    )
+    return result
+
+
+def events_above(tree: CallTree, positions: IntArray, events: IntArray) -> Int64Array:
+    """Which of some events, a row, is nearest above each position, `NONE` without; (k,)."""
     marked = np.zeros(len(tree.rows) + 1, dtype=bool)
     marked[tree.position[events]] = True  # the last is what index `NONE` picks
-    marked = marked[:-1]
-    result = np.full(len(chosen), NONE, dtype=np.int64)
-    linked = np.flatnonzero(tree.linked[chosen])
-    launch = tree.launch_position_of_gpu[chosen[linked]]
-    at = nearest_above(tree.parent_position, launch, marked)
-    found = at != ROOT
-    result[linked[found]] = tree.rows[at[found]]
-    return result
+    at = nearest_above(tree.parent_position, positions, marked[:-1])
+    return np.where(at == ROOT, NONE, np.append(tree.rows, NONE)[at])
 
 
 def text_argument(work: GpuWork, name: str, rows: Int64Array) -> list[str]:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from tracelens_ext.compare.measurement import Figures, TableName
     from tracelens_ext.trace import Float64Array
 
-    FloatArray = Float64Array
-
 __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 
 #: Without the letter that is also a unit of time.
@@ -226,10 +224,10 @@ class Comparison:
         """What changed most, and how the comparison was made, a sentence each."""
         return notes_of(self)
 
-    def times_ms(self, name: TableName) -> FloatArray:
+    def times_ms(self, name: TableName) -> Float64Array:
         """The times of a table as shown, ms, (k, t)."""
         # One division: two equal averages are then equal to the last bit.
-        times: FloatArray = self.aligned[name].ns / (NS_PER_MS * np.array(self._divisors(name)))
+        times: Float64Array = self.aligned[name].ns / (NS_PER_MS * np.array(self._divisors(name)))
         return times
 
     def _divisors(self, name: TableName) -> list[float]:
@@ -338,7 +336,7 @@ def _spelled(
     )
 
 
-def _quotient(part: FloatArray, whole: FloatArray) -> FloatArray:
+def _quotient(part: Float64Array, whole: Float64Array) -> Float64Array:
     """`part / whole`, NaN where that is 0."""
     result = np.full(part.shape, np.nan)
     np.divide(part, whole, out=result, where=whole != 0)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from tracelens_ext.collectives.collectives import collective_calls
@@ -71,7 +70,7 @@ class JobOptions:
         plugins = sorted((p.name, p.distribution) for p in default_registry().plugins)
         reading = (self.reading.salvage, self.reading.max_bytes)
         parts = [LAYOUT, __version__, self.rules, self.unlinked_kernels, reading, plugins]
-        return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+        return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def portable_rules(

@@ -342,7 +342,7 @@ def _dropped_notes(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
     dropped = [about["dropped"] for about in done.values() if about["dropped"]]
     if not dropped:
         return []
-    traces = "1 trace" if len(dropped) == 1 else f"{len(dropped)} traces"
+    traces = f"{len(dropped)} trace{'s' * (len(dropped) > 1)}"
     return [f"{sum(dropped):,} events of {traces} could not be used and are dropped."]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from tracelens_ext.collectives.collectives import (
     communication_of,
     described_by,
+    events_above,
     number_argument,
     text_argument,
 )
@@ -19,7 +20,6 @@ from tracelens_ext.gaps.causes import blocking_calls
 from tracelens_ext.intervals import covered, union
 from tracelens_ext.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.lazy import pd
-from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, NS_PER_MS, distributed_info
 
 if TYPE_CHECKING:
@@ -201,12 +201,9 @@ def _never_recorded(work: GpuWork) -> pd.DataFrame:
     calls = trace.rows_of(*LAUNCH_KINDS)
     calls = calls[trace.named(trace.name[calls], _LAUNCH.match)]
     calls = calls[~np.isin(calls, tree.launch_of_gpu)]
-    described = trace.arg("Collective name").rows
-    marked = np.zeros(len(tree.rows) + 1, dtype=bool)
-    marked[tree.position[described]] = True  # the last is what kernels pick
-    above = nearest_above(tree.parent_position, tree.position[calls], marked[:-1])
-    calls, above = calls[above != ROOT], above[above != ROOT]
-    table = _arguments(work, tree.rows[above])
+    above = events_above(tree, tree.position[calls], trace.arg("Collective name").rows)
+    calls, above = calls[above != NONE], above[above != NONE]
+    table = _arguments(work, above)
     table["launch"], table["kernel_name"], table["recorded"] = trace.ts[calls], "", False
     steps = find_iterations(tree)
     process = trace.process_of_thread[trace.thread[calls]].astype(np.int64)
