@@ -93,8 +93,7 @@ def iteration_table(work: GpuWork, annotation: Expression | None = None) -> Iter
     order = np.lexsort((frame["device"], frame["at"]))
     frame = frame.iloc[order].reset_index(drop=True)
     categories = [str(c) for c in frame if is_category_time(str(c))]
-    totals = {column: float(frame[column].to_numpy().sum()) for column in categories}
-    categories.sort(key=lambda column: -totals[column])
+    categories.sort(key=lambda column: -float(frame[column].to_numpy().sum()))
     frame["odd"], statistics = _odd_ones(frame, [*_TIMES, "kernels", *categories])
     alone = {"process"} if len(np.unique(iterations.process)) < 2 else set()
     if len(devices) < 2:
@@ -144,11 +143,9 @@ def named_iterations(
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
     start, end = trace.ts[rows], trace.end_of(rows)
     order = np.lexsort((rows, -end, start, process))
-    order = order[outermost(process[order], end[order])]
-    rows = rows[order]
-    iterations = iterations_of(tree, rows, list(range(len(rows))))
+    rows = rows[order[outermost(process[order], end[order])]]
     labels = [trace.name_of(row) for row in rows.tolist()]
-    return iterations, labels, len(found) - len(rows)
+    return iterations_of(tree, rows, list(range(len(rows)))), labels, len(found) - len(rows)
 
 
 def _annotations(trace: Trace, pattern: UserPattern) -> Int64Array:
@@ -300,10 +297,10 @@ def _note_on_communication(work: GpuWork, inside: BoolArray) -> list[str]:
     chosen = work.categories.code == work.categories.labels.index(COMMUNICATION)
     more = int((inside & chosen & ~work.is_communication).sum())
     fewer = int((inside & ~chosen & work.is_communication).sum())
-    if not more and not fewer:
-        return []
     counts = {"more": more, "fewer": fewer}
     told = " and ".join(f"{count:,} {how}" for how, count in counts.items() if count)
+    if not told:
+        return []
     return [
         (
             "exposed_comm_time_ms goes by the built-in rules, so that traces can be compared;"
@@ -335,15 +332,12 @@ def _report_notes(
     return found.notes
 
 
-def _whole(frame: pd.DataFrame) -> int:
-    return int(frame["iteration"][frame["whole"]].nunique()) if len(frame) else 0
-
-
 def _enough(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
     """Whether there are iterations; if nobody asked for them, two whole ones to be compared."""
     found = iteration_table(analyzer.work, options.annotation)
     asked = options.iterations or options.names("iterations", "iteration_statistics")
-    return len(found) > 0 if asked else _whole(found.frame) > 1
+    whole = found.frame[found.frame["whole"]]["iteration"].nunique()
+    return len(found) > 0 if asked else whole > 1
 
 
 _HAS_ITERATIONS = Condition("the trace has iterations (for a page, two whole ones)", _enough)
