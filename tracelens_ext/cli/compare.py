@@ -192,7 +192,7 @@ def _tell(verdicts: Sequence[Outcome], written: Sequence[Path], *, quiet: bool) 
 
 def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Iterator[Block]:
     """The verdict, what was compared, and the tables."""
-    from tracelens_ext.compare.notes import time_basis
+    from tracelens_ext.compare.verdict import time_basis
 
     facts = dict(report.facts)
     yield str(facts["Verdict"])

@@ -86,7 +86,6 @@ class GapReport:
         """
         from tracelens_ext.gaps import tables
         from tracelens_ext.gaps.classified import classify_gaps
-        from tracelens_ext.gaps.summaries import LONGEST_LISTED
 
         work, sort = analyzer.work, options.sort
         chosen: dict[str, Any] = {"selection": selection}
@@ -94,19 +93,19 @@ class GapReport:
         devices = classify_gaps(work, "device", selection)
         scope: Scope = "device" if selection.stream is None else "stream"
         scopes: list[Scope] = ["stream"] if scope == "stream" else ["device", "stream"]
-        longest = max(options.top, LONGEST_LISTED)
+        longest = max(options.top, tables.LONGEST_LISTED)
         bounds = options.hist_min, options.hist_max
         found = {
-            "gap_summary": tables.gap_summary(analyzer, scopes, **chosen),
-            "gap_hosts": tables.gap_hosts(analyzer, scope, **chosen),
-            "gap_streams": tables.gap_streams(analyzer, **chosen),
-            "gap_pairs": tables.gap_pairs(analyzer, sort, **chosen),
-            "gaps_longest": tables.gaps_longest(analyzer, scope, longest=longest, **chosen),
-            "gap_full_names": tables.gap_full_names(analyzer, sort, **chosen),
-            "gap_histogram": tables.gap_histogram(analyzer, *bounds, log=options.log, **chosen),
+            "gap_summary": tables.gap_summary(work, scopes, **chosen),
+            "gap_hosts": tables.gap_hosts(work, scope, **chosen),
+            "gap_streams": tables.gap_streams(work, **chosen),
+            "gap_pairs": tables.gap_pairs(work, sort, **chosen),
+            "gaps_longest": tables.gaps_longest(work, scope, longest=longest, **chosen),
+            "gap_full_names": tables.gap_full_names(work, sort, **chosen),
+            "gap_histogram": tables.gap_histogram(work, *bounds, log=options.log, **chosen),
         }
         if options.all:
-            found["gaps"] = tables.gaps(analyzer, **chosen)
+            found["gaps"] = tables.gaps(work, **chosen)
         asked = devices if scope == "device" else streams
         members: dict[str, object] = {"idle_by_cause_ms": devices.idle_by_cause_ms()}
         selected = shared.selected_text(selection, work)
@@ -115,7 +114,7 @@ class GapReport:
     @property
     def sorted_by(self) -> str:
         """What the pairs are sorted by, in words."""
-        from tracelens_ext.gaps.summaries import PAIR_SORTS
+        from tracelens_ext.gaps.tables import PAIR_SORTS
 
         return PAIR_SORTS[self.options.sort][1]
 

@@ -52,9 +52,9 @@ def kernels(
     from tracelens_ext.cli.gaps import GapReport
     from tracelens_ext.kernels.statistics import (
         SORTS,
-        full_name_table,
-        kernel_table,
-        source_table,
+        kernel_full_names,
+        kernel_sources,
+        kernel_statistics,
     )
     from tracelens_ext.report.kernel_text import kernel_text
 
@@ -64,11 +64,11 @@ def kernels(
     selection = selecting.selection(category)
     check_texts([output, gap_output], trace, force=force, json=json, every=options.all)
     analyzer = analyze(trace, replace(analysis, python_frames=sources), without_tpu=True)
-    statistics = kernel_table(analyzer, sort, selection=selection)
-    names = full_name_table(analyzer, sort, selection=selection)
+    statistics = kernel_statistics(analyzer.work, sort, selection=selection)
+    names = kernel_full_names(analyzer.work, sort, selection=selection)
     tables = {"kernel_statistics": statistics, "kernel_full_names": names}
     if sources:
-        tables["kernel_sources"] = source_table(analyzer, selection=selection)
+        tables["kernel_sources"] = kernel_sources(analyzer.work, selection=selection)
     notes = [] if len(statistics) else [_why_none(analyzer, selection)]
     report = GapReport.of(analyzer, selection, options) if wants_gaps else None
     show_problems(analyzer.problems)
