@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from functools import lru_cache
 from importlib.resources import files
@@ -10,17 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence
+from tracelens_ext.findings.places import ranked
+from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.roofline.peaks import capability_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tracelens_ext.findings.claim import Claim
-    from tracelens_ext.findings.finding import Finding, Place
+    from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.trace import BoolArray, Device, Float64Array
+    from tracelens_ext.trace import BoolArray, Device, Float64Array, IntArray
 
 #: Products of matrix units, however else they are called.
 MATRIX_UNITS: Final = re.compile(
@@ -65,6 +69,24 @@ def copied_bytes(inspection: Inspection) -> Float64Array:
     return np.where(work.is_copy, size, 0).astype(np.float64)
 
 
+def blocks_of(inspection: Inspection) -> Float64Array:
+    """How many blocks each GPU event has; 0: not recorded, (g,)."""
+    trace, rows = inspection.work.trace, inspection.work.rows
+    if trace.arg("grid").texts is None:
+        return trace.arg("grid").at(rows, 0).astype(np.float64)
+    code, numbers = argument_values(trace, rows, "grid", _product, 0.0)
+    return np.array(numbers, dtype=np.float64)[code]
+
+
+def _product(text: str) -> float:
+    """Blocks of `[512, 1, 1]`; 0 for anything else."""
+    try:
+        total = math.prod(map(int, json.loads(text)))
+        return float(total) if 0 < total < 2**53 else 0.0
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return 0.0
+
+
 def beyond(inspection: Inspection, needed: Float64Array, far: float) -> Float64Array:
     """What calls take beyond what they need, as a share of the time of each GPU event, (g,).
 
@@ -89,7 +111,7 @@ def claimed(
     evidence: Sequence[Evidence] = (),
     *,
     low_ms: float | None = None,
-    where: Mapping[str, Sequence[Place]] | None = None,
+    kinds: Mapping[str, tuple[IntArray, Sequence[str]]] | None = None,
 ) -> Finding | None:
     """A finding in the words of `texts.toml`; too small a claim is left to others.
 
@@ -99,7 +121,7 @@ def claimed(
         claim: claims wall time; or the share of each GPU event that is claimed, (g,).
         evidence: more than the number of events and their time.
         low_ms: the least saving.
-        where: places that are known better.
+        kinds: further places: the code of each GPU event, `NONE` for none, (g,), and its labels.
     """
     if callable(claim):
         its = inspection.claim(claim)
@@ -115,6 +137,10 @@ def claimed(
         *evidence,
     ]
     told = _texts()[detector]
+    where = {
+        kind: ranked(code[its.events], labels, its.event_ns)
+        for kind, (code, labels) in (kinds or {}).items()
+    }
     return inspection.finding(detector, its, evidence=numbers, low_ms=low_ms, where=where, **told)
 
 

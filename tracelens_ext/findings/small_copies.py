@@ -10,7 +10,6 @@ from tracelens_ext.findings.exposed_copy import WITHIN_DEVICE
 from tracelens_ext.findings.finding import Evidence
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.findings.kernel_claims import claimed, copied_bytes
-from tracelens_ext.findings.places import ranked
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
@@ -37,7 +36,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         DETECTOR.id,
         small.astype(np.float64),
         [Evidence("launches of them", launches, "calls", "kernels")],
-        where={"copies": ranked(work.name[small], work.trace.names, work.duration[small])},
+        kinds={"copies": (work.name, work.trace.names)},
     )
 
 
