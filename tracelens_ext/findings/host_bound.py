@@ -98,7 +98,8 @@ def _split(inspection: Inspection, claim: Claim) -> dict[str, float]:
     _, number = np.unique(gap, return_inverse=True)
     long = np.bincount(number, left)[number] >= _LONG_NS
     nothing = left[:0]
-    short = (left[~long], nothing) if inspection.is_of_pytorch else (nothing, left[~long])
+    operations = inspection.is_of_pytorch and trace.count_of(EventKind.CPU_OP) > 0
+    short = (left[~long], nothing) if operations else (nothing, left[~long])
     parts = ns[launches], ns[~launches], *short, left[long]
     return {what: inspection.wall.mean_ms(of) for what, of in zip(_LEADS, parts, strict=True)}
 

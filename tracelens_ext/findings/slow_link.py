@@ -45,14 +45,17 @@ _GROUP: Final = ["Process Group Name", "Group size"]
 
 def _detect(inspection: Inspection) -> Finding | None:
     work, between = inspection.work, _between_gpus(inspection)
-    rate = np.where(between > 0, between, by_device(inspection, link))
+    to_host = by_device(inspection, link)
+    rate = np.where(between > 0, between, to_host)
+    # What is slower than the link to the host might as well go over that.
+    far = np.minimum(_FAR * rate, np.where(to_host > 0, to_host, np.inf))
     crosses = ~work.trace.named(work.name, WITHIN_DEVICE.match) & ~pageable_copies(work)[0]
     crosses |= work.trace.named(work.name, _BETWEEN_GPUS.match)
     moved = np.where(crosses, copied_bytes(inspection), 0.0)
     transfer = work.duration.astype(np.float64)
-    _set_collectives(inspection, rate, moved, transfer)
+    _set_collectives(inspection, far, moved, transfer)
     needed = moved / np.maximum(rate, 1)
-    slow = (moved >= _LARGE_BYTES) & (rate > 0) & (needed < _FAR * transfer)
+    slow = (moved >= _LARGE_BYTES) & (moved < far * transfer)
     slow &= (between == 0) | (needed >= _LARGE_NS)
     if not slow.any():
         return None
@@ -110,7 +113,7 @@ def _others_on_board(text: str, gpus: int) -> int:
 
 
 def _set_collectives(
-    inspection: Inspection, link: Float64Array, moved: Float64Array, transfer: Float64Array
+    inspection: Inspection, far: Float64Array, moved: Float64Array, transfer: Float64Array
 ) -> None:
     """Set the bytes of collectives, as bus bandwidth counts, and ns without the wait for others."""
     table = communication_of(inspection.work)
@@ -128,7 +131,7 @@ def _set_collectives(
     shortest = 1e3 * calls.transform("min")
     alone = np.where(transfer[event] > _WAITS * shortest, shortest, transfer[event])
     judged = calls.transform("size") >= _CALLS
-    judged &= fastest < _FAR * link[event]
+    judged &= fastest < far[event]
     transfer[event] = np.where(judged, alone, 0.0)
 
 
