@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.memory.events import has_memory_events
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 #: Calls of the CUDA and HIP runtimes and drivers that allocate, map or free memory.
 _CALLS = re.compile(

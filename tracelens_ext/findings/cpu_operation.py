@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.gaps.causes import blocking_calls
 from tracelens_ext.recording.again import compilations, slow_regions
 from tracelens_ext.trace import EventKind
 from tracelens_ext.work.lanes import captures
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.trace import Int64Array
 
 #: Operations, and what is no phase: neither what waits for others, nor what has its own detector.

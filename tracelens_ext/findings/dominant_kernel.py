@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.findings.all_clear import kernel_profiler
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.kernel_names import short_name
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.trace import NS_PER_MS
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 _MOST: Final = 0.5
 _COMMANDS: Final = {

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.places import ranked
-from tracelens_ext.roofline.operation import short_type
+from tracelens_ext.roofline.operation import Operation, short_type
 from tracelens_ext.trace import NS_PER_MS
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.roofline.operation import Operation
 
 _CASTS: Final = ("copy_", "_to_copy", "to", "_foreach_copy_")
 #: Kernels that only cast, told without types: PyTorch's copies between types, and XLA's. Those

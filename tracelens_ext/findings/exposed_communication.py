@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.collectives.collectives import communication_of
-from tracelens_ext.findings.finding import Evidence, Place
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding, Place
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.places import MOST_PLACES
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.claim import Claim
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 
 def _detect(inspection: Inspection) -> Finding | None:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.kernel_claims import blocks_of, claimed, named
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.trace import Float64Array, Int64Array
 
 #: What a kernel is, its name, the share of its time that the usual kernel saves, and the data type

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.intervals import covered
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 from tracelens_ext.work.lanes import find_launches
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 #: A launch that does not block takes a few microseconds; so many, and of the judged time, are told.
 _BLOCKED_NS, _FEWEST, _LEAST = 50_000, 4, 0.05

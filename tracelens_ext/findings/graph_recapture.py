@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.recording.again import instantiations
 from tracelens_ext.work.lanes import captures, find_launches
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 
 def _detect(inspection: Inspection) -> Finding | None:

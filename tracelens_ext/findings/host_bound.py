@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.profiler_overhead import recorder_percent
 from tracelens_ext.gaps.causes import HOST, LAUNCH_OVERHEAD, SYNCHRONISATION
 from tracelens_ext.gaps.hosts import innermost_at
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tracelens_ext.findings.claim import Claim
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.trace import Int64Array
 
 _LAUNCHING: Final = "while the host launches"

@@ -6,15 +6,13 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.roofline.gemm import product_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 _EXPERTS: Final = re.compile(r"moe|experts?(?![a-z])|topk_?softmax|grouped_topk", re.IGNORECASE)
 #: Experts get so many numbers of tokens, that differ so many times. They are odd ones, while sizes

@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
+from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.operations.launchers import argument_values
-from tracelens_ext.roofline.peaks import capability_of
+from tracelens_ext.roofline.peaks import DevicePeaks, capability_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tracelens_ext.findings.claim import Claim
-    from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.findings.wall_time import WallTime
-    from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.trace import BoolArray, Device, Float64Array, IntArray
 
 #: Products of matrix units, however else they are called.

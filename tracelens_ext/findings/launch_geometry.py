@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.kernel_claims import blocks_of, by_device, capability, claimed
-from tracelens_ext.roofline.peaks import shared_memory_of
+from tracelens_ext.roofline.peaks import DevicePeaks, shared_memory_of
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.trace import Device
 
 _SHORT_NS: Final = 5_000  # shorter kernels are mostly their own start and end: `small-kernels`

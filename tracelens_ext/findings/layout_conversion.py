@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.operation import Operation, Tensor
     from tracelens_ext.trace import BoolArray
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.findings.unfused_optimizer import in_optimizer_step
 from tracelens_ext.roofline.operation import short_type
@@ -16,8 +16,6 @@ from tracelens_ext.trace import NONE
 from tracelens_ext.work.grouping import maxima, sums
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.found import RooflineRow
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 

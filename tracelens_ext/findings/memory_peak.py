@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tracelens_ext.findings.finding import Evidence, Finding
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.memory.events import HOST, has_memory_events
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.inspection import Inspection
 
 _MEGABYTE = 1e6
 #: A part of the peak below this, percent, is not worth a change.

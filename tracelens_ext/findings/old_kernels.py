@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.kernel_claims import beyond, by_device, capability, claimed, named
 from tracelens_ext.findings.slow_gemm import needed_ns
 from tracelens_ext.roofline.gemm import product_sizes
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.found import RooflineRow
     from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.trace import Device

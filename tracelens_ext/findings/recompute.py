@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection
 from tracelens_ext.operations.launchers import recomputed
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NS_PER_MS
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 
 def _detect(inspection: Inspection) -> Finding | None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.kernel_claims import beyond
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.gemm import product_sizes
@@ -16,8 +16,6 @@ from tracelens_ext.roofline.gemm import product_sizes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.found import RooflineRow
     from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.trace import Float64Array

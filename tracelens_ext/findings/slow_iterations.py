@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence, Place
-from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.iterations.iterations import find_iterations
+from tracelens_ext.findings.finding import Evidence, Finding, Place
+from tracelens_ext.findings.inspection import Detector, Inspection
+from tracelens_ext.iterations.iterations import Iterations, find_iterations
 from tracelens_ext.iterations.measured import (
     ODD_AT_LEAST,
     ODD_BEYOND,
@@ -20,10 +20,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.gaps.causes import Gaps
-    from tracelens_ext.iterations.iterations import Iterations
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
 
 _WALL = "wall_time_ms"

@@ -19,16 +19,14 @@ from tracelens_ext.collectives.collectives import (
     element_bytes,
 )
 from tracelens_ext.findings.exposed_copy import WITHIN_DEVICE
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.kernel_claims import by_device, claimed, copied_bytes, link
 from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.roofline.peaks import peer_links_of
 from tracelens_ext.work.gpu_work import pageable_copies
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.trace import Float64Array
 
 #: Less than this share of the link is far below it. Smaller messages take their latency.

@@ -5,16 +5,12 @@ The holes between them are idle time, and `host-bound`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 
 #: A launch takes the host about this long (the call 3 µs, PyTorch around it more), and the GPU two
 #: or three to start and end a kernel: what a shorter one computes is the smaller part of its cost.

@@ -7,19 +7,13 @@ than that is saved of the idle time after it; the rest is the host's own slownes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.places import frames_around, operations_around
 from tracelens_ext.gaps.causes import blocking_calls
 from tracelens_ext.trace import NS_PER_MS
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 
 def _detect(inspection: Inspection) -> Finding | None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import MOST_ELEMENTS, Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import MOST_ELEMENTS, Detector, Inspection
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.text import ms_text
@@ -24,8 +24,6 @@ from tracelens_ext.work.grouping import number_groups
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.found import Roofline, RooflineRow
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 from tracelens_ext.work.group_search import last_before
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 
 #: PyTorch's annotation around a step of an optimizer.
