@@ -56,14 +56,6 @@ def _detect(inspection: Inspection) -> Finding | None:
         DETECTOR.id,
         claim,
         title=f"{longest}{several} works on the CPU while the GPU idles for {{saving}}",
-        advice=(
-            "Make it on the GPU: create tensors with device='cuda' instead of moving them there,"
-            " and move inputs before they are computed with. What must stay on the CPU belongs on"
-            " another thread, beside the work of the GPU."
-        ),
-        snippet='x = torch.randn(size, device="cuda")  # not torch.randn(size).cuda()',
-        confidence="high",
-        reason="the launching thread was in these, and launched nothing, in all of this idle time",
         evidence=[Evidence("operations and phases of the CPU", len(rows), "events", "cpu_ops")],
     )
 

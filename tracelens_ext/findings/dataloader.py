@@ -25,18 +25,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="The data loader keeps the GPU idle for {saving}",
-        advice=(
-            "The loader works in the training process: give it worker processes, so that the next"
-            " batches are made while the GPU computes; then make the slow steps of its transforms"
-            " cheaper, or do them on the GPU."
-            if single
-            else "The worker processes do not keep up: use more of them, make the slow steps of"
-            " their transforms cheaper, or do those on the GPU."
-        ),
-        snippet="DataLoader(…, num_workers=8, pin_memory=True, persistent_workers=True)",
-        confidence="high",
-        reason="the host was inside the loader's __next__ during all of this idle time",
+        variant="single" if single else "workers",
         evidence=[
             Evidence("calls of the loader's __next__", len(rows), "calls", "cpu_ops"),
             Evidence(

@@ -37,19 +37,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Converting tensors between data types takes {saving}",
-        advice=(
-            "Keep tensors in the type in which they are computed with: cast weights once, not in"
-            " every step (autocast caches them within its context only), let norms and losses take"
-            " bf16 and compute in fp32 inside, and compile, which fuses casts into their"
-            " neighbours."
-        ),
-        snippet="model = model.to(torch.bfloat16)  # or torch.compile(model)",
-        confidence="medium",
-        reason=(
-            "the kernels only cast; some casts are wanted for accuracy, and fused ones cost next to"
-            " nothing"
-        ),
         evidence=[
             Evidence("casts", len(claim.events), "GPU events", "kernels"),
             Evidence("their time", claim.saving_ns / NS_PER_MS, "ms", "roofline"),

@@ -36,14 +36,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim + wait,
-        title="Copies that nothing hides take {saving}",
-        advice=(
-            "Copy batches from pinned memory without waiting for them, one batch ahead of the"
-            " computation; keep on the GPU what is copied again and again."
-        ),
-        snippet='DataLoader(…, pin_memory=True); batch.to("cuda", non_blocking=True)',
-        confidence="medium",
-        reason="the copies can run beside computation if what they copy is known early enough",
         evidence=[
             Evidence("exposed copies", len(claim.events), "GPU events", "gpu_timeline"),
             *copy_rates(work, claim.events),

@@ -35,7 +35,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     time = int(trace.dur[calls].sum())
     if len(calls) < _FEWEST or time < _LEAST * inspection.judged_ns:
         return None
-    return inspection.information(
+    return inspection.finding(
         DETECTOR.id,
         None,
         title=(
@@ -43,11 +43,7 @@ def _detect(inspection: Inspection) -> Finding | None:
             f" {time / len(calls) / NS_PER_US:,.0f} µs on average, {ms_text(time / NS_PER_MS)} in"
             " all; the host is no limit there"
         ),
-        advice=(
-            "Nothing to do about the launches: the host is ahead, and long launch calls in tables"
-            " of the host are its waiting. What makes kernels faster saves time."
-        ),
-        reason="the GPU was busy during these calls, and their kernels started after they returned",
+        informs=True,
         evidence=[Evidence("launches that block", len(calls), "calls", "tree")],
     )
 

@@ -58,12 +58,6 @@ def _detect(inspection: Inspection) -> Finding | None:
             if holes_lead
             else _title(of_gap, min(_FEW, len(inspection.work) / 10), split)
         ),
-        advice=(
-            "Give the GPU more work a launch: replay the whole step as a CUDA graph, or compile it,"
-            " or use larger batches. Where one place stands out, make that Python code"
-            " faster, or move it out of the loop."
-        ),
-        snippet='model = torch.compile(model, mode="reduce-overhead")',
         confidence="low" if holes_lead else "medium",
         reason=(
             "the kernels were launched in time; graphs make such holes shorter, not disappear"

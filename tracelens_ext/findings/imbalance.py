@@ -41,19 +41,12 @@ def _detect(inspection: Inspection) -> Finding | None:
                 least, most = min(rows_of), max(rows_of)
     mine = inspection.by_operation([float(number in chosen) for number in range(len(rows))])
     about = inspection.wall.about(mine > 0)
-    if not inspection.is_worth(about):
-        return None
     share = inspection.share_percent(about)
-    return inspection.information(
+    return inspection.finding(
         DETECTOR.id,
         about,
         title=f"Experts get from {least:,} to {most:,} tokens: their products are {share:.1f} %",
-        advice=(
-            "Large experts hold the small ones up where they run in one launch or on several"
-            " devices: balance the routing (an auxiliary loss, a capacity), replicate experts that"
-            " are asked most, and join the products of all experts into grouped ones."
-        ),
-        reason="products of the same weights' shape differ in their rows, in a model with experts",
+        informs=True,
         evidence=[Evidence("rows of the largest", most, "tokens", "roofline")],
     )
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from functools import lru_cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -111,7 +109,7 @@ def claimed(
     low_ms: float | None = None,
     kinds: Mapping[str, tuple[IntArray, Sequence[str]]] | None = None,
 ) -> Finding | None:
-    """A finding in the words of `texts.toml`; too small a claim is left to others.
+    """A finding of some GPU events; too small a claim is left to others.
 
     Args:
         inspection: the trace.
@@ -134,17 +132,8 @@ def claimed(
         Evidence("their time", time, "ms", "kernels"),
         *evidence,
     ]
-    told = _texts()[detector]
     where = {
         kind: ranked(code[its.events], labels, its.event_ns)
         for kind, (code, labels) in (kinds or {}).items()
     }
-    return inspection.finding(detector, its, evidence=numbers, low_ms=low_ms, where=where, **told)
-
-
-@lru_cache(maxsize=1)
-def _texts() -> dict[str, dict[str, Any]]:
-    import tomllib
-
-    text = files(__package__ or "").joinpath("texts.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return inspection.finding(detector, its, evidence=numbers, low_ms=low_ms, where=where)

@@ -53,19 +53,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Passes over the same large tensors that one could do cost {saving}",
-        advice=(
-            "Fuse them: compile the module around them, or use a fused operation where there is one"
-            " (rms_norm, layer_norm, scaled_dot_product_attention, a fused rotary embedding or"
-            " SwiGLU)."
-        ),
-        snippet="model = torch.compile(model)",
-        confidence="medium",
-        reason=(
-            "the passes follow each other over tensors of one size, and one pass is taken to last"
-            " as long as the longest; traces do not tell whether each reads what the one before"
-            " wrote"
-        ),
         evidence=[
             Evidence("chains", len(total), "chains", "roofline"),
             Evidence("passes in them", len(first), "passes", "roofline"),

@@ -43,18 +43,11 @@ def _detect(inspection: Inspection) -> Finding | None:
     percent = recorder_percent(inspection)
     if not percent:
         return None
-    return inspection.information(
+    return inspection.finding(
         DETECTOR.id,
         None,
         title=f"Recording stacks and shapes may be {percent:.0f} % of the host's time",
-        advice=(
-            "The GPU waits for the host here, and the profiler makes the host slower: compare the"
-            " time of a step with a run without the profiler, or record without stacks and shapes,"
-            " before changing the program."
-        ),
-        snippet="torch.profiler.profile(with_stack=False, record_shapes=False)",
-        confidence="low",
-        reason="0.5 µs a Python frame and 1 µs an operation with shapes is an estimate",
+        informs=True,
         evidence=[Evidence("estimated for the launching threads", percent, "%", "cpu_ops")],
     )
 

@@ -65,7 +65,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Matrix products far below what this GPU reaches cost {saving}",
         advice=" ".join(_advice(place.name for place in reasons)),
         snippet=_TF32 if any("TF32" in place.name for place in reasons) else "",
         confidence="medium" if reasons else "low",

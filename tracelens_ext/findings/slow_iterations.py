@@ -69,13 +69,6 @@ def _detect(inspection: Inspection) -> Finding | None:
         claim,
         title=f"{len(numbers)} of {len(labels)} iterations are slow, which costs {{saving}}"
         + (f"; most of it is {part}" if part else ""),
-        advice=(
-            "Look at what these iterations do that the others do not: other shapes (pad the"
-            " batches), compilation, checkpoints, evaluation, garbage collection. Compare one with"
-            " its neighbour on the page, or with `tree`."
-        ),
-        confidence="medium",
-        reason="the saving is what they take beyond the median, less what other findings explain",
         evidence=[
             Evidence("median iteration", float(whole[_WALL].median()), "ms", "iterations"),
             Evidence("longest of the slow ones", float(slow[_WALL].max()), "ms", "iterations"),

@@ -39,18 +39,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Kernels shorter than their launch take {saving}",
-        advice=(
-            "Fuse them (torch.compile, foreach operations, one operation for many small tensors),"
-            " or give each more work with larger batches. CUDA graphs shorten the holes between"
-            " them, not the kernels."
-        ),
-        snippet="model = torch.compile(model)",
-        confidence="medium",
-        reason=(
-            "most of such a kernel is its start and end, which fusing saves; how many become one"
-            " depends on the operations, here one a run"
-        ),
         evidence=[
             Evidence("kernels", len(claim.events), "GPU events", "short_kernels_summary"),
             Evidence("runs of them", runs, "runs", "kernels"),

@@ -54,17 +54,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title=f"The others wait for device {name} in collectives, which costs {{saving}}",
-        advice=(
-            f"Look at what device {name} does meanwhile, which the places say: where it idles, its"
-            " host is late (its data, its CPU cores, other work there); where it computes, it has"
-            " more to do (give the ranks equal batches), or its clocks are lower."
-        ),
-        confidence="high",
-        reason=(
-            "their kernels run longer than its own in the same calls, and a collective that needs"
-            " every rank ends on all at about the same time"
-        ),
+        values={"name": name},
         evidence=[
             Evidence(
                 "calls in which others waited for it", len(claim.events), "calls", "coll_analysis"

@@ -84,15 +84,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Attention that is not fused costs {saving}",
-        advice=(
-            "Use fused attention: it computes the scores in tiles and never writes them. Masks and"
-            " dropout are arguments of it; in Transformers choose it when the model is made."
-        ),
-        snippet=(
-            "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)"
-            '  # or from_pretrained(…, attn_implementation="sdpa")'
-        ),
         confidence="high" if known and low_ms * NS_PER_MS > 0.7 * claim.saving_ns else "medium",
         reason=(
             f"a fused kernel is taken to reach {FUSED_SHARE:.0%} of the peak matrix rate or"

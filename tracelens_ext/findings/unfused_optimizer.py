@@ -54,12 +54,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         DETECTOR.id,
         claim,
         title=f"{name or 'The optimizer'} updates parameters one by one, which costs {{saving}}",
-        advice=(
-            "Update all parameters with a few kernels: fused=True where the optimizer has it, else"
-            " foreach=True."
-        ),
         snippet=f"torch.optim.{name or 'AdamW'}(model.parameters(), fused=True)",
-        confidence="high",
         reason=(
             "the kernels of the step each work on one parameter; a fused step moves"
             f" about {_FUSED_SHARE:.0%} of their bytes, and has next to no holes"
