@@ -30,6 +30,7 @@ _LEADS: Final = {
     "between calls": "The host is slow between calls: the GPU idles for {saving}",
     "in phases of the CPU alone": "The host launches nothing for long: the GPU idles for {saving}",
 }
+_RECORDER: Final = "; recording may be {:.0f} % of the host's time, see profiler-overhead"
 _LONG_NS: Final = 1_000_000
 #: So many gaps (and a tenth of the GPU events) at most are a few; of lengths within such a factor.
 _FEW, _ALIKE = 20, 10
@@ -53,23 +54,9 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title=(
-            "The GPU idles for {saving} in short holes between kernels"
-            if holes_lead
-            else _title(of_gap, min(_FEW, len(inspection.work) / 10), split)
-        ),
-        confidence="low" if holes_lead else "medium",
-        reason=(
-            "the kernels were launched in time; graphs make such holes shorter, not disappear"
-            if holes_lead
-            else "the next launch came after the GPU had run dry; how much faster the host becomes"
-            " depends on what replaces its work"
-        )
-        + (
-            f"; recording may be {recorder:.0f} % of the host's time, see profiler-overhead"
-            if recorder
-            else ""
-        ),
+        title=None if holes_lead else _title(of_gap, min(_FEW, len(inspection.work) / 10), split),
+        variant="holes" if holes_lead else "late",
+        values={"recorder": _RECORDER.format(recorder) if recorder else ""},
         evidence=[
             Evidence("gaps", len(claim.gaps), "gaps", "gap_summary"),
             Evidence("half of it is in gaps of at least", half / NS_PER_US, "µs", "gaps"),

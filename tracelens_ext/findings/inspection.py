@@ -227,7 +227,7 @@ class Inspection:
             where=places_of(self.wall, claim, where) if claim is not None else {},
             evidence=list(evidence),
             advice=said["advice"],
-            documentation=f"docs/findings.md#{detector}",
+            documentation=said.get("documentation", f"docs/findings.md#{detector}"),
             snippet=said["snippet"] if self.is_of_pytorch else "",
             saving_low_ms=low_ms,
             saving_high_ms=high_ms,
