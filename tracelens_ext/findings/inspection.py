@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.found import Roofline
+    from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.trace import BoolArray, EventKind, Float64Array, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -94,6 +95,11 @@ class Inspection:
         """
         sane = [value if value < MOST_ELEMENTS else 0 for value in values]
         return np.array([*sane, otherwise], dtype=np.float64)[self.roofline.groups.of_gpu]
+
+    @cached_property
+    def peaks_of_rows(self) -> list[DevicePeaks | None]:
+        """The peaks of the device of each row of the roofline."""
+        return [self.roofline.peaks.get(d) for d in self.roofline.groups.device.tolist()]
 
     @property
     def is_of_pytorch(self) -> bool:

@@ -100,6 +100,17 @@ def beyond(inspection: Inspection, needed: Float64Array, far: float) -> Float64A
     return share
 
 
+def rate_of(inspection: Inspection, slow: BoolArray) -> float:
+    """TFLOP/s of the calls of some GPU events."""
+    events = np.flatnonzero(slow)
+    _, first = np.unique(inspection.launchers.of_gpu[events], return_index=True)
+    flops = inspection.by_operation(
+        [float(row.cost.flops) if row.cost else 0.0 for row in inspection.roofline.rows]
+    )
+    time = max(float(inspection.work.duration[events].sum()), 1.0)
+    return float(flops[events[first]].sum()) / time / 1e3
+
+
 def claimed(
     inspection: Inspection,
     detector: str,

@@ -17,12 +17,12 @@ from tracelens_ext.collectives.collectives import (
     communication_of,
     described_by,
     element_bytes,
+    text_argument,
 )
 from tracelens_ext.findings.exposed_copy import WITHIN_DEVICE
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.kernel_claims import by_device, claimed, copied_bytes, link
-from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.roofline.peaks import peer_links_of
 from tracelens_ext.work.gpu_work import pageable_copies
 
@@ -84,18 +84,13 @@ def _between_gpus(inspection: Inspection) -> Float64Array:
     )
     others = work.trace.named(work.name, _BETWEEN_GPUS.match).astype(np.int64)
     event, gpus = communication_of(work).index.to_numpy(), len(work.trace.devices)
+    ranks = text_argument(work, "Process Group Ranks", described_by(work, event))
     told = work.trace.metadata.get("distributedInfo")
-    world = told.get("world_size") if isinstance(told, dict) else 0
-    if not isinstance(world, int) or world % max(gpus, 1):
-        gpus = 0  # a machine has GPUs without a rank, so where the ranks are is not known
-    of_event, count = argument_values(
-        work.trace,
-        described_by(work, event),
-        "Process Group Ranks",
-        lambda text: _others_on_board(text, gpus),
-        0,
-    )
-    others[event] = np.array(count, dtype=np.int64)[of_event]
+    world = told.get("world_size") if isinstance(told, dict) else None
+    if isinstance(world, int) and gpus and world >= gpus and world % gpus == 0:
+        # Else GPUs of a machine are without a rank, so where the ranks are is not known.
+        count = {text: _others_on_board(text, gpus) for text in {*ranks}}
+        others[event] = [count[text] for text in ranks]
     return np.minimum(one * others, every)
 
 
@@ -103,9 +98,8 @@ def _others_on_board(text: str, gpus: int) -> int:
     """How many others a group has whose ranks are on one machine of so many GPUs; 0: not known."""
     try:
         ranks = json.loads(text)
-        ranks = json.loads(ranks) if isinstance(ranks, str) else ranks
         boards = {rank // gpus for rank in ranks}
-    except (ValueError, TypeError, ZeroDivisionError, RecursionError):
+    except (ValueError, TypeError, RecursionError):
         return 0
     return len(ranks) - 1 if len(boards) == 1 else 0
 
