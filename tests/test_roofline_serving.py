@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import SHARED
@@ -17,6 +17,9 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.roofline.models import model_of
 from tracelens_ext.roofline.operation import Cost, NoModelError
 from tracelens_ext.serving.annotations import parse_annotation
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FP8, BYTE, INT, INT8 = "c10::Float8_e4m3fn", "unsigned char", "int", "signed char"
 Q, KV = tensor(32, 64, 64), tensor(32, 8, 64)
@@ -163,19 +166,15 @@ def test_experts_whose_weights_show_below_the_engines_operation() -> None:
     router, choice = tensor(4, 8), [tensor(4, 2), tensor(4, 2, kind="short int")]
     weights = [tensor(8, 32, 32, kind=BYTE), tensor(8, 8, 64, kind=BYTE)]
 
-    def roofline(*below: list[dict[str, Any]]) -> dict[str, Any]:
+    def roofline(*below: list[dict[str, Any]]) -> pd.Series[Any]:
         maker = TraceMaker()
-        args = lambda its: {  # noqa: E731
-            "Input Dims": [each["dims"] for each in its],
-            "Input type": [each["type"] for each in its],
-        }
-        maker.op("vllm::moe_forward", 0, 90, args=args([tensor(4, 64), router, NOTHING]))
-        for number, its in enumerate(below):
-            maker.op("aten::view", 1 + number, 0.5, args=args(its))
+        for number, its in enumerate([[tensor(4, 64), router, NOTHING], *below]):
+            name, lasts = ("aten::view", 0.5) if number else ("vllm::moe_forward", 90)
+            sizes, kinds = [each["dims"] for each in its], [each["type"] for each in its]
+            maker.op(name, number, lasts, args={"Input Dims": sizes, "Input type": kinds})
         maker.call("cudaLaunchKernel", 50, 5, correlation=1)
         maker.gpu("kernel", "_matmul_ogs", 60, 20, correlation=1)
-        (row,) = TreePerfAnalyzer(maker.document()).get_df_roofline().to_dict("records")
-        return dict(row)
+        return TreePerfAnalyzer(maker.document()).get_df_roofline().iloc[0]
 
     bits = [tensor(4, 1, kind="unsigned int")]
     found = roofline(bits, [weights[0]], [*choice, value(0)], [weights[1]], [tensor(1, 8, 16)])

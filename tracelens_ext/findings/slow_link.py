@@ -78,10 +78,8 @@ def _between_gpus(inspection: Inspection) -> Float64Array:
     Those of a product to one other GPU, as often as there are others, as far as it has links.
     """
     work = inspection.work
-    one, every = (
-        by_device(inspection, lambda _, peaks, at=at: peer_links_of(peaks.name)[at] if peaks else 0)
-        for at in (0, 1)
-    )
+    one = by_device(inspection, lambda _, its: peer_links_of(its.name)[0] if its else 0)
+    every = by_device(inspection, lambda _, its: peer_links_of(its.name)[1] if its else 0)
     others = work.trace.named(work.name, _BETWEEN_GPUS.match).astype(np.int64)
     event, gpus = communication_of(work).index.to_numpy(), len(work.trace.devices)
     ranks = text_argument(work, "Process Group Ranks", described_by(work, event))

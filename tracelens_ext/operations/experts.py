@@ -47,9 +47,10 @@ def experts_below(tree: CallTree, row: int) -> str:
 
 def _tensors(trace: Trace, rows: Int64Array) -> list[list[_Tensor]]:
     """Sizes and types of the tensors that operations take."""
+    missing: tuple[object, str] = ((), "")
     columns = []
     for argument in _ARGUMENTS:
-        number, values = argument_values(trace, rows, argument, parsed, ((), ""))
+        number, values = argument_values(trace, rows, argument, parsed, missing)
         columns.append([values[i][0] for i in number.tolist()])
     return [
         [each for each in zip(*call, strict=False) if each[0] and _are_sizes(each[0])]
