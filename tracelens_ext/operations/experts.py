@@ -7,6 +7,7 @@ vLLM's `moe_forward` has tokens [T, K] and what the router says [T, E] as argume
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Final
 
 from tracelens_ext.operations.launchers import argument_values, parsed
@@ -32,13 +33,14 @@ def experts_below(tree: CallTree, row: int) -> str:
     at = int(tree.position[row])
     rows = tree.rows[at : int(tree.subtree_end[at])]
     calls = _tensors(tree.trace, rows[tree.trace.kind[rows] == EventKind.CPU_OP])
-    matrices = [dims for dims, _ in calls[0] if len(dims) == 2]
+    matrices = [dims for dims, _ in calls[0] if len(dims) == 2] if calls else []
     if len(matrices) < 2:
         return ""
     (tokens, _), (_, experts) = matrices[:2]
     every = dict.fromkeys(tensor for call in calls for tensor in call if len(tensor[0]) == 3)
     weights = [tensor for tensor in every if tensor[0][0] == experts]
-    for call in calls[1:] if len(weights) == 2 else ():
+    first, second = (math.prod(sizes) for sizes, _ in weights) if len(weights) == 2 else (0, 1)
+    for call in calls[1:] if first in (second, 2 * second) else ():  # 2: of gated experts
         chosen = [each for each in call if len(each[0]) == 2 and each[0][0] == tokens]
         if len(chosen) > 1 and chosen[0][0] == chosen[1][0] and chosen[0][0][1] < experts:
             return json.dumps([*zip(*weights, *chosen[:2], strict=True)])
@@ -53,7 +55,7 @@ def _tensors(trace: Trace, rows: Int64Array) -> list[list[_Tensor]]:
         number, values = argument_values(trace, rows, argument, parsed, missing)
         columns.append([values[i][0] for i in number.tolist()])
     return [
-        [each for each in zip(*call, strict=False) if each[0] and _are_sizes(each[0])]
+        [each for each in zip(*call, strict=False) if _are_sizes(each[0]) and type(each[1]) is str]
         if all(isinstance(part, tuple) for part in call)
         else []
         for call in zip(*columns, strict=True)
@@ -61,4 +63,5 @@ def _tensors(trace: Trace, rows: Int64Array) -> list[list[_Tensor]]:
 
 
 def _are_sizes(dims: object) -> bool:
-    return isinstance(dims, tuple) and all(type(size) is int and size > 0 for size in dims)
+    sizes = dims if isinstance(dims, tuple) else ()
+    return len(sizes) > 0 and all(type(size) is int and size > 0 for size in sizes)
