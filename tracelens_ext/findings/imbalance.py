@@ -27,10 +27,9 @@ def _detect(inspection: Inspection) -> Finding | None:
     rows = inspection.roofline.rows
     alike: dict[Hashable, dict[int, int]] = defaultdict(dict)
     for number, row in enumerate(rows):
-        if row.cost is not None and row.cost.family == "GEMM":
-            b, m, n, k = product_sizes(row.cost)
-            if b == 1 and m:
-                alike[row.operation.name, row.cost.data_type, n, k][number] = m
+        b, m, n, k = product_sizes(row.cost)
+        if row.cost is not None and b == 1 and m:
+            alike[row.operation.name, row.cost.data_type, n, k][number] = m
     chosen, least, most = set[int](), 0, 0
     for sizes in alike.values():
         rows_of = set(sizes.values())

@@ -92,10 +92,8 @@ def needed_ns(inspection: Inspection) -> Float64Array:
 
 def _reached_ns(row: RooflineRow, peaks: DevicePeaks) -> float:
     """What a call would take as libraries compute such sizes, ns; 0 for what is no product."""
-    if row.cost is None or row.cost.family != "GEMM" or not row.peak:
-        return 0.0
     b, m, n, k = product_sizes(row.cost)
-    if not b * m * n * k:
+    if not b * m * n * k or row.cost is None or not row.peak:
         return 0.0
     rate = peaks.matrix["tf32"] if _could_be_tf32(row, peaks) else row.peak
     share = _REACHED_AMD if peaks.warp == _WARP_OF_AMD else _REACHED

@@ -196,8 +196,6 @@ def _score_sizes(row: RooflineRow) -> tuple[int, int, int]:
     """Elements of the result of a matrix product and of its operands; 0 for others."""
     if not row.operation.types and _BATCHED.match(row.operation.name):
         return _NOT_RECORDED, 0, 0
-    if row.cost is None or row.cost.family != "GEMM":
-        return 0, 0, 0
     b, m, n, k = product_sizes(row.cost)
     return b * m * n, b * m * k, b * k * n
 
