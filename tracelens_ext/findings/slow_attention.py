@@ -22,6 +22,8 @@ def _detect(inspection: Inspection) -> Finding | None:
     both = zip(inspection.roofline.rows, inspection.peaks_of_rows, strict=True)
     needed = inspection.by_operation([_needed_ns(*each) for each in both])
     share = beyond(inspection, needed, _FAR)
+    if not share.any():
+        return None
     rate = Evidence("their rate", rate_of(inspection, share > 0), "TFLOP/s", "roofline")
     return claimed(inspection, DETECTOR.id, share, [rate])
 
