@@ -15,7 +15,7 @@ from tracelens_ext.ranks.calls import GroupCalls, group_calls, unnamed_calls
 from tracelens_ext.ranks.together import job_tables
 from tracelens_ext.report.colours import ONE_COLOUR
 from tracelens_ext.report.html import write_html
-from tracelens_ext.report.html_figures import Figure
+from tracelens_ext.report.html_figures import Figure, spec_of
 from tracelens_ext.report.html_text import bytes_text, duration_text, elided, plotly_text
 from tracelens_ext.tables.charts import Chart
 
@@ -204,15 +204,20 @@ def _heat_map(waits: pd.DataFrame) -> list[Figure]:
         "xgap": 1,
         "ygap": 1 if len(rows) <= 128 else 0,
     }
-    whole = {"autorange": "reversed", "tickformat": "d", "title": "rank", "showgrid": False}
+    whole = {
+        "autorange": "reversed",
+        "tickformat": "d",
+        "title": {"text": "rank"},
+        "showgrid": False,
+    }
     words = [f"rank {rank} {duration_text(ms)}" for rank, ms in longest.items()]
-    spec = {
-        "plain": [trace],
+    layout = {
         "height": int(np.clip(22 * len(rows) + 70, 180, 700)),
-        "x": {"type": "category", "title": "iteration", "showgrid": False},
-        "y": whole | ({"dtick": 1} if len(rows) <= 32 else {}),
+        "xaxis": {"type": "category", "title": {"text": "iteration"}, "showgrid": False},
+        "yaxis": whole | ({"dtick": 1} if len(rows) <= 32 else {}),
     }
     summary = f"The longest: {', '.join(words)}"
+    spec = spec_of([trace], layout)
     return [Figure("chart-waits", "Waits by rank and iteration", summary, [], "waits", spec)]
 
 
@@ -229,6 +234,7 @@ def _bandwidths(table: pd.DataFrame) -> list[Figure]:
         {
             "type": "scatter",
             "mode": "markers",
+            "meta": piece,
             "x": part["bytes"].tolist(),
             "y": part["median_gb_s"].tolist(),
             "marker": {"size": 9, "opacity": 0.7, "color": colour},
@@ -240,11 +246,9 @@ def _bandwidths(table: pd.DataFrame) -> list[Figure]:
                 f" calls: {row.calls:,}"
                 for row in part.itertuples()
             ],
-            "hovertemplate": "%{customdata}<extra></extra>",
         }
-        for part, colour in (
-            (points[kind == name], colour) for name, colour in zip(named, _PALETTE, strict=False)
-        )
+        for piece, (name, colour) in enumerate(zip(named, _PALETTE, strict=False))
+        for part in (points[kind == name],)
     ]
     best = table.groupby(table["span"].fillna(""))["best_gb_s"].max()
     where = {"node": "Best in a node", "across": "Best across nodes"}
@@ -265,12 +269,12 @@ def _bandwidths(table: pd.DataFrame) -> list[Figure]:
     summary = "; ".join(words)
     if len(points) < len(table):
         summary += f"; the {len(points):,} of {len(table):,} points with the most calls"
-    spec = {
-        "plain": traces,
+    layout = {
         "shapes": lines,
         "height": 380,
-        "x": {"type": "log", "title": "bytes of the call", "exponentformat": "SI"},
-        "y": {"title": "GB/s", "range": [0, 1.12 * float(best.max())]},
+        "xaxis": {"type": "log", "title": {"text": "bytes of the call"}, "exponentformat": "SI"},
+        "yaxis": {"title": {"text": "GB/s"}, "range": [0, 1.12 * float(best.max())]},
     }
+    spec = spec_of(traces, layout)
     title = "Bus bandwidth by size, the median of each group"
     return [Figure("chart-bandwidths", title, summary, legend, "bandwidths", spec)]

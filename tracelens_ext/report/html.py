@@ -21,16 +21,12 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.excel_text import cell_value, cleaned
 from tracelens_ext.report.html_cards import finding_cards, headline
-from tracelens_ext.report.html_drawings import (
-    memory_figures,
-    roofline_figures,
-    view_data,
-    view_figures,
-)
-from tracelens_ext.report.html_figures import Figure, bar_figure, timeline_figure
+from tracelens_ext.report.html_drawings import memory_figures, roofline_figures
+from tracelens_ext.report.html_figures import LOOK, Figure, bar_figure, timeline_figure
 from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_tables import FIRST_ROWS, TextPool, page_tables
 from tracelens_ext.report.html_text import json_for_script
+from tracelens_ext.report.html_views import call_tree_figures, time_axis_figures
 from tracelens_ext.tables.charts import Chart, chart_table
 from tracelens_ext.tables.units import FIRST_FACTS, Quantity, spread, unit_of, with_units
 
@@ -38,9 +34,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tracelens_ext.report.html_figures import Figure
+    from tracelens_ext.report.html_tables import Table
     from tracelens_ext.report.report import Answer
-    from tracelens_ext.tables.charts import Chart
 
 
 def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) -> list[Figure]:
@@ -55,10 +50,7 @@ def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) ->
         if chart.sheet not in sheets:
             message = f"the chart {chart.title!r} needs the sheet {chart.sheet!r}"
             raise ValueError(message)
-        if chart.kind in ("time_axis", "call_tree"):
-            figures += view_figures(sheets, chart.sheet)
-        else:
-            figures += _drawn(sheets, chart)
+        figures += _drawn(sheets, chart)
     keys = [figure.key for figure in figures]  # two charts may have one title
     return [
         replace(figure, key=f"{figure.key}-{at}") if figure.key in keys[:at] else figure
@@ -76,11 +68,15 @@ def _drawn(sheets: Mapping[str, pd.DataFrame], chart: Chart) -> list[Figure]:
         return roofline_figures(frame, sheets.get("roofline_peaks"))
     if chart.kind == "memory":
         return memory_figures(sheets)
+    if chart.kind == "time_axis":
+        return time_axis_figures(frame, sheets.get("time_axis_marks"))
+    if chart.kind == "call_tree":
+        return call_tree_figures(frame)
     table = chart_table(frame, chart)
     return [bar_figure(chart, table)] if len(table) else []
 
 
-_SCRIPTS = ("tables.js", "charts.js", "views.js")
+_SCRIPTS = ("tables.js", "charts.js")
 _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
 _FEW_WORDS = 120  # characters; a longer fact has no other beside it
 
@@ -143,13 +139,6 @@ def write_html(
         headed = {name: with_units(sheets[name], (units or {}).get(name, {})) for name in sheets}
         tables, cut = page_tables(headed, descriptions or {}, pool)
         drawn = [*figures, *page_figures(sheets, charts)]
-        data = {
-            "texts": pool.texts(),
-            "first_rows": FIRST_ROWS,
-            "tables": [table.for_script() for table in tables],
-            "figures": [{"key": figure.key, **figure.spec} for figure in drawn],
-            **view_data(sheets),
-        }
         all_notes = [*notes, *cut]
         shown_facts = [_fact(label, value) for label, value in facts]
         page = render_page(
@@ -165,17 +154,34 @@ def write_html(
             facts=[fact for fact in shown_facts if fact.share is None],
             tables=tables,
             sheet_keys={name: table.key for name, table in zip(sheets, tables, strict=True)},
-            data=data,
+            pool=pool,
         )
         beside.write_text(page, encoding="utf-8", newline="\n")
     return all_notes
 
 
-def render_page(*, data: object, **shown: object) -> str:
-    """Fill the page's template; everything but the page's own parts is escaped."""
+def render_page(
+    *,
+    tables: Sequence[Table],
+    figures: Sequence[Figure],
+    pool: TextPool,
+    first_rows: int = FIRST_ROWS,
+    **shown: object,
+) -> str:
+    """Fill the page's template; everything but the page's own parts is escaped.
+
+    `pool` holds the texts of the tables, of which `first_rows` are in sight at first.
+    """
     from jinja2 import DictLoader, Environment, StrictUndefined
     from markupsafe import Markup
 
+    data = {
+        "texts": pool.texts(),
+        "first_rows": first_rows,
+        "tables": [table.for_script() for table in tables],
+        "figures": [{"key": figure.key, **figure.spec} for figure in figures],
+        "look": LOOK,
+    }
     script = "\n".join(_template(name) for name in _SCRIPTS)
     plotly, packed = _plotly()
     environment = Environment(
@@ -187,6 +193,8 @@ def render_page(*, data: object, **shown: object) -> str:
     )
     return environment.get_template("report.html.jinja").render(
         **shown,
+        tables=tables,
+        figures=figures,
         style=Markup(_template("report.css")),  # noqa: S704  # a file of this package
         script=Markup(script),  # noqa: S704  # files of this package
         plotly=Markup(packed),  # noqa: S704  # base64

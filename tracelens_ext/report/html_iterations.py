@@ -11,6 +11,7 @@ they reach.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +20,16 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import colour_of
-from tracelens_ext.report.html_figures import TIMELINE_PIECES, Figure, axis_of
+from tracelens_ext.report.html_figures import (
+    MARK,
+    TIMELINE_PIECES,
+    WHOLE,
+    Figure,
+    axis_of,
+    is_narrow,
+    spec_of,
+    text_width,
+)
 from tracelens_ext.report.html_text import (
     duration_text,
     elided,
@@ -34,6 +44,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from tracelens_ext.report.html_figures import Plotly
+
     Float64Array = npt.NDArray[np.float64]
     IntArray = npt.NDArray[np.int64]
 
@@ -45,6 +57,12 @@ _IN_HOVER = 6  # categories
 _TITLE = 60  # characters
 #: A bar is cut when it is so many times the median, and the axis ends at so many.
 _FAR_BEYOND, _AXIS_ENDS = 6.0, 3.0
+_ABOVE = 1.08  # of the highest bar: room for what stands on it
+_FEW_BARS = 12  # that are narrower than their places
+_RIGHT = 12  # pixels
+#: Pixels of the lines of wall time: the one behind has the page's colour, so that the other is seen
+#: on any.
+_LINES = (5, 2)
 _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
 _SHEET = "iterations"
 _WALL = "Wall time"
@@ -168,32 +186,131 @@ def _figure(
             *([] if by_category else [(_WALL, _LINE)]),
         ],
         sheet=_SHEET,
-        spec={
-            "upright": True,
-            "axis": plotly_text(axis),
-            "across": plotly_text(elided(counted_in, _TITLE)),
-            "ceiling": ceiling * scale,
-            "names": [plotly_text(numbered[start]) for start in bars.starts.tolist()],
-            "ends": _ends(heights, walls, ceiling),
-            "hover": _hovers(labels, wall, pieces, bars),
-            "pieces": [
-                {"colour": piece.colour, "values": (bars.means(piece.values) * scale).tolist()}
-                for piece in pieces
-            ],
-            "walls": []
-            if by_category
-            else [height * scale if height <= ceiling else None for height in walls.tolist()],
-            "marks": [
-                {
-                    "bar": at // bars.most,
-                    "height": min(float(sums[at]), ceiling) * scale,
-                    "hover": f"<b>{plotly_lines(labels[at])}</b> is odd"
-                    f"<br>{plotly_lines(odd[at])}<br>{_time_line('wall time', wall[at])}",
-                }
+        spec=_spec(
+            pieces=[bars.means(piece.values) * scale for piece in pieces],
+            colours=[piece.colour for piece in pieces],
+            walls=None if by_category else np.where(walls <= ceiling, walls * scale, np.nan),
+            marks=[
+                (
+                    at // bars.most,
+                    min(float(sums[at]), ceiling) * scale,
+                    f"<b>{plotly_lines(labels[at])}</b> is odd<br>{plotly_lines(odd[at])}<br>"
+                    + _time_line("wall time", wall[at]),
+                )
                 for at in sorted(marked[:_MOST_MARKS])
             ],
-        },
+            top=ceiling * scale * _ABOVE,
+            hover=_hovers(labels, wall, pieces, bars),
+            names=[numbered[start] for start in bars.starts.tolist()],
+            across=elided(counted_in, _TITLE),
+            ends=_ends(heights, walls, ceiling),
+            axis=axis,
+        ),
     )
+
+
+def _spec(
+    *,
+    pieces: Sequence[Float64Array],
+    colours: Sequence[str],
+    walls: Float64Array | None,
+    marks: Sequence[tuple[int, float, str]],
+    top: float,
+    hover: Sequence[str],
+    names: Sequence[str],
+    across: str,
+    ends: Sequence[str],
+    axis: str,
+) -> Plotly:
+    """Upright bars; a strip over the whole height of each says what it is."""
+    at = [*range(len(names))]
+    data: list[Plotly] = [
+        {
+            "type": "bar",
+            "meta": place,
+            "x": at,
+            "y": [value or None for value in values.tolist()],
+            "marker": {"color": colour, "line": {"width": 0}},
+            "hoverinfo": "skip",
+        }
+        for place, (values, colour) in enumerate(zip(pieces, colours, strict=True))
+    ]
+    gap = 0.4 if len(names) < _FEW_BARS else 0.14
+    if walls is not None:  # across each bar, a little wider; the style sheet gives the colour
+        reach = min(0.5, (1 - gap) / 2 + 0.07)
+        heights = [None if math.isnan(wall) else wall for wall in walls.tolist()]
+        line = {
+            "type": "scatter",
+            "mode": "lines",
+            "meta": len(pieces),
+            "x": [x for bar in at for x in (bar - reach, bar + reach, None)],
+            "y": [y for height in heights for y in (height, height, None)],
+            "hoverinfo": "skip",
+        }
+        data += [{**line, "line": {"width": pixels, "simplify": False}} for pixels in _LINES]
+    places, tops, told = zip(*marks, strict=True) if marks else ((), (), ())
+    data += [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "meta": WHOLE,
+            "x": places,
+            "y": [height + top / _ABOVE * 0.025 for height in tops],
+            "marker": MARK,
+            "customdata": told,
+            "cliponaxis": False,
+        },
+        {
+            "type": "bar",
+            "yaxis": "y2",
+            "x": at,
+            "y": [1] * len(at),
+            "width": 1,
+            "marker": {"opacity": 0},
+            "customdata": hover,
+        },
+    ]
+    shown = [*map(plotly_text, ends)]
+    height = {"autorangeoptions": {"clipmax": top}, "rangemode": "tozero"}
+
+    def room_for(room: int) -> Plotly:
+        left = 46 if is_narrow(room) else 64
+        width = room - left - _RIGHT
+        every = max(1, math.ceil(len(names) * (text_width(names) + 14) / width))
+        edge = max(0.2, len(names) * 0.015)  # bars
+        return {
+            "height": 210 if is_narrow(room) else 260,
+            "margin": {"l": left, "r": _RIGHT, "t": 22 if any(ends) else 12, "b": 42},
+            "xaxis": {
+                "range": [-0.5 - edge, len(names) - 0.5 + edge],
+                "showgrid": False,
+                "tickmode": "array",
+                "tickvals": at[::every],
+                "ticktext": [plotly_text(name) for name in names[::every]],
+                "tickangle": 0,
+                "title": {"text": plotly_text(across)},
+            },
+            "annotations": _annotations(shown, width),
+        }
+
+    look = {
+        "bargap": gap,
+        "yaxis": {**height, "ticksuffix": f" {axis}", "nticks": 6},
+        "yaxis2": {"overlaying": "y", "range": [0, 1], "fixedrange": True, "visible": False},
+    }
+    return spec_of(data, look, room_for)
+
+
+def _annotations(ends: Sequence[str], width: int) -> list[Plotly]:
+    """How high the bars are that the axis cuts; of neighbours without room for both, the first."""
+    apart = (text_width(["1,234.56 ms", *ends]) + 10) * len(ends) / width  # bars
+    found: list[Plotly] = []
+    for bar, end in enumerate(ends):
+        if end and (not found or bar - found[-1]["x"] >= apart):
+            edge = "right" if bar > len(ends) - apart / 2 else "center"
+            side = {"xanchor": "left" if bar < apart / 2 else edge, "yref": "paper"}
+            found.append({"name": WHOLE, "text": f"↑ {end}", "x": bar, "y": 1, **side})
+    return found
 
 
 def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
@@ -210,9 +327,9 @@ def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
 def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[str]:
     """What stands on the bars that the axis cuts, or whose line for the wall time is beyond it."""
     return [
-        plotly_text(duration_text(height))
+        duration_text(height)
         if height > ceiling
-        else plotly_text(f"wall time {duration_text(wall)}")
+        else f"wall time {duration_text(wall)}"
         if wall > ceiling
         else ""
         for height, wall in zip(heights.tolist(), walls.tolist(), strict=True)
