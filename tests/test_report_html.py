@@ -194,7 +194,7 @@ def test_charts_can_be_chosen(tmp_path: Path) -> None:
     assert len(set(keys)) == 2
     for key in keys:
         assert page.root.with_id(key).parent.all("h3")[0].content() == "Kernels"  # type: ignore[union-attr]
-    assert page.data["figures"][0]["pieces"][0]["values"] == [169.0, 156.0]
+    assert page.data["figures"][0]["data"][0]["x"] == [169.0, 156.0]
 
 
 @needs_extra
@@ -348,13 +348,17 @@ def test_findings_unfold_and_stand_on_the_axis(demo_trace: Path, tmp_path: Path)
     write_report(replace(report, source_url=url), {tmp_path / "r.html": PAGE})
     page = read_page(tmp_path / "r.html", sources="https://git.example/")
     found = {finding.id: finding for finding in analyzer.findings().findings}
-    marks = {each["id"]: each for each in page.data["time_axis"]["findings"]}
+    (axis,) = (each for each in page.data["figures"] if each["key"] == "time-axis")
+    marks = {
+        each["customdata"][0].removeprefix("finding-"): each
+        for each in axis["data"]
+        if each["type"] == "bar"
+    }
     assert list(marks) == [name for name, finding in found.items() if finding.claim is not None]
     for name, mark in marks.items():
         card = page.root.with_id(f"finding-{name}")
-        assert card.all("h3")[0].content() == mark["title"] == found[name].title
-        spans = [(each["start_ms"], each["end_ms"]) for each in mark["intervals"]]
-        drawn = sum(end - start for start, end in spans)
+        assert card.all("h3")[0].content() == mark["name"] == found[name].title
+        drawn = sum(mark["x"])
         assert drawn >= found[name].claimed_ms * 0.999  # stretches that nearly touch are joined
         shown = card.all("details")[0].content()
         assert all(each.what[:40] in shown for each in found[name].evidence)

@@ -364,7 +364,7 @@ def test_a_browser_that_cannot_unpack_plotly_says_so(browser: Browser, small: Pa
 
 
 _BARS = (
-    "[...document.querySelectorAll('#chart-iterations .bars .point path')].map((path) => {"
+    "[...document.querySelectorAll('#chart-iterations .xy .bars .point path')].map((path) => {"
     " const box = path.getBoundingClientRect(); return [box.x, box.y, box.width, box.height]; })"
 )
 

@@ -75,7 +75,7 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
         card = f"finding-{cleaned(str(ident))}"
         title = plotly_text(elided(part["name"].iloc[0], _LABEL))
         data.append({**_stretches(row, part, step), "yaxis": f"y{under}", "name": title})
-        data[-1]["ids"] = [card] * len(part)
+        data[-1]["customdata"] = [card] * len(part)
         click = {"name": card, "captureevents": True, "borderpad": 0}
         titles.append({"text": title, **click, "y": row - 0.2, "yref": f"y{under}", **_LAID})
 

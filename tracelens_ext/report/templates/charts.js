@@ -46,7 +46,7 @@ class Chart {
     await Plotly.react(this.place, this.data.map((trace) => ({ ...trace, visible: this.shows(trace.meta) })), layout, CONFIG);
     if (this.listens) return;
     this.listens = true;
-    this.place.on("plotly_click", ({ points }) => showCard(points[0].id));
+    this.place.on("plotly_click", ({ points }) => showCard(points[0].customdata));
     this.place.on("plotly_clickannotation", ({ annotation }) => showCard(annotation.name));
   }
 
