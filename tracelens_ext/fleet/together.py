@@ -17,6 +17,7 @@ from tracelens_ext.report.colours import ONE_COLOUR
 from tracelens_ext.report.html import write_html
 from tracelens_ext.report.html_figures import Figure, spec_of
 from tracelens_ext.report.html_text import bytes_text, duration_text, elided, plotly_text
+from tracelens_ext.report.report import Report
 from tracelens_ext.tables.charts import Chart
 
 if TYPE_CHECKING:
@@ -157,15 +158,11 @@ def write_page(
         "clocks": tables["clocks"],
         "overlap": tables["overlap"],
     }
-    write_html(
-        path,
-        sheets,
-        figures=[*_heat_map(sheets["waits"].dropna()), *_bandwidths(sheets["bandwidths"])],
-        charts=[_ORIGINS] if _ORIGINS.fits(sheets["origins"]) else [],
-        links=links,
-        facts=_facts(tables["verdicts"]),
-        title="The ranks of a job",
-    )
+    charts = [_ORIGINS] if _ORIGINS.fits(sheets["origins"]) else []
+    facts = _facts(tables["verdicts"])
+    report = Report("The ranks of a job", sheets, facts=facts, charts=charts)
+    figures = [*_heat_map(sheets["waits"].dropna()), *_bandwidths(sheets["bandwidths"])]
+    write_html(path, report, figures=figures, links=links)
 
 
 def _facts(verdicts: pd.DataFrame) -> list[tuple[str, str]]:

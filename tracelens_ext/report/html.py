@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -24,7 +24,7 @@ from tracelens_ext.report.html_cards import finding_cards, headline
 from tracelens_ext.report.html_drawings import memory_figures, roofline_figures
 from tracelens_ext.report.html_figures import LOOK, Figure, bar_figure, timeline_figure
 from tracelens_ext.report.html_iterations import iteration_figures
-from tracelens_ext.report.html_tables import FIRST_ROWS, TextPool, page_tables
+from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS, TextPool, page_tables
 from tracelens_ext.report.html_text import json_for_script
 from tracelens_ext.report.html_views import call_tree_figures, time_axis_figures
 from tracelens_ext.tables.charts import Chart, chart_table
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from tracelens_ext.report.html_tables import Table
-    from tracelens_ext.report.report import Answer
+    from tracelens_ext.report.report import Report
 
 
 def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) -> list[Figure]:
@@ -109,55 +109,62 @@ def require_html_extra() -> None:
 
 def write_html(
     path: str | os.PathLike[str],
-    sheets: Mapping[str, pd.DataFrame],
+    report: Report,
     *,
-    facts: Sequence[tuple[str, object]] = (),
-    charts: Sequence[Chart] = (),
     figures: Sequence[Figure] = (),
     links: Sequence[tuple[str, str]] = (),
-    answers: Sequence[Answer] = (),
-    notes: Sequence[str] = (),
-    descriptions: Mapping[str, str] | None = None,
-    units: Mapping[str, Mapping[str, str]] | None = None,
-    title: str = "GPU performance report",
-    source_url: str = "",
 ) -> list[str]:
-    """Write tables and charts as one self-contained HTML file.
+    """Write a report as one self-contained HTML file; gives its notes, as `page_of`."""
+    require_html_extra()
+    with written_beside(path) as beside:
+        page, notes = page_of(report, figures, links)
+        beside.write_text(page, encoding="utf-8", newline="\n")
+    return notes
+
+
+def page_of(
+    report: Report,
+    figures: Sequence[Figure] = (),
+    links: Sequence[tuple[str, str]] = (),
+    most_rows: int = MOST_ROWS,
+) -> tuple[str, list[str]]:
+    """The page of a report, and its notes: those given, then what was cut to keep it usable.
 
     The headline comes first (how busy the GPU was, exposed communication, idle time, the top
     category and operation), then charts, notes, links to the tables, facts, and the tables in the
-    order given. The index of a DataFrame is not written. Numbers are shown as their column's name
-    suggests.
-
-    `figures` are drawn already and come before `charts`, some of which `page_figures` leaves out.
-    `source_url` makes lines of Python links: an address with `{path}` and `{line}`. Gives all notes
-    of the page: those given, then what had to be cut to keep the page usable.
+    order given, `most_rows` of each. The index of a DataFrame is not written. Numbers are shown as
+    their column's name suggests. `figures` are drawn already and come before the report's charts.
     """
+    sheets, pool = {**report.sheets, **report.page_sheets}, TextPool()
+    headed = {name: with_units(sheets[name], report.units.get(name, {})) for name in sheets}
+    tables, cut = page_tables(headed, report.descriptions, pool, most_rows)
+    notes = [*report.notes, *cut]
+    facts = [_fact(label, value) for label, value in report.facts]
+    page = render_page(
+        title=cleaned(report.title),
+        subtitle=next((PurePath(f.text).name for f in facts if f.label == "Trace"), ""),
+        first=[f"{fact.label}: {fact.text}" for fact in facts if fact.label in FIRST_FACTS],
+        **finding_cards(sheets, report.answers, report.source_url),
+        cards=headline(sheets),
+        notes=[cleaned(note) for note in notes],
+        figures=[*figures, *page_figures(sheets, report.charts)],
+        links=[(cleaned(name), address) for name, address in links],
+        coverage=[fact for fact in facts if fact.share is not None],
+        facts=[fact for fact in facts if fact.share is None],
+        tables=tables,
+        sheet_keys={name: table.key for name, table in zip(sheets, tables, strict=True)},
+        pool=pool,
+    )
+    return page, notes
+
+
+def cell_of(report: Report) -> str:
+    """The page for a cell of a notebook, in a frame of its own; tables have their first rows."""
     require_html_extra()
-    with written_beside(path) as beside:
-        pool = TextPool()
-        headed = {name: with_units(sheets[name], (units or {}).get(name, {})) for name in sheets}
-        tables, cut = page_tables(headed, descriptions or {}, pool)
-        drawn = [*figures, *page_figures(sheets, charts)]
-        all_notes = [*notes, *cut]
-        shown_facts = [_fact(label, value) for label, value in facts]
-        page = render_page(
-            title=cleaned(title),
-            subtitle=_subtitle(shown_facts),
-            first=[cleaned(f"{label}: {value}") for label, value in facts if label in FIRST_FACTS],
-            **finding_cards(sheets, answers, source_url),
-            cards=headline(sheets),
-            notes=[cleaned(note) for note in all_notes],
-            figures=drawn,
-            links=[(cleaned(name), address) for name, address in links],
-            coverage=[fact for fact in shown_facts if fact.share is not None],
-            facts=[fact for fact in shown_facts if fact.share is None],
-            tables=tables,
-            sheet_keys={name: table.key for name, table in zip(sheets, tables, strict=True)},
-            pool=pool,
-        )
-        beside.write_text(page, encoding="utf-8", newline="\n")
-    return all_notes
+    page, _ = page_of(report, most_rows=FIRST_ROWS)
+    source = page.translate({ord("&"): "&amp;", ord("'"): "&#39;", ord("<"): "&lt;"})
+    style = "width: 100%; height: 720px; border: 0"
+    return f"<iframe sandbox='allow-scripts' style='{style}' srcdoc='{source}'></iframe>"
 
 
 def render_page(
@@ -166,7 +173,7 @@ def render_page(
     figures: Sequence[Figure],
     pool: TextPool,
     first_rows: int = FIRST_ROWS,
-    **shown: object,
+    **shown: Any,  # noqa: ANN401  # what else the template names
 ) -> str:
     """Fill the page's template; everything but the page's own parts is escaped.
 
@@ -233,8 +240,3 @@ def _fact(label: str, value: object) -> Fact:
     text = unit.text(plain, **spread([plain]))
     is_share = unit.quantity is Quantity.PERCENT and 0 <= plain <= 100
     return Fact(label, text, float(plain) if is_share else None)
-
-
-def _subtitle(facts: Sequence[Fact]) -> str:
-    traces = [fact.text for fact in facts if fact.label == "Trace"]
-    return PurePath(traces[0]).name if traces else ""

@@ -114,13 +114,16 @@ class Table:
 
 
 def page_tables(
-    sheets: Mapping[str, pd.DataFrame], descriptions: Mapping[str, str], pool: TextPool
+    sheets: Mapping[str, pd.DataFrame],
+    descriptions: Mapping[str, str],
+    pool: TextPool,
+    most_rows: int = MOST_ROWS,
 ) -> tuple[list[Table], list[str]]:
-    """Prepare tables for a page."""
+    """Prepare tables for a page; also say what of them is cut."""
     tables: list[Table] = []
     notes: list[str] = []
     for number, (name, frame) in enumerate(sheets.items()):
-        rows, total = _rows_that_fit(frame), len(frame)
+        rows, total = _rows_that_fit(frame, most_rows), len(frame)
         if rows < total:
             notes.append(
                 f"{name}: the first {rows:,} of {total:,} rows are in this page, sorting and "
@@ -143,9 +146,9 @@ def page_tables(
     return tables, notes
 
 
-def _rows_that_fit(frame: pd.DataFrame) -> int:
+def _rows_that_fit(frame: pd.DataFrame, most_rows: int) -> int:
     """Choose how many rows to embed: not too many, and not too much text in them."""
-    rows = min(len(frame), MOST_ROWS)
+    rows = min(len(frame), most_rows)
     places = [n for n in range(frame.shape[1]) if not _is_numeric(frame.iloc[:, n])]
     while rows > FIRST_ROWS:
         distinct = [set(_texts(frame.iloc[:rows, place])) for place in places]

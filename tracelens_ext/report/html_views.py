@@ -47,6 +47,8 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
     layout: Plotly = {
         "barmode": "overlay",
         "height": plotted + 70,
+        "xaxis": {"range": [first, last], "anchor": "free", "position": 0, "title": SINCE},
+        "annotations": names,
         "shapes": [
             start_line(mark["start_ms"], "paper") if kind == "iteration" else _hole(mark)
             for kind, part in kinds.items()
@@ -70,21 +72,16 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
         "range": [len(findings) - 0.5, -0.5],
         "visible": False,
     }
-    titles: list[Plotly] = []
     for row, (ident, part) in enumerate(findings):
         card = f"finding-{cleaned(str(ident))}"
         title = plotly_text(elided(part["name"].iloc[0], _LABEL))
         data.append({**_stretches(row, part, step), "yaxis": f"y{under}", "name": title})
         data[-1]["customdata"] = [card] * len(part)
         click = {"name": card, "captureevents": True, "borderpad": 0}
-        titles.append({"text": title, **click, "y": row - 0.2, "yref": f"y{under}", **_LAID})
+        names.append({"text": title, **click, "y": row - 0.2, "yref": f"y{under}", **_LAID})
 
     def room_for(room: int) -> Plotly:
-        left, right = 50 if is_narrow(room) else 70, 12
-        whole = [{**title, "width": room - left - right} for title in titles]  # the rest is cut
-        across = {"range": [first, last], "anchor": "free", "position": 0, "title": SINCE}
-        margin = {"l": left, "r": right, "t": 20, "b": 42}
-        return {"margin": margin, "xaxis": across, "annotations": names + whole}
+        return {"margin": {"l": 50 if is_narrow(room) else 70, "r": 12, "t": 20, "b": 42}}
 
     legend = [(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]]
     spec = spec_of(data, layout, room_for)
