@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.tables.units import fits_a_spreadsheet
+from tracelens_ext.tables.units import Shown, fits_a_spreadsheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -78,6 +78,15 @@ def cell_value(value: object) -> CellValue:
     if value is None or (pd.api.types.is_scalar(value) and pd.isna(cast("Any", value))):
         return None
     return str(value)
+
+
+def fact_text(label: str, value: object) -> tuple[str, Shown | None]:
+    """What a fact says, cleaned, its number as its label tells; and how that is shown."""
+    plain = cell_value(value)
+    if isinstance(plain, int | float) and not isinstance(plain, bool):
+        shown = Shown.of(label, [plain])
+        return shown.text(plain), shown
+    return "" if plain is None else cleaned(str(plain)), None
 
 
 def unique_sheet_names(wanted: Iterable[str], taken: Iterable[str] = ()) -> list[str]:

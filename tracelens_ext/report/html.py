@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
-from tracelens_ext.report.excel_text import cell_value, cleaned
+from tracelens_ext.report.excel_text import cleaned, fact_text
 from tracelens_ext.report.html_cards import finding_cards, headline
 from tracelens_ext.report.html_drawings import memory_figures, roofline_figures
 from tracelens_ext.report.html_figures import LOOK, Figure, bar_figure, timeline_figure
@@ -28,7 +28,7 @@ from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS, TextPool, pa
 from tracelens_ext.report.html_text import json_for_script
 from tracelens_ext.report.html_views import call_tree_figures, time_axis_figures
 from tracelens_ext.tables.charts import Chart, chart_table
-from tracelens_ext.tables.units import FIRST_FACTS, Quantity, spread, unit_of, with_units
+from tracelens_ext.tables.units import FIRST_FACTS, Quantity, with_units
 
 if TYPE_CHECKING:
     import os
@@ -232,11 +232,7 @@ def _content_hash(script: str) -> str:
 
 def _fact(label: str, value: object) -> Fact:
     """Show the value of a fact with the unit that its label tells."""
-    plain = cell_value(value)
-    label = cleaned(label)
-    if not isinstance(plain, int | float) or isinstance(plain, bool):
-        return Fact(label, "" if plain is None else cleaned(str(plain)))
-    unit = unit_of(label)
-    text = unit.text(plain, **spread([plain]))
-    is_share = unit.quantity is Quantity.PERCENT and 0 <= plain <= 100
-    return Fact(label, text, float(plain) if is_share else None)
+    text, shown = fact_text(label, value)
+    if shown is None or shown.unit.quantity is not Quantity.PERCENT or text.startswith("-"):
+        return Fact(cleaned(label), text)
+    return Fact(cleaned(label), text, shown.largest if shown.largest <= 100 else None)
