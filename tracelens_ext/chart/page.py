@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
+    from tracelens_ext.report.html_figures import Plotly
     from tracelens_ext.trace import Int64Array
 
 
@@ -107,7 +108,8 @@ def _figure(
     scales = [100 / (ms or 1.0) if percent else 1 / _MS for ms in wholes]
     bars = [plotly_lines(run.label) for run in runs]
     instances = [_by_category(run, run.instances) for run in runs]
-    pieces, legend = [], []
+    pieces: list[Plotly] = []
+    legend = []
     for name, row in table.iterrows():
         amounts = [0.0 if math.isnan(value) else value * _MS for value in row.tolist()]
         if not any(amounts):

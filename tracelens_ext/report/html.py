@@ -144,7 +144,7 @@ def page_of(
         title=cleaned(report.title),
         subtitle=next((PurePath(f.text).name for f in facts if f.label == "Trace"), ""),
         first=[f"{fact.label}: {fact.text}" for fact in facts if fact.label in FIRST_FACTS],
-        **finding_cards(sheets, report.answers, report.source_url),
+        found=finding_cards(sheets, report.answers, report.source_url),
         cards=headline(sheets),
         notes=[cleaned(note) for note in notes],
         figures=[*figures, *page_figures(sheets, report.charts)],

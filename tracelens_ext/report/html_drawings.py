@@ -75,7 +75,7 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Fi
         )
     ]
     sizes = np.maximum(_SMALLEST, _LARGEST * np.sqrt(size[drawn] / largest))
-    points = []
+    points: list[Plotly] = []
     for family in named:
         places = [at for at, each in enumerate(families) if each == family]
         marker = {"size": sizes[places].tolist(), "color": colour_of(family), "opacity": 0.75}
@@ -150,7 +150,6 @@ def _roofs(peaks: dict[str, float], memory: float | None, across: list[float]) -
                 "textposition": "top left",
                 "textfont": {"size": 11},
                 "hoverinfo": "skip",
-                "cliponaxis": False,
             }
         )
     return lines
@@ -240,7 +239,6 @@ def _memory_figure(
             "y": [allocated[at]],
             "marker": MARK,
             "hovertemplate": "<b>Peak</b><extra></extra>",
-            "cliponaxis": False,
         }
     )
     for piece, phase in enumerate(phases, len(lines)):
@@ -279,7 +277,7 @@ def _bars_of(
             "x": [max(size, 0) or None for _, _, size in mine],
             "y": [at for at, _, _ in mine],
             "width": 0.36,
-            "marker": {"color": _PHASES[phase][1], "line": {"width": 0}},
+            "marker": {"color": _PHASES[phase][1]},
             "customdata": [
                 f"<b>{plotly_lines(name)}</b><br>{bytes_text(s)}" for _, name, s in mine
             ],
@@ -299,7 +297,6 @@ def _bars_of(
             ],
             "textfont": {"size": 11},
             "textposition": "top right",
-            "cliponaxis": False,
             "hoverinfo": "skip",
         },
     ]

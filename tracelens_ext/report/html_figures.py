@@ -59,12 +59,13 @@ _SPLIT_IDLE = (
 
 #: The `meta` of a trace, or the `name` of an annotation, that goes when any piece is hidden.
 WHOLE = "whole"
+_HOVER = "%{customdata}<extra></extra>"
 _AXIS = {"fixedrange": True, "zeroline": False, "title": {"standoff": 6, "font": {"size": 11}}}
 #: What all figures have in common: a template of plotly.
 LOOK = {
     "data": {
-        kind: [{"hovertemplate": "%{customdata}<extra></extra>"}]
-        for kind in ("bar", "scatter", "icicle")
+        "bar": [{"hovertemplate": _HOVER, "marker": {"line": {"width": 0}}}],
+        "scatter": [{"hovertemplate": _HOVER, "cliponaxis": False}],
     },
     "layout": {
         "barmode": "stack",
@@ -247,7 +248,6 @@ def bars_spec(
         "y": [*range(len(sums))],
         "text": [f"  {end}" for end in shown],
         "textposition": "middle right",
-        "cliponaxis": False,
         "hoverinfo": "skip",
     }
     lowest, highest = min(sums, default=0.0), max(sums, default=0.0)
@@ -305,7 +305,8 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
     bars = list(dict.fromkeys(devices))
     names = ["GPU" if device is None else f"GPU {device}" for device in bars]
     totals = [found.get((device, "total_time"), (0.0, 0.0))[0] for device in bars]
-    pieces, legend, said = [], [], []
+    pieces: list[Plotly] = []
+    legend, said = [], []
     for kind, name, colour in timeline_pieces(frame):
         amounts = [found.get((device, kind), (0.0, 0.0)) for device in bars]
         if not any(share for _, share in amounts):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -177,6 +178,57 @@ def _figure(
     axis, scale = axis_of("ms", ceiling)
     numbered, counted_in = _numbered(labels)
     marked = sorted(odd, key=lambda at: -abs(sums[at] - float(np.median(sums))))
+    gap = 0.4 if len(heights) < _FEW_BARS else 0.14
+    data: list[Plotly] = [
+        {
+            "type": "bar",
+            "meta": place,
+            "y": [value or None for value in (bars.means(piece.values) * scale).tolist()],
+            "marker": {"color": piece.colour},
+            "hoverinfo": "skip",
+        }
+        for place, piece in enumerate(pieces)
+    ]
+    if not by_category:
+        drawn = np.where(walls <= ceiling, walls * scale, np.nan)
+        data += _wall_lines(drawn, len(pieces), min(0.5, (1 - gap) / 2 + 0.07))
+    shown = sorted(marked[:_MOST_MARKS])
+    data += [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "meta": WHOLE,
+            "x": [at // bars.most for at in shown],
+            "y": [(min(float(sums[at]), ceiling) + 0.025 * ceiling) * scale for at in shown],
+            "marker": MARK,
+            "customdata": [
+                f"<b>{plotly_lines(labels[at])}</b> is odd<br>{plotly_lines(odd[at])}<br>"
+                + _time_line("wall time", wall[at])
+                for at in shown
+            ],
+        },
+        {  # over the whole height of each bar: what it is
+            "type": "bar",
+            "yaxis": "y2",
+            "y": [1] * len(heights),
+            "width": 1,
+            "marker": {"opacity": 0},
+            "customdata": _hovers(labels, wall, pieces, bars),
+        },
+    ]
+    layout = {
+        "bargap": gap,
+        "yaxis": {
+            "autorangeoptions": {"clipmax": ceiling * scale * _ABOVE},
+            "rangemode": "tozero",
+            "ticksuffix": f" {axis}",
+            "nticks": 6,
+        },
+        "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
+    }
+    names = [numbered[start] for start in bars.starts.tolist()]
+    ends = _ends(heights, walls, ceiling)
+    rooms = partial(_layout, names=names, across=elided(counted_in, _TITLE), ends=ends)
     return Figure(
         key=f"chart-{title.lower().replace(' ', '-')}" + (f"-{number}" if number else ""),
         title=f"{title}, {elided(where, _TITLE)}" if where else title,
@@ -186,119 +238,43 @@ def _figure(
             *([] if by_category else [(_WALL, _LINE)]),
         ],
         sheet=_SHEET,
-        spec=_spec(
-            pieces=[bars.means(piece.values) * scale for piece in pieces],
-            colours=[piece.colour for piece in pieces],
-            walls=None if by_category else np.where(walls <= ceiling, walls * scale, np.nan),
-            marks=[
-                (
-                    at // bars.most,
-                    min(float(sums[at]), ceiling) * scale,
-                    f"<b>{plotly_lines(labels[at])}</b> is odd<br>{plotly_lines(odd[at])}<br>"
-                    + _time_line("wall time", wall[at]),
-                )
-                for at in sorted(marked[:_MOST_MARKS])
-            ],
-            top=ceiling * scale * _ABOVE,
-            hover=_hovers(labels, wall, pieces, bars),
-            names=[numbered[start] for start in bars.starts.tolist()],
-            across=elided(counted_in, _TITLE),
-            ends=_ends(heights, walls, ceiling),
-            axis=axis,
-        ),
+        spec=spec_of(data, layout, rooms),
     )
 
 
-def _spec(
-    *,
-    pieces: Sequence[Float64Array],
-    colours: Sequence[str],
-    walls: Float64Array | None,
-    marks: Sequence[tuple[int, float, str]],
-    top: float,
-    hover: Sequence[str],
-    names: Sequence[str],
-    across: str,
-    ends: Sequence[str],
-    axis: str,
-) -> Plotly:
-    """Upright bars; a strip over the whole height of each says what it is."""
-    at = [*range(len(names))]
-    data: list[Plotly] = [
-        {
-            "type": "bar",
-            "meta": place,
-            "x": at,
-            "y": [value or None for value in values.tolist()],
-            "marker": {"color": colour, "line": {"width": 0}},
-            "hoverinfo": "skip",
-        }
-        for place, (values, colour) in enumerate(zip(pieces, colours, strict=True))
-    ]
-    gap = 0.4 if len(names) < _FEW_BARS else 0.14
-    if walls is not None:  # across each bar, a little wider; the style sheet gives the colour
-        reach = min(0.5, (1 - gap) / 2 + 0.07)
-        heights = [None if math.isnan(wall) else wall for wall in walls.tolist()]
-        line = {
-            "type": "scatter",
-            "mode": "lines",
-            "meta": len(pieces),
-            "x": [x for bar in at for x in (bar - reach, bar + reach, None)],
-            "y": [y for height in heights for y in (height, height, None)],
-            "hoverinfo": "skip",
-        }
-        data += [{**line, "line": {"width": pixels, "simplify": False}} for pixels in _LINES]
-    places, tops, told = zip(*marks, strict=True) if marks else ((), (), ())
-    data += [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "meta": WHOLE,
-            "x": places,
-            "y": [height + top / _ABOVE * 0.025 for height in tops],
-            "marker": MARK,
-            "customdata": told,
-            "cliponaxis": False,
-        },
-        {
-            "type": "bar",
-            "yaxis": "y2",
-            "x": at,
-            "y": [1] * len(at),
-            "width": 1,
-            "marker": {"opacity": 0},
-            "customdata": hover,
-        },
-    ]
-    shown = [*map(plotly_text, ends)]
-    height = {"autorangeoptions": {"clipmax": top}, "rangemode": "tozero"}
-
-    def room_for(room: int) -> Plotly:
-        left = 46 if is_narrow(room) else 64
-        width = room - left - _RIGHT
-        every = max(1, math.ceil(len(names) * (text_width(names) + 14) / width))
-        edge = max(0.2, len(names) * 0.015)  # bars
-        return {
-            "height": 210 if is_narrow(room) else 260,
-            "margin": {"l": left, "r": _RIGHT, "t": 22 if any(ends) else 12, "b": 42},
-            "xaxis": {
-                "range": [-0.5 - edge, len(names) - 0.5 + edge],
-                "showgrid": False,
-                "tickmode": "array",
-                "tickvals": at[::every],
-                "ticktext": [plotly_text(name) for name in names[::every]],
-                "tickangle": 0,
-                "title": {"text": plotly_text(across)},
-            },
-            "annotations": _annotations(shown, width),
-        }
-
-    look = {
-        "bargap": gap,
-        "yaxis": {**height, "ticksuffix": f" {axis}", "nticks": 6},
-        "yaxis2": {"overlaying": "y", "range": [0, 1], "fixedrange": True, "visible": False},
+def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[Plotly]:
+    """Lines across each bar, a little wider; the style sheet gives the colours."""
+    ys = [None if math.isnan(height) else height for height in heights.tolist()]
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "meta": piece,
+        "x": [x for bar in range(len(ys)) for x in (bar - reach, bar + reach, None)],
+        "y": [y for height in ys for y in (height, height, None)],
+        "hoverinfo": "skip",
     }
-    return spec_of(data, look, room_for)
+    return [{**line, "line": {"width": pixels, "simplify": False}} for pixels in _LINES]
+
+
+def _layout(room: int, *, names: Sequence[str], across: str, ends: Sequence[str]) -> Plotly:
+    left = 46 if is_narrow(room) else 64
+    width = room - left - _RIGHT
+    every = max(1, math.ceil(len(names) * (text_width(names) + 14) / width))
+    edge = max(0.2, len(names) * 0.015)  # bars
+    return {
+        "height": 210 if is_narrow(room) else 260,
+        "margin": {"l": left, "r": _RIGHT, "t": 22 if any(ends) else 12, "b": 42},
+        "xaxis": {
+            "range": [-0.5 - edge, len(names) - 0.5 + edge],
+            "showgrid": False,
+            "tickmode": "array",
+            "tickvals": [*range(0, len(names), every)],
+            "ticktext": [plotly_text(name) for name in names[::every]],
+            "tickangle": 0,
+            "title": {"text": plotly_text(across)},
+        },
+        "annotations": _annotations([*map(plotly_text, ends)], width),
+    }
 
 
 def _annotations(ends: Sequence[str], width: int) -> list[Plotly]:

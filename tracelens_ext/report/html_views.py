@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import GREY, colour_of
@@ -11,7 +11,7 @@ from tracelens_ext.report.html_figures import MARK, Figure, is_narrow, spec_of
 from tracelens_ext.report.html_text import duration_text, elided, percent_text, plotly_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator
 
     from tracelens_ext.report.html_figures import Plotly
 
@@ -119,7 +119,7 @@ def _stretches(row: int, frame: pd.DataFrame, step: float) -> Plotly:
         "x": (end - start).clip(lower=step / 4).tolist(),
         "y": [row + 0.2] * len(frame),
         "width": 0.35,
-        "marker": {"color": MARK["color"], "line": {"width": 0}},
+        "marker": {"color": MARK["color"]},
         "hovertemplate": "%{fullData.name}<extra></extra>",
     }
 
@@ -130,7 +130,7 @@ def start_line(ms: float, yref: str) -> Plotly:
     return {"type": "line", "x0": ms, "x1": ms, "y0": 0, "y1": 1, "yref": yref, "line": line}
 
 
-def _hole(mark: dict[str, float]) -> Plotly:
+def _hole(mark: dict[Hashable, Any]) -> Plotly:
     return {
         "type": "rect",
         "x0": mark["start_ms"],
@@ -199,7 +199,7 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
     return [Figure("call-tree", "GPU time in the call tree", words, [], "call_tree", spec)]
 
 
-def _colour(row: dict[str, str]) -> str:
+def _colour(row: dict[Hashable, Any]) -> str:
     """Of a kernel that of its category; of an operation a paler one; of a module none."""
     if row["kind"] == "module":
         return _NO_CATEGORY
