@@ -212,11 +212,10 @@ def _write_folder(
     report: Report, chosen: Format, folder: Path, inputs: Sequence[str | Path], *, force: bool
 ) -> None:
     from tracelens_ext.report.manifest import check_folder
-    from tracelens_ext.report.table_files import unique_file_names, write_csvs, write_parquets
+    from tracelens_ext.report.table_files import file_names, write_tables
 
-    names = [f"{name}{chosen.suffix}" for name in unique_file_names(report.sheets)]
-    check_folder(folder, names, inputs, force=force)
-    (write_csvs if chosen is Format.csv else write_parquets)(folder, report.sheets)
+    check_folder(folder, file_names(report.sheets, chosen.suffix), inputs, force=force)
+    write_tables(folder, report.sheets, chosen.suffix)
 
 
 def _write_text(path: Path, pieces: Iterable[str]) -> None:
