@@ -103,13 +103,12 @@ def write_workbook(path: str | os.PathLike[str], report: Report) -> list[str]:
         first = FirstSheet(book, summary, report.title)
         first.write_facts([each for each in facts if each[0] in _FIRST], "")
         for answer in answers:
-            table = with_units(sheets[answer.sheet][list(answer.columns)], units[answer.sheet])
             beside = [
                 (drawing(book, top, *each), chart_rows(each[1]))
                 for top, each in zip(tops, drawn, strict=True)
                 if each[0].sheet == answer.sheet
             ]
-            first.write_answer(answer, table, shown, beside[:1])
+            first.write_answer(answer, report.answer_table(answer), shown, beside[:1])
         first.write_index(index)
         first.write_facts([each for each in facts if each[0] not in _FIRST], "Facts")
         first.write_notes(all_notes)

@@ -222,9 +222,8 @@ class FirstSheet:
         """The first rows of a table, a chart beside it; of a chart also the rows that it takes."""
         top = self._row
         self._head(answer.title)
-        shown = table.iloc[: answer.rows]
-        columns = [column_of(series) for _, series in shown.items()]
-        if len(shown):
+        columns = [column_of(series) for _, series in table.items()]
+        if len(table):
             for place, column in enumerate(columns):
                 put(self._sheet, self._row, place, column.header, self._book.format(**HEADER))
             self._set_height(
@@ -234,7 +233,7 @@ class FirstSheet:
         names = list(answer.columns)
         reading = {"text_wrap": True, "valign": "top"}
         link = self._book.format(**LINES, **reading, underline=1, font_color=_LINK)
-        for values in zip(*(column.cells(0, len(shown)) for column in columns), strict=True):
+        for values in zip(*(column.cells(0, len(table)) for column in columns), strict=True):
             lines = 1
             for place, (name, value, column) in enumerate(zip(names, values, columns, strict=True)):
                 if name == answer.links:
@@ -250,7 +249,7 @@ class FirstSheet:
                     lines = max(lines, _lines_of(value, _WIDTHS[place]))
             self._set_height(lines)
             self._row += 1
-        for chart, rows in charts if len(shown) else ():
+        for chart, rows in charts if len(table) else ():
             beside = len(columns) <= _BESIDE
             row, place = (top, _BESIDE) if beside else (self._row, 0)
             chart.set_size({"width": _CHART_PIXELS, "height": rows * ROW_PIXELS})

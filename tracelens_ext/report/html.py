@@ -11,10 +11,10 @@ import base64
 import functools
 import hashlib
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -78,21 +78,14 @@ def _drawn(sheets: Mapping[str, pd.DataFrame], chart: Chart) -> list[Figure]:
 
 _SCRIPTS = ("tables.js", "charts.js")
 _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
-_FEW_WORDS = 120  # characters; a longer fact has no other beside it
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """A line of what was analysed."""
 
-    label: str  #: what it is
-    text: str  #: the value
+    label: str
+    text: str
     share: float | None = None  #: the value when it is a percentage, 0 to 100; else None
-
-    @property
-    def is_long(self) -> bool:
-        """Whether it is more than a few words."""
-        return len(self.text) > _FEW_WORDS
 
 
 def require_html_extra() -> None:

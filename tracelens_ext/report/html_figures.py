@@ -256,10 +256,6 @@ def bars_spec(
     def room_for(room: int) -> Plotly:
         names = [*map(plotly_text, wide if room >= _WIDE_BEGINS else narrow)]
         above = is_narrow(room)
-        beside = {"tickmode": "array", "tickvals": [*range(len(names))], "ticktext": names}
-        labels = [
-            {"text": name, "x": 0, "y": at - 0.25, "xshift": -3} for at, name in enumerate(names)
-        ]
         return {
             "height": len(names) * (44 if above else 27) + 34,
             "bargap": 0.52 if above else 0.26,
@@ -268,9 +264,15 @@ def bars_spec(
                 "range": [len(names) - 0.5, -0.75 if above else -0.5],
                 "showgrid": False,
                 "automargin": True,
-                **({"showticklabels": False} if above else beside),
+                "showticklabels": not above,
+                "tickmode": "array",
+                "tickvals": [*range(len(names))],
+                "ticktext": names,
             },
-            **({"annotations": labels} if above else {}),
+            "annotations": [
+                {"text": name, "x": 0, "y": at - 0.25, "xshift": -3}
+                for at, name in enumerate(names if above else [])
+            ],
         }
 
     across = {
@@ -307,7 +309,10 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
     totals = [found.get((device, "total_time"), (0.0, 0.0))[0] for device in bars]
     pieces: list[Plotly] = []
     legend, said = [], []
-    for kind, name, colour in timeline_pieces(frame):
+    is_split = {kind for kind, _, _ in _SPLIT_IDLE} <= set(frame["type"])
+    for kind, name, colour in (
+        (*TIMELINE_PIECES[:-1], *_SPLIT_IDLE) if is_split else TIMELINE_PIECES
+    ):
         amounts = [found.get((device, kind), (0.0, 0.0)) for device in bars]
         if not any(share for _, share in amounts):
             continue
@@ -327,14 +332,6 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
         sheet="gpu_timeline",
         spec=bars_spec(pieces, names, names, [*map(duration_text, totals)], "%"),
     )
-
-
-def timeline_pieces(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """Give the pieces that make up the total time: row of `gpu_timeline`, name, colour."""
-    pieces = list(TIMELINE_PIECES)
-    if {kind for kind, _, _ in _SPLIT_IDLE} <= set(frame["type"]):
-        pieces[-1:] = _SPLIT_IDLE
-    return pieces
 
 
 def axis_of(unit: str, longest: float) -> tuple[str, float]:

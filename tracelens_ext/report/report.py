@@ -145,11 +145,13 @@ class Report:
         except UsageError as error:
             hint = f"Without charts: {error}"
         lines = [f"{label}: {value}" for label, value in self.facts if label in FIRST_FACTS]
-        tables = {}
-        for answer in self.answers:
-            frame = self.sheets[answer.sheet][list(answer.columns)]
-            tables[answer.title] = with_units(frame, self.units.get(answer.sheet, {}))
+        tables = {answer.title: self.answer_table(answer) for answer in self.answers}
         return cell_html(self.title, [hint, *lines, *self.notes], tables)
+
+    def answer_table(self, answer: Answer) -> pd.DataFrame:
+        """What is shown of an answer, its columns named with their units."""
+        frame = self.sheets[answer.sheet][list(answer.columns)].head(answer.rows)
+        return with_units(frame, self.units.get(answer.sheet, {}))
 
 
 def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> list[str]:
