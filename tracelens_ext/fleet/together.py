@@ -15,7 +15,7 @@ from tracelens_ext.ranks.calls import GroupCalls, group_calls, unnamed_calls
 from tracelens_ext.ranks.together import job_tables
 from tracelens_ext.report.colours import ONE_COLOUR
 from tracelens_ext.report.html import write_html
-from tracelens_ext.report.html_figures import Figure, spec_of
+from tracelens_ext.report.html_figures import Figure, spec_of, trace
 from tracelens_ext.report.html_text import bytes_text, duration_text, elided, plotly_text
 from tracelens_ext.report.report import Report
 from tracelens_ext.tables.charts import Chart
@@ -189,8 +189,7 @@ def _heat_map(waits: pd.DataFrame) -> list[Figure]:
     cells = cells.reindex(range(int(cells.index.min()), int(cells.index.max()) + 1))
     rows = [[None if np.isnan(ms) else ms for ms in row] for row in cells.to_numpy().tolist()]
     longest = waits.groupby("rank")["wait_ms"].sum().nlargest(3)
-    trace = {
-        "type": "heatmap",
+    cells_drawn: dict[str, object] = {
         "x": [plotly_text(name) for name in across],
         "y": cells.index.tolist(),
         "z": rows,
@@ -214,7 +213,7 @@ def _heat_map(waits: pd.DataFrame) -> list[Figure]:
         "yaxis": whole | ({"dtick": 1} if len(rows) <= 32 else {}),
     }
     summary = f"The longest: {', '.join(words)}"
-    spec = spec_of([trace], layout)
+    spec = spec_of([trace("heatmap", **cells_drawn)], layout)
     return [Figure("chart-waits", "Waits by rank and iteration", summary, [], "waits", spec)]
 
 
@@ -227,26 +226,20 @@ def _bandwidths(table: pd.DataFrame) -> list[Figure]:
     named = kinds if len(kinds) <= _MOST_LEGEND + 1 else [*kinds[:_MOST_LEGEND], "others"]
     kind = points["collective"].where(points["collective"].isin(named), "others")
     legend = [(elided(name, 40), colour) for name, colour in zip(named, _PALETTE, strict=False)]
-    traces = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "meta": piece,
-            "x": part["bytes"].tolist(),
-            "y": part["median_gb_s"].tolist(),
-            "marker": {"size": 9, "opacity": 0.7, "color": colour},
-            "customdata": [
-                plotly_text(
-                    f"{row.collective}, {bytes_text(row.bytes)}, ranks {elided(row.ranks, 50)}"
-                )
-                + f"<br>{row.median_gb_s:,.1f} GB/s, at best {row.best_gb_s:,.1f};"
-                f" calls: {row.calls:,}"
-                for row in part.itertuples()
-            ],
-        }
-        for piece, (name, colour) in enumerate(zip(named, _PALETTE, strict=False))
-        for part in (points[kind == name],)
-    ]
+    traces: list[dict[str, object]] = []
+    for name, colour in zip(named, _PALETTE, strict=False):
+        part = points[kind == name]
+        at = {"x": part["bytes"].tolist(), "y": part["median_gb_s"].tolist()}
+        marker = {"size": 9, "opacity": 0.7, "color": colour}
+        told = [
+            plotly_text(f"{row.collective}, {bytes_text(row.bytes)}, ranks {elided(row.ranks, 50)}")
+            + f"<br>{row.median_gb_s:,.1f} GB/s, at best {row.best_gb_s:,.1f};"
+            f" calls: {row.calls:,}"
+            for row in part.itertuples()
+        ]
+        traces.append(
+            trace("scatter", len(traces), mode="markers", marker=marker, customdata=told, **at)
+        )
     best = table.groupby(table["span"].fillna(""))["best_gb_s"].max()
     where = {"node": "Best in a node", "across": "Best across nodes"}
     words = [f"{where.get(str(span), 'Best')}: {rate:,.1f} GB/s" for span, rate in best.items()]

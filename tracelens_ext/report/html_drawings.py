@@ -19,7 +19,7 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of
-from tracelens_ext.report.html_figures import MARK, Figure, is_narrow, spec_of
+from tracelens_ext.report.html_figures import MARK, Figure, is_narrow, spec_of, trace
 from tracelens_ext.report.html_text import (
     bytes_text,
     duration_text,
@@ -79,16 +79,11 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Fi
     for family in named:
         places = [at for at, each in enumerate(families) if each == family]
         marker = {"size": sizes[places].tolist(), "color": colour_of(family), "opacity": 0.75}
+        marker |= {"line": {"width": 0.5, "color": "#ffffff"}}
+        at = {"x": x[places].tolist(), "y": y[places].tolist()}
+        told = [hover[at] for at in places]
         points.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "meta": len(points),
-                "x": x[places].tolist(),
-                "y": y[places].tolist(),
-                "marker": {**marker, "line": {"width": 0.5, "color": "#ffffff"}},
-                "customdata": [hover[at] for at in places],
-            }
+            trace("scatter", len(points), mode="markers", **at, marker=marker, customdata=told)
         )
     return [
         Figure(
@@ -139,19 +134,11 @@ def _roofs(peaks: dict[str, float], memory: float | None, across: list[float]) -
     for peak, names in by_peak.items():
         name = f"{', '.join(names)}: {peak:,.4g} TFLOP/s; {memory:,.3g} TB/s"
         places = [across[0], peak / memory, across[1]]
-        lines.append(
-            {
-                "type": "scatter",
-                "mode": "lines+text",
-                "x": places,
-                "y": [min(at * memory, peak) for at in places],
-                "line": {"width": 1.5, "color": "#8b93a1"},
-                "text": ["", "", plotly_text(name)],
-                "textposition": "top left",
-                "textfont": {"size": 11},
-                "hoverinfo": "skip",
-            }
-        )
+        text = {"text": ["", "", plotly_text(name)], "textposition": "top left"}
+        look = {"line": {"width": 1.5, "color": GREY}, "textfont": {"size": 11}}
+        y = [min(at * memory, peak) for at in places]
+        line = trace("scatter", mode="lines+text", x=places, y=y, hoverinfo="skip", **text, **look)
+        lines.append(line)
     return lines
 
 
@@ -218,29 +205,13 @@ def _memory_figure(
     at = allocated.index(max(allocated))
     bars = _alive(part)
     phases = [phase for phase in _PHASES if any(bar[1] == phase for bar in bars)]
-    data: list[Plotly] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "meta": piece,
-            "x": moments,
-            "y": values,
-            "line": {"width": 1.5, "shape": "hv", "color": colour},
-            "hovertemplate": f"<b>{name}</b><br>%{{y:,.4s}}B at %{{x:,.3f}} ms<extra></extra>",
-        }
-        for piece, (name, colour, values) in enumerate(lines)
-    ]
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "meta": 0,
-            "x": [moments[at]],
-            "y": [allocated[at]],
-            "marker": MARK,
-            "hovertemplate": "<b>Peak</b><extra></extra>",
-        }
-    )
+    data: list[Plotly] = []
+    for piece, (name, colour, values) in enumerate(lines):
+        told = f"<b>{name}</b><br>%{{y:,.4s}}B at %{{x:,.3f}} ms<extra></extra>"
+        look = {"mode": "lines", "line": {"width": 1.5, "shape": "hv", "color": colour}}
+        data.append(trace("scatter", piece, x=moments, y=values, hovertemplate=told, **look))
+    highest = {"x": [moments[at]], "y": [allocated[at]], "hovertemplate": "Peak<extra></extra>"}
+    data.append(trace("scatter", 0, mode="markers", marker=MARK, **highest))
     for piece, phase in enumerate(phases, len(lines)):
         data += _bars_of(phase, bars, peak, piece)
     start, end = moments[0], max(moments[-1], moments[0] + 1e-3)
@@ -268,37 +239,29 @@ def _bars_of(
 ) -> list[Plotly]:
     """What of a phase was alive at the peak: its bars, and the names above them."""
     mine = [(at, name, size) for at, (name, own, size) in enumerate(bars) if own == phase]
-    places = {"meta": piece, "xaxis": "x2", "yaxis": "y2"}
+    ys, axes = [at for at, _, _ in mine], {"xaxis": "x2", "yaxis": "y2"}
+    sizes = [max(size, 0) or None for _, _, size in mine]
+    hover = [f"<b>{plotly_lines(name)}</b><br>{bytes_text(size)}" for _, name, size in mine]
+    names = [
+        plotly_text(
+            f"{elided(name, _NAME)}: {bytes_text(size)} ({percent_text(100 * size / (peak or 1))})"
+        )
+        for _, name, size in mine
+    ]
+    look = {"orientation": "h", "width": 0.36, "marker": {"color": _PHASES[phase][1]}}
+    above = {"y": [y - 0.2 for y in ys], "textposition": "top right", "textfont": {"size": 11}}
     return [
-        {
-            "type": "bar",
-            "orientation": "h",
-            **places,
-            "x": [max(size, 0) or None for _, _, size in mine],
-            "y": [at for at, _, _ in mine],
-            "width": 0.36,
-            "marker": {"color": _PHASES[phase][1]},
-            "customdata": [
-                f"<b>{plotly_lines(name)}</b><br>{bytes_text(s)}" for _, name, s in mine
-            ],
-        },
-        {
-            "type": "scatter",
-            "mode": "text",
-            **places,
-            "x": [0] * len(mine),
-            "y": [at - 0.2 for at, _, _ in mine],
-            "text": [
-                plotly_text(
-                    f"{elided(name, _NAME)}: {bytes_text(size)}"
-                    f" ({percent_text(100 * size / (peak or 1))})"
-                )
-                for _, name, size in mine
-            ],
-            "textfont": {"size": 11},
-            "textposition": "top right",
-            "hoverinfo": "skip",
-        },
+        trace("bar", piece, x=sizes, y=ys, customdata=hover, **look, **axes),
+        trace(
+            "scatter",
+            piece,
+            mode="text",
+            x=[0] * len(ys),
+            text=names,
+            hoverinfo="skip",
+            **above,
+            **axes,
+        ),
     ]
 
 

@@ -114,8 +114,7 @@ def spec_of(
 ) -> Plotly:
     """What the script hands to plotly.
 
-    The `meta` of a trace is the place of what hides it in the legend, or `WHOLE`. `rooms` gives
-    the parts of the layout that hang on the width, in pixels.
+    `rooms` gives the parts of the layout that hang on the width, in pixels.
     """
     fitting = []
     for least in (0, _NARROW_ENDS, _WIDE_BEGINS):
@@ -124,6 +123,11 @@ def spec_of(
         own = layout.get("xaxis", {}) | part.get("xaxis", {})
         fitting.append({"from": least, **part, "xaxis": {"nticks": room // _TICK, **own}})
     return {"data": data, "layout": layout, "rooms": fitting}
+
+
+def trace(kind: str, hidden_by: int | str | None = None, /, **parts: Any) -> Plotly:  # noqa: ANN401
+    """A trace of plotly; `hidden_by` is a place in the legend, `WHOLE`, or none."""
+    return {"type": kind, "meta": hidden_by, **parts}
 
 
 def is_narrow(room: int) -> bool:
@@ -212,19 +216,12 @@ def bar_piece(
 ) -> Plotly:
     """A piece of each of some bars; `hover` is escaped, `inside` not yet."""
     texts = [*map(plotly_text, inside)]
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "meta": place,
-        "x": [value or None for value in values],  # a bar of no length would have an outline
-        "y": [*range(len(values))],
-        "marker": {"color": colour, "line": {"width": 0.5, "color": "rgba(255,255,255,0.45)"}},
-        "customdata": hover,
-        **({"text": texts} if texts else {}),
-        "textposition": "inside" if texts else "none",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-    }
+    some = [value or None for value in values]  # a bar of no length would have an outline
+    line = {"width": 0.5, "color": "rgba(255,255,255,0.45)"}
+    about = {"customdata": hover, "marker": {"color": colour, "line": line}, "text": texts}
+    anchor = {"insidetextanchor": "middle", "textangle": 0} if texts else {"textposition": "none"}
+    at = [*range(len(some))]
+    return trace("bar", place, orientation="h", x=some, y=at, **about, **anchor)
 
 
 def bars_spec(
@@ -240,16 +237,11 @@ def bars_spec(
         for values in zip(*(p["x"] for p in pieces), strict=True)
     ]
     shown = [*map(plotly_text, ends)]
-    at_ends = {  # what is true of whole bars only
-        "type": "scatter",
-        "mode": "text",
-        "meta": WHOLE,
-        "x": [max(each, 0.0) for each in sums],
-        "y": [*range(len(sums))],
-        "text": [f"  {end}" for end in shown],
-        "textposition": "middle right",
-        "hoverinfo": "skip",
-    }
+    past = [max(each, 0.0) for each in sums]
+    texts = {"text": [f"  {end}" for end in shown], "textposition": "middle right"}
+    at_ends = trace(  # what is true of whole bars only
+        "scatter", WHOLE, mode="text", x=past, y=[*range(len(sums))], hoverinfo="skip", **texts
+    )
     lowest, highest = min(sums, default=0.0), max(sums, default=0.0)
     bounds = {"clipmin": min(lowest, 0.0), "clipmax": max(highest, 0.0) or (0.0 if lowest else 1.0)}
 

@@ -30,6 +30,7 @@ from tracelens_ext.report.html_figures import (
     is_narrow,
     spec_of,
     text_width,
+    trace,
 )
 from tracelens_ext.report.html_text import (
     duration_text,
@@ -178,44 +179,31 @@ def _figure(
     axis, scale = axis_of("ms", ceiling)
     numbered, counted_in = _numbered(labels)
     marked = sorted(odd, key=lambda at: -abs(sums[at] - float(np.median(sums))))
+
+    def heights_of(piece: _Piece) -> list[float | None]:
+        return [value or None for value in (bars.means(piece.values) * scale).tolist()]
+
     gap = 0.4 if len(heights) < _FEW_BARS else 0.14
-    data: list[Plotly] = [
-        {
-            "type": "bar",
-            "meta": place,
-            "y": [value or None for value in (bars.means(piece.values) * scale).tolist()],
-            "marker": {"color": piece.colour},
-            "hoverinfo": "skip",
-        }
+    data = [
+        trace("bar", place, y=heights_of(piece), marker={"color": piece.colour}, hoverinfo="skip")
         for place, piece in enumerate(pieces)
     ]
     if not by_category:
         drawn = np.where(walls <= ceiling, walls * scale, np.nan)
         data += _wall_lines(drawn, len(pieces), min(0.5, (1 - gap) / 2 + 0.07))
     shown = sorted(marked[:_MOST_MARKS])
-    data += [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "meta": WHOLE,
-            "x": [at // bars.most for at in shown],
-            "y": [(min(float(sums[at]), ceiling) + 0.025 * ceiling) * scale for at in shown],
-            "marker": MARK,
-            "customdata": [
-                f"<b>{plotly_lines(labels[at])}</b> is odd<br>{plotly_lines(odd[at])}<br>"
-                + _time_line("wall time", wall[at])
-                for at in shown
-            ],
-        },
-        {  # over the whole height of each bar: what it is
-            "type": "bar",
-            "yaxis": "y2",
-            "y": [1] * len(heights),
-            "width": 1,
-            "marker": {"opacity": 0},
-            "customdata": _hovers(labels, wall, pieces, bars),
-        },
+    tops = [(min(float(sums[at]), ceiling) + 0.025 * ceiling) * scale for at in shown]
+    told = [
+        f"<b>{plotly_lines(labels[at])}</b> is odd<br>{plotly_lines(odd[at])}<br>"
+        + _time_line("wall time", wall[at])
+        for at in shown
     ]
+    places = [at // bars.most for at in shown]
+    look = {"mode": "markers", "marker": MARK}
+    data.append(trace("scatter", WHOLE, x=places, y=tops, customdata=told, **look))
+    # Over the whole height of each bar: what it is.
+    hover, unseen = _hovers(labels, wall, pieces, bars), {"width": 1, "marker": {"opacity": 0}}
+    data.append(trace("bar", yaxis="y2", y=[1] * len(heights), customdata=hover, **unseen))
     layout = {
         "bargap": gap,
         "yaxis": {
@@ -245,14 +233,9 @@ def _figure(
 def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[Plotly]:
     """Lines across each bar, a little wider; the style sheet gives the colours."""
     ys = [None if math.isnan(height) else height for height in heights.tolist()]
-    line = {
-        "type": "scatter",
-        "mode": "lines",
-        "meta": piece,
-        "x": [x for bar in range(len(ys)) for x in (bar - reach, bar + reach, None)],
-        "y": [y for height in ys for y in (height, height, None)],
-        "hoverinfo": "skip",
-    }
+    x = [x for bar in range(len(ys)) for x in (bar - reach, bar + reach, None)]
+    y = [y for height in ys for y in (height, height, None)]
+    line = trace("scatter", piece, mode="lines", x=x, y=y, hoverinfo="skip")
     return [{**line, "line": {"width": pixels, "simplify": False}} for pixels in _LINES]
 
 

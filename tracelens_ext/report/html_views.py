@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import GREY, colour_of
 from tracelens_ext.report.excel_text import cleaned
-from tracelens_ext.report.html_figures import MARK, Figure, is_narrow, spec_of
+from tracelens_ext.report.html_figures import MARK, Figure, is_narrow, spec_of, trace
 from tracelens_ext.report.html_text import duration_text, elided, percent_text, plotly_text
 
 if TYPE_CHECKING:
@@ -96,32 +96,20 @@ def _areas(frame: pd.DataFrame, categories: list[str], bins: int, step: float) -
         if len(own):
             ns = own.set_index("bin")["gpu_time_ns"].reindex(range(bins + 1), fill_value=0)
             ns.iloc[-1] = ns.iloc[-2]  # where the last bin ends
-            yield {
-                "type": "scatter",
-                "mode": "lines",
-                "meta": piece,
-                "name": plotly_text(name),
-                "y": (ns / 1e6 / step).round(4).tolist(),
-                "line": {"shape": "hv", "width": 0},
-                "fillcolor": colour_of(name),
-                "hovertemplate": "<b>%{fullData.name}</b><br>%{y:.0%} at %{x:,.3f} ms"
-                "<extra></extra>",
-            }
+            told = "<b>%{fullData.name}</b><br>%{y:.0%} at %{x:,.3f} ms<extra></extra>"
+            look = {"fillcolor": colour_of(name), "line": {"shape": "hv", "width": 0}}
+            y = (ns / 1e6 / step).round(4).tolist()
+            about = {"name": plotly_text(name), "hovertemplate": told}
+            yield trace("scatter", piece, mode="lines", y=y, **look, **about)
 
 
 def _stretches(row: int, frame: pd.DataFrame, step: float) -> Plotly:
     """Where a finding is; a short stretch is seen, too."""
     start, end = frame["start_ms"], frame["end_ms"]
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "base": start.tolist(),
-        "x": (end - start).clip(lower=step / 4).tolist(),
-        "y": [row + 0.2] * len(frame),
-        "width": 0.35,
-        "marker": {"color": MARK["color"]},
-        "hovertemplate": "%{fullData.name}<extra></extra>",
-    }
+    lengths = (end - start).clip(lower=step / 4).tolist()
+    at = {"base": start.tolist(), "x": lengths, "y": [row + 0.2] * len(frame)}
+    look = {"orientation": "h", "width": 0.35, "marker": {"color": MARK["color"]}}
+    return trace("bar", hovertemplate="%{fullData.name}<extra></extra>", **at, **look)
 
 
 def start_line(ms: float, yref: str) -> Plotly:
@@ -167,35 +155,26 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
         + f" ({percent_text(100 * row['gpu_time_ns'] / total)})"
         for row in rows
     ]
-    trace = {
-        "type": "icicle",
-        # One top: several would stand below a blank.
+    categories = [plotly_text(row["category"]) for row in rows]
+    colours = [row.get("colour") or _colour(row) for row in rows]
+    nodes = {  # one top: several would stand below a blank
         "ids": [*range(len(rows) + 1)],
         "labels": ["GPU work", *(plotly_text(elided(row["label"], _LABEL)) for row in rows)],
         "parents": ["", *(row["parent"] + 1 for row in rows)],
         "values": [total, *(row["gpu_time_ns"] for row in rows)],
-        "branchvalues": "total",
-        "sort": True,
-        "tiling": {"orientation": "v"},
-        "pathbar": {"visible": True},
-        "marker": {
-            "colors": [_NO_CATEGORY, *(row.get("colour") or _colour(row) for row in rows)],
-            "line": {"width": 0.5, "color": "#ffffff"},
-        },
-        "customdata": [
-            "",
-            *(
-                f"{text}<br>{plotly_text(row['category'])}"
-                for text, row in zip(hover, rows, strict=True)
-            ),
-        ],
+        "customdata": ["", *map("{}<br>{}".format, hover, categories)],
         "hovertemplate": "<b>%{label}</b><br>%{customdata}<extra></extra>",
+    }
+    look = {
+        "branchvalues": "total",
+        "tiling": {"orientation": "v"},
         "textfont": {"color": "#22262e"},
+        "marker": {"colors": [_NO_CATEGORY, *colours], "line": {"width": 0.5, "color": "#ffffff"}},
     }
     layout = {"height": 500, "margin": {"l": 0, "r": 0, "t": 24, "b": 0}}
     said = "as wide as the time of both; red takes longer than the baseline, blue less"
     words = said if "colour" in frame else _in_words(sums)
-    spec = spec_of([trace], layout)
+    spec = spec_of([trace("icicle", **nodes, **look)], layout)
     return [Figure("call-tree", "GPU time in the call tree", words, [], "call_tree", spec)]
 
 
