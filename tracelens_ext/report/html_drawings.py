@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _MOST_POINTS = 400
 _IN_SUMMARY = 3
+_TOLD = ["op_name", "Input Dims", "bound", "% of roofline", "gpu_time_ms", "time_lost_ms"]
 _SMALLEST, _LARGEST, _HEIGHT = 5.0, 42.0, 420  # pixels
 
 
@@ -64,15 +65,7 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Fi
     hover = [
         f"<b>{plotly_lines(str(name))}</b><br>{plotly_lines(str(dims).replace(', ()', ''))}<br>"
         + plotly_text(_in_figures(bound, percent, ms, rest))
-        for name, dims, bound, percent, ms, rest in zip(
-            part["op_name"],
-            part["Input Dims"],
-            part["bound"],
-            part["% of roofline"],
-            part["gpu_time_ms"],
-            part["time_lost_ms"],
-            strict=True,
-        )
+        for name, dims, bound, percent, ms, rest in part[_TOLD].itertuples(index=False)
     ]
     sizes = np.maximum(_SMALLEST, _LARGEST * np.sqrt(size[drawn] / largest))
     points: list[Plotly] = []

@@ -204,14 +204,10 @@ def _figure(
     # Over the whole height of each bar: what it is.
     hover, unseen = _hovers(labels, wall, pieces, bars), {"width": 1, "marker": {"opacity": 0}}
     data.append(trace("bar", yaxis="y2", y=[1] * len(heights), customdata=hover, **unseen))
+    clip = {"autorangeoptions": {"clipmax": ceiling * scale * _ABOVE}, "rangemode": "tozero"}
     layout = {
         "bargap": gap,
-        "yaxis": {
-            "autorangeoptions": {"clipmax": ceiling * scale * _ABOVE},
-            "rangemode": "tozero",
-            "ticksuffix": f" {axis}",
-            "nticks": 6,
-        },
+        "yaxis": {**clip, "ticksuffix": f" {axis}", "nticks": 6},
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
     }
     names = [numbered[start] for start in bars.starts.tolist()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import GREY, colour_of
 from tracelens_ext.report.excel_text import cleaned
-from tracelens_ext.report.html_figures import MARK, Figure, is_narrow, spec_of, trace
+from tracelens_ext.report.html_figures import MARK, Figure, spec_of, trace
 from tracelens_ext.report.html_text import duration_text, elided, percent_text, plotly_text
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
     layout: Plotly = {
         "barmode": "overlay",
         "height": plotted + 70,
+        "margin": {"l": 56, "r": 12, "t": 20, "b": 42},
         "xaxis": {"range": [first, last], "anchor": "free", "position": 0, "title": SINCE},
         "annotations": names,
         "shapes": [
@@ -79,12 +80,8 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
         data[-1]["customdata"] = [card] * len(part)
         click = {"name": card, "captureevents": True, "borderpad": 0}
         names.append({"text": title, **click, "y": row - 0.2, "yref": f"y{under}", **_LAID})
-
-    def room_for(room: int) -> Plotly:
-        return {"margin": {"l": 50 if is_narrow(room) else 70, "r": 12, "t": 20, "b": 42}}
-
     legend = [(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]]
-    spec = spec_of(data, layout, room_for)
+    spec = spec_of(data, layout)
     title = "GPU work over time"
     return [Figure("time-axis", title, _in_words(sums), legend, "time_axis", spec)]
 

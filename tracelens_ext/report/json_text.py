@@ -115,17 +115,18 @@ def _escape(found: re.Match[str]) -> str:
 def _pieces(report: Report) -> Iterator[str]:
     from tracelens_ext import __version__
 
-    facts = {encodable(label): plain_value(value) for label, value in report.facts}
     head = {
         "generator": GENERATOR,
         "version": __version__,
         TABLES_VERSION_KEY: TABLES_VERSION,
-        "title": encodable(report.title),
-        "facts": facts,
-        "notes": [encodable(note) for note in report.notes],
-        **{name: _plain(value) for name, value in report.members.items()},
+        "title": report.title,
+        "facts": dict(report.facts),
+        "notes": report.notes,
+        **report.members,
     }
-    yield json.dumps(head, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
+    yield json.dumps(_plain(head), indent=1, ensure_ascii=False, allow_nan=False).removesuffix(
+        "\n}"
+    )
     yield ',\n "tables": {'
     separator = "\n"
     for name, frame in report.sheets.items():

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.short_names import cut_middle, told_apart
-from tracelens_ext.tables.units import Quantity, Shown, fitting_unit, header_text, unit_of
+from tracelens_ext.tables.units import (
+    Quantity,
+    Shown,
+    fitting_unit,
+    header_text,
+    is_numeric,
+    unit_of,
+)
 from tracelens_ext.text import NO_NAME
 
 if TYPE_CHECKING:
@@ -171,9 +178,7 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
     from rich.cells import cell_len
 
     header = header_text(series.name)
-    kinds = pd.api.types
-    is_number = kinds.is_integer_dtype(series.dtype) or kinds.is_float_dtype(series.dtype)
-    if is_number:
+    if numeric := is_numeric(series):
         if fit_units:
             header, series = _in_fitting_unit(header, series)
         cells = _number_cells(series, header)
@@ -184,7 +189,7 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
             for value, empty in zip(series.tolist(), missing, strict=True)
         ]
     width = max((cell_len(cell) for cell in cells), default=0)
-    return _Column(safe_text(header), cells, is_number, width, stays)
+    return _Column(safe_text(header), cells, numeric, width, stays)
 
 
 def _in_fitting_unit(header: str, series: pd.Series) -> tuple[str, pd.Series]:
