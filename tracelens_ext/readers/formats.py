@@ -150,12 +150,12 @@ def _as_trace(found: Mapping[str, object] | Trace, source: ByteSource) -> Trace:
 
 
 def _unknown(source: ByteSource, head: bytes, readers: list[Offered[Reader]]) -> TraceFormatError:
-    from tracelens_ext.readers.nsys import NsysDatabaseReader
+    from tracelens_ext.readers.nsys import sqlite
 
     if not readers:
         return TraceFormatError(source.path, "has no reader", "install tracelens-ext again")
     if head.startswith(SQLITE_MAGIC):
-        NsysDatabaseReader().read_source(source)  # says which tables the database has
+        sqlite.read(source)  # says which tables the database has
     return unsupported.refuse_bytes(source.path, head)
 
 

@@ -30,6 +30,7 @@ from tracelens_ext.readers.kineto.native import NativeReader
 from tracelens_ext.readers.kineto.schema import NAME_IN_FILE, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
 from tracelens_ext.readers.source import salvage_note
+from tracelens_ext.readers.unsupported import refuse_members
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import Conventions, Device
 
@@ -173,12 +174,8 @@ def plain(value: object) -> object:
     return value
 
 
-def read(source: ByteSource) -> tuple[Trace | None, Mapping[str, object]]:
-    """Read a Kineto document.
-
-    Returns:
-        The trace, None when the document is JSON but has no `traceEvents`; and the document's
-        other top-level members.
+def read(source: ByteSource) -> Trace:
+    """Read a Kineto document; JSON without `traceEvents` is refused, by name if it is known.
 
     Raises:
         TraceCutOffError, TraceFormatError: as `EventStream` says; of a document that is to be
@@ -193,12 +190,11 @@ def read(source: ByteSource) -> tuple[Trace | None, Mapping[str, object]]:
         for events in stream:
             columns.add(events)
     if not stream.found_events:
-        return None, stream.members
+        raise refuse_members(source.path, stream.members)
     notes: tuple[str, ...] = ()
     if stream.damage is not None:
         notes = (salvage_note(source, stream.damage, stream.place, columns.builder.present),)
-    trace = _finish(columns, stream.members, source.path, source.bytes_read, notes)
-    return trace, stream.members
+    return _finish(columns, stream.members, source.path, source.bytes_read, notes)
 
 
 def from_events(events: Iterable[object], members: Mapping[str, object], path: str) -> Trace:

@@ -40,7 +40,7 @@ _ORDINAL = re.compile(r"(.*?)\s*\((\d{1,9})\)\s*", re.DOTALL)
 _MOST_ID = 2**62
 
 
-def read_gpu_trace(source: TableSource | ByteSource) -> Trace:
+def read(source: TableSource | ByteSource) -> Trace:
     """Read a `cuda_gpu_trace` table.
 
     Returns:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Int64Array, Trace
 
 _SEVERE, _MOST_TOLD = ("2", "3"), 5  # warnings and errors
@@ -83,19 +84,15 @@ _ON_HOST = ("start", "end", "globalTid", "nameId")
 _DRIVER_CLASS = 1
 
 
-def read(
-    path: str,
-    source: Path | bytes,
-    progress: Callable[[int, int | None], None] | None = None,
-) -> Trace:
-    """Read an export, which messages call `path`, from a file or from its bytes.
+def read(source: ByteSource, exported: Path | None = None) -> Trace:
+    """Read an export, or what a report was `exported` to.
 
     Raises TraceFormatError where it is damaged, no export of Nsight Systems, or has no CUDA events.
     """
-    with NsysDatabase(path, source) as database:
+    with NsysDatabase(source.path, exported or source.file_or_bytes()) as database:
         if not any(map(database.has_rows, _OF_CUDA)):
             raise _without_cuda(database)
-        return _Export(database, progress).read()
+        return _Export(database, source.progress).read()
 
 
 def _without_cuda(database: NsysDatabase) -> TraceFormatError:
