@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from itertools import islice
+from functools import partial
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -25,41 +25,50 @@ from tracelens_ext.readers.ahead import threads
 from tracelens_ext.readers.builder import Labels, TraceBuilder
 from tracelens_ext.readers.json_events import SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
-from tracelens_ext.readers.kineto.columns import SliceReader
-from tracelens_ext.readers.kineto.native import NativeReader
+from tracelens_ext.readers.kineto.columns import native_schema, native_slice, slice_of
 from tracelens_ext.readers.kineto.schema import NAME_IN_FILE, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
 from tracelens_ext.readers.source import salvage_note
 from tracelens_ext.readers.unsupported import refuse_members
 from tracelens_ext.text import encodable
-from tracelens_ext.trace import Conventions, Device
+from tracelens_ext.trace import Conventions, Device, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from types import ModuleType
 
-    from tracelens_ext.readers.kineto.columns import SliceColumns, Special
+    from tracelens_ext.readers.kineto.columns import Slice, Special
     from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Trace
 
 
 _EVENTS_AT_ONCE = 4096
+_decode_text = msgspec.json.Decoder(str).decode
+#: The first of the kinds whose events may lack a duration.
+_MOMENTARY = EventKind.FLOW_START
 
 FORMAT = "PyTorch profiler (Kineto) JSON"
 
 
 class KinetoColumns:
-    """Takes slices of events into a `TraceBuilder`; also repairs unusual events."""
+    """Takes slices of events into a `TraceBuilder`; also repairs unusual events.
 
-    def __init__(self) -> None:
+    With the compiled reader it is a `QuickReader` too.
+    """
+
+    def __init__(self, library: ModuleType | None = None) -> None:
         self.builder = TraceBuilder()
         self.labels = Labels()
-        self.slices = SliceReader(self.builder.names, self.builder.texts)
-        self._thread_of_lane = np.empty(0, dtype=np.int32)
-        self._category_of_lane = np.empty(0, dtype=np.int32)
+        self.decode = msgspec.json.Decoder(list[Event]).decode
+        self._parse = partial(library.parse, native_schema(library)) if library else None
 
-    def decode(self, text: bytes) -> list[Event]:
-        """Decode a JSON array of events."""
-        return self.slices.decode(text)
+    def parse(self, text: bytes) -> Slice | None:
+        """What a slice holds by the compiled reader, None if it is refused; any thread may ask."""
+        try:
+            answer = self._parse(text, _decode_text) if self._parse is not None else None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        return None if answer is None else native_slice(answer)
 
     def repair(self, event: object) -> Event | None:
         """An event whose fields have unusual types; None, and counted, when it is no object."""
@@ -92,34 +101,27 @@ class KinetoColumns:
 
     def add(self, events: list[Event]) -> None:
         """Take over a slice of events."""
-        self.take(self.slices.columns(events))
+        self.take(slice_of(events))
 
-    def take(self, found: SliceColumns) -> None:
-        """Take over the columns of a slice, in codes of this object's own interners."""
-        if len(self.slices.lanes) > len(self._thread_of_lane):
-            self._extend_lane_tables()
+    def take(self, found: Slice) -> int:
+        """Take over a slice, in the order of the file; how many events it holds."""
+        builder = self.builder
+        threads = [builder.threads[process, thread] for _, _, process, thread in found.lanes]
+        categories = [builder.categories[category] for _, category, _, _ in found.lanes]
         for special in found.special:
             self._take_special(special)
+        words = builder.texts.codes(found.words, len(found.words))
         columns = {
             "ts": found.ts,
-            "dur": found.dur,
-            "name": found.name,
+            "dur": np.where((found.kind >= _MOMENTARY) & (found.dur < 0), 0, found.dur),
+            "name": builder.names.codes(found.names, len(found.names))[found.name],
             "kind": found.kind,
-            "thread": self._thread_of_lane[found.lane],
-            "category": self._category_of_lane[found.lane],
+            "thread": np.array(threads, dtype=np.int32)[found.lane],
+            "category": np.array(categories, dtype=np.int32)[found.lane],
         }
-        self.builder.add(columns, found.numbers, found.texts)
-
-    def _extend_lane_tables(self) -> None:
-        """An entry for each lane: its thread, its category."""
-        lanes, builder = self.slices.lanes, self.builder
-        further = list(islice(lanes, len(self._thread_of_lane), None))
-        threads = [builder.threads[process, thread] for _, _, process, thread in further]
-        categories = [builder.categories[category] for _, category, _, _ in further]
-        self._thread_of_lane = np.append(self._thread_of_lane, np.array(threads, dtype=np.int32))
-        self._category_of_lane = np.append(
-            self._category_of_lane, np.array(categories, dtype=np.int32)
-        )
+        texts = {name: (rows, words[codes]) for name, (rows, codes) in found.texts.items()}
+        builder.add(columns, found.numbers, texts)
+        return found.count
 
     def _take_special(self, special: Special) -> None:
         kind, event, process, thread, name, labels = special
@@ -181,12 +183,10 @@ def read(source: ByteSource) -> Trace:
         TraceCutOffError, TraceFormatError: as `EventStream` says; of a document that is to be
             salvaged too, where nothing comes before the damage.
     """
-    columns = KinetoColumns()
     library = compiled_reader()
-    quick = None if library is None else NativeReader(library, columns.slices, columns.take)
-    count = source.threads() if quick else 0
-    with threads(count) as pool:
-        stream = EventStream(source, columns, SLICE_BYTES, quick, pool)
+    columns = KinetoColumns(library)
+    with threads(source.threads() if library else 0) as pool:
+        stream = EventStream(source, columns, SLICE_BYTES, columns if library else None, pool)
         for events in stream:
             columns.add(events)
     if not stream.found_events:
