@@ -83,12 +83,12 @@ class KinetoColumns:
 
     def _repaired(self, event: dict[str, object]) -> Event:
         args = event.get("args")
-        fields: dict[str, object] = {key: _text(event.get(key)) for key in ("ph", "cat", "name")}
+        fields: dict[str, object] = {key: text_of(event.get(key)) for key in ("ph", "cat", "name")}
         fields |= _present(event, ("ts", "dur", "id"))
         fields["args"] = _present(args, NAME_IN_FILE.values()) if isinstance(args, dict) else {}
         (repaired,) = self.decode(msgspec.json.encode([fields], enc_hook=_python_value))
         # Apart, because numbers beyond 64 bits cannot be encoded.
-        repaired.pid, repaired.tid = _label(event.get("pid")), _label(event.get("tid"))
+        repaired.pid, repaired.tid = label_of(event.get("pid")), label_of(event.get("tid"))
         return repaired
 
     def add_objects(self, events: list[object]) -> None:
@@ -137,19 +137,19 @@ class KinetoColumns:
             self.labels.threads[process, thread] = name
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     """Any JSON value as clean text; bytes that were no UTF-8 become U+FFFD."""
     return "" if value is None else encodable(str(value))
 
 
-def _label(value: object) -> int | str:
+def label_of(value: object) -> int | str:
     """A process or thread id."""
     if value is None:
         return "?"
     try:
         return int(value) if isinstance(value, Number) else index(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        return _text(value)
+        return text_of(value)
 
 
 def _present(holder: Mapping[str, object], names: Iterable[str]) -> dict[str, object]:
@@ -168,11 +168,11 @@ def plain(value: object) -> object:
     if isinstance(value, Number):
         return Raw(value.encode())
     if isinstance(value, str):
-        return _text(value)
+        return text_of(value)
     if isinstance(value, list):
         return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {_text(key): plain(item) for key, item in value.items()}
+        return {text_of(key): plain(item) for key, item in value.items()}
     return value
 
 
@@ -234,7 +234,7 @@ def _devices(properties: object) -> tuple[Device, ...]:
     return tuple(
         Device(
             entry["id"],
-            _text(entry.get("name")),
+            text_of(entry.get("name")),
             units=_number(entry.get("numSms")),
             warp=_number(entry.get("warpSize")),
             memory_bytes=_number(entry.get("totalGlobalMem")),
