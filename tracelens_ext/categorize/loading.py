@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
@@ -63,8 +63,10 @@ def load_pack(path: str | os.PathLike[str], *, check_patterns: bool = True) -> R
         RuleError: the file cannot be read, is not TOML, or breaks the format.
     """
     source = os.fspath(path)
+    words = "TOML", "rule pack", "a TOML file with [[rule]] tables"
+    document = read_document(source, _TOML.loads, _TOML.TOMLDecodeError, words)
     return parse_pack(
-        _read_toml(source), source=source, name=Path(source).stem, check_patterns=check_patterns
+        document, source=source, name=Path(source).stem, check_patterns=check_patterns
     )
 
 
@@ -116,25 +118,36 @@ def parse_pack(
     )
 
 
-def _read_toml(source: str) -> dict[str, Any]:
-    """The document in a file, or a `RuleError` that says why there is none."""
+def read_document(
+    source: str,
+    parse: Callable[[str], Any],
+    wrong: type[Exception],
+    words: tuple[str, str, str],
+) -> Any:  # noqa: ANN401
+    """The document in a text file, or a `RuleError` that says why there is none.
+
+    `parse` raises `wrong` where the text is not of the format. `words` are the format, what the
+    document is, and what path to give.
+    """
+    form, what, expected = words
     try:
-        document: dict[str, Any] = _TOML.loads(Path(source).read_text(encoding="utf-8"))
-        return document
+        return parse(Path(source).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        problem = "no such file; give the path of a TOML file with [[rule]] tables"
+        problem = f"no such file; give the path of {expected}"
     except IsADirectoryError:
-        problem = "is a folder; give the path of a TOML file with [[rule]] tables"
+        problem = f"is a folder; give the path of {expected}"
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
     except UnicodeDecodeError as error:
         problem = f"not UTF-8 text (byte {error.start}); save it as UTF-8"
-    except _TOML.TOMLDecodeError as error:
-        problem = f"not valid TOML: {error}"
+    except wrong as error:
+        problem = f"not valid {form}: {error}"
+    except KeyError as error:  # a key that occurs twice
+        problem = str(error.args[0])
     except RecursionError:
-        problem = "not a rule pack: nested too deeply"
+        problem = f"not a {what}: nested too deeply"
     except ValueError:  # Python refuses integers of thousands of digits
-        problem = "not a rule pack: it holds a number that is too long"
+        problem = f"not a {what}: it holds a number that is too long"
     except MemoryError:
         problem = "takes more memory than there is"
     raise RuleError(f"{source}: {problem}")
