@@ -79,7 +79,7 @@ class _Columns:
         texts = self.recording.texts
         found = {}
         for stat in (*NUMBERS, *TEXTS):
-            values = [each.get(stat) for each in args]
+            values: list[Any] = [each.get(stat) for each in args]
             rows = [row for row, value in enumerate(values) if isinstance(value, str | int | float)]
             if stat in NUMBERS:
                 rows = [row for row in rows if _is_whole(values[row])]
