@@ -41,18 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class GraphReplays:
-    """What the graph launches of a trace replay, n of them.
+    """What the graph launches of a trace replay, n of them."""
 
-    Attributes:
-        tree: the call tree, with the host events of the captures.
-        launches: the graph launches.
-        matches: what each replays; None where no capture fits.
-        captures: what `matches` refers to; none where only annotations tell what is replayed.
-    """
-
-    tree: CallTree
-    launches: GraphLaunches
-    matches: list[Match | None]
+    tree: CallTree  #: the call tree, with the host events of the captures
+    launches: GraphLaunches  #: the graph launches
+    matches: list[Match | None]  #: what each replays; None where no capture fits
+    #: what `matches` refers to; none where only annotations tell what is replayed
     captures: list[Capture]
 
 

@@ -44,25 +44,15 @@ OwnPhase = tuple[str, str]
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The steps of a trace by thread and start, k of them.
+    """The steps of a trace by thread and start, k of them."""
 
-    Attributes:
-        name: the annotation that says most of each.
-        batch: what it says.
-        thread: index into `Trace.threads`, (k,).
-        start: ns since the trace's first event, (k,).
-        end: likewise, (k,).
-        of_gpu: the step in which each GPU event was launched, `NONE` for none, (g,).
-        note: how they were found, where no annotation of the host tells; empty otherwise.
-    """
-
-    name: list[str]
-    batch: list[Batch]
-    thread: Int64Array
-    start: Int64Array
-    end: Int64Array
-    of_gpu: Int64Array
-    note: str = ""
+    name: list[str]  #: the annotation that says most of each
+    batch: list[Batch]  #: what it says
+    thread: Int64Array  #: index into `Trace.threads`, (k,)
+    start: Int64Array  #: ns since the trace's first event, (k,)
+    end: Int64Array  #: likewise, (k,)
+    of_gpu: Int64Array  #: the step in which each GPU event was launched, `NONE` for none, (g,)
+    note: str = ""  #: how they were found, where no annotation of the host tells; empty otherwise
     phases: list[str] = field(init=False)  #: the phases that occur, in the order of tables
     phase: Int64Array = field(init=False)  #: of each step, an index into those, (k,)
 

@@ -51,32 +51,20 @@ Special = tuple[int, str, int | str, int | str, str, str]
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """The events of a slice, m of them on a timeline, in codes of its own.
+    """The events of a slice, m of them on a timeline, in codes of its own."""
 
-    Attributes:
-        count: how many events the slice holds in all.
-        special: those that are not on a timeline.
-        lanes, names, words: the values behind codes: of all events; of those on a timeline; of
-            texts of arguments, as JSON.
-        lane, name: codes, shape (m,).
-        kind: `EventKind`s, shape (m,).
-        ts, dur: ns, shape (m,).
-        numbers: argument → (rows among these m, integers).
-        texts: argument → (rows among these m, codes of words).
-    """
-
-    count: int
-    special: list[Special]
-    lanes: list[Lane]
-    names: list[str]
-    words: list[bytes]
-    lane: IntArray
-    name: IntArray
-    kind: IntArray
-    ts: Int64Array
-    dur: Int64Array
-    numbers: Mapping[str, _Piece]
-    texts: Mapping[str, _Piece]
+    count: int  #: how many events the slice holds in all
+    special: list[Special]  #: those that are not on a timeline
+    lanes: list[Lane]  #: what codes stand for, of all events
+    names: list[str]  #: likewise, of those on a timeline
+    words: list[bytes]  #: likewise, of texts of arguments: JSON
+    lane: IntArray  #: codes, shape (m,)
+    name: IntArray  #: codes, shape (m,)
+    kind: IntArray  #: `EventKind`s, shape (m,)
+    ts: Int64Array  #: ns, shape (m,)
+    dur: Int64Array  #: ns, shape (m,)
+    numbers: Mapping[str, _Piece]  #: argument → (rows among these m, integers)
+    texts: Mapping[str, _Piece]  #: argument → (rows among these m, codes of words)
 
 
 def slice_of(events: list[Event]) -> Slice:
