@@ -135,19 +135,11 @@ class KernelCategorizer:
     def categorize(
         self, names: Collection[str], cpu_ops: Collection[str | None] | None = None
     ) -> Decisions:
-        """Categorise kernels, each distinct one once.
+        """Categorise kernels, each distinct one once: the decisions, in the order asked.
 
-        Args:
-            names: kernel names as the trace spells them.
-            cpu_ops: for each, the CPU operation that launched it, None where it is not known.
-
-        Returns:
-            The decisions, in the order asked.
-
-        Raises:
-            RuleError: a rule of the user takes too long on a name.
-            UsageError: the two lists differ in length, or the function passed as `categorizer`
-                answers something else than one category a row.
+        `cpu_ops` are the operations that launched them, None where one is not known. Raises
+        RuleError where a rule of the user takes too long on a name, UsageError where the two lists
+        differ in length, or a function of the caller answers something else than a category a row.
         """
         _refuse_text("names", names)
         if cpu_ops is None:

@@ -45,21 +45,13 @@ class Finding:
 
 
 def check_packs(packs: Sequence[BoundPack]) -> list[Finding]:
-    """Check packs that take part together.
+    """Check packs that take part together, in order of precedence.
 
-    Every example must be found by its rule and end up in the rule's category; no not-example may
-    be found; some example of every rule must be won by that rule, and no earlier rule may find
-    whatever it finds; no pattern may take long on a text made to slow it down.
-
-    Args:
-        packs: the packs in order of precedence. Packs of kind `op` are checked apart from the
-            others, and a selectable pack for itself, as nothing else is asked before it.
-
-    Returns:
-        What is wrong, in the order of the packs and rules.
-
-    Raises:
-        RuleError: a pattern is not a regular expression.
+    Every example must be found by its rule and end up in the rule's category; no not-example may be
+    found; some example of every rule must be won by that rule, and no earlier rule may find
+    whatever it finds; no pattern may take long on a text made to slow it down. Packs of kind `op`
+    are checked apart from the others, and a selectable pack for itself, as nothing else is asked
+    before it. Raises RuleError where a pattern is not a regular expression.
     """
     findings: list[Finding] = []
     for group in _groups(packs):

@@ -49,18 +49,10 @@ _TOML: Final = _toml_parser()
 
 
 def load_pack(path: str | os.PathLike[str], *, check_patterns: bool = True) -> RulePack:
-    """Read one rule pack from a TOML file.
+    """Read one rule pack from a TOML file; it is named after the file unless that says otherwise.
 
-    Args:
-        path: the file.
-        check_patterns: compile every pattern now. Packs that the project's own checks have
-            vetted skip this and compile a pattern when a name first needs it.
-
-    Returns:
-        The pack, named after the file unless the file says otherwise.
-
-    Raises:
-        RuleError: the file cannot be read, is not TOML, or breaks the format.
+    Patterns are compiled now to check them; packs that the project's own checks have vetted skip
+    that. Raises RuleError where the file cannot be read, is not TOML, or breaks the format.
     """
     source = os.fspath(path)
     words = "TOML", "rule pack", "a TOML file with [[rule]] tables"
@@ -77,16 +69,10 @@ def parse_pack(
     name: str = "rules",
     check_patterns: bool = True,
 ) -> RulePack:
-    """Make a rule pack from the tables of a TOML document (or the same as a dict).
+    """Make a rule pack of `{"pack": {...}, "rule": [{...}, ...]}`; `pack` is optional.
 
-    Args:
-        document: `{"pack": {...}, "rule": [{...}, ...]}`; `pack` is optional.
-        source: what error messages call the document, usually its path.
-        name: the pack's name when the document gives none.
-        check_patterns: compile every pattern now.
-
-    Raises:
-        RuleError: the document breaks the format.
+    Error messages call the document `source`; `name` is the pack's when the document gives none.
+    Raises RuleError where the document breaks the format.
     """
     check = _Checker(source or f"pack {name!r}")
     check.known_keys(document, _TOP_KEYS, "")

@@ -38,15 +38,10 @@ _EXPECTED: Final = 'expected {"ENGINE": {"MODEL": {"regex|regex": "category"}}}'
 
 
 def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
-    """Make a rule pack from a substring map.
+    """A rule pack of a substring map: part of a kernel name (case does not matter) → category.
 
-    Args:
-        class_map: part of a kernel name (case does not matter) → category. The first key in the
-            map's order that a name contains wins.
-        name: what reports call the pack.
-
-    Raises:
-        RuleError: a key or category is no text, or one key contains another.
+    The first key in the map's order that a name contains wins. Raises RuleError where a key or
+    category is no text, or one key contains another.
     """
     if len(class_map) > _MOST_KEYS:
         raise RuleError(f"{name}: expected at most {_MOST_KEYS:,} keys, got {len(class_map):,}")
@@ -79,15 +74,11 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
 
 
 def engine_packs(document: object, source: str, *, check_patterns: bool = True) -> list[RulePack]:
-    """Make one selectable rule pack a model from an engine/model map.
+    """One selectable rule pack a model of `{"ENGINE": {"MODEL": {"regex|regex": "category"}}}`.
 
-    Args:
-        document: the decoded JSON, `{"ENGINE": {"MODEL": {"regex|regex": "category"}}}`.
-        source: what error messages call it, usually its path.
-        check_patterns: compile every pattern now, not when the model is chosen.
-
-    Raises:
-        RuleError: the document has another shape, or a pattern is not a regular expression.
+    `source` is what error messages call it; without `check_patterns` they are compiled when the
+    model is chosen. Raises RuleError for another shape, or a pattern that is not a regular
+    expression.
     """
     return [
         _whole_pack(f"{engine}:{model}", patterns, source, check_patterns=check_patterns)
@@ -126,14 +117,9 @@ def load_maps(
 ) -> list[RulePack]:
     """Read every `*.json` engine/model map in a folder, or one such file; see `engine_packs`.
 
-    Args:
-        place: the folder or file.
-        check_patterns: compile every pattern now, not when the model is chosen.
-        passed_over: if given, gets a line for each file in a folder that is no such map; there may
-            be any JSON in a folder.
-
-    Raises:
-        RuleError: there is no such folder, or the file (or one in the folder) is not such a map.
+    If given, `passed_over` gets a line for each file in a folder that is no such map: there may be
+    any JSON in a folder. Raises RuleError where there is no such folder, or a file is not such a
+    map.
     """
     folder = Path(place)
     if folder.is_file():
@@ -293,15 +279,11 @@ def user_maps(
     registry: PluginRegistry,
     passed_over: list[str],
 ) -> list[Offered[RulePack]]:
-    """The engine/model maps of the user: the configuration folder's, then those asked for.
+    """The engine/model maps of the user: the configuration folder's, then those of `places`.
 
-    Args:
-        places: folders (or files) that the user named.
-        registry: where an invalid map in the configuration folder is noted as a problem.
-        passed_over: gets a line for each file in those folders that is no such map.
-
-    Raises:
-        RuleError: a place does not exist, or is a file that is no such map.
+    An invalid one in the configuration folder is a problem of the registry; `passed_over` gets a
+    line for each file in the other folders that is no such map. Raises RuleError where a place does
+    not exist, or is a file that is no such map.
     """
     packs = []
     for path in user_map_files():

@@ -43,14 +43,9 @@ class TimedPattern:
         self._searches = 0
 
     def search(self, text: str, *, limit_all: bool = True) -> bool:
-        """Whether the expression occurs in a text.
+        """Whether the expression occurs in a text; TimeoutError where that takes too long.
 
-        Args:
-            text: where to search.
-            limit_all: whether all searches together have a limit, which grows with their number.
-
-        Raises:
-            TimeoutError: this search, or all of them, take too long.
+        With `limit_all` all searches together have a limit too, which grows with their number.
         """
         started = time.perf_counter()
         found = self._pattern.search(text, timeout=_SEARCH_SECONDS) is not None

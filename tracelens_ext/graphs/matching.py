@@ -46,17 +46,10 @@ class AlignmentBudget:
 
 
 def align(a: IntArray, b: IntArray, budget: AlignmentBudget) -> Int64Array:
-    """The element of `b` that each element of `a` corresponds to.
+    """The element of `b`, (n,), that each element of `a`, (m,), corresponds to: indices, (m,).
 
-    Args:
-        a: numbers, shape (m,).
-        b: numbers, shape (n,).
-        budget: what may be compared. Beyond it only the beginnings and ends that are alike
-            correspond.
-
-    Returns:
-        Indices into `b`, ascending, `NONE` for an element that has none; as many elements as
-        possible have one, shape (m,).
+    They ascend, `NONE` for an element that has none; as many as possible have one. Beyond the
+    budget only the beginnings and ends that are alike correspond.
     """
     result = np.full(len(a), NONE, dtype=np.int64)
     # What the other does not have corresponds to nothing; what is left is often the same.

@@ -35,12 +35,7 @@ class UnfinishedRow(list[str]):
 def rows_of(opened: ByteSource, remedy: str) -> Iterator[tuple[int, list[str]]]:
     """The rows of a file, each with the line that it ends on.
 
-    Args:
-        opened: the file.
-        remedy: what to do when it is no CSV.
-
-    Raises:
-        TraceFormatError: it is no CSV, or cut off within a row.
+    Raises TraceFormatError where it is no CSV, with `remedy`, or cut off within a row.
     """
     encoding = encoding_of(opened.peek(_PIECE_BYTES))
     if encoding is None:

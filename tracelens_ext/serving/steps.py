@@ -99,11 +99,8 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     """The steps that annotations name, none where there is no such annotation.
 
     A GPU event belongs to the step during which, on the step's thread, its launch began; where only
-    the GPU has annotations, to the one during which it started on its device.
-
-    Args:
-        tree: the call tree.
-        own: phases that the user names; they win over those of engines.
+    the GPU has annotations, to the one during which it started on its device. Phases of the user's
+    `own` win over those of engines.
     """
     trace = tree.trace
     for kind in (EventKind.USER_ANNOTATION, EventKind.GPU_ANNOTATION):
@@ -176,15 +173,10 @@ def steps_at(
     *,
     on_gpu: bool = False,
 ) -> Steps:
-    """Steps at these places, with the GPU work that each launched.
+    """Steps at these places, with the GPU work that each launched; k names and batches.
 
-    Args:
-        tree: the call tree.
-        names: of each step, k of them.
-        batches: of each, k of them.
-        where: thread, start and end of each, by thread and start, none within another, each (k,).
-        note: how they were found, a sentence.
-        on_gpu: whether they are times of devices, whose numbers among processes stand for threads.
+    `where` is thread, start and end of each, by thread and start, none within another, each (k,).
+    With `on_gpu` they are times of devices, whose numbers among processes stand for threads.
     """
     trace, (thread, start, end) = tree.trace, where
     of_gpu = np.full(len(tree.linked), NONE, dtype=np.int64)

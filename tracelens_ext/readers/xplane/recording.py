@@ -106,16 +106,9 @@ class Recording:
     ) -> Trace:
         """The trace.
 
-        Args:
-            arguments_of: what the HLO says of an operation: of the program's id (`NONE` for
-                unknown), the module's and the operation's name.
-            notes: what the user should know, asked when all is read.
-            path: what the trace calls the file.
-            format_name: what the format is called.
-            bytes_read: size of the file, unpacked.
-            devices: the GPUs that it describes.
-            metadata: what else it says of itself.
-            programs: those that `arguments_of` refers to, which may add to them.
+        `arguments_of` tells what the HLO says of an operation, by the program's id (`NONE` for
+        unknown), the module's and the operation's name; it may add to `programs`, which it refers
+        to. `notes` are asked when all is read.
         """
         events = Events(self, self._pieces, self._stats)
         builder = self._builder
