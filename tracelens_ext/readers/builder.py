@@ -145,6 +145,34 @@ class TraceBuilder:
                 self._add_arg(store.setdefault(name, _ArgPieces()), rows, values, renumber)
         self._rows += len(columns["ts"])
 
+    def add_rows(
+        self,
+        rows: Mapping[str, IntArray],
+        name: IntArray,
+        kind: IntArray | int,
+        thread: IntArray,
+        category: IntArray | int,
+        numbers: Mapping[str, IntArray],
+        texts: Mapping[str, IntArray] | None = None,
+    ) -> None:
+        """Add rows of a table of `start` and `end`, ns, with columns of arguments, each (m,).
+
+        Negative numbers and codes stand for rows without one.
+        """
+        every = np.zeros(len(rows["start"]), dtype=np.int64)
+        self.add(
+            {
+                "ts": rows["start"],
+                "dur": rows["end"] - rows["start"],
+                "name": name,
+                "kind": every + kind,
+                "thread": thread,
+                "category": every + category,
+            },
+            {of: _present(values) for of, values in numbers.items()},
+            {of: _present(codes) for of, codes in (texts or {}).items() if codes.max() >= 0},
+        )
+
     def _add_arg(
         self, pieces: _ArgPieces, rows: IntArray, values: IntArray, renumber: Int32Array | None
     ) -> None:
@@ -263,6 +291,12 @@ def _kept(column: ArgColumn, keep: BoolArray) -> ArgColumn:
     having = keep[column.rows]
     rows = (np.cumsum(keep) - 1)[column.rows[having]].astype(np.int32)
     return ArgColumn(rows, column.values[having], column.texts)
+
+
+def _present(values: IntArray) -> tuple[IntArray, IntArray]:
+    """The rows that have a value, and the values."""
+    rows = np.flatnonzero(values >= 0)
+    return rows, values[rows]
 
 
 def _dense(column: ArgColumn | None, length: int) -> Int64Array:

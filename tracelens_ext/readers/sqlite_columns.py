@@ -336,12 +336,6 @@ def looked_up(ids: Int64Array, find: Callable[[Int64Array], Sequence[int]]) -> I
     return np.array(find(distinct), dtype=np.int64)[number]
 
 
-def present(values: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The rows that have a value, and the values: an argument as `TraceBuilder.add` takes it."""
-    rows = np.flatnonzero(values >= 0)
-    return rows, values[rows]
-
-
 def _numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:
     """The distinct values, ascending, and the place of each; sorted only if they lie far apart."""
     least, greatest = (int(values.min()), int(values.max())) if len(values) else (0, 0)

@@ -17,7 +17,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Labels, TraceBuilder
-from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows, present
+from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, Conventions, Device, EventKind
 
@@ -173,7 +173,7 @@ class RocprofRecords:
             for name in ("correlation", "device", "bytes"):
                 if name in piece:
                     numbers[name] = piece[name]
-            self._add(piece, np.full(len(threads), kind), threads, numbers)
+            self._add(piece, kind, threads, numbers)
 
     def device_of_copy(
         self, name: Int64Array, source: Int64Array, target: Int64Array
@@ -197,22 +197,12 @@ class RocprofRecords:
     def _add(
         self,
         piece: Mapping[str, Int64Array],
-        kind: Int64Array,
+        kind: Int64Array | int,
         thread: Int32Array,
-        numbers: Mapping[str, Int64Array],
+        columns: Mapping[str, Int64Array],
     ) -> None:
-        self.builder.add(
-            {
-                "ts": piece["start"],
-                "dur": piece["end"] - piece["start"],
-                "name": piece["name"],
-                "kind": kind,
-                "thread": thread,
-                "category": piece["domain"],
-            },
-            {name: present(np.where(ids < MOST_ID, ids, NONE)) for name, ids in numbers.items()},
-            {},
-        )
+        numbers = {name: np.where(ids < MOST_ID, ids, NONE) for name, ids in columns.items()}
+        self.builder.add_rows(piece, piece["name"], kind, thread, piece["domain"], numbers)
 
     def drop(self, reason: str, count: int) -> None:
         """Count records that are left out."""
