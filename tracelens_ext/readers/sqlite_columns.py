@@ -140,20 +140,14 @@ class Database:
         """Say of an error of SQLite which file it is about, and what to do."""
         try:
             yield
-        except sqlite3.Error as error:
-            raise TraceFormatError(
-                self.path, f"is a damaged SQLite database ({one_line(str(error))})", self.remedy
-            ) from None
-        except MemoryError:  # a length in it that is wrong, as a rule
-            raise TraceFormatError(
-                self.path,
-                "is a damaged SQLite database (it asks for more memory than there is)",
-                self.remedy,
-            ) from None
-        except UnicodeDecodeError:  # SQLite quotes what is damaged in its message
-            raise TraceFormatError(
-                self.path, "is a damaged SQLite database (its texts are no UTF-8)", self.remedy
-            ) from None
+        except (sqlite3.Error, MemoryError, UnicodeDecodeError) as error:
+            why = one_line(str(error))
+            if isinstance(error, MemoryError):  # a length in it that is wrong, as a rule
+                why = "it asks for more memory than there is"
+            elif isinstance(error, UnicodeDecodeError):  # SQLite quotes what is damaged
+                why = "its texts are no UTF-8"
+            problem = f"is a damaged SQLite database ({why})"
+            raise TraceFormatError(self.path, problem, self.remedy) from None
         except OSError as error:
             raise TraceNotFoundError(
                 self.path,

@@ -30,7 +30,7 @@ from tracelens_ext.work.patterns import UserPattern
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray, Trace
+    from tracelens_ext.trace import BoolArray, Int64Array, Trace
     from tracelens_ext.tree import CallTree
 
 #: The order in which tables show phases; those of the user follow.
@@ -116,9 +116,13 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     order = np.lexsort((rows, -end, start, thread))
     rows, thread, start, end = rows[order], thread[order], start[order], end[order]
     begins = outermost(thread, end)
-    begins &= ~_rounded(begins, thread, start, end)
-    if on_gpu:  # each stream of a step has an annotation of its own
-        begins &= ~_goes_on(begins, thread, trace.name[rows], (start, end))
+    # Some are within the one before but for rounded times; each stream of a step on the GPU has an
+    # annotation of its own.
+    begins &= ~_goes_on(begins, thread, start, end, end - int(NS_PER_US))
+    if on_gpu:
+        name = trace.name[rows].astype(np.int64)
+        key = thread * (len(trace.names) + 1) + name
+        begins &= ~_goes_on(begins, key, start, end, np.zeros_like(end))
     step = np.cumsum(begins) - 1
     first = np.flatnonzero(np.diff(step, prepend=-1))
     best = first.tolist()
@@ -136,31 +140,19 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     )
 
 
-def _rounded(
-    begins: BoolArray, thread: Int64Array, start: Int64Array, end: Int64Array
-) -> BoolArray:
-    """Which of the ranges that begin a step are within the one before but for rounded times."""
-    at = np.flatnonzero(begins)
-    before, this = at[:-1], at[1:]
-    result: BoolArray = np.zeros(len(begins), dtype=bool)
-    result[this] = (
-        (thread[this] == thread[before])
-        & (start[this] < end[before])
-        & (end[this] <= end[before] + NS_PER_US)
-    )
-    return result
-
-
 def _goes_on(
-    begins: BoolArray, thread: Int64Array, name: IntArray, where: tuple[Int64Array, Int64Array]
+    begins: BoolArray,
+    key: Int64Array,
+    start: Int64Array,
+    end: Int64Array,
+    least: Int64Array,
 ) -> BoolArray:
-    """Which of the ranges that begin a step overlap the one before, of the same name, instead."""
-    start, end = where
+    """Which ranges that begin a step overlap the one before of their key, which ends so late."""
     at = np.flatnonzero(begins)
     before, this = at[:-1], at[1:]
-    same = (thread[this] == thread[before]) & (name[this] == name[before])
     result: BoolArray = np.zeros(len(begins), dtype=bool)
-    result[this] = same & (start[this] < end[before])
+    overlaps = (key[this] == key[before]) & (start[this] < end[before])
+    result[this] = overlaps & (least[this] <= end[before])
     return result
 
 

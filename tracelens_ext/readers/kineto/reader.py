@@ -280,9 +280,8 @@ def _list(value: object) -> list[object]:
 
 def _conventions(said: object) -> Conventions:
     members = said if isinstance(said, Mapping) else {}
-    known: dict[str, bool | str | None] = {}
-    for each in fields(Conventions):
-        value = members.get(each.name, each.default)
-        if type(value) is bool or (each.name == "categorizer" and isinstance(value, str)):
-            known[each.name] = value
-    return Conventions(**known)  # type: ignore[arg-type]
+    wanted = {each.name: type(each.default) for each in fields(Conventions)}
+    known = {
+        name: members[name] for name, kind in wanted.items() if type(members.get(name)) is kind
+    }
+    return Conventions(**known)

@@ -346,11 +346,15 @@ class TableReader:
             piece.codes("domain", builder.categories.__getitem__),
         )
         columns["thread"] = piece.whole("thread_id")
-        guid = piece.codes("guid", self._guids.__getitem__)
-        distinct, number = distinct_rows(guid, piece.whole("process_id"), columns["thread"])
-        processes = [self._host_process(*row) for row in distinct]
-        columns["process"] = np.array(processes, dtype=np.int64)[number]
+        columns["process"] = self._processes(piece, "process_id", "thread_id")
         self._records.add_calls(columns)
+
+    def _processes(self, piece: _Piece, *titles: str) -> Int64Array:
+        """The process of each row, by these columns: those of the host, or the thread alone."""
+        find = self._host_process if len(titles) > 1 else self._gpu_process
+        guid = piece.codes("guid", self._guids.__getitem__)
+        distinct, number = distinct_rows(guid, *map(piece.whole, titles))
+        return np.array([find(*row) for row in distinct], dtype=np.int64)[number]
 
     def _host_process(self, guid: int, pid: int, thread: int) -> int:
         process = self._records.process((guid, pid), "?" if pid == MISSING else pid)
@@ -367,14 +371,8 @@ class TableReader:
         return self._records.process((guid, "?"), "?") if known is None else known
 
     def _add_work(self, kind: EventKind, piece: _Piece, columns: dict[str, Int64Array]) -> None:
-        guid = piece.codes("guid", self._guids.__getitem__)
-        if "process_id" in piece:
-            distinct, number = distinct_rows(guid, *map(piece.whole, ("process_id", "thread_id")))
-            processes = [self._host_process(*row) for row in distinct]
-        else:
-            distinct, number = distinct_rows(guid, piece.whole("thread_id"))
-            processes = [self._gpu_process(*row) for row in distinct]
-        columns["process"] = np.array(processes, dtype=np.int64)[number]
+        titles = ("process_id", "thread_id") if "process_id" in piece else ("thread_id",)
+        columns["process"] = self._processes(piece, *titles)
         self._records.add_work(kind, columns)
 
     def _add_dispatches(self, piece: _Piece) -> None:
