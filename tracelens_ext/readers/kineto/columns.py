@@ -16,10 +16,10 @@ import numpy as np
 
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.kineto.schema import (
+    ARGUMENTS,
     CATEGORIES,
     METADATA,
     MISSING,
-    NAME_IN_FILE,
     NO_TEXT,
     PHASES,
     PLAN,
@@ -103,19 +103,20 @@ def _arguments(
         having = [events[row] for row in rows.tolist()]
         if not having:
             continue
-        of_plan = {NAME_IN_FILE[f]: [getattr(e.args, f) for e in having] for f in plan.numbers}
+        of_plan = {n: [getattr(e.args, ARGUMENTS[n]) for e in having] for n in plan.numbers}
         if plan.flow_id:
             of_plan["flow id"] = [e.id for e in having]
         for name, tokens in of_plan.items():
             numbers[name].append(_without_missing(rows, parse_integers(tokens)))
         for group in plan.texts:
-            said = [i for i, e in enumerate(having) if getattr(e.args, group[0]) is not NO_TEXT]
-            for field in group if said else ():
+            first = ARGUMENTS[group[0]]
+            said = [i for i, e in enumerate(having) if getattr(e.args, first) is not NO_TEXT]
+            for name in group if said else ():
                 codes = words.codes(
-                    [bytes(getattr(having[i].args, field)) for i in said], len(said)
+                    [bytes(getattr(having[i].args, ARGUMENTS[name])) for i in said], len(said)
                 )
                 there = (codes != words[b""]) & (codes != words[b"null"])
-                texts[NAME_IN_FILE[field]].append((rows[said][there], codes[there]))
+                texts[name].append((rows[said][there], codes[there]))
     return _joined(numbers), _joined(texts)
 
 
@@ -153,27 +154,25 @@ def _decoded(text: bytes) -> str:
 
 # The compiled reader.
 
-_ARGUMENTS = list(NAME_IN_FILE.values())
-_FLOW_ID = len(_ARGUMENTS)
-_PLACE = {field: place for place, field in enumerate(NAME_IN_FILE)}
-_NAME_AT = {**dict(enumerate(_ARGUMENTS)), _FLOW_ID: "flow id"}
+_NAMES = (*ARGUMENTS, "flow id")
+_PLACE = {name: place for place, name in enumerate(_NAMES)}
 
 
-def _numbers_of(plan: Plan) -> list[int]:
-    """The places of the numbers that are wanted of some kinds."""
-    return [_FLOW_ID] * plan.flow_id + [_PLACE[field] for field in plan.numbers]
+def _numbers_of(plan: Plan) -> tuple[str, ...]:
+    return (*(["flow id"] * plan.flow_id), *plan.numbers)
 
 
 def native_schema(native: ModuleType) -> object:
     """What the compiled code looks for."""
     plans = []
     for plan in PLAN:
-        groups = [bytes(_PLACE[field] for field in group) for group in plan.texts]
-        kinds = bytes(np.flatnonzero(plan.wanted).tolist())
-        plans.append((kinds, bytes(_numbers_of(plan)), groups))
+        numbers, *groups = (
+            bytes(_PLACE[name] for name in g) for g in (_numbers_of(plan), *plan.texts)
+        )
+        plans.append((bytes(np.flatnonzero(plan.wanted).tolist()), numbers, groups))
     words = [(list(codes), bytes(codes.values())) for codes in (CATEGORIES, PHASES)]
     fields = list(Event.__struct_fields__)
-    return native.schema(fields, _ARGUMENTS, *words, plans, int(EventKind.OTHER))
+    return native.schema(fields, list(ARGUMENTS), *words, plans, int(EventKind.OTHER))
 
 
 def native_slice(answer: tuple[Any, ...]) -> Slice:
@@ -198,12 +197,12 @@ def native_slice(answer: tuple[Any, ...]) -> Slice:
             values[list(places)] = parse_integers(tokens)
             pieces[column] = _without_missing(pieces[column][0], values)
     wanted = (plan for plan in PLAN if plan.wanted[np.flatnonzero(np.bincount(kinds))].any())
-    of_number = {_NAME_AT[at]: [pieces[at]] for plan in wanted for at in _numbers_of(plan)}
+    of_number = {n: [pieces[_PLACE[n]]] for plan in wanted for n in _numbers_of(plan)}
     of_text: dict[str, list[_Piece]] = defaultdict(list)
-    fields = (field for plan in PLAN for group in plan.texts for field in group)
-    for field, (rows, codes) in zip(fields, columns, strict=True):
+    names_of_texts = (name for plan in PLAN for group in plan.texts for name in group)
+    for argument, (rows, codes) in zip(names_of_texts, columns, strict=True):
         if rows:
-            of_text[NAME_IN_FILE[field]].append(_piece(rows, codes, np.int32))
+            of_text[argument].append(_piece(rows, codes, np.int32))
     others: list[Special] = [
         (at, event, *lanes[place][2:], *map(_decoded, about))
         for at, place, event, *about in special

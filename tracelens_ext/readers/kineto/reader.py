@@ -4,7 +4,7 @@ Supports: events of every kind that Kineto names, complete (``ph: X``), instant 
 ``.json`` and ``.json.gz``; Kineto's own layout and any other; integer or fractional µs since boot
 or since 1970; the spellings of old versions (``Kernel``, ``Runtime``, ``Operator``, ``Memcpy``,
 ``async_gpu`` …); integer and text process and thread ids.
-Ignores: arguments that `kineto_schema.Args` does not name. Unknown kinds are kept as `OTHER`.
+Ignores: arguments that `schema.py` does not name. Unknown kinds are kept as `OTHER`.
 Format: ``libkineto/src/output_json.cpp`` and ``ActivityType.cpp`` of pytorch/kineto, and the
 "Trace Event Format" document of the Chromium project.
 """
@@ -26,7 +26,7 @@ from tracelens_ext.readers.builder import Labels, TraceBuilder
 from tracelens_ext.readers.json_events import SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
 from tracelens_ext.readers.kineto.columns import native_schema, native_slice, slice_of
-from tracelens_ext.readers.kineto.schema import NAME_IN_FILE, NO_PHASE, Event
+from tracelens_ext.readers.kineto.schema import ARGUMENTS, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
 from tracelens_ext.readers.source import salvage_note
 from tracelens_ext.readers.unsupported import refuse_members
@@ -85,7 +85,7 @@ class KinetoColumns:
         args = event.get("args")
         fields: dict[str, object] = {key: text_of(event.get(key)) for key in ("ph", "cat", "name")}
         fields |= _present(event, ("ts", "dur", "id"))
-        fields["args"] = _present(args, NAME_IN_FILE.values()) if isinstance(args, dict) else {}
+        fields["args"] = _present(args, ARGUMENTS) if isinstance(args, dict) else {}
         (repaired,) = self.decode(msgspec.json.encode([fields], enc_hook=_python_value))
         # Apart, because numbers beyond 64 bits cannot be encoded.
         repaired.pid, repaired.tid = label_of(event.get("pid")), label_of(event.get("tid"))

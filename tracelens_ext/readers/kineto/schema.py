@@ -7,12 +7,14 @@ integers by one C loop, a column at a time; no value ever passes through a float
 
 from __future__ import annotations
 
+import re
 from decimal import ROUND_FLOOR, Decimal
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from tracelens_ext.trace import EventKind
 
@@ -84,61 +86,49 @@ NO_TEXT = Raw()
 NO_DURATION = Raw(b"-1")
 
 
-class Args(Struct, frozen=True, gc=False):
-    """The arguments that are kept, as raw text: numbers, then texts that are interned."""
-
-    correlation: Raw = MISSING_TOKEN
-    external_id: Raw = msgspec.field(default=MISSING_TOKEN, name="External id")
-    device: Raw = MISSING_TOKEN
-    stream: Raw = MISSING_TOKEN
-    bytes: Raw = MISSING_TOKEN
-    shared_memory: Raw = msgspec.field(default=MISSING_TOKEN, name="shared memory")
-    sequence_number: Raw = msgspec.field(default=MISSING_TOKEN, name="Sequence number")
-    forward_thread: Raw = msgspec.field(default=MISSING_TOKEN, name="Fwd thread id")
-    python_id: Raw = msgspec.field(default=MISSING_TOKEN, name="Python id")
-    python_parent: Raw = msgspec.field(default=MISSING_TOKEN, name="Python parent id")
-    python_module: Raw = msgspec.field(default=MISSING_TOKEN, name="Python module id")
-    memory_address: Raw = msgspec.field(default=MISSING_TOKEN, name="Addr")
-    memory_bytes: Raw = msgspec.field(default=MISSING_TOKEN, name="Bytes")
-    memory_device: Raw = msgspec.field(default=MISSING_TOKEN, name="Device Id")
-    memory_device_type: Raw = msgspec.field(default=MISSING_TOKEN, name="Device Type")
-    memory_allocated: Raw = msgspec.field(default=MISSING_TOKEN, name="Total Allocated")
-    memory_reserved: Raw = msgspec.field(default=MISSING_TOKEN, name="Total Reserved")
-    wait_on_stream: Raw = MISSING_TOKEN
-    wait_on_record: Raw = msgspec.field(
-        default=MISSING_TOKEN, name="wait_on_cuda_event_record_corr_id"
+_IDS = ("correlation", "External id")
+_IN_GRAPH = ("graph id", "graph node id")
+_PYTHON = ("Python id", "Python parent id", "Python module id")
+#: Of an instant event `[memory]`.
+_MEMORY = ("Addr", "Bytes", "Device Id", "Device Type", "Total Allocated", "Total Reserved")
+#: Of an event `cuda_sync`.
+_SYNCHRONISATION = ("device", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
+_SHAPES = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+_COLLECTIVE = (
+    *("Collective name", "dtype", "In msg nelems", "Out msg nelems", "In split size"),
+    *("Out split size", "Group size", "Process Group Name", "Process Group Description"),
+    *("Process Group Ranks", "Seq", "Src Rank", "Dst Rank"),
+)
+#: What is in a CUDA graph: a list of dicts, or their keys.
+_ANNOTATIONS = (("annotation",), ("module_fqn",), ("name",))
+_COPY = ("copy kind", "src kind", "dst kind")
+_NUMBERS = dict.fromkeys(
+    (
+        *(*_IDS, *_SYNCHRONISATION, *_IN_GRAPH, *_PYTHON, *_MEMORY),
+        *("bytes", "shared memory", "Sequence number", "Fwd thread id"),
     )
-
-    input_dims: Raw = msgspec.field(default=NO_TEXT, name="Input Dims")
-    input_type: Raw = msgspec.field(default=NO_TEXT, name="Input type")
-    input_strides: Raw = msgspec.field(default=NO_TEXT, name="Input Strides")
-    concrete_inputs: Raw = msgspec.field(default=NO_TEXT, name="Concrete Inputs")
-    collective: Raw = msgspec.field(default=NO_TEXT, name="Collective name")
-    dtype: Raw = NO_TEXT
-    in_elements: Raw = msgspec.field(default=NO_TEXT, name="In msg nelems")
-    out_elements: Raw = msgspec.field(default=NO_TEXT, name="Out msg nelems")
-    in_split: Raw = msgspec.field(default=NO_TEXT, name="In split size")
-    out_split: Raw = msgspec.field(default=NO_TEXT, name="Out split size")
-    group_size: Raw = msgspec.field(default=NO_TEXT, name="Group size")
-    group_name: Raw = msgspec.field(default=NO_TEXT, name="Process Group Name")
-    group_text: Raw = msgspec.field(default=NO_TEXT, name="Process Group Description")
-    group_ranks: Raw = msgspec.field(default=NO_TEXT, name="Process Group Ranks")
-    bandwidth: Raw = msgspec.field(default=NO_TEXT, name="memory bandwidth (GB/s)")
-    grid: Raw = NO_TEXT  # of a kernel: its blocks in three dimensions
-    group_sequence: Raw = msgspec.field(default=NO_TEXT, name="Seq")
-    source_rank: Raw = msgspec.field(default=NO_TEXT, name="Src Rank")
-    target_rank: Raw = msgspec.field(default=NO_TEXT, name="Dst Rank")
-    kernel: Raw = NO_TEXT  # of a launch on ROCm: the name of what it starts
-    graph_id: Raw = msgspec.field(default=MISSING_TOKEN, name="graph id")
-    graph_node: Raw = msgspec.field(default=MISSING_TOKEN, name="graph node id")
-    annotation: Raw = NO_TEXT  # what is in a CUDA graph: a list of dicts, or their keys
-    module_fqn: Raw = NO_TEXT
-    copy_kind: Raw = msgspec.field(default=NO_TEXT, name="copy kind")
-    copy_source: Raw = msgspec.field(default=NO_TEXT, name="src kind")
-    copy_target: Raw = msgspec.field(default=NO_TEXT, name="dst kind")
-    name: Raw = NO_TEXT
-    labels: Raw = NO_TEXT
-    counter: Raw = msgspec.field(default=NO_TEXT, name="")  # the value of a counter of the GPU
+)
+#: Also the blocks of a kernel in three dimensions; of a launch on ROCm the name of what it starts;
+#: of metadata; the value of a counter of the GPU.
+_TEXTS = dict.fromkeys(
+    (
+        *(*_SHAPES, *_COLLECTIVE, *chain(*_ANNOTATIONS), *_COPY),
+        *("memory bandwidth (GB/s)", "grid", "kernel", "labels", ""),
+    )
+)
+#: The arguments that are kept, as raw text, and what each is called in Python.
+ARGUMENTS: Mapping[str, str] = {
+    name: re.sub(r"\W", "_", name) or "counter" for name in (*_NUMBERS, *_TEXTS)
+}
+_Args: Any = msgspec.defstruct(
+    "_Args",
+    [
+        (attribute, Raw, field(default=MISSING_TOKEN if name in _NUMBERS else NO_TEXT, name=name))
+        for name, attribute in ARGUMENTS.items()
+    ],
+    frozen=True,
+    gc=False,
+)
 
 
 class Event(Struct, gc=False):
@@ -152,44 +142,7 @@ class Event(Struct, gc=False):
     ts: Raw = MISSING_TOKEN
     dur: Raw = NO_DURATION
     id: Raw = MISSING_TOKEN
-    args: Args = Args()
-
-
-NAME_IN_FILE: Mapping[str, str] = dict(
-    zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True)
-)
-_SHAPES = ("input_dims", "input_type", "input_strides", "concrete_inputs")
-_COLLECTIVE = (
-    "collective",
-    "dtype",
-    "in_elements",
-    "out_elements",
-    "in_split",
-    "out_split",
-    "group_size",
-    "group_name",
-    "group_text",
-    "group_ranks",
-    "group_sequence",
-    "source_rank",
-    "target_rank",
-)
-#: Of an instant event `[memory]`.
-_MEMORY = (
-    "memory_address",
-    "memory_bytes",
-    "memory_device",
-    "memory_device_type",
-    "memory_allocated",
-    "memory_reserved",
-)
-#: Of an event `cuda_sync`.
-_SYNCHRONISATION = ("device", "stream", "wait_on_stream", "wait_on_record")
-
-
-_IN_GRAPH = ("graph_id", "graph_node")
-_ANNOTATIONS = (("annotation",), ("module_fqn",), ("name",))
-_COPY = ("copy_kind", "copy_source", "copy_target")
+    args: _Args = _Args()
 
 
 class Plan:
@@ -197,8 +150,8 @@ class Plan:
 
     Args:
         kinds: the kinds of events.
-        numbers: fields of `Args` that hold integers.
-        texts: groups of text fields; an event without a group's first has none of the group.
+        numbers: arguments that hold integers.
+        texts: groups of texts; an event without a group's first has none of the group.
         flow_id: whether the event's own id is wanted.
     """
 
@@ -218,34 +171,25 @@ PLAN = (
     Plan(
         EventKind.CPU_OP,
         EventKind.USER_ANNOTATION,
-        numbers=("external_id", "sequence_number", "forward_thread"),
+        numbers=("External id", "Sequence number", "Fwd thread id"),
         texts=(_SHAPES, _COLLECTIVE),
     ),
-    Plan(
-        EventKind.RUNTIME,
-        EventKind.DRIVER,
-        numbers=("correlation", "external_id"),
-        texts=(("kernel",),),
-    ),
+    Plan(EventKind.RUNTIME, EventKind.DRIVER, numbers=_IDS, texts=(("kernel",),)),
     Plan(
         EventKind.KERNEL,
-        numbers=("correlation", "external_id", "device", "stream", "shared_memory", *_IN_GRAPH),
+        numbers=(*_IDS, "device", "stream", "shared memory", *_IN_GRAPH),
         texts=(_COLLECTIVE, *_ANNOTATIONS, ("grid",)),
     ),
     Plan(
         EventKind.MEMCPY,
         EventKind.MEMSET,
-        numbers=("correlation", "external_id", "device", "stream", "bytes", *_IN_GRAPH),
-        texts=(("bandwidth",), _COPY, *_ANNOTATIONS),
+        numbers=(*_IDS, "device", "stream", "bytes", *_IN_GRAPH),
+        texts=(("memory bandwidth (GB/s)",), _COPY, *_ANNOTATIONS),
     ),
-    Plan(EventKind.PYTHON_FUNCTION, numbers=("python_id", "python_parent", "python_module")),
+    Plan(EventKind.PYTHON_FUNCTION, numbers=_PYTHON),
     Plan(EventKind.FLOW_START, EventKind.FLOW_END, flow_id=True),
     Plan(EventKind.INSTANT, numbers=_MEMORY),
-    Plan(
-        EventKind.OTHER,
-        numbers=("correlation", *_SYNCHRONISATION),
-        texts=(("counter",),),
-    ),
+    Plan(EventKind.OTHER, numbers=("correlation", *_SYNCHRONISATION), texts=(("",),)),
 )
 
 #: The kinds of complete events, by category in lower case.
