@@ -49,16 +49,12 @@ class Readable(Protocol):
 
 
 class ByteSource:
-    """The decompressed bytes of a trace, read a piece at a time.
+    """The decompressed bytes of a trace, a path or an open file, read a piece at a time.
 
-    Args:
-        source: a path, or an open file (binary or text).
-        progress: called with (bytes of the file read, its size or None) after every piece.
-        cache: where a reader may keep what it converted the file to.
-        reading: what the user chose.
+    `progress` is called with (bytes of the file read, its size or None) after every piece; a reader
+    may keep what it converted the file to in the `cache`; `reading` is what the user chose.
 
     Attributes:
-        progress, cache, reading: as given.
         path: the file as the user named it.
         file: the same as a path; None if it was given as an open file.
         size: bytes of the file; None if unknown.
@@ -67,10 +63,8 @@ class ByteSource:
         damage: what is wrong with a gzip stream whose bytes before that are salvaged.
         cut_off: whether the only damage is that it ends too early.
 
-    Raises:
-        TraceNotFoundError: nothing readable is there.
-        TraceCutOffError: the gzip stream ends in the middle, or is damaged.
-        TraceTooLargeError: there is more text than may be.
+    Raises TraceNotFoundError where nothing readable is there, TraceCutOffError where the gzip
+    stream ends in the middle, or is damaged, TraceTooLargeError for more text than may be.
     """
 
     def __init__(

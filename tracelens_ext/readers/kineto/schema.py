@@ -146,13 +146,9 @@ class Event(Struct, gc=False):
 
 
 class Plan:
-    """Which arguments are looked for on which kinds of events.
+    """Which arguments are looked for on which kinds of events, and whether the event's own id is.
 
-    Args:
-        kinds: the kinds of events.
-        numbers: arguments that hold integers.
-        texts: groups of texts; an event without a group's first has none of the group.
-        flow_id: whether the event's own id is wanted.
+    Of a group of texts an event without the first has none.
     """
 
     def __init__(
@@ -212,6 +208,8 @@ CATEGORIES: Mapping[str, int] = {
     "memset": EventKind.MEMSET,
     "gpu_user_annotation": EventKind.GPU_ANNOTATION,
 }
+#: The category of each kind, as Kineto writes it today.
+WORDS: Mapping[int, str] = {kind: word for word, kind in [*CATEGORIES.items()][::-1]}
 #: Beyond the kinds of events: metadata, and what cannot be an event.
 METADATA, NO_PHASE = 254, 255
 #: The kinds of other events, by phase.

@@ -14,7 +14,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner, TraceBuilder
-from tracelens_ext.readers.kineto.schema import MISSING_NS
+from tracelens_ext.readers.kineto.schema import MISSING_NS, WORDS
 from tracelens_ext.readers.nsys.csv_tables import Piece, Report, open_report
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.readers.sqlite_columns import distinct_rows
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 FORMAT = "nsys stats cuda_gpu_trace (CSV)"
 
 _KINDS = (("[CUDA memcpy", EventKind.MEMCPY), ("[CUDA memset", EventKind.MEMSET))
-_CATEGORIES = {
-    EventKind.KERNEL: "kernel",
-    EventKind.MEMCPY: "gpu_memcpy",
-    EventKind.MEMSET: "gpu_memset",
-}
 #: How tables spell the kinds of memory.
 _MEMORY = {"pageable": 0, "pinned": 1, "device": 2, "array": 3, "managed": 4}
 _ORDINAL = re.compile(r"(.*?)\s*\((\d{1,9})\)\s*", re.DOTALL)
@@ -75,7 +70,7 @@ def _add(piece: Piece, builder: TraceBuilder, devices: _Devices) -> None:
     known: Interner[str] = Interner()
     name_of = known.codes(names, count)
     kinds = [_kind(name) for name in known]
-    categories = builder.categories.codes((_CATEGORIES[kind] for kind in kinds), len(kinds))
+    categories = builder.categories.codes((WORDS[kind] for kind in kinds), len(kinds))
     rows = np.arange(count)
     numbers = {"correlation": (rows, _ids(piece.whole("corrid")))}
     for argument, column in zip(MEMORY_KINDS, ("srcmemkd", "dstmemkd"), strict=True):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
+from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.readers.xplane.operations import find_operations, numbered
 from tracelens_ext.trace import NONE, ArgColumn, Conventions, EventKind
 
@@ -38,17 +39,7 @@ _SIZE: Final = re.compile(r"\bsize:(\d{1,18})\b")
 _DRIVER_CALL: Final = re.compile("cu[A-Z]")
 _PYTHON_FRAME: Final = "$"
 _INSTRUCTION: Final = "instruction"
-_WORDS: Final = {
-    EventKind.KERNEL: "kernel",
-    EventKind.MEMCPY: "gpu_memcpy",
-    EventKind.MEMSET: "gpu_memset",
-    EventKind.GPU_ANNOTATION: "gpu_user_annotation",
-    EventKind.RUNTIME: "runtime",
-    EventKind.DRIVER: "driver",
-    EventKind.CPU_OP: "cpu_op",
-    EventKind.PYTHON_FUNCTION: "python_function",
-    EventKind.USER_ANNOTATION: "user_annotation",
-}
+_WORDS: Final = {**WORDS, EventKind.RUNTIME: "runtime", EventKind.DRIVER: "driver"}
 
 
 class Recording:
