@@ -286,9 +286,7 @@ _WITHIN: Final = r"(?:[\w: ]{0,120}(?:\(anonymous namespace\)|<unnamed>)::)?[^<(
 def own_name_pattern(pattern: str, unless: str | None) -> str:
     """A pattern for whole names that finds what a pattern finds in the own name.
 
-    Args:
-        pattern: searched in the own name.
-        unless: names in whose own name this pattern occurs are passed over.
+    Names in whose own name `unless` occurs are passed over.
     """
     passed_over = "" if unless is None else f"(?!{_WITHIN}(?:{unless}))"
     return f"{_START}{passed_over}{_WITHIN}(?:{pattern})"

@@ -158,11 +158,9 @@ class Prefilter:
         self._known = frozenset(self._filed)
 
     def candidates(self, name: str, always: frozenset[int] | None = None) -> Iterator[int]:
-        """The numbers of the patterns that may match a name, in ascending order.
+        """The numbers of the patterns that may match a name, ascending.
 
-        Args:
-            name: the name.
-            always: which of the patterns that need no text to count, all by default.
+        Of those that need no text only the ones in `always` count, all by default.
         """
         folded = fold(name)
         found = set(self.always if always is None else always)

@@ -107,12 +107,9 @@ class TraceBuilder:
         numbers: Mapping[str, tuple[IntArray, IntArray]],
         texts: Mapping[str, tuple[IntArray, IntArray]],
     ) -> None:
-        """Add events.
+        """Add events: `ts`, `dur` in ns, `name`, `kind`, `thread`, `category`, each shape (m,).
 
-        Args:
-            columns: `ts` and `dur` in ns, `name`, `kind`, `thread`, `category`, each shape (m,).
-            numbers: argument → (rows among these m, integer values).
-            texts: argument → (rows among these m, codes of `texts`).
+        An argument is (rows among these m, integers or codes of `texts`).
         """
         ts, dur = columns["ts"], columns["dur"]
         timeless = (ts <= -_MOST_BEFORE_ZERO) | (ts >= _MOST_START)

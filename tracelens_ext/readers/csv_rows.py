@@ -111,12 +111,7 @@ class UnknownUnitError(ValueError):
 
 
 def nanoseconds(cells: Sequence[Cell], unit: str | None) -> list[int | None]:
-    """Times in ns, finer digits rounded; None for an empty cell.
-
-    Args:
-        cells: the numbers.
-        unit: the unit in the title of the column; ns without one.
-    """
+    """Times in ns, finer digits rounded; None for an empty cell; ns without a unit in the title."""
     return _scaled(cells, _TIMES, unit or "ns")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tracelens_ext.readers.xplane.hlo import Arguments
-    from tracelens_ext.trace import Device, Int64Array, Trace
+    from tracelens_ext.trace import Int64Array, Trace
 
     Lane = tuple[int | str, int | str]
     #: Statistic → (rows, ascending; values or codes of texts).
@@ -87,13 +87,8 @@ class Recording:
         self,
         arguments_of: Callable[[int, str, str], Arguments | None],
         notes: Callable[[], list[str]] = list,
-        *,
-        path: str,
-        format_name: str,
-        bytes_read: int,
-        devices: tuple[Device, ...] = (),
-        metadata: Mapping[str, object] | None = None,
         programs: Sequence[bytes] = (),
+        **about: Any,  # noqa: ANN401  # of `TraceBuilder.finish`
     ) -> Trace:
         """The trace.
 
@@ -121,15 +116,8 @@ class Recording:
         }
         columns |= {"kind": kind, "category": words[kind]}
         builder.add(columns, events.numbers() | {_INSTRUCTION: operations.instructions}, texts)
-        trace = builder.finish(
-            path=path,
-            format_name=format_name,
-            bytes_read=bytes_read,
-            devices=devices,
-            metadata=metadata,
-            labels=Labels(processes=self.planes, threads=self.lines),
-            notes=tuple(notes()),
-        )
+        labels = Labels(processes=self.planes, threads=self.lines)
+        trace = builder.finish(labels=labels, notes=tuple(notes()), **about)
         args = dict(trace.args)
         return replace(
             trace,
