@@ -48,7 +48,7 @@ class WrongError(Exception):
 class LenientText:
     """A text, of which values are decoded; `exact` keeps numbers as `Number`s.
 
-    With `last` nothing comes after it. `position` is how much of the mended text was decoded so far,
+    With `last` nothing comes after it. `position` is how much of the mended text is decoded so far,
     in characters.
     """
 

@@ -319,11 +319,15 @@ class _Encoded(io.RawIOBase):
 _AT_ONCE = 1 << 18
 
 
-def salvage_note(source: ByteSource, damage: TraceError, place: int, events: int) -> str:
-    """The note that goes with the events before damage, which begins at a byte of the text.
+def salvage_notes(
+    source: ByteSource, damage: TraceError | None, place: int, events: int
+) -> list[str]:
+    """The note that goes with the events before damage, if there is any, at a byte of the text.
 
     Raises the damage, when events before it are not asked for, or there are none.
     """
+    if damage is None:
+        return []
     if not source.reading.salvage:
         remedy = f"{AGAIN}, or {SALVAGE}" if events else AGAIN
         raise type(damage)(damage.path, damage.problem, remedy)
@@ -332,10 +336,9 @@ def salvage_note(source: ByteSource, damage: TraceError, place: int, events: int
     while source.read(_AT_ONCE) if source.size is None or source.compressed else b"":
         pass
     total = source.bytes_read if source.compressed or source.size is None else source.size
-    return (
-        f"Salvaged ({damage.problem}): all {events:,} events before byte {place:,} of the text are"
-        f" here; {_lost(source, max(total - place, 0), events, place)}."
-    )
+    lost = _lost(source, max(total - place, 0), events, place)
+    before = f"all {events:,} events before byte {place:,} of the text are here"
+    return [f"Salvaged ({damage.problem}): {before}; {lost}."]
 
 
 def _lost(source: ByteSource, lost: int, events: int, place: int) -> str:

@@ -28,7 +28,7 @@ from tracelens_ext.readers.kineto import compiled_reader
 from tracelens_ext.readers.kineto.columns import native_schema, native_slice, slice_of
 from tracelens_ext.readers.kineto.schema import ARGUMENTS, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
-from tracelens_ext.readers.source import salvage_note
+from tracelens_ext.readers.source import salvage_notes
 from tracelens_ext.readers.unsupported import refuse_members
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import Conventions, Device, EventKind
@@ -191,10 +191,8 @@ def read(source: ByteSource) -> Trace:
             columns.add(events)
     if not stream.found_events:
         raise refuse_members(source.path, stream.members)
-    notes: tuple[str, ...] = ()
-    if stream.damage is not None:
-        notes = (salvage_note(source, stream.damage, stream.place, columns.builder.present),)
-    return _finish(columns, stream.members, source.path, source.bytes_read, notes)
+    notes = salvage_notes(source, stream.damage, stream.place, columns.builder.present)
+    return _finish(columns, stream.members, source.path, source.bytes_read, tuple(notes))
 
 
 def from_events(events: Iterable[object], members: Mapping[str, object], path: str) -> Trace:

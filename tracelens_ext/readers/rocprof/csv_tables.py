@@ -32,7 +32,7 @@ from tracelens_ext.readers.rocprof.records import (
     RocprofRecords,
     kernel_name,
 )
-from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_note
+from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
 from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
 from tracelens_ext.trace import NONE, EventKind
 
@@ -276,9 +276,9 @@ class TableReader:
             count += len(whole)
             if whole:
                 yield _Piece(table, whole)
-            if damage is not None:
-                note = salvage_note(table.source, damage, table.source.bytes_read, count)
-                self._records.notes.append(note)
+            notes = salvage_notes(table.source, damage, table.source.bytes_read, count)
+            self._records.notes += notes
+            if notes:
                 return
 
     # Agents.

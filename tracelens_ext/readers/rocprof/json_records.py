@@ -38,7 +38,7 @@ from tracelens_ext.readers.rocprof.records import (
     kernel_name,
     type_of,
 )
-from tracelens_ext.readers.source import ByteSource, salvage_note
+from tracelens_ext.readers.source import ByteSource, salvage_notes
 from tracelens_ext.readers.sqlite_columns import distinct_rows, looked_up
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
@@ -65,9 +65,8 @@ def read(source: ByteSource) -> Trace:
     for items in stream:
         decoder.process.take(decoder.path, items)
     decoder.end_process()
-    if stream.damage is not None:
-        present = records.builder.present
-        records.notes.append(salvage_note(source, stream.damage, stream.place, present))
+    present = records.builder.present
+    records.notes += salvage_notes(source, stream.damage, stream.place, present)
     return records.finish(source.path, FORMAT, source.bytes_read)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.kineto.reader import label_of, text_of
-from tracelens_ext.readers.source import salvage_note
+from tracelens_ext.readers.source import salvage_notes
 from tracelens_ext.readers.xplane.recording import NUMBERS, TEXTS, Recording
 from tracelens_ext.text import NO_NAME
 
@@ -98,9 +98,7 @@ def read(source: ByteSource) -> Trace:
         columns.add(events)
     if not stream.found_events:
         raise TraceFormatError(source.path, "has no traceEvents", "record it again")
-    notes = []
-    if stream.damage is not None:
-        notes = [salvage_note(source, stream.damage, stream.place, columns.recording.present)]
+    notes = salvage_notes(source, stream.damage, stream.place, columns.recording.present)
     return columns.recording.finish(
         lambda *_: None,
         lambda: notes,
