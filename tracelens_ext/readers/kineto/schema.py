@@ -61,10 +61,11 @@ def _parsed(tokens: Sequence[Buffer], decimals: int) -> Int64Array:
     shift[of_dot] -= ends[of_dot] - dots - 1
     if tokens and shift.min() >= 0 and not text.translate(None, _PLAIN):
         values: Int64Array = np.fromstring(text, dtype=np.int64, sep=",")
-        most = _INT64_MAX // 10**decimals
+        factor = 10**shift
+        most = _INT64_MAX // factor
         # The C parser stops at INT64_MAX or INT64_MIN, so a value there may have been a longer one.
-        if len(values) == len(tokens) and -most < values.min() and values.max() < most:
-            return values * 10**shift
+        if len(values) == len(tokens) and ((-most < values) & (values < most)).all():
+            return values * factor
     return np.array([_exact(bytes(token), decimals) for token in tokens], dtype=np.int64)
 
 
