@@ -289,12 +289,7 @@ def _files_in(folder: Path) -> list[Path]:
     """The files in a folder, and in those below it, that may be traces."""
 
     def refuse(error: OSError) -> None:
-        reason = error.strerror or error
-        raise TraceNotFoundError(
-            Path(error.filename or folder),
-            f"cannot be opened ({reason})",
-            "check the path and its permissions",
-        ) from error
+        raise TraceNotFoundError.of(Path(error.filename or folder), error) from error
 
     files = [
         Path(place, name)

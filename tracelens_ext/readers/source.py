@@ -269,10 +269,7 @@ def _open(path: Path, reading: ReadingOptions) -> tuple[io.BufferedReader, int]:
     except TraceError:
         raise
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise TraceNotFoundError(
-            path, f"cannot be opened ({reason})", "check the path and its permissions"
-        ) from None
+        raise TraceNotFoundError.of(path, error) from None
 
 
 class _AsOpened(io.FileIO):

@@ -149,11 +149,7 @@ class Database:
             problem = f"is a damaged SQLite database ({why})"
             raise TraceFormatError(self.path, problem, self.remedy) from None
         except OSError as error:
-            raise TraceNotFoundError(
-                self.path,
-                f"cannot be opened ({error.strerror or error})",
-                "check the path and its permissions",
-            ) from None
+            raise TraceNotFoundError.of(self.path, error) from None
 
     def has_rows(self, table: str) -> bool:
         """Whether a table is there and not empty."""

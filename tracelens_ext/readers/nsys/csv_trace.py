@@ -79,8 +79,8 @@ def _add(piece: Piece, builder: TraceBuilder, devices: _Devices) -> None:
             numbers[argument] = rows, np.array(kinds_of, dtype=np.int64)
     builder.add(
         {
-            "ts": _times(piece.nanoseconds("start")),
-            "dur": _times(piece.nanoseconds("duration")),
+            "ts": _filled(piece.nanoseconds("start"), MISSING_NS),
+            "dur": _filled(piece.nanoseconds("duration"), MISSING_NS),
             "name": builder.names.codes(known, len(known))[name_of],
             "kind": np.array(kinds, dtype=np.int64)[name_of],
             "thread": threads[place_of],
@@ -95,11 +95,6 @@ def _kind(name: str) -> EventKind:
     return next((kind for start, kind in _KINDS if name.startswith(start)), EventKind.KERNEL)
 
 
-def _times(values: Sequence[int | None]) -> Int64Array:
-    """Times as the builder takes them, which counts out those that are missing."""
-    return _filled(values, MISSING_NS)
-
-
 def _ids(values: Sequence[int | None]) -> Int64Array:
     """Ids; `NONE` for one that is missing or no id."""
     ids = _filled(values, NONE)
@@ -107,6 +102,7 @@ def _ids(values: Sequence[int | None]) -> Int64Array:
 
 
 def _filled(values: Sequence[int | None], missing: int) -> Int64Array:
+    """Numbers; `MISSING_NS` for times that are missing, which the builder counts out."""
     if None in values:
         values = [missing if value is None else value for value in values]
     return np.array(values, dtype=np.int64)

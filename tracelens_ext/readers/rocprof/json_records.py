@@ -34,7 +34,6 @@ from tracelens_ext.readers.rocprof.records import (
     Operations,
     RocprofRecords,
     Symbol,
-    call_kind,
     kernel_name,
     type_of,
 )
@@ -250,8 +249,8 @@ class _Process:
     def _add_calls(self, columns: dict[str, Int64Array]) -> None:
         builder = self._records.builder
         columns["domain"], columns["name"] = self._words(columns)
-        kinds = [call_kind(word) == EventKind.USER_ANNOTATION for word in builder.categories]
-        markers = np.flatnonzero(np.array(kinds, dtype=bool)[columns["domain"]])
+        kinds = self._records.kinds(columns["domain"])
+        markers = np.flatnonzero(kinds == EventKind.USER_ANNOTATION)
         ids = columns["correlation"][markers].tolist()
         for row, message in zip(markers.tolist(), map(self._messages.get, ids), strict=True):
             if message:

@@ -69,7 +69,8 @@ class Agent(msgspec.Struct):
     def device(self, ordinal: int) -> Device:
         """What it is as a GPU of that number."""
         memory = sum(bank.size_in_bytes for bank in self.mem_banks)
-        numbers = (_positive(n) for n in (self.cu_count, self.wave_front_size, memory))
+        sizes = (self.cu_count, self.wave_front_size, memory)
+        numbers = (size if 0 < size < MOST_ID else 0 for size in sizes)
         return Device(ordinal, self.product_name or self.name, *numbers)
 
 
@@ -141,6 +142,11 @@ class RocprofRecords:
         """The codes of names of calls, ranges and copies."""
         return [self.builder.names[text or NO_NAME] for text in texts]
 
+    def kinds(self, domain: Int64Array) -> Int64Array:
+        """What records of these domains, codes of `categories`, are; shape as `domain`."""
+        kinds = [int(call_kind(word)) for word in self.builder.categories]
+        return np.array(kinds, dtype=np.int64)[domain]
+
     def add_calls(self, columns: Mapping[str, Int64Array]) -> None:
         """Add calls, ranges and marks.
 
@@ -148,8 +154,7 @@ class RocprofRecords:
         codes of the builder; `correlation`.
         """
         for piece in _pieces(columns):
-            kinds = np.array([call_kind(domain) for domain in self.builder.categories])
-            kind = kinds[piece["domain"]]
+            kind = self.kinds(piece["domain"])
             self._has_calls |= bool((kind != EventKind.USER_ANNOTATION).any())
             mark = (kind == EventKind.USER_ANNOTATION) & (piece["start"] == piece["end"])
             self._add(
@@ -233,10 +238,6 @@ class RocprofRecords:
             )
         conventions = Conventions(gpu_by_process=True, annotations_are_operations=True)
         return replace(trace, conventions=conventions)
-
-
-def _positive(value: int) -> int:
-    return value if 0 < value < MOST_ID else 0
 
 
 def _pieces(columns: Mapping[str, Int64Array]) -> Iterable[dict[str, Int64Array]]:

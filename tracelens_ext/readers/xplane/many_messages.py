@@ -126,12 +126,7 @@ def varints(data: Bytes, at: Int64Array) -> tuple[Int64Array, Int64Array]:
 
 
 class DamagedError(Exception):
-    """A message that cannot be taken apart further.
-
-    Attributes:
-        place: the byte where the field that is damaged begins.
-        is_cut: whether the message only ends too early.
-    """
+    """A message that cannot be taken apart from the byte `place` on, or only ends too early."""
 
     def __init__(self, place: int, *, is_cut: bool) -> None:
         super().__init__(place)
