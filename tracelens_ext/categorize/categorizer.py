@@ -35,6 +35,7 @@ from tracelens_ext.categorize.rules import (
     UNKNOWN,
     Decisions,
     Kernel,
+    RulePack,
     Verdict,
 )
 from tracelens_ext.errors import UsageError
@@ -45,10 +46,11 @@ from tracelens_ext.lazy import pd
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens_ext.categorize.rules import PackKind, RulePack
+    from tracelens_ext.categorize.rules import PackKind
 
 
-Paths = Sequence[str | os.PathLike[str]]
+#: Files (or folders) of rules, or what was read of them.
+Paths = Sequence["str | os.PathLike[str] | RulePack"]
 
 
 class KernelCategorizer:
@@ -101,7 +103,8 @@ class KernelCategorizer:
         _refuse_text("rules", rules)
         _refuse_text("maps", maps)
         _refuse_text("without_packs", without_packs)
-        sources = [BoundPack(load_pack(path), "rules") for path in rules]
+        packs = [each if isinstance(each, RulePack) else load_pack(each) for each in rules]
+        sources = [BoundPack(pack, "rules") for pack in packs]
         offered = offered_packs(registry)
         # The maps of the user come last: of two maps with one name theirs is taken.
         selectable = {o.item.name: o for o in offered if o.item.selectable}

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import platformdirs
 
@@ -239,8 +239,12 @@ def _packs_from(item: RulePack | Mapping[str, object] | str, plugin: Plugin) -> 
 
 # What a user chooses with `--categorizer` or `categorizer=`.
 
-CategorizerLike = (
-    str | os.PathLike[str] | Mapping[str, Any] | Callable[["pd.DataFrame"], "Sequence[str | None]"]
+CategorizerLike: TypeAlias = (
+    str
+    | os.PathLike[str]
+    | RulePack
+    | Mapping[str, Any]
+    | Callable[["pd.DataFrame"], "Sequence[str | None]"]
 )
 """What a user may choose: a name, a JSON file, a substring or engine/model map, a function."""
 
@@ -257,14 +261,15 @@ def choose(
     """What the user's choice stands for."""
     if choice is None:
         return []
-    if isinstance(choice, Mapping):
-        return [BoundPack(pack_from_mapping(choice), "categorizer")]
+    if isinstance(choice, RulePack | Mapping):
+        pack = choice if isinstance(choice, RulePack) else pack_from_mapping(choice)
+        return [BoundPack(pack, "categorizer")]
     if isinstance(choice, (str, os.PathLike)):
         name = os.fspath(choice)
         if name in selectable:
             return [_chosen(selectable[name])]
         if Path(name).suffix.lower() == ".json":
-            return [BoundPack(_map_in_file(name), "categorizer")]
+            return [BoundPack(map_in_file(name), "categorizer")]
         return _by_name(name, registry, offered, selectable, passed_over)
     if callable(choice):
         called = getattr(choice, "__name__", type(choice).__name__)
@@ -275,7 +280,7 @@ def choose(
 
 
 def user_maps(
-    places: Sequence[str | os.PathLike[str]],
+    places: Sequence[str | os.PathLike[str] | RulePack],
     registry: PluginRegistry,
     passed_over: list[str],
 ) -> list[Offered[RulePack]]:
@@ -290,7 +295,9 @@ def user_maps(
         with registry.guard("configuration folder"):
             packs += load_map_file(path)
     for place in places:
-        packs += load_maps(place, passed_over=passed_over)
+        packs += (
+            [place] if isinstance(place, RulePack) else load_maps(place, passed_over=passed_over)
+        )
     return [Offered(pack, _USER) for pack in packs]
 
 
@@ -305,7 +312,8 @@ def _chosen(offered: Offered[RulePack]) -> BoundPack:
     return BoundPack(offered.item, "categorizer", limited=not offered.plugin.own)
 
 
-def _map_in_file(path: str) -> Any:  # noqa: ANN401
+def map_in_file(path: str) -> RulePack:
+    """The map, of whichever form, in a JSON file."""
     document = read_json(path)
     if not isinstance(document, Mapping):
         raise RuleError(f'{path}: expected {{"part_of_kernel_name": "category"}}')
