@@ -137,6 +137,7 @@ GRAPH_OPERATIONS = Table(
         total_time_us: summed duration of these
         """,
     table=lambda analyzer: graph_operations(analyzer.work),
+    screen="Operations inside of graph launches",
     when=CAPTURED,
 )
 GRAPH_CAPTURES = Table(
