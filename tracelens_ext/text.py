@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -53,3 +54,11 @@ def ms_text(ms: float) -> str:
     if abs(ms) >= _LEAST_MS / 1e3:
         return f"{ms * 1e3:,.1f} µs"
     return f"{ms * 1e6:,.0f} ns" if ms else "0 ms"
+
+
+def json_value(text: str, otherwise: object = None, *, strict: bool = True) -> object:
+    """What a text stands for as JSON; something else if it is none."""
+    try:
+        return json.loads(text, strict=strict)
+    except (ValueError, RecursionError):
+        return otherwise
