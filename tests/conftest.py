@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import signal
@@ -40,8 +41,8 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 #: What tests with a mark do; `make test` leaves them to `make test-all`.
 _MARKS = {"process": "start processes", "real_data": "read ../shared", "slow": "take seconds"}
-_PROCESSES_START = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
-_FILES_OPEN = ("open", "sqlite3.connect")
+_PROCESSES_START = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
+_FILES_OPEN = {"open", "sqlite3.connect"}
 
 #: What the running test has done, in the keys of `_MARKS`.
 _done: set[str] = set()
@@ -107,6 +108,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.function._hypothesis_internal_use_settings = settings(own, max_examples=most)  # type: ignore[attr-defined]
 
 
+def pytest_collection_finish() -> None:
+    """What collecting has made stays: nothing looks through it again for what can be freed."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     for item in items:
         reason = _missing(item)
@@ -139,7 +146,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def demo_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo as the command writes it. Tests share it: who changes it copies it before."""
-    return write_demo_trace(tmp_path_factory.mktemp("demo") / "trace.json.gz")
+    from tracelens_ext.demo import copy_recording
+
+    path = tmp_path_factory.mktemp("demo") / "trace.json.gz"
+    copy_recording("nvidia", path)
+    return path
 
 
 @pytest.fixture(scope="session")
