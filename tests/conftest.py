@@ -168,6 +168,14 @@ def analyzed_demo(demo_trace: Path) -> TreePerfAnalyzer:
 
 
 @pytest.fixture
+def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of two tables, no findings: for tests of where a report goes, not what is in it."""
+    lists = ("timeline.tables", "kernels.tables:BY_CATEGORY")
+    monkeypatch.setattr("tracelens_ext.tables.registry._LISTS", lists)
+    monkeypatch.setattr("tracelens_ext.findings.builtin._FILES", ())
+
+
+@pytest.fixture
 def notes() -> list[str]:
     """What the cache has told."""
     return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tracelens_ext.hooks import PluginAnswerError
@@ -56,6 +57,20 @@ def cited_sheets(analyzer: TreePerfAnalyzer, options: ReportOptions) -> set[str]
         return set()
     found = analyzer.findings(options.device_peaks).findings
     return {each.see for finding in found for each in finding.evidence}
+
+
+@cache
+def _described(table: str, columns: str) -> list[Column]:
+    described = []
+    for line in re.sub(r"\n +", " ", inspect.cleandoc(columns)).splitlines():
+        found = re.fullmatch(r"((?:.*param: )?.+?)(?: \[(.+?)\])?: (.+)", line)
+        if found is None:
+            raise PluginAnswerError(f"sheet {table!r}: {line!r} describes no column")
+        names, unit, meaning = found.groups()
+        described += [
+            Column(name, meaning, unit or unit_of(name).symbol) for name in names.split(", ")
+        ]
+    return described
 
 
 @dataclass(frozen=True)
@@ -124,16 +139,7 @@ class Table:
 
     def described_columns(self) -> list[Column]:
         """The columns, one by one."""
-        described = []
-        for line in re.sub(r"\n +", " ", inspect.cleandoc(self.columns)).splitlines():
-            found = re.fullmatch(r"((?:.*param: )?.+?)(?: \[(.+?)\])?: (.+)", line)
-            if found is None:
-                raise PluginAnswerError(f"sheet {self.name!r}: {line!r} describes no column")
-            names, unit, meaning = found.groups()
-            described += [
-                Column(name, meaning, unit or unit_of(name).symbol) for name in names.split(", ")
-            ]
-        return described
+        return _described(self.name, self.columns)
 
     def units(self, table: pd.DataFrame) -> dict[str, str]:
         """The unit of each column of its table, by name; empty for none."""
