@@ -169,8 +169,8 @@ def analyzed_demo(demo_trace: Path) -> TreePerfAnalyzer:
 
 @pytest.fixture
 def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports of two tables, no findings: for tests of where a report goes, not what is in it."""
-    lists = ("timeline.tables", "kernels.tables:BY_CATEGORY")
+    """Reports of few tables, no findings: for tests of where a report goes, not what is in it."""
+    lists = ("timeline.tables", "kernels.tables:BY_CATEGORY", "iterations.tables")
     monkeypatch.setattr("tracelens_ext.tables.registry._LISTS", lists)
     monkeypatch.setattr("tracelens_ext.findings.builtin._FILES", ())
 

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -289,7 +290,8 @@ def test_rows_are_chosen_sorted_and_have_units(ask: Callable[..., Any]) -> None:
 def test_paths_out_of_the_folders_are_refused(
     path: str, folder: Path, ask: Callable[..., Any], tmp_path: Path
 ) -> None:
-    write_demo_trace(tmp_path / "x.json", steps=1)
+    plain = (folder / "plain.json.gz").read_bytes()
+    (tmp_path / "x.json").write_bytes(gzip.decompress(plain))
     for name, target in (("out", tmp_path / "x.json"), ("away", tmp_path)):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(target)
@@ -366,7 +368,7 @@ def test_wrong_arguments_are_refused_in_one_line(
 
 def test_an_answer_that_is_too_long_is_cut_and_says_so(ask: Callable[..., Any]) -> None:
     wide = "select " + ", ".join(f"printf('%.*c', 900, 'x') as c{n}" for n in range(40))
-    answer = ask("sql", path="plain.json.gz", query=f"{wide} from events limit 200")
+    answer = ask("sql", path="plain.json.gz", query=f"{wide} from events limit 30")
     assert "characters a text" in answer["cut"]
     assert len(answer["rows"]) >= 6
 
@@ -374,13 +376,13 @@ def test_an_answer_that_is_too_long_is_cut_and_says_so(ask: Callable[..., Any]) 
 def test_a_trace_stays_in_memory_until_its_file_changes(
     folder: Path, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_demo_trace(folder / "changing.json.gz", steps=1)
+    path = shutil.copy(folder / "plain.json.gz", folder / "changing.json.gz")
     asked = {"path": "changing.json.gz", "query": "select count(*) as n from events"}
     first = ask("sql", **asked)["rows"]
     with monkeypatch.context() as patched:
         patched.setattr("tracelens_ext.agents.questions.TreePerfAnalyzer", None)
         assert ask("sql", **asked)["rows"] == first
-    write_demo_trace(path, steps=2)
+    shutil.copy(folder / "kernels.json.gz", path)
     assert ask("sql", **asked)["rows"] != first
 
 
