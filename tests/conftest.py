@@ -176,6 +176,13 @@ def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns without end are stopped sooner than users would want it."""
+    monkeypatch.setattr("tracelens_ext.categorize.matcher._SEARCH_SECONDS", 0.1)
+    monkeypatch.setattr("tracelens_ext.categorize.matcher._FIRST_SECONDS", 0.2)
+
+
+@pytest.fixture
 def notes() -> list[str]:
     """What the cache has told."""
     return []

@@ -73,9 +73,9 @@ def kernels_of(tables: dict[str, pd.DataFrame]) -> dict[frozenset[tuple[int, int
 @pytest.mark.parametrize(
     "fleet",
     [
-        Fleet(2, tp=2, pp=2, dp=2, fault="slow_rank", factor=1.5, drift=True, rccl=True),
-        Fleet(4, tp=2, pp=1, dp=4, fault="lost_equal"),
-        Fleet(6, tp=2, pp=1, dp=4, fault="hang", hang_ms=0),
+        Fleet(2, tp=2, pp=2, dp=2, fault="slow_rank", factor=1.5, drift=True, rccl=True, steps=2),
+        Fleet(4, tp=2, pp=1, dp=2, fault="lost_equal"),
+        Fleet(6, tp=1, pp=1, dp=4, fault="hang", hang_ms=0),
         *(
             pytest.param(each, marks=pytest.mark.slow)
             for each in (

@@ -204,6 +204,7 @@ def test_json_keeps_names_and_escapes_them() -> None:
 # Rules.
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_pattern_cannot_hang_a_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     maker = TraceMaker()
     maker.launched("a" * 64 + "!", 50, 20, correlation=1, at=10)
