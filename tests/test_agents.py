@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from tracelens_ext.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-mcp = pytest.importorskip("mcp")
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="needs mcp")
 
 Answer = dict[str, Any]
 
@@ -52,6 +53,8 @@ def ask(folder: Path) -> Callable[..., Any]:
     server = make_server([folder, *([SHARED / "traces"] if SHARED.is_dir() else [])])
 
     def call(tool: str, /, **arguments: Any) -> Any:
+        import mcp
+
         async def asked() -> Any:
             async with mcp.Client(server) as client:
                 return await client.call_tool(tool, arguments)
@@ -398,6 +401,8 @@ def test_no_folder_or_no_package_is_said(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.process
 def test_the_command_serves_a_client_over_stdio(folder: Path) -> None:
     """Nothing but answers may stand on standard output."""
+    import mcp
+
     server = mcp.StdioServerParameters(
         command=sys.executable, args=["-m", "tracelens_ext", "mcp", str(folder)]
     )
