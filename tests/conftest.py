@@ -173,7 +173,7 @@ def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of few tables, no findings: for tests of where a report goes, not what is in it."""
     lists = ("timeline.tables", "kernels.tables:BY_CATEGORY", "iterations.tables")
     monkeypatch.setattr("tracelens_ext.tables.registry._LISTS", lists)
-    monkeypatch.setattr("tracelens_ext.findings.builtin._FILES", ())
+    monkeypatch.setattr("tracelens_ext.findings.detect.offered_detectors", lambda *_: [])
 
 
 @pytest.fixture

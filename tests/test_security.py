@@ -127,7 +127,7 @@ def test_a_small_file_may_not_unpack_to_everything(
 
 
 COMMANDS = (
-    *(["report"], ["report", "--gaps", "--short-kernel-study"], ["kernels", "-v"], ["gaps"]),
+    *(["report", "--gaps", "--short-kernel-study"], ["kernels", "-v"], ["gaps"]),
     *(["tree"], ["iterations"], ["kernels", "--gaps"], ["kernels", "--json"], ["gaps", "--json"]),
     *(["rules", "suggest"],),
 )
