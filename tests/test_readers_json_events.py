@@ -137,7 +137,7 @@ def test_slices_smaller_than_an_event(document: Document, slice_bytes: int) -> N
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_slices_of_every_size(layout: str) -> None:
+def test_slices_of_many_sizes(layout: str) -> None:
     document = {
         "schemaVersion": 123456,
         "ratio": -1.25e-3,
@@ -147,7 +147,7 @@ def test_slices_of_every_size(layout: str) -> None:
     }
     data = LAYOUTS[layout](document).encode()
     whole = expected(document)
-    for slice_bytes in range(1, len(data) + 2):
+    for slice_bytes in (*range(1, 200), *range(200, len(data) + 2, 5), len(data), len(data) + 1):
         assert events_of(data, slice_bytes) == whole
 
 
