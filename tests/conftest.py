@@ -171,6 +171,10 @@ def analyzed_demo(demo_trace: Path) -> TreePerfAnalyzer:
 @pytest.fixture
 def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of few tables, no findings: for tests of where a report goes, not what is in it."""
+    make_few_tables(monkeypatch)
+
+
+def make_few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     lists = ("timeline.tables", "kernels.tables:BY_CATEGORY", "iterations.tables")
     monkeypatch.setattr("tracelens_ext.tables.registry._LISTS", lists)
     monkeypatch.setattr("tracelens_ext.findings.detect.offered_detectors", lambda *_: [])
