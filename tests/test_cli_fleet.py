@@ -168,6 +168,7 @@ def test_the_python_of_the_page_runs(folder: Path) -> None:
 
 
 @needs_fleet
+@pytest.mark.slow
 def test_the_page_names_every_table_and_column(folder: Path) -> None:
     import pandas as pd
 

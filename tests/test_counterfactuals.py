@@ -127,7 +127,7 @@ def demo_before(steps: int) -> tuple[float, dict[str, float]]:
     return savings(build_demo_trace(steps=steps))
 
 
-_QUICK = ("dataloader", "slow-gemm", "host-bound")
+_QUICK = ("dataloader", "slow-gemm")
 
 
 @pytest.mark.parametrize(

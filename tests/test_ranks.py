@@ -116,6 +116,7 @@ def test_calls_and_verdicts_are_those_of_the_job(fleet: Fleet, tmp_path: Path) -
     assert tables["wait_origins"]["wait_ms"].sum() == pytest.approx(waits, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_kernel_without_a_name_is_nobodys_where_there_are_several_groups(tmp_path: Path) -> None:
     _, tables = together(tmp_path / "two", Fleet(9, tp=2, dp=2, steps=2, args="none"))
     sync = tables["collective_sync"]
