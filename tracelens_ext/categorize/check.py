@@ -200,8 +200,7 @@ def _slowest(bound: BoundRule) -> float | None:
         seconds = _seconds(pattern, text)
         if seconds >= _SLOW_SECONDS:  # the machine may have been busy with something else
             seconds = min(seconds, _seconds(pattern, text))
-        if seconds > slowest:
-            slowest = seconds
+        slowest = max(slowest, seconds)
         if slowest >= _HANG_SECONDS:
             break
     return slowest if slowest >= _SLOW_SECONDS else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from importlib import import_module
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
@@ -54,20 +53,14 @@ _FILES: Final = (
 
 
 @hookimpl
-def tracelens_findings() -> tuple[Detector, ...]:
-    """The built-in detectors."""
-    return _detectors()
-
-
-@cache
-def _detectors() -> tuple[Detector, ...]:
-    """The detectors of all files, with what `advice.toml` says of each."""
+def tracelens_findings() -> list[Detector]:
+    """The built-in detectors, with what `advice.toml` says of each."""
     import tomllib
 
     told = tomllib.loads(files(__package__).joinpath("advice.toml").read_text(encoding="utf-8"))
     modules = [import_module(f"tracelens_ext.findings.{name}") for name in _FILES]
     found: list[Detector] = [module.DETECTOR for module in modules]
-    return tuple(
+    return [
         replace(each, kinds=told["kinds"].get(each.id, each.kinds), advice=told.get(each.id, {}))
         for each in found
-    )
+    ]

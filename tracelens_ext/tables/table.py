@@ -59,21 +59,7 @@ def cited_sheets(analyzer: TreePerfAnalyzer, options: ReportOptions) -> set[str]
     return {each.see for finding in found for each in finding.evidence}
 
 
-@cache
-def _described(table: str, columns: str) -> list[Column]:
-    described = []
-    for line in re.sub(r"\n +", " ", inspect.cleandoc(columns)).splitlines():
-        found = re.fullmatch(r"((?:.*param: )?.+?)(?: \[(.+?)\])?: (.+)", line)
-        if found is None:
-            raise PluginAnswerError(f"sheet {table!r}: {line!r} describes no column")
-        names, unit, meaning = found.groups()
-        described += [
-            Column(name, meaning, unit or unit_of(name).symbol) for name in names.split(", ")
-        ]
-    return described
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
     """A table, declared once: for reports, commands, `TreePerfAnalyzer` and `docs/tables.md`."""
 
@@ -137,9 +123,19 @@ class Table:
             return None
         return [p.name for p in parameters if p.name in ReportOptions.__dataclass_fields__]
 
+    @cache  # noqa: B019  # tables live as long as the process
     def described_columns(self) -> list[Column]:
         """The columns, one by one."""
-        return _described(self.name, self.columns)
+        described = []
+        for line in re.sub(r"\n +", " ", inspect.cleandoc(self.columns)).splitlines():
+            found = re.fullmatch(r"((?:.*param: )?.+?)(?: \[(.+?)\])?: (.+)", line)
+            if found is None:
+                raise PluginAnswerError(f"sheet {self.name!r}: {line!r} describes no column")
+            names, unit, meaning = found.groups()
+            described += [
+                Column(name, meaning, unit or unit_of(name).symbol) for name in names.split(", ")
+            ]
+        return described
 
     def units(self, table: pd.DataFrame) -> dict[str, str]:
         """The unit of each column of its table, by name; empty for none."""
