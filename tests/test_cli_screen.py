@@ -80,6 +80,7 @@ def folder(short_demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [*(each.replace(" ", " t.json.gz ", 1) for each in ON_TRACES), *OTHERS]
 )
@@ -119,20 +120,6 @@ def test_what_is_important_fits_80_columns(
     assert [each for each in COMMANDS[command] if each not in narrow] == []
     long = [line for line in narrow.splitlines() if len(line) > 80 and str(demo_trace) not in line]
     assert long == []
-
-
-@pytest.mark.parametrize("command", ["kernels", "tree"])
-def test_pipes_have_200_columns(
-    command: str,
-    short_demo_trace: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    piped = printed(command, short_demo_trace, capsys)
-    assert max(map(len, piped.splitlines())) > 120
-    monkeypatch.setenv("COLUMNS", "200")
-    assert printed(command, short_demo_trace, capsys) == piped
 
 
 def test_notes_take_five_lines_and_the_rest_is_asked_for(
