@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 #: What is shown where an event has no name.
 NO_NAME = "(no name)"
@@ -20,6 +24,24 @@ def encodable(text: str) -> str:
     installed, pandas refuses them too.
     """
     return _SURROGATE.sub("\ufffd", text)
+
+
+def unique(
+    names: Iterable[str],
+    numbered: Callable[[str, int], str],
+    *,
+    same: Callable[[str], str] = str.casefold,
+    taken: Iterable[str] = (),
+) -> list[str]:
+    """Names of which no two are the `same`: of a second `a` what `numbered` makes of it and 2."""
+    seen, found = set(taken), []
+    for name in names:
+        candidate, number = name, 2
+        while same(candidate) in seen:
+            candidate, number = numbered(name, number), number + 1
+        seen.add(same(candidate))
+        found.append(candidate)
+    return found
 
 
 def ms_text(ms: float) -> str:
