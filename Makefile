@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/tracelens-ext report demo/trace.json.gz -o report.xlsx
 
 ## test: the tests that need this folder only and start no process, few examples of each property
-## (two to three minutes on two cores)
+## (a minute or a little more on two cores)
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal
 test: $(READY)
 	$(PYTEST) --hypothesis-profile 'few examples' -m 'not process and not real_data and not slow'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import signal
@@ -40,8 +41,8 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 #: What tests with a mark do; `make test` leaves them to `make test-all`.
 _MARKS = {"process": "start processes", "real_data": "read ../shared", "slow": "take seconds"}
-_PROCESSES_START = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
-_FILES_OPEN = ("open", "sqlite3.connect")
+_PROCESSES_START = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
+_FILES_OPEN = {"open", "sqlite3.connect"}
 
 #: What the running test has done, in the keys of `_MARKS`.
 _done: set[str] = set()
@@ -107,6 +108,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.function._hypothesis_internal_use_settings = settings(own, max_examples=most)  # type: ignore[attr-defined]
 
 
+def pytest_collection_finish() -> None:
+    """What collecting has made stays, and is not looked through again for what can be freed."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
+
+
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     for item in items:
         reason = _missing(item)
@@ -139,7 +147,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def demo_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo as the command writes it. Tests share it: who changes it copies it before."""
-    return write_demo_trace(tmp_path_factory.mktemp("demo") / "trace.json.gz")
+    from tracelens_ext.demo import copy_recording
+
+    path = tmp_path_factory.mktemp("demo") / "trace.json.gz"
+    copy_recording("nvidia", path)
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -154,6 +166,29 @@ def analyzed_demo(demo_trace: Path) -> TreePerfAnalyzer:
     from tracelens_ext.analyzer import TreePerfAnalyzer
 
     return TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True)
+
+
+@pytest.fixture
+def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of few tables, no findings: for tests of where a report goes, not what is in it."""
+    make_few_tables(monkeypatch)
+
+
+def make_few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tracelens_ext.tables import registry
+
+    few = ("timeline.", "iterations.", "kernels.tables:BY_CATEGORY")
+    lists = tuple(each for each in registry._LISTS if each.startswith(few))
+    assert len(lists) == len(few)
+    monkeypatch.setattr("tracelens_ext.tables.registry._LISTS", lists)
+    monkeypatch.setattr("tracelens_ext.findings.detect.offered_detectors", lambda *_: [])
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns without end are stopped sooner than users would want it."""
+    monkeypatch.setattr("tracelens_ext.categorize.matcher._SEARCH_SECONDS", 0.1)
+    monkeypatch.setattr("tracelens_ext.categorize.matcher._FIRST_SECONDS", 0.2)
 
 
 @pytest.fixture

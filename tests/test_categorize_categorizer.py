@@ -261,6 +261,7 @@ def test_an_error_in_the_callers_own_function_is_the_callers_to_see() -> None:
         KernelCategorizer.create(categorizer=mine, registry=registry()).categorize(["k"])
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_plugins_pattern_without_end_costs_the_pack_and_not_the_run() -> None:
     asked = KernelCategorizer.create(
         registry=registry(
@@ -273,6 +274,7 @@ def test_a_plugins_pattern_without_end_costs_the_pack_and_not_the_run() -> None:
     assert asked.categorize(["a"]).category == ["x a"]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_the_users_own_pattern_without_end_is_an_error(tmp_path: Path) -> None:
     path = write_pack(tmp_path, "mine", ("Bad", "(a|a|aa)+$"))
     with pytest.raises(RuleError, match=r"mine\.toml: rule 1: pattern: .*takes too long"):

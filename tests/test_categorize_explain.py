@@ -92,6 +92,7 @@ def test_explain_asks_python_categorisers_and_survives_broken_ones(tmp_path: Pat
     assert asked.problems == ["p: RuntimeError: oops"]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_explain_names_the_users_pattern_without_end(tmp_path: Path) -> None:
     path = write_pack(tmp_path, "mine", ("Mine", "(a|a|aa)+$"))
     asked = KernelCategorizer.create(rules=[path], registry=registry())

@@ -69,6 +69,7 @@ def test_a_pattern_without_end_is_stopped_within_two_seconds_and_named() -> None
     assert time.process_time() - started < 2
 
 
+@pytest.mark.usefixtures("impatient")
 def test_many_slow_searches_are_stopped_too() -> None:
     pack = RulePack("mine", (Rule("Bad", "(a|a|aa)+$"),))
     matcher = Matcher([BoundRule(pack.rules[0], pack, "rules")])
@@ -79,6 +80,7 @@ def test_many_slow_searches_are_stopped_too() -> None:
     assert time.process_time() - started < 5
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_condition_without_end_is_stopped() -> None:
     pack = RulePack("mine", (Rule("Bad", "kernel", cpu_op="(a|a|aa)+$"),))
     matcher = Matcher([BoundRule(pack.rules[0], pack, "rules")])
@@ -86,6 +88,7 @@ def test_a_condition_without_end_is_stopped() -> None:
         matcher.decide([("kernel", "a" * 60 + "!")])
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_vetted_pattern_meets_a_hostile_name_under_the_limit_and_loses() -> None:
     pack = RulePack("built-in", (Rule("Slow", "(a|a|aa)+$"), Rule("Next", "aaa")))
     matcher = Matcher([BoundRule(rule, pack, "builtin", limited=False) for rule in pack.rules])

@@ -242,6 +242,7 @@ def test_nothing_of_the_users_is_written_over(capsys: pytest.CaptureFixture[str]
         Path(MANIFEST).unlink()
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_tables_of_a_report_in_the_same_folder_stay() -> None:
     assert run(["report", "demo.json.gz", "--csv-dir", "x", "-q"]) == 0
     before = {path.name for path in Path("x").glob("*.csv")}
@@ -250,6 +251,7 @@ def test_tables_of_a_report_in_the_same_folder_stay() -> None:
     assert {"result.csv", *before} <= set(manifest_files("x"))
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_an_unfinished_folder_is_told_and_mended(capsys: pytest.CaptureFixture[str]) -> None:
     """As a run leaves it that is killed between two renames."""
     for command in (

@@ -89,6 +89,7 @@ def test_no_such_file_and_folder(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert error.count("\n") == 1
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_a_good_report_survives_a_bad_run(tmp_path: Path) -> None:
     report = tmp_path / "report.xlsx"
     good = tmp_path / "good.json"

@@ -221,11 +221,12 @@ def test_several_reports_name_the_largest_finding(
 def test_every_sheet_that_evidence_cites_is_in_the_report(vendor: Any) -> None:
     problems = {each: 15.0 for each in read_data("problems") if each != "slow-iterations"}
     trace = write_demo_trace("all.json.gz", vendor, steps=1, problems=problems)
-    made = build_perf_report(TreePerfAnalyzer(trace, use_kernel_name_categories=True))
+    analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
+    made = build_perf_report(analyzer)
     cited = {each for see in made.sheets["findings"]["see"] for each in see.split(", ")}
     commands = {each for each in cited if each.startswith("tracelens-ext ")}
     assert len(cited) > 8
     assert cited - commands <= set(made.sheets)
     assert "coll_analysis" in cited
     without = ReportOptions(collective_analysis=False)
-    assert "coll_analysis" not in build_perf_report(TreePerfAnalyzer(trace), without).sheets
+    assert "coll_analysis" not in build_perf_report(analyzer, without).sheets

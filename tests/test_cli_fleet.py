@@ -46,6 +46,11 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Missing: no trace is of rank 3." in lines
     assert fleet("run/*.json.gz", "-o", "out") == 0
     assert "0 traces analysed, 3 kept from before" in capsys.readouterr().out
+    assert fleet("run", "-o", "out", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["facts"]["Traces analysed"] == 0
+    assert [row["rank"] for row in document["tables"]["ranks"]] == [2, 1, 0]
+    assert [row["rank"] for row in document["tables"]["failures"]] == [3]
 
 
 @pytest.mark.slow
@@ -72,16 +77,6 @@ def test_a_trace_that_fails_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err.startswith("tracelens-ext: 1 of 4 traces failed, listed in ")
     assert "failures.parquet: run/rank9.json: " in captured.err
     assert fleet("run", "-o", "out", "-q", "--salvage") == 0, "other options, so it is tried again"
-
-
-@needs_fleet
-@pytest.mark.usefixtures("_ranks")
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fleet("run", "-o", "out", "--json") == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["facts"]["Traces analysed"] == 3
-    assert [row["rank"] for row in document["tables"]["ranks"]] == [2, 1, 0]
-    assert [row["rank"] for row in document["tables"]["failures"]] == [3]
 
 
 @needs_fleet
@@ -173,6 +168,7 @@ def test_the_python_of_the_page_runs(folder: Path) -> None:
 
 
 @needs_fleet
+@pytest.mark.slow
 def test_the_page_names_every_table_and_column(folder: Path) -> None:
     import pandas as pd
 

@@ -80,19 +80,16 @@ def outcome(
 @pytest.mark.parametrize(
     "options",
     [
-        ["-o", "out/x", "--csv-dir", "out/c", "--short-kernel-study", "--gaps", "--top", "3"],
         [
-            "-o",
-            "out",
-            "--format",
-            "json",
-            "--salvage",
-            "--iterations",
-            "--annotation",
-            "Profiler.*",
+            *("-o", "out/x", "--csv-dir", "out/c", "--short-kernel-study", "--gaps", "--top", "3"),
+            *("--rules", "rules.toml"),
         ],
         pytest.param(
-            ["--html", "out", "-q", "--no-kernel-categories", "--micro-idle-thresh-us", "2.5"],
+            [
+                *("-o", "out", "--format", "json", "--salvage", "--iterations"),
+                *("--annotation", "Profiler.*", "--html", "out", "-q", "--no-kernel-categories"),
+                *("--micro-idle-thresh-us", "2.5"),
+            ],
             marks=needs_html,
         ),
     ],
@@ -101,6 +98,9 @@ def outcome(
 def test_the_same_to_the_byte(
     options: list[str], capsys: pytest.CaptureFixture[str], asked: list[bool]
 ) -> None:
+    Path("rules.toml").write_text(
+        '[[rule]]\ncategory = "Mine"\npattern = "gemm"\nexamples = ["my_gemm"]\n'
+    )
     alone = outcome([*options, "--jobs", "1"], capsys)
     assert not asked
     together = outcome([*options, "--jobs", "2"], capsys)
@@ -109,6 +109,7 @@ def test_the_same_to_the_byte(
     assert alone[0] == 1
     assert "rank4.json: " in alone[2]
     assert len(alone[3]) >= 4
+    assert ("Mine" in str(alone[3])) == ("--rules" in options)
     assert not children()
 
 
@@ -117,17 +118,6 @@ def test_rules_that_are_no_good_are_the_same_error(capsys: pytest.CaptureFixture
     options = ["-o", "out", "--rules", "rules.toml"]
     assert outcome([*options, "--jobs", "2"], capsys) == outcome([*options, "--jobs", "1"], capsys)
     assert not children()
-
-
-def test_own_rules_count(capsys: pytest.CaptureFixture[str], asked: list[bool]) -> None:
-    Path("rules.toml").write_text(
-        '[[rule]]\ncategory = "Mine"\npattern = "gemm"\nexamples = ["my_gemm"]\n'
-    )
-    options = ["-o", "out", "--format", "json", "--rules", "rules.toml"]
-    alone = outcome([*options, "--jobs", "1"], capsys)
-    assert outcome([*options, "--jobs", "2"], capsys) == alone
-    assert asked == [True] * 6
-    assert b"Mine" in str(alone[3]).encode()
 
 
 def test_a_worker_that_is_killed_is_an_error_of_its_trace_alone(

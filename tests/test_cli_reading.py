@@ -129,6 +129,7 @@ def test_wrong_usage(
 @pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("name", ["cut.json", "cut.json.gz"])
 @pytest.mark.parametrize("command", ["report", "tree", "kernels", "gaps", "iterations"])
+@pytest.mark.usefixtures("few_tables")
 def test_without_it_the_error_names_it_and_with_it_the_loss_is_told(
     command: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +146,7 @@ def test_without_it_the_error_names_it_and_with_it_the_loss_is_told(
 
 
 @pytest.mark.parametrize("output", ["x.xlsx", "x.json", "x.md", "x.html"])
+@pytest.mark.usefixtures("few_tables")
 def test_every_report_says_what_is_lost(output: str, cut: Path) -> None:
     if output.endswith("html"):
         pytest.importorskip("plotly")

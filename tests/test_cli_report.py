@@ -78,6 +78,7 @@ def test_arguments_that_name_nothing(capsys: pytest.CaptureFixture[str], tmp_pat
 # One trace.
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_the_default_is_a_workbook_beside_the_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +93,7 @@ def test_the_default_is_a_workbook_beside_the_trace(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_a_table_that_is_large_for_a_workbook_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +123,7 @@ def test_a_table_that_is_large_for_a_workbook_is_named(
         pytest.param(["--html", "p.html", "-o", "x.xlsx"], ["p.html", "x.xlsx"], marks=needs_html),
     ],
 )
+@pytest.mark.usefixtures("few_tables")
 def test_where_the_outputs_go(tmp_path: Path, arguments: list[str], files: list[str]) -> None:
     (tmp_path / "there").mkdir()
     write(tmp_path / "t.json", training(1))
@@ -137,6 +140,7 @@ def test_where_the_outputs_go(tmp_path: Path, arguments: list[str], files: list[
         (["--format", "csv", "-o", "made/here"], "made/here"),
     ],
 )
+@pytest.mark.usefixtures("few_tables")
 def test_folders_of_tables(tmp_path: Path, arguments: list[str], folder: str) -> None:
     write(tmp_path / "t.json", training(1))
     assert report("t.json", "-q", *arguments) == 0
@@ -148,6 +152,7 @@ def test_folders_of_tables(tmp_path: Path, arguments: list[str], folder: str) ->
         assert next(csv.reader(stream)) == ["type", "time ms", "percent"]
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_the_formats_hold_the_tables_of_the_workbook(tmp_path: Path) -> None:
     write(tmp_path / "t.json", training(1))
     assert report("t.json", "-q") == 0
@@ -218,6 +223,7 @@ def test_a_package_that_is_missing_is_told_before_reading(
         pytest.param(["--html", "mine.html"], marks=needs_html),
     ],
 )
+@pytest.mark.usefixtures("few_tables")
 def test_a_users_file_stays_without_force(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
@@ -234,6 +240,7 @@ def test_a_users_file_stays_without_force(
     assert made_here(mine)
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_a_users_table_stays_without_force(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -254,6 +261,7 @@ def test_a_missing_folder_is_named_also_with_compare(capsys: pytest.CaptureFixtu
     assert "absent: no such file" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_a_link_that_leads_to_itself_is_replaced() -> None:
     write(Path("t.json"), training(1))
     Path("loop.xlsx").symlink_to("loop.xlsx")
@@ -281,6 +289,7 @@ def test_the_trace_itself_is_never_written_over(
     assert other.exists()
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_a_report_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     write(tmp_path / "t.json", training(1))
     assert report("t.json", "-q", "-o", "x.xlsx") == 0
@@ -293,6 +302,7 @@ def test_a_report_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
 # Several traces.
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_several_traces_each_have_a_report_beside_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -311,6 +321,7 @@ def test_several_traces_each_have_a_report_beside_them(
     assert out.count("Wrote ") == 3
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_a_broken_trace_does_not_stop_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -325,6 +336,7 @@ def test_a_broken_trace_does_not_stop_the_others(
         assert sum(line.startswith(f"tracelens-ext: {name}: ") for line in errors) == 1
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_a_file_in_the_way_of_one_does_not_stop_the_others(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         write(tmp_path / name, training(1))
@@ -344,6 +356,7 @@ def test_bad_rules_stop_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @needs_html
+@pytest.mark.usefixtures("few_tables")
 def test_traces_of_one_name_have_reports_of_different_names(tmp_path: Path) -> None:
     for name in ("a/x.json", "b/x.json", "c/y.json"):
         write(tmp_path / name, training(1))
@@ -363,6 +376,7 @@ def test_traces_of_one_name_have_reports_of_different_names(tmp_path: Path) -> N
     assert {"x.json_perf_report.xlsx", "x.json.gz_perf_report.xlsx"} <= set(names(tmp_path / "a"))
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_a_trace_named_twice_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -412,6 +426,7 @@ def test_no_two_reports_share_a_name(traces: list[Path], one_folder: bool) -> No
 
 
 @needs_html
+@pytest.mark.usefixtures("few_tables")
 def test_compare_writes_one_workbook_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -445,6 +460,7 @@ def test_compare_writes_one_workbook_more(
     assert rows[1][:3] == ["aten::mm", 0.08, 0.1]
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_a_comparison_of_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a.json", "b.json"):
         write(tmp_path / name, training(2))
@@ -490,11 +506,10 @@ def test_a_kernel_stands_once_with_its_share_and_its_operations(
     assert shown["operations"] == "aten::mm, aten::linear"
 
 
-@pytest.mark.parametrize("width", [80, 160])
 def test_names_that_act_on_a_terminal_are_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("COLUMNS", "80")
     maker = TraceMaker()
     maker.op("aten::[/bold]", 0, 10)
     maker.call("cudaLaunchKernel", 1, correlation=1)
@@ -509,7 +524,7 @@ def test_names_that_act_on_a_terminal_are_shown(
     assert "aten::[/bold]" in out
     assert "a[b].json" in out
     tables = [line for line in out.splitlines() if not line.startswith("Wrote ")]
-    assert max(map(len, tables)) <= width
+    assert max(map(len, tables)) <= 80
 
 
 def test_numbers_of_three_traces_fit_80_columns() -> None:
@@ -529,6 +544,7 @@ def test_numbers_of_three_traces_fit_80_columns() -> None:
     assert "ncclDevKernel" in shown
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_a_trace_without_a_gpu_has_a_line_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,6 +80,7 @@ def folder(short_demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [*(each.replace(" ", " t.json.gz ", 1) for each in ON_TRACES), *OTHERS]
 )

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 TRACES = {
     "Qwen on H100": "traces/nvidia/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
-    "bert on H100": "traces/nvidia/gaunernst_bert-small-uncased__1016001.json.gz",
     "Qwen on MI300X": "traces/amd/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
-    "nsfw detection on MI300X": "traces/amd/Falconsai_nsfw_image_detection__1016002.json.gz",
-    "timesformer on MI300X": "traces/amd/facebook_timesformer-base-finetuned-k400__1016002.json.gz",
     "five iterations": "traces/edge/ns_resolution.json.gz",
     "one of four ranks": "ranks/rank0.json.gz",
+    "bert on H100": "traces/nvidia/gaunernst_bert-small-uncased__1016001.json.gz",
+    "nsfw detection on MI300X": "traces/amd/Falconsai_nsfw_image_detection__1016002.json.gz",
+    "timesformer on MI300X": "traces/amd/facebook_timesformer-base-finetuned-k400__1016002.json.gz",
 }
 # By how much a finding may miss the cost: a model of a fused kernel says what some win.
 _MISS = {"unfused-attention": 0.3, "memory-bound-chain": 0.3}
@@ -76,9 +76,13 @@ def check(
         assert next(iter(savings_after)) == ident
 
 
+#: Each problem goes into the first four traces, and in turn into one of the others.
+_IN = list(TRACES)
+_PUT = [(name, ident) for at, ident in enumerate(PROBLEMS) for name in (*_IN[:4], _IN[4 + at % 3])]
+
+
 @pytest.mark.real_data
-@pytest.mark.parametrize("name", TRACES)
-@pytest.mark.parametrize("ident", PROBLEMS)
+@pytest.mark.parametrize(("name", "ident"), _PUT)
 def test_a_problem_put_into_a_real_trace(name: str, ident: str) -> None:
     """Where the GPU waits for the host, and where the host is ahead of the GPU."""
     document, before = trace(name), claims_before(name)
@@ -123,7 +127,7 @@ def demo_before(steps: int) -> tuple[float, dict[str, float]]:
     return savings(build_demo_trace(steps=steps))
 
 
-_QUICK = ("dataloader", "slow-gemm", "host-bound")
+_QUICK = ("dataloader", "slow-gemm")
 
 
 @pytest.mark.parametrize(

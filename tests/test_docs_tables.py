@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from make_trace import TraceMaker
-from simulated_job import write_demo_trace
 
 import tracelens_ext
 from tracelens_ext import TreePerfAnalyzer
@@ -95,11 +94,9 @@ def test_the_page_says_what_the_registry_says() -> None:
 
 
 def test_every_sheet_of_the_demo_comes_through_the_registry_with_every_column(
-    tmp_path: Path,
+    demo_trace: Path,
 ) -> None:
-    path = tmp_path / "demo.json.gz"
-    write_demo_trace(path)
-    analyzer = TreePerfAnalyzer(path, use_kernel_name_categories=True, add_python_func=True)
+    analyzer = TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True, add_python_func=True)
     report = build_perf_report(
         analyzer,
         short_kernel_study=True,
@@ -135,10 +132,10 @@ def test_a_trace_without_gpu_events_has_a_sheet_of_the_registry_too() -> None:
     assert [column.name for column in sheet.described_columns()] == list(table.columns)
 
 
-def test_tables_that_are_no_sheets_are_described(tmp_path: Path) -> None:
-    path = tmp_path / "demo.json.gz"
-    write_demo_trace(path)
-    analyzer = TreePerfAnalyzer(path, use_kernel_name_categories=True, add_python_func=True)
+def test_tables_that_are_no_sheets_are_described(short_demo_trace: Path) -> None:
+    analyzer = TreePerfAnalyzer(
+        short_demo_trace, use_kernel_name_categories=True, add_python_func=True
+    )
     tables = {
         "get_df_kernel_launchers": analyzer.get_df_kernel_launchers(
             id_cols=True, include_kernel_details=True

@@ -80,12 +80,12 @@ def exported_demo(demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return exported(demo_trace, tmp_path_factory.mktemp("exported") / "e.json")
 
 
-def test_what_is_read_back_gives_the_same_tables(demo_trace: Path, tmp_path: Path) -> None:
-    document = exported(demo_trace, tmp_path / "e.json.gz", "--stacks")
+def test_what_is_read_back_gives_the_same_tables(short_demo_trace: Path, tmp_path: Path) -> None:
+    document = exported(short_demo_trace, tmp_path / "e.json.gz", "--stacks")
     assert min(event["ts"] for event in slices(document)) == 0
     before, after = (
         TreePerfAnalyzer(path, use_kernel_name_categories=True)
-        for path in (demo_trace, tmp_path / "e.json.gz")
+        for path in (short_demo_trace, tmp_path / "e.json.gz")
     )
     for table in ("kernels", "gpu_timeline", "gpu_time_by_category", "iterations", "gaps"):
         frames = [getattr(each, f"get_df_{table}")() for each in (before, after)]
@@ -124,12 +124,21 @@ def test_a_window_holds_what_touches_it_and_the_note_counts_the_rest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     whole = slices(exported_demo)
-    part = slices(exported(demo_trace, tmp_path / "p.json", "--window", "20ms-21ms"))
+    document = exported(demo_trace, tmp_path / "p.json", "--window", "20ms-21ms")
+    part = slices(document)
     touching = [e for e in whole if e["ts"] < 21_000 and e["ts"] + e["dur"] > 20_000]
     ours = {"iterations", "findings", "recording"}
     counted = Counter((e["name"], e["ts"], e["dur"]) for e in touching if e["cat"] not in ours)
     assert Counter((e["name"], e["ts"], e["dur"]) for e in part if e["cat"] not in ours) == counted
     assert "outside of the window" in capsys.readouterr().err
+    for lane in ("findings", "critical path", "iterations"):
+        inside = [e for e in touching if e["cat"] == lane]
+        assert [(e["name"], e["ts"]) for e in of_lane(document, lane)] == [
+            (e["name"], e["ts"]) for e in inside
+        ]
+    levels = [event["ts"] for event in document["traceEvents"] if event["ph"] == "C"]
+    assert levels
+    assert max(levels) < 21_000
 
 
 @pytest.mark.parametrize(
@@ -198,10 +207,7 @@ def of_lane(document: dict[str, Any], lane: str) -> list[dict[str, Any]]:
 
 
 def test_lanes_hold_what_is_claimed_and_the_critical_path(
-    demo_trace: Path,
-    analyzed_demo: TreePerfAnalyzer,
-    exported_demo: dict[str, Any],
-    tmp_path: Path,
+    analyzed_demo: TreePerfAnalyzer, exported_demo: dict[str, Any]
 ) -> None:
     document, analyzer = exported_demo, analyzed_demo
     claimed: Counter[str] = Counter()
@@ -213,16 +219,6 @@ def test_lanes_hold_what_is_claimed_and_the_critical_path(
     assert of_lane(document, "findings")[0]["args"]["title"] == found[0].title
     path = sum(round(1000 * event["dur"]) for event in of_lane(document, "critical path"))
     assert path == analyzer.simulation().replayed.wall
-    part = exported(demo_trace, tmp_path / "p.json", "--window", "20ms-21ms")
-    for lane in ("findings", "critical path", "iterations"):
-        whole = of_lane(document, lane)
-        inside = [e for e in whole if e["ts"] < 21_000 and e["ts"] + e["dur"] > 20_000]
-        assert [(e["name"], e["ts"]) for e in of_lane(part, lane)] == [
-            (e["name"], e["ts"]) for e in inside
-        ]
-    levels = [event["ts"] for event in part["traceEvents"] if event["ph"] == "C"]
-    assert levels
-    assert max(levels) < 21_000
 
 
 def test_holes_have_a_lane_and_a_replay_that_fails_has_none(
@@ -352,12 +348,12 @@ def asked(trace: Path, sql: str, capsys: pytest.CaptureFixture[str]) -> list[dic
 
 
 def test_every_documented_query_gives_rows(
-    demo_trace: Path, capsys: pytest.CaptureFixture[str]
+    short_demo_trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queries = re.findall(r"```sql\n(.*?)```", (DOCS / "sql.md").read_text("utf-8"), re.DOTALL)
     assert len(queries) == 10
     for query in queries:
-        assert asked(demo_trace, query, capsys), query
+        assert asked(short_demo_trace, query, capsys), query
 
 
 def test_sums_are_those_of_the_tables(

@@ -117,6 +117,7 @@ def test_findings_of_a_report_without_them_cannot_be_checked() -> None:
         crossed("findings > 5%", comparison)
 
 
+@pytest.mark.slow
 def test_finished_reports_are_compared_as_their_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

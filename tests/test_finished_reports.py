@@ -70,10 +70,18 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def made_workbook(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    trace = write(folder / "a.json", training(3))
+    assert run(["report", str(trace), "-o", str(folder / "a.xlsx"), "-q"]) == 0
+    return folder / "a.xlsx"
+
+
 @pytest.fixture
-def workbook(in_folder: Path) -> Path:
-    assert run(["report", "a.json", "-o", "a.xlsx", "-q"]) == 0
-    return in_folder / "a.xlsx"
+def workbook(in_folder: Path, made_workbook: Path) -> Path:
+    """The report of `a.json`."""
+    return Path(shutil.copy(made_workbook, in_folder))
 
 
 def test_a_trace_and_its_own_reports_are_the_same(tmp_path: Path) -> None:
@@ -94,6 +102,7 @@ def test_a_trace_and_its_own_reports_are_the_same(tmp_path: Path) -> None:
     assert {m.report for m in reports} == {"tracelens-ext"}
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_several_devices_and_the_split_of_idle_time(tmp_path: Path) -> None:
     maker = training(2)
     maker.kernel("k", 5000, 3, device=1)
@@ -132,6 +141,7 @@ def test_a_report_with_tracelens_sheets_alone_is_compared_as_far_as_it_goes(
     assert sum("B does not hold more" in note for note in comparison.notes) == 3
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_json_reports_of_a_folder_are_compared_and_damage_is_told(
     in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,6 +156,7 @@ def test_json_reports_of_a_folder_are_compared_and_damage_is_told(
     assert "the JSON is damaged" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_units_in_headers_do_not_matter(tmp_path: Path) -> None:
     folder = reports_of(analyzed(training(2)), tmp_path)[1]
     before = measure_report(folder).total.tables["kernels"]
@@ -155,7 +166,7 @@ def test_units_in_headers_do_not_matter(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(measure_report(folder).total.tables["kernels"], before)
 
 
-@pytest.mark.usefixtures("in_folder")
+@pytest.mark.usefixtures("in_folder", "few_tables")
 def test_a_table_that_some_report_does_not_hold_is_left_out_and_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -239,6 +250,7 @@ def test_real_traces_and_their_own_reports(kind: str, tmp_path: Path) -> None:
     nothing_changed(compare([measure(analyzer.work), *reports]))
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_the_command_takes_reports_where_it_takes_traces(
     workbook: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,6 +263,7 @@ def test_the_command_takes_reports_where_it_takes_traces(
     assert compared("a.json", workbook.name, "--fail-if", "GEMM > 0%", "-q") == 0
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_an_input_is_never_written_over(workbook: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", "a.json", "--csv-dir", "t", "-q"]) == 0
     before = sorted(Path("t").iterdir())
@@ -260,7 +273,7 @@ def test_an_input_is_never_written_over(workbook: Path, capsys: pytest.CaptureFi
     assert sorted(Path("t").iterdir()) == before
 
 
-@pytest.mark.usefixtures("in_folder")
+@pytest.mark.usefixtures("in_folder", "few_tables")
 def test_folders_and_patterns_stand_for_reports_where_they_have_no_traces(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -275,6 +288,7 @@ def test_folders_and_patterns_stand_for_reports_where_they_have_no_traces(
     assert '"A (baseline)": "a.json"' in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_reports_say_their_version(workbook: Path, tmp_path: Path) -> None:
     book = openpyxl.load_workbook(workbook)
     assert {p.name: p.value for p in book.custom_doc_props.props} == {"tables_version": 1}  # type: ignore[attr-defined]
@@ -423,6 +437,7 @@ def test_a_workbook_by_its_name_alone(
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_damaged_parquet(tmp_path: Path) -> None:
     folder = reports_of(analyzed(training(2)), tmp_path)[2]
     path = folder / "gpu_timeline.parquet"

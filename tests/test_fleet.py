@@ -299,6 +299,7 @@ def test_results_of_absent_inputs_are_left_out(ranks: Path, tmp_path: Path) -> N
     assert len(list((out / "timeline").iterdir())) == 4, "they are not thrown away"
 
 
+@pytest.mark.slow
 def test_a_lost_part_is_told(ranks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     fleet(ranks / "rank1.json.gz", out)
@@ -354,6 +355,7 @@ def test_urls_that_cannot_be_read_are_tried_again(ranks: Path, tmp_path: Path) -
 # What is refused.
 
 
+@pytest.mark.slow
 def test_a_strangers_folder_is_not_written_to(ranks: Path, tmp_path: Path) -> None:
     out, rank = tmp_path / "out", ranks / "rank1.json.gz"
     out.mkdir()
@@ -368,6 +370,7 @@ def test_a_strangers_folder_is_not_written_to(ranks: Path, tmp_path: Path) -> No
         fleet(rank, out / "mine.txt")
 
 
+@pytest.mark.slow
 def test_a_strangers_file_in_a_folder_of_ours(ranks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

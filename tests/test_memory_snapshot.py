@@ -170,7 +170,7 @@ def test_a_damaged_snapshot_is_read_or_refused(tmp_path: Path) -> None:
     odd: list[Any] = [None, -1, 2**70, "x", [], {}, 1.5, float("nan"), (1,), b"a"]
     path = tmp_path / "snapshot.pickle"
     events = [change("alloc", 1, 10, 1, USER), change("free_completed", 1, 10, 2)]
-    for _ in range(150):
+    for _ in range(75):
         sound = written(tmp_path, events, segments=[segment(block(2, 5, USER))])
         content = pickle.loads(sound.read_bytes())  # noqa: S301  # of our own making
         holder = content

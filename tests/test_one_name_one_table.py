@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
-from simulated_job import write_demo_trace
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
@@ -29,26 +28,21 @@ COMMANDS = (
 )
 
 
-@pytest.fixture
-def trace(tmp_path: Path) -> Path:
-    return write_demo_trace(tmp_path / "demo.json.gz", steps=3)
-
-
 def rows(table: list[dict[str, Any]]) -> list[str]:
     """The rows, whatever their order."""
     return sorted(json.dumps(row, sort_keys=True) for row in table)
 
 
 def test_a_name_means_one_table_in_every_command(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    demo_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = tmp_path / "report.json"
-    assert run(["report", str(trace), "--tables", "all", "-q", "-o", str(whole)]) == 0
+    assert run(["report", str(demo_trace), "--tables", "all", "-q", "-o", str(whole)]) == 0
     report = json.loads(whole.read_text(encoding="utf-8"))["tables"]
     met: set[str] = set()
     capsys.readouterr()
     for command, *options in COMMANDS:
-        assert run([command, str(trace), *options, "--json"]) == 0
+        assert run([command, str(demo_trace), *options, "--json"]) == 0
         tables = json.loads(capsys.readouterr().out)["tables"]
         met |= set(tables)
         for name, table in tables.items():
@@ -57,8 +51,8 @@ def test_a_name_means_one_table_in_every_command(
     assert expected | {"memory_largest"} <= met
 
 
-def test_a_page_draws_the_same_of_plain_tables(trace: Path) -> None:
-    report = build_perf_report(TreePerfAnalyzer(trace), for_page=True, what_if=True)
+def test_a_page_draws_the_same_of_plain_tables(demo_trace: Path) -> None:
+    report = build_perf_report(TreePerfAnalyzer(demo_trace), for_page=True, what_if=True)
     tables = {**report.sheets, **report.page_sheets}
     plain = {name: pd.DataFrame(table.to_dict("list")) for name, table in tables.items()}
     charts = [chart for chart in report.charts if chart.on != "workbook"]
@@ -67,8 +61,8 @@ def test_a_page_draws_the_same_of_plain_tables(trace: Path) -> None:
     assert page_figures(plain, charts) == drawn
 
 
-def test_a_table_that_does_not_exist_is_named_with_the_nearest(trace: Path) -> None:
-    analyzer = TreePerfAnalyzer(trace)
+def test_a_table_that_does_not_exist_is_named_with_the_nearest(short_demo_trace: Path) -> None:
+    analyzer = TreePerfAnalyzer(short_demo_trace)
     assert "gap_histogram" in build_perf_report(analyzer, tables="gap_histogram").sheets
     assert "gap_histogram" not in build_perf_report(analyzer).sheets
     with pytest.raises(UsageError, match="no table 'gap_histgram'; did you mean 'gap_histogram'"):

@@ -36,12 +36,15 @@ def test_sheets_with_and_without_categories(trace: Path, tmp_path: Path) -> None
     assert not [text for text in drawn if "categor" in text]
     first = " ".join(str(c.value) for row in book["summary"].iter_rows() for c in row)
     assert "ncategorized" not in first
+    columns = list(plain["kernel_summary"])
 
     sheets = generate_perf_report_pytorch(
         trace, tmp_path / "full.xlsx", use_kernel_name_categories=True
     )
     assert set(sheets) >= CATEGORY_SHEETS
-    assert "kernel_category" in sheets["kernel_summary"]
+    with_categories = sheets["kernel_summary"]
+    assert [c for c in with_categories if c != "kernel_category"] == columns
+    assert "kernel_category" in with_categories
     book = openpyxl.load_workbook(tmp_path / "full.xlsx")
     assert book.sheetnames[0] == "summary"
     assert set(sheets) <= set(book.sheetnames)
@@ -53,14 +56,7 @@ def test_sheets_with_and_without_categories(trace: Path, tmp_path: Path) -> None
         assert book[name]["A1"].font.bold
 
 
-def test_reference_columns_stay_in_their_order(trace: Path, tmp_path: Path) -> None:
-    columns = list(generate_perf_report_pytorch(trace, tmp_path / "r.xlsx")["kernel_summary"])
-    with_categories = generate_perf_report_pytorch(
-        trace, tmp_path / "r.xlsx", use_kernel_name_categories=True
-    )["kernel_summary"]
-    assert [c for c in with_categories if c != "kernel_category"] == columns
-
-
+@pytest.mark.usefixtures("few_tables")
 def test_without_an_output_the_workbook_is_beside_the_trace(trace: Path, tmp_path: Path) -> None:
     path = tmp_path / trace.name
     shutil.copy(trace, path)
@@ -69,6 +65,7 @@ def test_without_an_output_the_workbook_is_beside_the_trace(trace: Path, tmp_pat
     assert default_report_path("a/b.json.gz") == Path("a/b_perf_report.xlsx")
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_csv_files_hold_the_sheets(trace: Path, tmp_path: Path) -> None:
     sheets = generate_perf_report_pytorch(trace, output_csvs_dir=tmp_path / "csv")
     assert {p.stem for p in (tmp_path / "csv").glob("*.csv")} == set(sheets)
@@ -121,9 +118,8 @@ def test_a_report_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     assert report.read_bytes() == b"a good report"
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_iterations_are_sheets_when_asked_for(demo_trace: Path, tmp_path: Path) -> None:
-    sheets = generate_perf_report_pytorch(demo_trace, tmp_path / "r.xlsx", tmp_path / "csv")
-    assert not [name for name in sheets if name.startswith("iteration")]
     asked = generate_perf_report_pytorch(
         demo_trace,
         tmp_path / "r.xlsx",
@@ -146,6 +142,7 @@ def test_iterations_are_sheets_when_asked_for(demo_trace: Path, tmp_path: Path) 
     }
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_annotations_of_ones_own_are_iterations(demo_trace: Path, tmp_path: Path) -> None:
     sheets = generate_perf_report_pytorch(demo_trace, tmp_path / "r.xlsx", annotation="Step#[56]$")
     names = sheets["iterations"]["iteration"].tolist()
@@ -191,9 +188,8 @@ def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
     assert build_perf_report(analyzer).page_sheets == {}
 
 
-def test_the_default_report_is_for_reading(trace: Path) -> None:
-    analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
-    report = build_perf_report(analyzer)
+def test_the_default_report_is_for_reading(trace: Path, tmp_path: Path) -> None:
+    report = build_perf_report(TreePerfAnalyzer(trace, use_kernel_name_categories=True))
     assert [answer.sheet for answer in report.answers] == [
         *("findings", "gpu_timeline", "gpu_time_by_category", "kernels"),
     ]
@@ -209,10 +205,7 @@ def test_the_default_report_is_for_reading(trace: Path) -> None:
     assert arguments.index("total_direct_kernel_time_ms") < arguments.index("process_name")
     by_category = report.sheets["gpu_time_by_category"]
     assert by_category["total_time_ms"].sum() == pytest.approx(kernels["total_time_ms"].sum())
-
-
-def test_headers_tell_their_units(trace: Path, tmp_path: Path) -> None:
-    report = build_perf_report(TreePerfAnalyzer(trace, use_kernel_name_categories=True))
+    # Headers tell their units.
     write_report(report, {tmp_path / "r.xlsx": Format.xlsx})
     book = openpyxl.load_workbook(tmp_path / "r.xlsx")
     headers = [cell.value for cell in book["kernels_by_category"][1]]

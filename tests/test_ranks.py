@@ -73,9 +73,9 @@ def kernels_of(tables: dict[str, pd.DataFrame]) -> dict[frozenset[tuple[int, int
 @pytest.mark.parametrize(
     "fleet",
     [
-        Fleet(2, tp=2, pp=2, dp=2, fault="slow_rank", factor=1.5, drift=True, rccl=True),
-        Fleet(4, tp=2, pp=1, dp=4, fault="lost_equal"),
-        Fleet(6, tp=2, pp=1, dp=4, fault="hang", hang_ms=0),
+        Fleet(2, tp=2, pp=2, dp=2, fault="slow_rank", factor=1.5, drift=True, rccl=True, steps=2),
+        Fleet(4, tp=2, pp=1, dp=2, fault="lost_equal"),
+        Fleet(6, tp=1, pp=1, dp=4, fault="hang", hang_ms=0),
         *(
             pytest.param(each, marks=pytest.mark.slow)
             for each in (
@@ -116,6 +116,7 @@ def test_calls_and_verdicts_are_those_of_the_job(fleet: Fleet, tmp_path: Path) -
     assert tables["wait_origins"]["wait_ms"].sum() == pytest.approx(waits, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_kernel_without_a_name_is_nobodys_where_there_are_several_groups(tmp_path: Path) -> None:
     _, tables = together(tmp_path / "two", Fleet(9, tp=2, dp=2, steps=2, args="none"))
     sync = tables["collective_sync"]

@@ -137,7 +137,7 @@ def test_slices_smaller_than_an_event(document: Document, slice_bytes: int) -> N
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_slices_of_every_size(layout: str) -> None:
+def test_slices_of_many_sizes(layout: str) -> None:
     document = {
         "schemaVersion": 123456,
         "ratio": -1.25e-3,
@@ -146,8 +146,9 @@ def test_slices_of_every_size(layout: str) -> None:
         "last": 1234567890,
     }
     data = LAYOUTS[layout](document).encode()
-    for slice_bytes in range(1, len(data) + 2):
-        assert events_of(data, slice_bytes) == expected(document)
+    whole = expected(document)
+    for slice_bytes in (*range(1, 200), *range(200, len(data) + 2, 5), len(data), len(data) + 1):
+        assert events_of(data, slice_bytes) == whole
 
 
 @given(st.lists(events, max_size=5), st.integers(1, 500))
@@ -177,11 +178,11 @@ def test_slices_stay_small_when_the_first_event_begins_otherwise(layout: str) ->
 
 def test_memory_is_that_of_a_slice_not_of_the_file() -> None:
     size = 1 << 14
-    data = kineto_layout({"traceEvents": [EVENT] * 20_000}).encode()
+    data = kineto_layout({"traceEvents": [EVENT] * 15_000}).encode()
     source = ByteSource(io.BytesIO(data))
     tracemalloc.start()
     try:
-        assert sum(map(len, EventStream(source, StrictDecoder(), size))) == 20_000
+        assert sum(map(len, EventStream(source, StrictDecoder(), size))) == 15_000
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -424,13 +425,13 @@ def test_a_number_of_too_many_digits() -> None:
         events_of(text.encode())
 
 
-@pytest.mark.parametrize("events", ["1," * 200_000 + "1", "{}," * 100_000 + "{}"])
+@pytest.mark.parametrize("events", ["1," * 50_000 + "1", "{}," * 25_000 + "{}"])
 def test_what_is_no_event_takes_no_minutes(events: str) -> None:
-    """A tenth of what an attacker sent; the time was quadratic, or 25 µs for each."""
+    """A fortieth of what an attacker sent; the time was quadratic, or 25 µs for each."""
     before = time.process_time()
     with pytest.raises(TraceFormatError, match="holds no event"):
         read_trace(io.BytesIO(f'{{"traceEvents": [{events}]}}'.encode()))
-    assert time.process_time() - before < 2
+    assert time.process_time() - before < 0.5
 
 
 def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

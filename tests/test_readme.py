@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tracelens_ext.cli import run
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -36,20 +38,20 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_run(command: str, folder: Path) -> None:
+def test_commands_run(
+    command: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
     words = shlex.split(command, comments=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "tracelens_ext", *words[1:]],
-        cwd=folder,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
-    assert [line for line in lines if "left out" not in line] == []  # the note of an export
+    code, told = run(words[1:]), capsys.readouterr().err
+    assert code == 0, told
+    # The note of an export.
+    assert [line for line in told.splitlines() if "left out" not in line] == []
 
 
 @pytest.mark.process

@@ -371,6 +371,7 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
 
 
 @needs_extra
+@pytest.mark.slow
 def test_findings_unfold_and_stand_on_the_axis(demo_trace: Path, tmp_path: Path) -> None:
     analyzer = TreePerfAnalyzer(demo_trace)
     report = build_perf_report(analyzer, for_page=True)

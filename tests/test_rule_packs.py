@@ -243,6 +243,7 @@ def test_nearly_all_gpu_time_of_a_real_trace_is_known(
     assert known >= 0.99 * sum(time.values())
 
 
+@pytest.mark.slow
 def test_both_engines_read_the_patterns_alike(packs: list[RulePack]) -> None:
     """Names of common length are searched with `re`, very long ones with `regex`."""
     names = [name for name, _ in kernel_examples(packs)]

@@ -114,6 +114,8 @@ def _set_collectives(
         for name, kind, sent, received, _, ranks in told.itertuples(index=False)
     ]
     moved[event] = np.nan_to_num(table[same].merge(told, how="left", on=same)["moved"])
+    if moved[event].max(initial=0) < _LARGE_BYTES:
+        return  # none is judged
     rate = np.where(moved[event] >= _LARGE_BYTES, moved[event] / np.maximum(transfer[event], 1), 0)
     # A group that is fast in one call has a fast link: others of its calls wait for other ranks.
     fastest = table.assign(rate=rate).groupby(_GROUP, dropna=False)["rate"].transform("max")

@@ -59,6 +59,8 @@ class WallTime:
         self.work = work
         recording = recording_of(work)
         self.start, self.end = recording.wall_start, recording.wall_end
+        holes = recording.parts[recording.parts["kind"] == HOLE]
+        self._holes = holes[["device", "start", "end"]].to_numpy()
         self.classified = classify_gaps(work, "device")
         self.lanes = find_lanes(work, "device")
         self.idle = self._judged_idle()
@@ -265,18 +267,17 @@ class WallTime:
         """
         start, end = self._unclaimed_from, self.work.end
         others = ~which if hiding is None else hiding
-        parts, found = recording_of(self.work).parts, []
-        holes = parts[parts["kind"] == HOLE]
+        found = []
         for lane in range(len(self.lanes)):
             here = self.lanes.of_gpu == lane
             chosen, hide = np.flatnonzero(which & here), others & here
             order = chosen[np.argsort(start[chosen], kind="stable")]
             reach = np.maximum.accumulate(np.append(self.start, end[order]))[:-1]
             begins = np.minimum(np.maximum(start[order], reach), end[order])
-            hole = holes["device"] == lane  # what ran in it beside an event is not known
+            # What ran in a hole beside an event is not known.
+            hole = self._holes[self._holes[:, 0] == lane]
             others_run = union(
-                np.append(self.work.start[hide], holes.loc[hole, "start"]),
-                np.append(end[hide], holes.loc[hole, "end"]),
+                np.append(self.work.start[hide], hole[:, 1]), np.append(end[hide], hole[:, 2])
             )
             first, last, event = outside(begins, end[order], *others_run)
             nothing = np.full(len(first), NONE)

@@ -90,8 +90,8 @@ class Recording:
 
     def mean_ns(self, *kinds: str) -> float:
         """Idle time in the parts of some kinds, the mean over the devices."""
-        chosen = self.parts["kind"].isin(kinds)
-        return float(self.parts.loc[chosen, "ns"].sum()) / max(self.devices, 1)
+        chosen = self.parts["kind"].isin(kinds).to_numpy()
+        return float(self.parts["ns"].to_numpy()[chosen].sum()) / max(self.devices, 1)
 
     @property
     def judged_ns(self) -> float:
@@ -239,7 +239,10 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     found = [
         pd.DataFrame({"what": what, "row": rows, "start": trace.ts[rows], "end": ends})
         for what, rows, ends in _candidates(work)
+        if len(rows)
     ]
+    if not found:
+        return pd.DataFrame()
     table = pd.concat(found, ignore_index=True)
     table = table.assign(start=table["start"].clip(start), end=table["end"].clip(upper=end))
     table["device"] = lane_of_calls(work, table["row"].to_numpy())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
+from functools import cache
 from types import MethodType
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ def cited_sheets(analyzer: TreePerfAnalyzer, options: ReportOptions) -> set[str]
     return {each.see for finding in found for each in finding.evidence}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
     """A table, declared once: for reports, commands, `TreePerfAnalyzer` and `docs/tables.md`."""
 
@@ -131,6 +132,7 @@ class Table:
             return None
         return [p.name for p in parameters if p.name in ReportOptions.__dataclass_fields__]
 
+    @cache  # noqa: B019  # tables live as long as the process
     def described_columns(self) -> list[Column]:
         """The columns, one by one."""
         described = []
