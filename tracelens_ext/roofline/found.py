@@ -18,7 +18,7 @@ import numpy as np
 from tracelens_ext.hooks import PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, one_line, time_limit
 from tracelens_ext.lazy import pd
-from tracelens_ext.roofline.groups import OperationGroups, group_operations
+from tracelens_ext.roofline.groups import MOST_OPERATIONS, OTHERS, OperationGroups, group_operations
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import Cost, NoModelError, Operation, short_type
 from tracelens_ext.roofline.peaks import peaks_of_devices
@@ -136,7 +136,9 @@ def _costs(
     of_plugins: dict[str, list[int]] = defaultdict(list)
     for i, op in enumerate(operations):
         offered = models[op.model_name]
-        if not op.types:
+        if op.name == OTHERS:
+            result[i] = None, f"only the {MOST_OPERATIONS:,} longest operations of a trace have one"
+        elif not op.types:
             result[i] = None, "no shapes were recorded"
         elif host[i]:
             result[i] = _modelled(_host_copy, op)
