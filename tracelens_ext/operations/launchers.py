@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -290,13 +290,13 @@ def op_argument(trace: Trace, rows: IntArray, name: str) -> tuple[Int64Array, li
 
     Codes, and the distinct texts: tuples as Python writes them, empty where an event has none.
     """
-    return argument_values(trace, rows, name, as_tuples, "")
+    return argument_values(trace, rows, name, _shown_once(trace), "")
 
 
-@lru_cache(maxsize=1024)  # the types of operations repeat
-def as_tuples(text: str) -> str:
-    """`[[4, 3], []]` as `((4, 3), ())`; a text that is no JSON as it is."""
-    return parsed(text)[1]
+@once_for_each
+def _shown_once(_: Trace) -> Callable[[str], str]:
+    """`[[4, 3], []]` as `((4, 3), ())`, each text once: several tables show the same."""
+    return cache(lambda text: parsed(text)[1])
 
 
 def parsed(text: str) -> tuple[object, str]:

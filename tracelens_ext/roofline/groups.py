@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Copies that cross the link between host and device.
 _HOST_COPY: Final = re.compile(r"memcpy.*(HtoD|DtoH|HtoH|Host)", re.IGNORECASE)
 #: The longest so many operations are told apart; a recording of real work has some thousands.
-MOST_OPERATIONS: Final = 50_000
+MOST_OPERATIONS: Final = 20_000
 #: What the operations beyond those are called together.
 OTHERS: Final = "(other operations)"
 
