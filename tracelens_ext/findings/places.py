@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from tracelens_ext.iterations.measured import named_iterations
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.modules.modules import has_modules, module_of_gpu
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
-from tracelens_ext.work.grouping import number_groups
+from tracelens_ext.work.grouping import number_groups, texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,9 +75,11 @@ def ranked(code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array) -
     total = np.bincount(number, ns[known]) / NS_PER_MS
     count = np.bincount(number)
     order = np.argsort(-total, kind="stable")
-    names = [labels[int(code[known[i]])] for i in first[order].tolist()]
+    names = texts(code[known[first[order]]], labels)
     found = zip(names, total[order].tolist(), count[order].tolist(), strict=True)
-    return _merged([Place(*place) for place in found if place[0]])[: 4 * MOST_PLACES]
+    most = 4 * MOST_PLACES
+    shown = set(islice(dict.fromkeys(filter(None, names)), most))
+    return _merged([Place(*place) for place in found if place[0] in shown])
 
 
 def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:

@@ -220,8 +220,8 @@ class LaunchedKernels:
         """
         order = np.argsort(uids)
         place = np.minimum(np.searchsorted(uids, self._uid, sorter=order), max(len(uids) - 1, 0))
-        full: list[list[dict[str, object]]] = [[] for _ in range(groups)]
-        short: list[list[dict[str, object]]] = [[] for _ in range(groups)]
+        full: list[list[str]] = [[] for _ in range(groups)]
+        short: list[list[str]] = [[] for _ in range(groups)]
         if not len(uids):
             return [], []
         place = order[place]
@@ -229,28 +229,21 @@ class LaunchedKernels:
         sums = group_durations(
             [group[place[known]], self._name[known], self._stream[known]], self._duration[known]
         )
-        columns = (*sums.keys, sums.count, sums.total, sums.shortest, sums.longest)
-        for number, code, stream, count, total, shortest, longest in zip(
+        times = (sums.total, sums.mean, sums.shortest, sums.longest)
+        columns = (*sums.keys, sums.count, *(time / NS_PER_US for time in times))
+        for number, code, stream, count, total, mean, shortest, longest in zip(
             *(column.tolist() for column in columns), strict=True
         ):
             name = self._labels[code]
-            mean = round(total / count / NS_PER_US, 3)
-            full[number].append(
-                {
-                    "name": name,
-                    "stream": stream,
-                    "count": count,
-                    "total_duration_us": total / NS_PER_US,
-                    "mean_duration_us": mean,
-                    "min_duration_us": shortest / NS_PER_US,
-                    "max_duration_us": longest / NS_PER_US,
-                }
-            )
             cut = name if len(name) <= _SHORT_NAME else name[: _SHORT_NAME - 1] + "…"
-            short[number].append(
-                {"name": cut, "stream": stream, "count": count, "mean_duration_us": mean}
+            about = f"'stream': {stream}, 'count': {count}"
+            about_one = f"'mean_duration_us': {round(mean, 3)}"
+            full[number].append(
+                f"{{'name': {name!r}, {about}, 'total_duration_us': {total}, {about_one},"
+                f" 'min_duration_us': {shortest}, 'max_duration_us': {longest}}}"
             )
-        return [str(entries) for entries in full], [str(entries) for entries in short]
+            short[number].append(f"{{'name': {cut!r}, {about}, {about_one}}}")
+        return [f"[{', '.join(its)}]" for its in full], [f"[{', '.join(its)}]" for its in short]
 
 
 def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
