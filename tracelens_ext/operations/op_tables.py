@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.intervals import stable_order
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_marked
 from tracelens_ext.operations.launchers import ARGUMENTS
@@ -137,8 +136,7 @@ class _Groups:
         self.of_row = inverse(np.argsort(first))[number]
         self.first = np.sort(first)
         self.count = np.bincount(self.of_row, minlength=len(first))
-        self._start = np.cumsum(self.count) - self.count
-        self._sorted: dict[str, Float64Array] = {}
+        self._grouped = table.groupby(self.of_row)
 
     def keys(self) -> dict[str, list[str]]:
         """What the groups have in common, column by column."""
@@ -150,28 +148,7 @@ class _Groups:
 
     def statistic(self, column: str, metric: str) -> Float64Array:
         """A statistic of each group's numbers, (k,); `std` is NaN for a group of one."""
-        if column not in self._sorted:
-            values = self._table[column].to_numpy(dtype=np.float64)
-            ascending = np.argsort(values)
-            order = ascending[stable_order(self.of_row[ascending])]  # by group, then by value
-            self._sorted[column] = values[order]
-        values, start, size = self._sorted[column], self._start, self.count
-        result: Float64Array = np.full(len(size), np.nan)
-        if not len(size):
-            return result
-        total = np.add.reduceat(values, start)
-        if metric == "std":
-            squares = np.add.reduceat((values - np.repeat(total / size, size)) ** 2, start)
-            np.divide(squares, size - 1, out=result, where=size > 1)
-            return np.sqrt(result)
-        result[:] = {
-            "mean": total / size,
-            "median": (values[start + (size - 1) // 2] + values[start + size // 2]) / 2,
-            "min": values[start],
-            "max": values[start + size - 1],
-            "sum": total,
-        }[metric]
-        return result
+        return self._grouped[column].agg(metric).to_numpy(dtype=np.float64)
 
 
 def _factorized(column: pd.Series[Any]) -> tuple[IntArray, list[Any]]:
