@@ -11,7 +11,15 @@ from tracelens_ext.operations.launchers import busy_below, op_argument, op_categ
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.tree import UNLINKED
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
-from tracelens_ext.work.grouping import Groups, group_durations, number_groups, percent, sums, texts
+from tracelens_ext.work.grouping import (
+    Groups,
+    group_durations,
+    joined,
+    number_groups,
+    percent,
+    sums,
+    texts,
+)
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import IntArray
@@ -89,15 +97,10 @@ def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
     """As `kernel_summary`, with what TraceLens's sheet of kernels tells as well."""
     frame, groups = _summary(work)
     category, labels = _parent_op_category(work)
-    first, _ = number_groups([groups.number, work.trace.stream])
-    streams: list[list[str]] = [[] for _ in range(len(groups))]
-    for group, stream in zip(
-        groups.number[first].tolist(), work.trace.stream[first].tolist(), strict=True
-    ):
-        if stream >= 0:
-            streams[group].append(str(stream))
+    stream = work.trace.stream
+    streams = {each: str(each) for each in np.unique(stream[stream >= 0]).tolist()}
     frame["op category"] = texts(category[groups.first], labels)
-    frame["streams"] = [", ".join(each) for each in streams]
+    frame["streams"] = joined(groups.number, streams, stream, len(groups))
     frame["% of total time"] = percent(groups.total, total_time_ns)
     return frame
 

@@ -19,6 +19,7 @@ from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, EventKind
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 from tracelens_ext.work.grouping import (
     group_durations,
+    joined,
     maxima,
     minima,
     number_groups,
@@ -76,9 +77,8 @@ def kernel_statistics(
         "kind": texts(groups.keys[1], KIND_NAMES),
     }
     if work.categories is not None:
-        labels = work.categories.labels
-        code = work.categories.code[mask]
-        columns["kernel_category"] = _joined(code, groups.number, labels, len(groups))
+        labels, code = dict(enumerate(work.categories.labels)), work.categories.code[mask]
+        columns["kernel_category"] = joined(groups.number, labels, code, len(groups))
     columns["full_names"] = full
     columns["example_full_name"] = texts(example, work.trace.names)
     frame = pd.DataFrame(columns)
@@ -122,15 +122,6 @@ def _full_names(name: np.ndarray, code: Int64Array, size: int) -> tuple[Int64Arr
     order = np.lexsort((first, -often, group))
     leading = order[np.unique(group[order], return_index=True)[1]]
     return np.bincount(group, minlength=size).astype(np.int64), name[first[leading]]
-
-
-def _joined(category: np.ndarray, code: Int64Array, labels: list[str], size: int) -> list[str]:
-    """The categories of each group as one text."""
-    first, _ = number_groups([code, category])
-    of_group: list[list[str]] = [[] for _ in range(size)]
-    for group, label in zip(code[first].tolist(), category[first].tolist(), strict=True):
-        of_group[group].append(labels[label])
-    return [", ".join(found) for found in of_group]
 
 
 #: Python frames that only pass a call on: of PyTorch, Triton, Python itself and its built-ins.

@@ -26,7 +26,7 @@ from tracelens_ext.roofline.reasons import why_slow
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -244,29 +244,35 @@ def _best_case(
 
 def roofline_table(roofline: Roofline) -> pd.DataFrame:
     """A row for each operation and its arguments, the longest GPU time first."""
-    rows = roofline.rows
+    rows, groups = roofline.rows, roofline.groups
     costs = [row.cost for row in rows]
+    gpu_ns = groups.gpu_ns.astype(np.float64)
+    measured = np.where(gpu_ns > 0, gpu_ns, np.nan)  # work of no time has no rate
+    flops, moved, best_ns = (
+        np.array(values, dtype=np.float64)  # what is None becomes NaN
+        for values in (
+            [cost.flops if cost else None for cost in costs],
+            [cost.bytes if cost else None for cost in costs],
+            [row.roofline_ns for row in rows],
+        )
+    )
     columns: dict[str, object] = {
         "op_name": [row.operation.name for row in rows],
         "family": [cost.family if cost else None for cost in costs],
-        **roofline.groups.texts,
-        "count": roofline.groups.count,
-        "gpu_time_ms": roofline.groups.gpu_ns / NS_PER_MS,
+        **groups.texts,
+        "count": groups.count,
+        "gpu_time_ms": gpu_ns / NS_PER_MS,
         "flops": pd.array([cost.flops if cost else None for cost in costs], dtype="Int64"),
         "bytes": pd.array([cost.bytes if cost else None for cost in costs], dtype="Int64"),
         "engine": [cost.engine if cost else None for cost in costs],
         "data_type": [cost.data_type if cost else None for cost in costs],
         **{name: [getattr(row, name) for row in rows] for name in ("model", "why_no_model")},
-        "tflops_per_s": _numbers(_rate(row, "flops") for row in rows),
-        "tb_per_s": _numbers(_rate(row, "bytes") for row in rows),
-        "roofline_time_ms": _numbers(row.roofline_ns for row in rows) / NS_PER_MS,
+        "tflops_per_s": flops * groups.count / measured / 1e3,  # 1,000 a ns are 10^12 a second
+        "tb_per_s": moved * groups.count / measured / 1e3,
+        "roofline_time_ms": best_ns / NS_PER_MS,
         "bound": [row.bound for row in rows],
-        "% of roofline": _numbers(
-            None if row.roofline_ns is None or not row.gpu_ns else row.roofline_ns / row.gpu_ns
-            for row in rows
-        )
-        * 100,
-        "time_lost_ms": _numbers(row.lost_ns for row in rows) / NS_PER_MS,
+        "% of roofline": best_ns / measured * 100,
+        "time_lost_ms": np.maximum(gpu_ns - best_ns, 0.0) / NS_PER_MS,
         "why_slow": [row.why_slow for row in rows],
     }
     return pd.DataFrame(columns)
@@ -282,17 +288,6 @@ def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
     if known := [peaks for peaks in roofline.peaks.values() if peaks is not None]:
         roofs["memory"] = known[0].memory / 1e3
     return pd.DataFrame({"what": list(roofs), "peak": list(roofs.values())})
-
-
-def _numbers(values: Iterable[float | None]) -> npt.NDArray[np.float64]:
-    return np.array(list(values), dtype=np.float64)  # what is None becomes NaN
-
-
-def _rate(row: RooflineRow, what: str) -> float | None:
-    """Operations or bytes of all calls over their time: 1,000 a ns are 10^12 a second."""
-    if row.cost is None or not row.gpu_ns:
-        return None
-    return float(getattr(row.cost, what) * row.count / row.gpu_ns / 1e3)
 
 
 _MOST_TENSORS: Final = 4

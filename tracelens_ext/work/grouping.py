@@ -10,7 +10,7 @@ import numpy as np
 from tracelens_ext.nesting import ROOT, depths, levels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tracelens_ext.trace import Float64Array, Int32Array, Int64Array, IntArray
 
@@ -146,6 +146,16 @@ def inverse(order: Int64Array) -> Int64Array:
 def texts(codes: IntArray, labels: Sequence[str]) -> list[str]:
     """The labels that codes stand for."""
     return [labels[code] for code in codes.tolist()]
+
+
+def joined(number: IntArray, labels: Mapping[int, str], code: IntArray, groups: int) -> list[str]:
+    """The distinct labels of each group as one text; codes without a label are left out."""
+    first, _ = number_groups([number, code])
+    found: list[list[str]] = [[] for _ in range(groups)]
+    for group, each in zip(number[first].tolist(), code[first].tolist(), strict=True):
+        if each in labels:
+            found[group].append(labels[each])
+    return [", ".join(its) for its in found]
 
 
 def percent(part: IntArray | Float64Array, whole: IntArray | int) -> Float64Array:
