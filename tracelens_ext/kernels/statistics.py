@@ -53,10 +53,11 @@ def simple_codes(work: GpuWork) -> tuple[Int64Array, list[str]]:
     return np.array(of_present, dtype=np.int64)[code], list(names)
 
 
-def kernel_statistics(
-    work: GpuWork, *, sort: KernelSort = "count", selection: Selection | None = None
+def kernel_table(
+    analyzer: TreePerfAnalyzer, sort: KernelSort = "count", *, selection: Selection | None = None
 ) -> pd.DataFrame:
-    """A row a simplified kernel name; every selected GPU event is in one. Runtime calls are not."""
+    """How often and how long kernels ran, by simplified name; only those that are selected."""
+    work = analyzer.work
     if sort not in get_args(KernelSort):
         raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(get_args(KernelSort))}")
     mask = (selection or Selection()).of(work)
@@ -89,10 +90,11 @@ def kernel_statistics(
     return frame
 
 
-def full_names(
-    work: GpuWork, statistics: pd.DataFrame, *, selection: Selection | None = None
+def full_name_table(
+    analyzer: TreePerfAnalyzer, sort: KernelSort = "count", *, selection: Selection | None = None
 ) -> pd.DataFrame:
-    """A row a full name of the kernels in a table."""
+    """The full names behind the simplified ones of `kernel_statistics`."""
+    work, statistics = analyzer.work, kernel_table(analyzer, sort, selection=selection)
     mask = (selection or Selection()).of(work)
     simple, names = simple_codes(work)
     keys: list[IntArray] = [simple[mask], work.kind[mask], work.name[mask]]
@@ -131,12 +133,18 @@ _PASSES_ON = re.compile(
 )
 
 
-def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.DataFrame:
-    """A row a kernel, source line and layer; needs a call tree with Python frames.
+def source_table(analyzer: TreePerfAnalyzer, *, selection: Selection | None = None) -> pd.DataFrame:
+    """Kernels by source line and layer.
 
     `source` is the innermost Python function around the launch that does not only pass the call on,
     `layer` the `nn.Module`s around, of a backward operation those of its forward operation.
+
+    Raises:
+        UsageError: the analyzer was made without `add_python_func=True`.
     """
+    if not analyzer.tree.add_python_func:
+        raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
+    work = analyzer.work
     tree, trace = work.tree, work.trace
     mask = (selection or Selection()).of(work)
     positions, number = np.unique(tree.launch_position_of_gpu[mask], return_inverse=True)
@@ -253,32 +261,6 @@ def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
         "last_end_ms": maxima(groups.number, end, len(groups)) / NS_PER_MS,
     }
     return pd.DataFrame(columns)
-
-
-def kernel_table(
-    analyzer: TreePerfAnalyzer, sort: KernelSort = "count", *, selection: Selection | None = None
-) -> pd.DataFrame:
-    """How often and how long kernels ran, by simplified name; only those that are selected."""
-    return kernel_statistics(analyzer.work, sort=sort, selection=selection)
-
-
-def full_name_table(
-    analyzer: TreePerfAnalyzer, sort: KernelSort = "count", *, selection: Selection | None = None
-) -> pd.DataFrame:
-    """The full names behind the simplified ones of `kernel_statistics`."""
-    of_kernels = kernel_table(analyzer, sort, selection=selection)
-    return full_names(analyzer.work, of_kernels, selection=selection)
-
-
-def source_table(analyzer: TreePerfAnalyzer, *, selection: Selection | None = None) -> pd.DataFrame:
-    """Kernels by source line and layer.
-
-    Raises:
-        UsageError: the analyzer was made without `add_python_func=True`.
-    """
-    if not analyzer.tree.add_python_func:
-        raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
-    return kernel_sources(analyzer.work, selection=selection)
 
 
 TABLES = [
