@@ -112,7 +112,7 @@ def _gpu_time_of_results(data: bytes) -> tuple[int, int] | None:
             connection.deserialize(data)
             query = "SELECT name FROM sqlite_master WHERE type = 'table' AND typeof(sql) = 'text'"
             tables = {name for (name,) in connection.execute(query)}
-            found = []
+            found: list[tuple[Any, Any]] = []
             for name in ("OPS", "KERN", "COPY"):
                 if name in tables and not (name == "KERN" and found):
                     found += connection.execute(times.format(name)).fetchall()

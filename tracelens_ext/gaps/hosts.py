@@ -153,7 +153,7 @@ class Moments(NamedTuple):
 
     def chosen(self, which: BoolArray) -> Moments:
         """Some of them."""
-        return Moments(*(column[which] for column in self))
+        return Moments(self.thread[which], self.start[which], self.end[which], self.row[which])
 
     def rows_at(self, thread: IntArray, time: Int64Array) -> Int64Array:
         """The event of a thread at a time, `NONE` without."""
