@@ -17,7 +17,7 @@ with atheris.instrument_imports(include=["tracelens_ext"]):
     import tracelens_ext.categorize.loading
     import tracelens_ext.categorize.maps
     import tracelens_ext.class_statistics.configuration
-    import tracelens_ext.class_statistics.totals
+    import tracelens_ext.class_statistics.statistics
     import tracelens_ext.memory.snapshot
     import tracelens_ext.perf_report
     import tracelens_ext.readers.nsys.csv_trace

@@ -35,10 +35,11 @@ from tracelens_ext.class_statistics.layout import fixed
 from tracelens_ext.class_statistics.statistics import (
     Classifier,
     ClassStatistics,
+    Total,
     collective_of,
     compute,
+    memory_totals,
 )
-from tracelens_ext.class_statistics.totals import Total, memory_totals
 from tracelens_ext.errors import RuleError, TraceFormatError, UsageError
 
 if TYPE_CHECKING:

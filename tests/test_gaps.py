@@ -21,14 +21,14 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import TraceFormatError, UsageError
-from tracelens_ext.gaps.causes import find_gaps
-from tracelens_ext.gaps.summaries import PAIR_SORTS
+from tracelens_ext.gaps.tables import PAIR_SORTS
 from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.trace import NONE
 from tracelens_ext.work.group_search import last_before, running_maximum
 from tracelens_ext.work.grouping import group_durations, number_groups, ranks
+from tracelens_ext.work.lanes import find_gaps
 
 
 def analyzed(maker: TraceMaker, **options: Any) -> TreePerfAnalyzer:
@@ -298,6 +298,28 @@ def test_codes_of_combinations(drawn: list[tuple[int, int]], dtype: type[np.inte
     alone = sorted(set(keys[0].tolist()))
     assert rank.tolist() == [alone.index(value) for value in keys[0].tolist()]
     assert count == len(alone)
+
+
+@given(st.lists(st.tuples(st.integers(0, 90), st.integers(1, 9), st.integers(7, 9)), min_size=1))
+def test_idle_time_is_the_same_in_the_timeline_in_gaps_and_in_iterations(
+    kernels: list[tuple[int, int, int]],
+) -> None:
+    """An iteration that lasts as long as the GPU works is idle as long as the device is."""
+    maker = TraceMaker()
+    first = min(start for start, _, _ in kernels)
+    last = max(start + duration for start, duration, _ in kernels)
+    maker.annotation("ProfilerStep#1", first, last - first)
+    for start, duration, stream in kernels:
+        maker.kernel("k", start, duration, stream=stream)
+    analyzer = analyzed(maker)
+    timeline = analyzer.get_df_gpu_timeline(4).set_index("type")["time ms"]
+    causes = analyzer.get_df_gap_summary(["device"])["idle_time_ms"]
+    (iteration,) = analyzer.get_df_iterations()["idle_time_ms"]
+    holes = analyzer.get_df_gaps("device")["gap_us"]
+    assert round(timeline["idle_time"] * 1e6) == round(iteration * 1e6) == holes.sum() * 1e3
+    assert causes.sum() == pytest.approx(iteration)
+    assert round(timeline["micro_idle_time"] * 1e6) == holes[holes <= 4].sum() * 1e3
+    assert timeline["busy_time"] + iteration == pytest.approx(timeline["total_time"])
 
 
 # Real traces.

@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens_ext.intervals import gaps, union, union_length
+from tracelens_ext.intervals import holes, union, union_length
 
 Interval = tuple[int, int]
+
+
+def gaps(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    before, after = holes(start, end)
+    lengths: np.ndarray = start[after] - end[before]
+    return lengths
+
 
 intervals = st.lists(
     st.tuples(st.integers(-5, 30), st.integers(0, 8)).map(lambda i: (i[0], i[0] + i[1])),

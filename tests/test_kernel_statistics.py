@@ -14,7 +14,7 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import UsageError
 from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.kernel_names import simple_name
-from tracelens_ext.kernels.statistics import SORTS, full_name_table
+from tracelens_ext.kernels.statistics import SORTS, kernel_full_names
 
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::Add<float>>(int, float*)"
 MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::Mul<float>>(int, float*)"
@@ -100,8 +100,8 @@ def test_a_row_says_all_about_its_kernels() -> None:
 def test_full_names_are_those_of_the_selection() -> None:
     maker = some()
     maker.kernel("Memset (Device)", 900, 1)  # a kernel of the name of a memset: a row of its own
-    analyzer = TreePerfAnalyzer(maker.document())
-    names = full_name_table(analyzer)
+    work = TreePerfAnalyzer(maker.document()).work
+    names = kernel_full_names(work)
     assert names.to_dict("records")[:3] == [
         {"rank": 1, "kernel_name": "vectorized_elementwise_kernel"}
         | {"full_name": ADD, "count": 2, "total_time_us": 6.0},
@@ -111,7 +111,7 @@ def test_full_names_are_those_of_the_selection() -> None:
     ]
     assert names["rank"].tolist() == [1, 1, 2, 3, 4]
     second = Selection(pstep=2)
-    assert full_name_table(analyzer, selection=second)["full_name"].tolist() == [
+    assert kernel_full_names(work, selection=second)["full_name"].tolist() == [
         GEMM,
         "Memset (Device)",
     ]
@@ -183,7 +183,7 @@ def test_real_traces_to_the_nanosecond(name: str) -> None:
         assert row["% of duration"] == pytest.approx(100 * sum(values) / max(total, 1))
         assert row["full_names"] == len(full[row["kernel_name"]])
         assert row["example_full_name"] in full[row["kernel_name"]]
-    names = full_name_table(analyzer)
+    names = kernel_full_names(analyzer.work, "duration-percentage")
     assert set(names["full_name"]) == set().union(*full.values())
     assert names["count"].sum() == count
     assert names.groupby("rank").size().tolist() == frame["full_names"].tolist()

@@ -177,7 +177,7 @@ def test_category_summary_orders_operations_by_their_time() -> None:
 
 
 def test_category_summary_needs_categories() -> None:
-    with pytest.raises(ValueError, match="categories were not asked for"):
+    with pytest.raises(UsageError, match="categories are switched off"):
         kernel_category_summary(plain(mixed_trace()).work)
 
 

@@ -16,7 +16,7 @@ from statistics_helpers import TWO_GPUS
 
 from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.class_statistics.inputs import event_totals, project_ranges
-from tracelens_ext.class_statistics.totals import Total, kernel_totals, memory_totals
+from tracelens_ext.class_statistics.statistics import Total, kernel_totals, memory_totals
 from tracelens_ext.cli import run
 from tracelens_ext.cli.inputs import find_traces
 from tracelens_ext.errors import TraceFormatError, TraceNotFoundError

@@ -252,7 +252,7 @@ def test_threads_and_lanes_beyond_the_bounds_are_replayed_together(
     for n in range(1, 13):
         maker.call("cudaLaunchKernel", 100 * n - 50, 2, correlation=n, thread=n)
         maker.kernel(f"k{n}", 100 * n, 90, stream=n, correlation=n)
-    monkeypatch.setattr("tracelens_ext.replay.host._MOST_THREADS", 3)
+    monkeypatch.setattr("tracelens_ext.replay.replay._MOST_THREADS", 3)
     for module in ("program", "what_if"):
         monkeypatch.setattr(f"tracelens_ext.replay.{module}.MOST_LANES", 3)
     simulation = simulated(maker)

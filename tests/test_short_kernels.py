@@ -51,7 +51,7 @@ def trace() -> TraceMaker:
 
 
 def test_histogram() -> None:
-    frame = short_kernel_histogram(work_of(trace()), threshold_us=10, bins=4)
+    frame = short_kernel_histogram(work_of(trace()), short_kernel_histogram_bins=4)
     assert list(frame.columns) == ["bin_start", "bin_end", "count"]
     assert frame["bin_start"].tolist() == [2, 3, 4, 5]
     assert frame["bin_end"].tolist() == [3, 4, 5, 6]
@@ -60,20 +60,20 @@ def test_histogram() -> None:
 
 def test_a_kernel_of_the_threshold_is_not_short() -> None:
     for threshold, count in ((10, 4), (10.001, 5), (1000, 6), (2, 0), (2.5, 1)):
-        frame = short_kernel_histogram(work_of(trace()), threshold, 10)
+        frame = short_kernel_histogram(work_of(trace()), short_kernel_threshold_us=threshold)
         assert frame["count"].sum() == count
 
 
 def test_no_short_kernels() -> None:
     work = work_of(trace())
-    histogram = short_kernel_histogram(work, 1, 10)
+    histogram = short_kernel_histogram(work, short_kernel_threshold_us=1)
     assert list(histogram.columns) == ["bin_start", "bin_end", "count"]
     assert histogram.empty
     assert short_kernels_summary(work, 1, 1000).empty
     maker = TraceMaker()
     maker.op("no GPU at all", 0, 1)
     assert short_kernels_summary(work_of(maker), 10, 1000).empty
-    assert short_kernel_histogram(work_of(maker), 10, 5).empty
+    assert short_kernel_histogram(work_of(maker)).empty
 
 
 def test_summary() -> None:

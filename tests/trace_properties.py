@@ -400,7 +400,7 @@ def _reserved(data: bytes) -> int | None:
 
 def statistics_tables_are_safe(data: bytes) -> None:
     """A table of `nsys stats`: its totals, or one of our errors."""
-    from tracelens_ext.class_statistics.totals import kernel_totals, memory_totals
+    from tracelens_ext.class_statistics.statistics import kernel_totals, memory_totals
 
     _load(data, ".csv", kernel_totals)
     _load(data, ".csv", memory_totals)

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tracelens_ext.tables.methods import TableMethods
+from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
     import os
@@ -58,6 +59,7 @@ class Analyzed(TableMethods):
 
         return Simulation(self.work)
 
+    @once_for_each
     def roofline(
         self, device_peaks: str | os.PathLike[str] | None = None, selection: Selection | None = None
     ) -> Roofline:
@@ -65,19 +67,12 @@ class Analyzed(TableMethods):
         from tracelens_ext.roofline.found import find_roofline
         from tracelens_ext.roofline.peaks import read_peaks
 
-        key = (None if device_peaks is None else str(device_peaks), selection)
-        if key not in self._rooflines:
-            self._rooflines[key] = find_roofline(
-                self.work,
-                self.launchers,
-                None if device_peaks is None else read_peaks(device_peaks),
-                None if selection is None else selection.of(self.work),
-            )
-        return self._rooflines[key]
-
-    @cached_property
-    def _rooflines(self) -> dict[tuple[str | None, Selection | None], Roofline]:
-        return {}
+        return find_roofline(
+            self.work,
+            self.launchers,
+            None if device_peaks is None else read_peaks(device_peaks),
+            None if selection is None else selection.of(self.work),
+        )
 
     @cached_property
     def launchers(self) -> Launchers:
@@ -86,6 +81,7 @@ class Analyzed(TableMethods):
 
         return find_launchers(self.work)
 
+    @once_for_each
     def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
         """What would save the most wall time, how much, why, and what to do.
 
@@ -96,19 +92,12 @@ class Analyzed(TableMethods):
         """
         from tracelens_ext.findings.detect import find_findings
 
-        key = None if device_peaks is None else str(device_peaks)
-        if key not in self._findings:
-            self._findings[key] = find_findings(
-                self.work,
-                lambda: self.launchers,
-                lambda: self.roofline(device_peaks),
-                simulate=self.simulation,
-            )
-        return self._findings[key]
-
-    @cached_property
-    def _findings(self) -> dict[str | None, Findings]:
-        return {}
+        return find_findings(
+            self.work,
+            lambda: self.launchers,
+            lambda: self.roofline(device_peaks),
+            simulate=self.simulation,
+        )
 
     def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
         """The steps of a serving engine; see `serving.inferred.serving_steps`.

@@ -1,6 +1,7 @@
-"""The union of intervals (busy time, in which overlaps count once), and sorting in linear time.
+"""When intervals run (busy time, in which overlaps count once) and when none does (idle time).
 
-All times are int64; intervals are given as start and end arrays of one shape.
+And sorting in linear time. All times are int64; intervals are given as start and end arrays of one
+shape.
 """
 
 from __future__ import annotations
@@ -17,23 +18,30 @@ def union(start: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
     """The union of intervals in any order: starts and ends, ascending and apart."""
     if not len(start):
         return start[:0], end[:0]
-    order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
-    first = np.concatenate(([True], start[1:] > reach[:-1]))
-    last = np.concatenate((first[1:], [True]))
-    return start[first], reach[last]
+    before, after = holes(start, end, order := np.argsort(start, kind="stable"))
+    return start[np.append(order[0], after)], np.append(end[before], end.max())
+
+
+def holes(
+    start: Int64Array, end: Int64Array, order: Int64Array | None = None
+) -> tuple[Int64Array, Int64Array]:
+    """The times between the first start and the last end in which no interval runs.
+
+    Of each, in order of time, the interval that ended last before it (of equals the last), and the
+    one that ends it. `order`: the intervals that count, by start; all of them by default.
+    """
+    order = np.argsort(start, kind="stable") if order is None else order
+    ends = end[order]
+    reach = np.maximum.accumulate(ends)
+    at = np.flatnonzero(start[order[1:]] > reach[:-1])
+    last = np.maximum.accumulate(np.where(ends == reach, np.arange(len(order)), 0))
+    return order[last[at]], order[at + 1]
 
 
 def union_length(start: Int64Array, end: Int64Array) -> int:
     """Total length of the union of the intervals."""
     first, last = union(start, end)
     return int((last - first).sum())
-
-
-def gaps(start: Int64Array, end: Int64Array) -> Int64Array:
-    """Lengths of the holes between the first start and the last end, in order of time."""
-    first, last = union(start, end)
-    return first[1:] - last[:-1]
 
 
 def covered(

@@ -94,7 +94,9 @@ def build_perf_report(
     if len(analyzer.work):
         tables |= plugin_tables(analyzer, tables, registry)
     for offered in sheets:
-        notes += _within_limits(registry, offered, partial(_notes, analyzer, chosen, tables)) or ()
+        notes += (
+            _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)]) or ()
+        )
     notes += [f"Plugin {problem}" for problem in analyzer.problems]
     absent = _absent([o.item for o in sheets if o.plugin.own], tables, analyzer, chosen)
     facts.append(("Sheets left out", absent or "none"))
@@ -176,15 +178,6 @@ def _absent(
                 sheet.name
             )
     return "; ".join(f"{', '.join(which)} (only if {why})" for why, which in names.items())
-
-
-def _notes(
-    analyzer: TreePerfAnalyzer,
-    options: ReportOptions,
-    tables: Mapping[str, pd.DataFrame],
-    sheet: Table,
-) -> list[str]:
-    return list(sheet.notes(analyzer, options, tables))
 
 
 def plugin_tables(

@@ -339,6 +339,12 @@ class Trace:
         return int(self.end.max()) if len(self) else 0
 
 
+def distributed_info(metadata: Mapping[str, object]) -> Mapping[str, object]:
+    """What PyTorch notes of the rank and of its job; a trace may say anything."""
+    info = metadata.get("distributedInfo")
+    return info if isinstance(info, dict) else {}
+
+
 def _number(label: int | str) -> int:
     """7 of 7, '7' and 'stream 7'; `NONE` of a text without digits, or of a huge number."""
     if isinstance(label, str):

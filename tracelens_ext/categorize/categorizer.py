@@ -30,6 +30,7 @@ from tracelens_ext.categorize.rules import (
     UNKNOWN,
     Decisions,
     Kernel,
+    RulePack,
     Verdict,
 )
 from tracelens_ext.errors import UsageError
@@ -41,10 +42,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens_ext.categorize.matcher import PythonStage, Stage
-    from tracelens_ext.categorize.rules import PackKind, RulePack, Verdict
+    from tracelens_ext.categorize.rules import PackKind, Verdict
 
 
-Paths = Sequence[str | os.PathLike[str]]
+#: Files (or folders) of rules, or what was read of them.
+Paths = Sequence["str | os.PathLike[str] | RulePack"]
 
 
 class KernelCategorizer:
@@ -97,7 +99,8 @@ class KernelCategorizer:
         _refuse_text("rules", rules)
         _refuse_text("maps", maps)
         _refuse_text("without_packs", without_packs)
-        sources = [BoundPack(load_pack(path), "rules") for path in rules]
+        packs = [each if isinstance(each, RulePack) else load_pack(each) for each in rules]
+        sources = [BoundPack(pack, "rules") for pack in packs]
         offered = offered_packs(registry)
         # The maps of the user come last: of two maps with one name theirs is taken.
         selectable = {o.item.name: o for o in offered if o.item.selectable}

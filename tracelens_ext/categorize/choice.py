@@ -17,15 +17,20 @@ from tracelens_ext.categorize.maps import (
     user_map_files,
 )
 from tracelens_ext.categorize.matcher import BoundPack, PythonStage, Source
+from tracelens_ext.categorize.rules import RulePack
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.hooks import Hook, Offered, Plugin, PluginRegistry
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    from tracelens_ext.categorize.rules import RulePack
+    from typing import TypeAlias
 
-CategorizerLike = (
-    str | os.PathLike[str] | Mapping[str, Any] | Callable[["pd.DataFrame"], "Sequence[str | None]"]
+CategorizerLike: TypeAlias = (
+    str
+    | os.PathLike[str]
+    | RulePack
+    | Mapping[str, Any]
+    | Callable[["pd.DataFrame"], "Sequence[str | None]"]
 )
 """What a user may choose: a name, a JSON file, a substring or engine/model map, a function."""
 
@@ -42,14 +47,15 @@ def choose(
     """What the user's choice stands for."""
     if choice is None:
         return []
-    if isinstance(choice, Mapping):
-        return [BoundPack(pack_from_mapping(choice), "categorizer")]
+    if isinstance(choice, RulePack | Mapping):
+        pack = choice if isinstance(choice, RulePack) else pack_from_mapping(choice)
+        return [BoundPack(pack, "categorizer")]
     if isinstance(choice, (str, os.PathLike)):
         name = os.fspath(choice)
         if name in selectable:
             return [_chosen(selectable[name])]
         if Path(name).suffix.lower() == ".json":
-            return [BoundPack(_map_in_file(name), "categorizer")]
+            return [BoundPack(map_in_file(name), "categorizer")]
         return _by_name(name, registry, offered, selectable, passed_over)
     if callable(choice):
         called = getattr(choice, "__name__", type(choice).__name__)
@@ -60,14 +66,14 @@ def choose(
 
 
 def user_maps(
-    places: Sequence[str | os.PathLike[str]],
+    places: Sequence[str | os.PathLike[str] | RulePack],
     registry: PluginRegistry,
     passed_over: list[str],
 ) -> list[Offered[RulePack]]:
     """The engine/model maps of the user: the configuration folder's, then those asked for.
 
     Args:
-        places: folders (or files) that the user named.
+        places: folders (or files) that the user named, or maps of them.
         registry: where an invalid map in the configuration folder is noted as a problem.
         passed_over: gets a line for each file in those folders that is no such map.
 
@@ -79,7 +85,9 @@ def user_maps(
         with registry.guard("configuration folder"):
             packs += load_map_file(path)
     for place in places:
-        packs += load_maps(place, passed_over=passed_over)
+        packs += (
+            [place] if isinstance(place, RulePack) else load_maps(place, passed_over=passed_over)
+        )
     return [Offered(pack, _USER) for pack in packs]
 
 
@@ -98,7 +106,8 @@ def _chosen(offered: Offered[RulePack]) -> BoundPack:
     return BoundPack(offered.item, "categorizer", limited=not offered.plugin.own)
 
 
-def _map_in_file(path: str) -> Any:  # noqa: ANN401
+def map_in_file(path: str) -> RulePack:
+    """The map, of whichever form, in a JSON file."""
     document = read_json(path)
     if not isinstance(document, Mapping):
         raise RuleError(f'{path}: expected {{"part_of_kernel_name": "category"}}')

@@ -177,16 +177,15 @@ def _categories(work: GpuWork) -> tuple[Int64Array, list[str]]:
     Engine/model maps are written for the names that Nsight Systems gives to copies and sets
     (`CUDA mem`), so they are asked about these, whatever the trace calls them.
     """
-    if work.categories is None or work.categorizer is None:
-        raise UsageError("a chart needs kernel categories; give the analyzer a categorizer")
-    code, labels = work.categories.code.astype(np.int64), list(work.categories.labels)
+    found = work.needed_categories
+    code, labels = found.code.astype(np.int64), list(found.labels)
     events = np.flatnonzero(~work.is_kernel)
     kinds = len(EventKind)
     distinct, number = np.unique(
         work.name[events].astype(np.int64) * kinds + work.kind[events], return_inverse=True
     )
     names = [work.trace.names[name] for name in (distinct // kinds).tolist()]
-    told = _memory_categories(work.categorizer, names, (distinct % kinds).tolist())
+    told = _memory_categories(work.op_categorizer, names, (distinct % kinds).tolist())
     labels += [name for name in dict.fromkeys(told) if name is not None and name not in labels]
     of_name = np.array([NONE if name is None else labels.index(name) for name in told], np.int64)
     known = of_name[number] != NONE
@@ -261,23 +260,12 @@ def kernel_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 def category_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Elapsed seconds: a row a category, the largest first, `CPU(non-GPU)` last; a column a run."""
-    names: dict[str, int] = {}
-    for run in runs:
-        for name in run.category:
-            names.setdefault(name, len(names))
-    seconds = np.full((len(names), len(runs)), np.nan)
-    for place, run in enumerate(runs):
-        rows = np.array([names[name] for name in run.category], dtype=np.int64)
-        sums = np.zeros(len(names), dtype=np.int64)
-        np.add.at(sums, rows, run.gpu_ns_of)
-        present = np.unique(rows)
-        seconds[present, place] = sums[present] / NS_PER_S
-    frame = pd.DataFrame(seconds, index=list(names), columns=range(len(runs)))
-    order = np.argsort(-np.nansum(seconds, axis=1), kind="stable")
-    rest = [[run.not_gpu_ns / NS_PER_S for run in runs]]
-    return pd.concat(
-        [frame.iloc[order], pd.DataFrame(rest, index=[NOT_GPU], columns=range(len(runs)))]
-    )
+    times = [pd.Series(run.gpu_ns_of, index=run.category, dtype="int64") for run in runs]
+    sums = [ns.groupby(level=0, sort=False).sum() / NS_PER_S for ns in times]
+    frame = pd.concat(sums, axis=1, keys=range(len(runs)), sort=False)
+    order = np.argsort(-frame.sum(axis=1).to_numpy(), kind="stable")
+    rest = pd.DataFrame([[run.not_gpu_ns / NS_PER_S for run in runs]], index=[NOT_GPU])
+    return pd.concat([frame.iloc[order], rest])
 
 
 def input_table(runs: Sequence[Run]) -> pd.DataFrame:

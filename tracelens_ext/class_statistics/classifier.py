@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS
 from tracelens_ext.class_statistics.layout import tables, text
-from tracelens_ext.class_statistics.statistics import Classifier, ClassStatistics, Line, compute
-from tracelens_ext.class_statistics.totals import kernel_totals, memory_totals, range_total
+from tracelens_ext.class_statistics.statistics import (
+    Classifier,
+    ClassStatistics,
+    Line,
+    compute,
+    kernel_totals,
+    memory_totals,
+    range_total,
+)
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr

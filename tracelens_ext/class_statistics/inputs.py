@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.class_statistics.statistics import Classifier, ClassStatistics, compute
-from tracelens_ext.class_statistics.totals import (
+from tracelens_ext.class_statistics.statistics import (
+    Classifier,
+    ClassStatistics,
     RangeTotal,
     Total,
+    compute,
     idle_range,
     kernel_totals,
     memory_totals,

@@ -13,8 +13,7 @@ from tracelens_ext.text import encodable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.class_statistics.statistics import ClassStatistics, Line
-    from tracelens_ext.class_statistics.totals import RangeTotal
+    from tracelens_ext.class_statistics.statistics import ClassStatistics, Line, RangeTotal
 
     Titled = Sequence[tuple[str, ClassStatistics]]
     Record = dict[str, object]

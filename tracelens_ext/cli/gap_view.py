@@ -60,7 +60,6 @@ class GapReport:
         from tracelens_ext.cli.gap_options import selected_text
         from tracelens_ext.gaps import tables
         from tracelens_ext.gaps.classified import answer, classify_gaps
-        from tracelens_ext.gaps.summaries import LONGEST_LISTED
 
         work, sort = analyzer.work, options.sort
         streams = classify_gaps(work, "stream", selection)
@@ -69,25 +68,23 @@ class GapReport:
         classified = streams if one_stream else devices
         scope: Scope = "stream" if one_stream else "device"
         scopes: list[Scope] = ["stream"] if one_stream else ["device", "stream"]
-        longest = max(options.top, LONGEST_LISTED)
+        longest = max(options.top, tables.LONGEST_LISTED)
         sheets = {
-            "gap_summary": tables.gap_summary(analyzer, scopes, selection=selection),
-            "gap_hosts": tables.gap_hosts(analyzer, scope, selection=selection),
-            "gap_streams": tables.gap_streams(analyzer, selection=selection),
-            "gap_pairs": tables.gap_pairs(analyzer, sort.value, selection=selection),
-            "gaps_longest": tables.gaps_longest(
-                analyzer, scope, longest=longest, selection=selection
-            ),
+            "gap_summary": tables.gap_summary(work, scopes, selection=selection),
+            "gap_hosts": tables.gap_hosts(work, scope, selection=selection),
+            "gap_streams": tables.gap_streams(work, selection=selection),
+            "gap_pairs": tables.gap_pairs(work, sort.value, selection=selection),
+            "gaps_longest": tables.gaps_longest(work, scope, longest=longest, selection=selection),
         }
         bounds = options.hist_min, options.hist_max
         more = {
-            "gap_full_names": tables.gap_full_names(analyzer, sort.value, selection=selection),
+            "gap_full_names": tables.gap_full_names(work, sort.value, selection=selection),
             "gap_histogram": tables.gap_histogram(
-                analyzer, *bounds, log=options.log, selection=selection
+                work, *bounds, log=options.log, selection=selection
             ),
         }
         if options.all:
-            more["gaps"] = tables.gaps(analyzer, selection=selection)
+            more["gaps"] = tables.gaps(work, selection=selection)
         idle = int(classified.gaps.duration.sum())
         why, selected = answer(classified, selection), selected_text(selection, work)
         members: dict[str, object] = {"idle_by_cause_ms": devices.idle_by_cause_ms()}
@@ -101,7 +98,7 @@ class GapReport:
     @property
     def sorted_by(self) -> str:
         """What the pairs are sorted by, in words."""
-        from tracelens_ext.gaps.summaries import PAIR_SORTS
+        from tracelens_ext.gaps.tables import PAIR_SORTS
 
         return PAIR_SORTS[self.options.sort.value][1]
 

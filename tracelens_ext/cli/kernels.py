@@ -87,9 +87,9 @@ def kernels(
     from tracelens_ext.cli.text_output import STANDARD_OUTPUT, check_texts, tell_written, write_text
     from tracelens_ext.kernels.statistics import (
         SORTS,
-        full_name_table,
-        kernel_table,
-        source_table,
+        kernel_full_names,
+        kernel_sources,
+        kernel_statistics,
     )
     from tracelens_ext.report.kernel_text import kernel_text
 
@@ -100,13 +100,13 @@ def kernels(
     check_texts([output, gap_output], trace, force=force, json=json, every=options.all)
     analyzer = analyze(trace, replace(analysis, python_frames=sources), without_tpu=True)
     chosen = {"selection": selection}
-    statistics = kernel_table(analyzer, sort.value, **chosen)
+    statistics = kernel_statistics(analyzer.work, sort.value, **chosen)
     tables = {
         "kernel_statistics": statistics,
-        "kernel_full_names": full_name_table(analyzer, sort.value, **chosen),
+        "kernel_full_names": kernel_full_names(analyzer.work, sort.value, **chosen),
     }
     if sources:
-        tables["kernel_sources"] = source_table(analyzer, **chosen)
+        tables["kernel_sources"] = kernel_sources(analyzer.work, **chosen)
     notes = [] if len(statistics) else [_why_none(analyzer, selection)]
     report = GapReport.of(analyzer, selection, options) if wants_gaps else None
     show_problems(analyzer.problems, set())

@@ -91,7 +91,7 @@ def show_summary(rows: Sequence[dict[str, object]], console: Console) -> None:
 def show_comparison(comparison: Comparison, report: Report, console: Console, *, top: int) -> None:
     """Print the verdict, what was compared, the tables, and the notes."""
     from tracelens_ext.cli.screen import show_notes
-    from tracelens_ext.compare.notes import time_basis
+    from tracelens_ext.compare.verdict import time_basis
     from tracelens_ext.report.terminal import frame_table, safe_text
 
     facts = dict(report.facts)

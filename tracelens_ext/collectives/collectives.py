@@ -22,6 +22,7 @@ from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.launchers import argument_values
+from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_US, EventKind
 from tracelens_ext.work.grouping import percent, texts
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tracelens_ext.trace import Float64Array, Int64Array, IntArray
+    from tracelens_ext.tree import CallTree
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: Columns that tell collectives apart, by their names in the trace.
@@ -70,7 +72,7 @@ _ANNOTATION_PREFIX = "nccl:"
 
 
 def collectives(work: GpuWork) -> pd.DataFrame:
-    """Communication kernels by collective, group, size and type, the longest total first."""
+    """Communication by collective, group, size and type, the longest total first."""
     table = communication_of(work)
     grouped = table.groupby(list(KEYS), sort=False, dropna=False)["time"]
     frame = grouped.agg(["count", "sum", "mean", "std", "min", "max"]).reset_index()
@@ -92,8 +94,7 @@ def collective_calls(work: GpuWork) -> pd.DataFrame:
         work, "Process Group Ranks", described_by(work, chosen)
     )
     steps = find_iterations(work.tree)
-    numbers = np.array([*map(str, steps.number), ""], dtype=object)  # the last is that of NONE
-    table["iteration"] = numbers[steps.of_gpu[chosen]]
+    table["iteration"] = steps.numbers(steps.of_gpu[chosen])
     name = table["Collective name"]
     simple = [simple_name(kernel) for kernel in table["kernel_name"]]
     table.insert(1, "collective", name.where(name != "", simple))
@@ -176,17 +177,19 @@ def _annotated(work: GpuWork, chosen: Int64Array) -> npt.NDArray[np.object_]:
 
 def _event_above(work: GpuWork, chosen: Int64Array, events: IntArray) -> Int64Array:
     """Which of some events is nearest above the launch of each chosen GPU event; (k,)."""
-    tree = work.tree
+    result, linked = np.full(len(chosen), NONE, dtype=np.int64), work.tree.linked[chosen]
+    result[linked] = events_above(
+        work.tree, work.tree.launch_position_of_gpu[chosen[linked]], events
+    )
+    return result
+
+
+def events_above(tree: CallTree, positions: IntArray, events: IntArray) -> Int64Array:
+    """Which of some events, a row, is nearest above each position, `NONE` without; (k,)."""
     marked = np.zeros(len(tree.rows) + 1, dtype=bool)
     marked[tree.position[events]] = True  # the last is what index `NONE` picks
-    marked = marked[:-1]
-    result = np.full(len(chosen), NONE, dtype=np.int64)
-    linked = np.flatnonzero(tree.linked[chosen])
-    launch = tree.launch_position_of_gpu[chosen[linked]]
-    at = nearest_above(tree.parent_position, launch, marked)
-    found = at != ROOT
-    result[linked[found]] = tree.rows[at[found]]
-    return result
+    at = nearest_above(tree.parent_position, positions, marked[:-1])
+    return np.where(at == ROOT, NONE, np.append(tree.rows, NONE)[at])
 
 
 def text_argument(work: GpuWork, name: str, rows: Int64Array) -> list[str]:
@@ -244,3 +247,42 @@ def _whole(values: Float64Array) -> pd.Series[int]:
     """Whole numbers of which some may be missing."""
     sensible = np.where(np.abs(values) < _MOST, values, np.nan)
     return pd.Series(np.floor(sensible)).astype("Int64")
+
+
+TABLES = [
+    Table(
+        name="coll_analysis",
+        shows="Collectives by size: duration and bandwidth",
+        columns="""
+        kernel: a short name, which tells it from the others of the sheet
+        Collective name: of the metadata, else of the annotation `nccl:…` around it
+        Process Group Name, Process Group Description: of the metadata
+        Group size [ranks]: of the process group
+        dtype: of an element
+        In msg nelems [elements]: what this rank puts in
+        Out msg nelems [elements]: what this rank gets out
+        In msg bytes [bytes]: what this rank puts in
+        Out msg bytes [bytes]: what this rank gets out
+        count [kernels]: how many
+        total_time_ms: summed duration
+        avg_time_us, std_time_us, min_time_us, max_time_us: of a kernel; `std` is that of a sample
+        % of communication time: of the summed durations of all communication
+        algorithm bandwidth (GB/s) [10⁹ bytes/s]: size of the whole array, that is the larger side,
+            divided by the mean duration
+        bus bandwidth (GB/s) [10⁹ bytes/s]: algorithm bandwidth times a factor of the collective
+        best bus bandwidth (GB/s) [10⁹ bytes/s]: the same at the shortest duration
+        kernel_name: as the trace has it
+        """,
+        table=collectives,
+        short_names="kernel_name",
+        when=[
+            GPU_EVENTS,
+            Condition(
+                "there is communication",
+                lambda analyzer, _: bool(analyzer.work.is_communication.any()),
+            ),
+        ],
+        asked_by="collective_analysis",
+        method="get_df_collectives()",
+    )
+]

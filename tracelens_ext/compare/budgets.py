@@ -13,8 +13,10 @@ is a part of the wall time can be compared between traces of different lengths.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
@@ -65,18 +67,12 @@ class Budget:
         `before`: the baseline's time, ms; 0 where it has none. `after`: the other trace's time, ms.
         `deviation`: the median absolute one, ms.
         """
-        change = after - before
-        if self.unit == "mad":
-            limit = self.limit * deviation
-            return change > limit if self.above else change < limit
-        if self.unit == "%" and not shares:
-            if not before:  # from nothing to something is more than any percentage
-                return self.above if change else self._beyond(Fraction(0))
-            change = 100 * change / before
-        return self._beyond(change)
-
-    def _beyond(self, change: Fraction) -> bool:
-        return change > self.limit if self.above else change < self.limit
+        change: Fraction | float = after - before
+        if self.unit == "%" and not shares and change:
+            # From nothing to something is more than any percentage.
+            change = 100 * change / before if before else math.inf
+        limit = self.limit * (deviation if self.unit == "mad" else 1)
+        return change > limit if self.above else change < limit
 
 
 @dataclass(frozen=True)
@@ -247,11 +243,6 @@ def _known_name(name: str, known: Sequence[str], timeline: Sequence[str]) -> str
 
 
 def _decimal(limit: Fraction) -> str:
-    """A limit as it was written, with its sign; a fraction of finite decimals has such a text."""
-    sign = "-" if limit < 0 else "+"
-    whole, rest = divmod(abs(limit), 1)
-    digits = ""
-    while rest:
-        digit, rest = divmod(rest * 10, 1)
-        digits += str(digit)
-    return f"{sign}{whole}.{digits}" if digits else f"{sign}{whole}"
+    """A limit as it was written, with its sign; it has few decimals."""
+    value = Decimal(limit.numerator) / limit.denominator
+    return f"{value.normalize():+f}"

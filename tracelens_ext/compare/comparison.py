@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.compare.measurement import KEYS, REFERENCE_KEYS, Measurement, measure
-from tracelens_ext.compare.notes import facts_of, notes_of
 from tracelens_ext.compare.places import Aligned, align
 from tracelens_ext.compare.verdict import (
     Unit,
     Verdict,
+    facts_of,
+    notes_of,
     periods_agree,
     prefixes,
     shares_of_change,
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
     from tracelens_ext.compare.measurement import Figures, TableName
     from tracelens_ext.trace import Float64Array
-
-    FloatArray = Float64Array
 
 __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 
@@ -225,10 +224,10 @@ class Comparison:
         """What changed most, and how the comparison was made, a sentence each."""
         return notes_of(self)
 
-    def times_ms(self, name: TableName) -> FloatArray:
+    def times_ms(self, name: TableName) -> Float64Array:
         """The times of a table as shown, ms, (k, t)."""
         # One division: two equal averages are then equal to the last bit.
-        times: FloatArray = self.aligned[name].ns / (NS_PER_MS * np.array(self._divisors(name)))
+        times: Float64Array = self.aligned[name].ns / (NS_PER_MS * np.array(self._divisors(name)))
         return times
 
     def _divisors(self, name: TableName) -> list[float]:
@@ -337,7 +336,7 @@ def _spelled(
     )
 
 
-def _quotient(part: FloatArray, whole: FloatArray) -> FloatArray:
+def _quotient(part: Float64Array, whole: Float64Array) -> Float64Array:
     """`part / whole`, NaN where that is 0."""
     result = np.full(part.shape, np.nan)
     np.divide(part, whole, out=result, where=whole != 0)

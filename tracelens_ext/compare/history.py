@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.compare.finished import is_report, reports_among
-from tracelens_ext.compare.notes import time_basis
+from tracelens_ext.compare.verdict import time_basis
 from tracelens_ext.errors import TracelensError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace

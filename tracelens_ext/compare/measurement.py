@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tracelens_ext.compare.places import calls_of, places
-from tracelens_ext.errors import UsageError
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.serving.phases import busy_by_step
@@ -21,13 +20,12 @@ from tracelens_ext.timeline.overview import devices
 from tracelens_ext.timeline.timeline import gpu_timeline
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.grouping import (
-    group_durations,
+    group_labelled,
     maxima,
     minima,
     number_groups,
     ranks,
     sums,
-    texts,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from tracelens_ext.compare.places import Place, Work
     from tracelens_ext.iterations.iterations import Iterations
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
-    from tracelens_ext.work.gpu_work import Categories, GpuWork
+    from tracelens_ext.work.gpu_work import GpuWork
 
 #: What a finding saves: ms, and percent of the wall time.
 Saving = tuple[float, float]
@@ -117,7 +115,6 @@ def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Meas
     Raises:
         UsageError: the analyzer was made without categories.
     """
-    _categories(work)
     iterations = find_iterations(work.tree)
     bound_packs = work.categorizer.packs if work.categorizer else []
     packs = [bound.pack for bound in bound_packs if bound.pack.kind == "kernel"]
@@ -150,44 +147,31 @@ def _phases(work: GpuWork) -> pd.DataFrame | None:
     return pd.DataFrame({"phase": steps.phases, "ns": ns, "count": number, "calls": 0})
 
 
-def _categories(work: GpuWork) -> Categories:
-    if work.categories is None:
-        raise UsageError(
-            "a comparison needs kernel categories; make the analyzer with"
-            " TreePerfAnalyzer(trace, use_kernel_name_categories=True)"
-        )
-    return work.categories
-
-
 def _figures(
     work: GpuWork, micro_idle_thresh_us: float | None, chosen: BoolArray | None = None
 ) -> Figures:
     """The figures of the chosen GPU events, of all by default."""
-    categories = _categories(work)
+    categories = work.needed_categories
     every: slice | BoolArray = slice(None) if chosen is None else chosen
-    op, op_labels = work.tree.cpu_op_label_of_gpu
-    name, duration = work.name[every], work.duration[every]
-    category, call = categories.code[every], calls_of(work)[every]
+    call = calls_of(work)[every]
 
     def grouped(**keys: tuple[IntArray, Sequence[str]]) -> pd.DataFrame:
-        groups = group_durations([code for code, _ in keys.values()], duration)
-        columns = {
-            column: texts(groups.keys[i], labels)
-            for i, (column, (_, labels)) in enumerate(keys.items())
-        }
+        columns, groups = group_labelled(keys, work.duration, every)
         first, _ = number_groups([groups.number, call])
         calls = np.bincount(groups.number[first], minlength=len(groups))
         return pd.DataFrame({**columns, "ns": groups.total, "count": groups.count, "calls": calls})
 
-    by_category = (category, categories.labels)
+    by_category = (categories.code, categories.labels)
     return Figures(
         tables={
             "timeline": _timeline(work, micro_idle_thresh_us, chosen),
             "categories": grouped(kernel_category=by_category),
-            "operations": grouped(cpu_op=(op[every], op_labels)),
-            "kernels": grouped(kernel_category=by_category, kernel_name=(name, work.trace.names)),
+            "operations": grouped(cpu_op=work.tree.cpu_op_label_of_gpu),
+            "kernels": grouped(
+                kernel_category=by_category, kernel_name=(work.name, work.trace.names)
+            ),
         },
-        gpu_ns=int(duration.sum()),
+        gpu_ns=int(work.duration[every].sum()),
         places=places(work, every),
     )
 

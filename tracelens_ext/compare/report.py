@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tracelens_ext.compare.measurement import NO_SAVING, measure
 from tracelens_ext.compare.verdict import prefixes
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
 from tracelens_ext.lazy import pd
+from tracelens_ext.modules.modules import numbered
 from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.roofline.found import shape_text
 from tracelens_ext.tables.charts import Chart
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.compare.comparison import Comparison
     from tracelens_ext.compare.measurement import Measurement, Saving
+    from tracelens_ext.modules.modules import NodePath
     from tracelens_ext.roofline.found import Roofline
 
 
@@ -34,32 +38,20 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
     ]
     if len(known) < len(comparison.measurements):
         return None
-    letters, baseline = comparison.letters, known[0]
-    ids = pd.Index(dict.fromkeys(name for savings in known for name in savings), dtype="str")
-    saving, share = (
-        pd.DataFrame(
-            {
-                letter: [savings.get(name, NO_SAVING)[number] for name in ids]
-                for letter, savings in zip(letters, known, strict=True)
-            },
-            index=ids,
-            dtype="float64",
-        )
-        for number in range(2)
-    )
-    frame = pd.DataFrame({"finding": ids}, index=ids)
+    letters = comparison.letters
+    ids = list(dict.fromkeys(name for savings in known for name in savings))
+    both = [[savings.get(name, NO_SAVING) for name in ids] for savings in known]
+    saving, share = np.array(both, dtype=np.float64).reshape(len(known), -1, 2).transpose(2, 0, 1)
+    columns: dict[str, object] = {"finding": pd.array(ids, dtype="str")}
     for prefix, savings in zip(prefixes(letters).values(), known[1:], strict=True):
-        words = [_change(baseline.get(name), savings.get(name)) for name in ids]
-        frame[f"{prefix}change"] = pd.Series(words, index=ids, dtype="str")
-    for letter in letters:
-        frame[f"{letter}_saving_ms"] = saving[letter]
-    for letter, prefix in prefixes(letters).items():
-        frame[f"{prefix}difference_ms"] = saving[letter] - saving[letters[0]]
-    for letter in letters:
-        frame[f"{letter}_% of judged time"] = share[letter]
-    size = share.sub(share[letters[0]], axis="index").abs().max(axis="columns")
-    order = size.sort_values(ascending=False, kind="stable").index
-    return frame.loc[order].reset_index(drop=True)
+        words = [_change(known[0].get(name), savings.get(name)) for name in ids]
+        columns[f"{prefix}change"] = pd.array(words, dtype="str")
+    columns |= {f"{letter}_saving_ms": saving[at] for at, letter in enumerate(letters)}
+    for at, prefix in enumerate(prefixes(letters).values(), start=1):
+        columns[f"{prefix}difference_ms"] = saving[at] - saving[0]
+    columns |= {f"{letter}_% of judged time": share[at] for at, letter in enumerate(letters)}
+    order = np.argsort(-np.abs(share - share[0]).max(axis=0), kind="stable")
+    return pd.DataFrame(columns).iloc[order].reset_index(drop=True)
 
 
 def _change(before: Saving | None, after: Saving | None) -> str:
@@ -137,7 +129,7 @@ def lost_by_roofline(lost: Sequence[pd.DataFrame], letters: Sequence[str]) -> st
 
 
 _MOST_ROWS = 300  # each with its path: what a page can draw
-_OTHER = "other"
+_OTHER: NodePath = (("operation", "other"),)
 _SAME, _SLOWER, _FASTER = (232, 234, 238), (214, 69, 65), (52, 120, 190)
 _FULL = 0.5  # change, of the longer time, that has the full colour
 
@@ -150,40 +142,34 @@ def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
     """
     a, b = letters
     times = places[[f"{a}_time_ms", f"{b}_time_ms"]].fillna(0.0)
-    sums: dict[tuple[str, ...], tuple[float, float, int]] = {}
+    sums: dict[NodePath, tuple[float, float, int]] = {}
     order = times.max(axis=1).sort_values(ascending=False, kind="stable").index
     records: list[dict[Any, Any]] = places.loc[order].to_dict("records")
     shown = times.loc[order].to_numpy().tolist()
     for at, (row, own) in enumerate(zip(records, shown, strict=True)):
         names = dict.fromkeys(filter(None, (row[f"{a}_operation"], row[f"{b}_operation"])))
         operation = " → ".join(names) + " (backward)" * bool(row["backward"])
-        path = (*filter(None, row["path"].split("/")), operation)
-        path = path if at < _MOST_ROWS else (_OTHER,)
+        above = [("module", part) for part in row["path"].split("/") if part]
+        path = (*above, ("operation", operation)) if at < _MOST_ROWS else _OTHER
         for depth in range(1, len(path) + 1):
-            key = (*path[:depth], "" if depth == len(path) else "/")
+            key = path[:depth]
             a_ms, b_ms, ns = sums.get(key, (0.0, 0.0, 0))
             # A node is as wide as those below together, so each place is rounded once.
             sums[key] = a_ms + own[0], b_ms + own[1], ns + round(sum(own) * NS_PER_MS)
-    keys = sorted(sums, key=len)
-    number = {key: at for at, key in enumerate(keys)}
+    nodes = {path: sums[path] for path in sorted(sums, key=len)}
     rows = [
         {
-            "node": number[key],
-            "parent": number.get((*key[:-2], "/"), -1),
-            "label": key[-2],
-            "kind": "module" if key[-1] else "operation",
             "category": "",
-            "gpu_time_ns": sums[key][2],
-            f"{a}_time_ms": sums[key][0],
-            f"{b}_time_ms": sums[key][1],
-            "difference_ms": sums[key][1] - sums[key][0],
-            "colour": _colour(*sums[key][:2]),
-            "hover": f"{a} {sums[key][0]:,.3f} ms, {b} {sums[key][1]:,.3f} ms"
-            f" ({sums[key][1] - sums[key][0]:+,.3f} ms)",
+            "gpu_time_ns": ns,
+            f"{a}_time_ms": a_ms,
+            f"{b}_time_ms": b_ms,
+            "difference_ms": b_ms - a_ms,
+            "colour": _colour(a_ms, b_ms),
+            "hover": f"{a} {a_ms:,.3f} ms, {b} {b_ms:,.3f} ms ({b_ms - a_ms:+,.3f} ms)",
         }
-        for key in keys
+        for a_ms, b_ms, ns in nodes.values()
     ]
-    return pd.DataFrame(rows)
+    return pd.concat([pd.DataFrame(numbered(nodes)), pd.DataFrame(rows)], axis=1)
 
 
 def _colour(before: float, after: float) -> str:

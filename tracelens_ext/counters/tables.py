@@ -12,7 +12,6 @@ from tracelens_ext.tables.table import Table
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: So many launches wait at most: the host waits when a stream's queue is full.
@@ -104,9 +103,9 @@ def _direction(name: str) -> str:
     return "other"
 
 
-def _copy_bandwidth(analyzer: TreePerfAnalyzer) -> pd.DataFrame | None:
+def _copy_bandwidth(work: GpuWork) -> pd.DataFrame | None:
     """How fast copies are, by direction."""
-    table = copy_bandwidth(analyzer.work)
+    table = copy_bandwidth(work)
     return table if len(table) else None
 
 
@@ -121,7 +120,7 @@ TABLES = [
             max [GPU events]: likewise, at most
             time at 1024 (%): share of the time in which so many wait that the host must wait too
             """,
-        table=lambda analyzer: queue_length(analyzer.work),
+        table=queue_length,
         asked_by="counters",
     ),
     Table(

@@ -22,9 +22,9 @@ from tracelens_ext.trace import NONE, NS_PER_MS
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.gaps.causes import Gaps
     from tracelens_ext.iterations.iterations import Iterations
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
+    from tracelens_ext.work.lanes import Gaps
 
 _WALL = "wall_time_ms"
 _NOT_PARTS = ("iteration", "process", "device", "start_ms", _WALL, "kernels", "whole", "odd")

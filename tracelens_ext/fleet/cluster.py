@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TracelensError, UsageError
+from tracelens_ext.fleet.inputs import reason
 from tracelens_ext.fleet.job import Outcome, TraceJob, run_job
 from tracelens_ext.processes import cores, processes_starting, traces_at_once
 from tracelens_ext.readers.ahead import text_bytes
@@ -76,7 +77,7 @@ def workers_of(scheduler: str | None, workers: int) -> Iterator[Any]:
                 client = Client(scheduler, timeout=_CONNECT_WITHIN_S, set_as_default=False)
             except (OSError, ValueError, TypeError) as error:
                 raise ClusterError(
-                    f"{scheduler}: no Dask scheduler answers ({_reason(error)});"
+                    f"{scheduler}: no Dask scheduler answers ({reason(error)});"
                     " check the address, such as tcp://host:8786"
                 ) from None
             with client:
@@ -170,10 +171,10 @@ def _outcome(future: Any, job: TraceJob) -> Outcome:  # noqa: ANN401
     if error is None:
         result: Outcome = future.result()
         return result
-    if isinstance(error, KilledWorker):
-        message = f"{job.source.name}: the worker process died (out of memory, or killed)"
-        return Outcome(job.source.stem, stage="worker", message=message)
-    message = f"{job.source.name}: the worker failed ({type(error).__name__}: {_reason(error)})"
+    died = isinstance(error, KilledWorker)
+    what = f"failed ({type(error).__name__}: {reason(error)})"
+    what = "process died (out of memory, or killed)" if died else what
+    message = f"{job.source.name}: the worker {what}"
     return Outcome(job.source.stem, stage="worker", message=message)
 
 
@@ -247,7 +248,3 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import UsageError
+from tracelens_ext.trace import distributed_info
 from tracelens_ext.trace_files import (
     is_pattern,
     is_trace_name,
@@ -95,7 +96,7 @@ def find_inputs(arguments: Sequence[str]) -> tuple[list[FleetInput], list[NotFou
         try:
             traces = _remote(argument) if is_url(argument) else _local(argument)
         except (OSError, ValueError) as error:
-            problems.append(NotFound(argument, f"cannot be listed ({_reason(error)})"))
+            problems.append(NotFound(argument, f"cannot be listed ({reason(error)})"))
             continue
         if not traces:
             problems.append(NotFound(argument, f"names no trace ({suffixes_text()})"))
@@ -110,8 +111,10 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(p), p) if p.isdigit() and p.isascii() else (1, 0, p) for p in parts]
 
 
-def _reason(error: Exception) -> str:
-    return " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())
+def reason(error: BaseException) -> str:
+    """Why something failed, in a line."""
+    said = str(getattr(error, "strerror", None) or error)
+    return " ".join(said.split()) or type(error).__name__
 
 
 def _local(argument: str) -> list[FleetInput]:
@@ -158,7 +161,7 @@ def file_system(url: str) -> tuple[Any, str]:
     try:
         files, path = url_to_fs(url)
     except (ImportError, ValueError) as error:
-        raise UsageError(f"{url}: cannot be opened: {_reason(error)}") from None
+        raise UsageError(f"{url}: cannot be opened: {reason(error)}") from None
     return files, path
 
 
@@ -200,7 +203,7 @@ def rank_of(metadata: Mapping[str, object], url: str, place: int) -> tuple[int, 
 
     `place` is its place among all traces by name, from 0.
     """
-    said = _whole(_distributed(metadata).get("rank"))
+    said = _whole(distributed_info(metadata).get("rank"))
     if said is not None:
         return said, METADATA
     named = rank_in_name(url)
@@ -218,7 +221,7 @@ def rank_in_name(url: str) -> int | None:
 
 def world_size_of(metadata: Mapping[str, object]) -> int | None:
     """How many ranks the job had, as a trace says; None if it does not."""
-    size = _whole(_distributed(metadata).get("world_size"))
+    size = _whole(distributed_info(metadata).get("world_size"))
     return size or None
 
 
@@ -226,11 +229,6 @@ def missing_ranks(present: Iterable[int], world_size: int) -> list[int]:
     """The ranks from 0 to the size of the world that no trace is of."""
     there = set(present)
     return [rank for rank in range(world_size) if rank not in there]
-
-
-def _distributed(metadata: Mapping[str, object]) -> Mapping[str, object]:
-    info = metadata.get("distributedInfo")
-    return info if isinstance(info, dict) else {}
 
 
 def _whole(value: object) -> int | None:

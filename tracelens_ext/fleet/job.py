@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 import shutil
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tracelens_ext.collectives.collectives import collective_calls
-from tracelens_ext.errors import OutputError, TraceCutOffError, TraceError, TracelensError
+from tracelens_ext.errors import (
+    OutputError,
+    TraceCutOffError,
+    TraceError,
+    TracelensError,
+    UsageError,
+)
 from tracelens_ext.fleet.inputs import (
     ORDER,
     FleetInput,
@@ -24,18 +30,17 @@ from tracelens_ext.fleet.inputs import (
     rank_of,
     world_size_of,
 )
-from tracelens_ext.fleet.portable_rules import PortableRules, worker_folder
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.part import rank_tables
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.timeline.timeline import gpu_timeline
-from tracelens_ext.trace import NS_PER_MS
-from tracelens_ext.work.grouping import group_durations, percent, texts
+from tracelens_ext.work.grouping import group_durations, number_groups, percent, sums, texts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.categorize import RulePack
     from tracelens_ext.fleet.store import ResultStore
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -48,8 +53,8 @@ _COPY_BYTES = 1 << 22
 class JobOptions:
     """How every trace of a fleet is analysed."""
 
-    #: the user's rules, categorizer and maps
-    rules: PortableRules = field(default_factory=PortableRules)
+    #: the arguments of an analyzer about rules; see `portable_rules`
+    rules: Mapping[str, Any] = field(default_factory=dict)
     unlinked_kernels: bool = True  #: whether GPU events without a launch count in the timeline
     reading: ReadingOptions = AS_USUAL  #: how traces are read
     cache: bool = False  #: whether the user's cache of traces is used (of files, not of URLs)
@@ -64,8 +69,38 @@ class JobOptions:
 
         plugins = sorted((p.name, p.distribution) for p in default_registry().plugins)
         reading = (self.reading.salvage, self.reading.max_bytes)
-        parts = [LAYOUT, __version__, self.rules.digest, self.unlinked_kernels, reading, plugins]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        parts = [LAYOUT, __version__, self.rules, self.unlinked_kernels, reading, plugins]
+        return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def portable_rules(
+    rules: Sequence[str | os.PathLike[str]],
+    categorizer: str | os.PathLike[str] | None,
+    maps: Sequence[str | os.PathLike[str]],
+    without_packs: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What a user's categories are made of, read, as a worker elsewhere has none of the files."""
+    from tracelens_ext.categorize import KernelCategorizer, load_maps, load_pack
+    from tracelens_ext.categorize.choice import map_in_file
+
+    if categorizer is not None and not isinstance(categorizer, str | os.PathLike):
+        raise UsageError("categorizer: a fleet takes a name or a JSON file, no function or map")
+    KernelCategorizer.create(
+        rules=rules, categorizer=categorizer, maps=maps, without_packs=without_packs
+    )
+    chosen = None if categorizer is None else os.fspath(categorizer)
+
+    def named(packs: Iterable[RulePack]) -> list[RulePack]:
+        """Where the files lie changes nothing."""
+        return [replace(pack, source=Path(pack.source or "").name) for pack in packs]
+
+    is_file = chosen is not None and chosen.lower().endswith(".json")
+    return {
+        "rules": named(map(load_pack, rules)),
+        "maps": named(pack for place in maps for pack in load_maps(place, passed_over=[])),
+        "categorizer": named([map_in_file(chosen)])[0] if chosen and is_file else chosen,
+        "without_packs": list(without_packs),
+    }
 
 
 @dataclass(frozen=True)
@@ -148,7 +183,7 @@ def _analyzer(job: TraceJob, path: Path) -> TreePerfAnalyzer:
             include_unlinked_kernels=job.options.unlinked_kernels,
             cache=job.options.cache and not job.source.is_remote,
             reading=job.options.reading,
-            **job.options.rules.options(),
+            **job.options.rules,
         )
     except TraceError as error:
         cut_off = isinstance(error, TraceCutOffError) and job.source.is_remote  # in the transfer
@@ -197,6 +232,16 @@ def _stage(name: str) -> Iterator[None]:
         raise _StageError(name, error, final=wrong) from error
 
 
+def _worker_folder() -> str | None:
+    """The folder of this Dask worker, which goes with it, even if it is killed; None without."""
+    from distributed import get_worker
+
+    try:
+        return str(get_worker().local_directory)
+    except ValueError:
+        return None
+
+
 @contextmanager
 def _on_this_machine(source: FleetInput) -> Iterator[Path]:
     """A path at which a trace can be read; what is far away is copied here first."""
@@ -204,7 +249,7 @@ def _on_this_machine(source: FleetInput) -> Iterator[Path]:
         yield Path(source.url)
         return
     with tempfile.TemporaryDirectory(
-        prefix="tracelens-ext-", dir=worker_folder(), ignore_cleanup_errors=True
+        prefix="tracelens-ext-", dir=_worker_folder(), ignore_cleanup_errors=True
     ) as folder:
         copy = Path(folder) / (base_name(source.url) or "trace.json")
         try:
@@ -274,19 +319,15 @@ def trace_tables(
 
 def categories(work: GpuWork) -> pd.DataFrame:
     """GPU time by device and category, the longest first."""
-    found = work.categories
-    if found is None:
-        raise ValueError("kernel categories were not asked for")
-    device = work.trace.device
+    found, device = work.needed_categories, work.trace.device
     groups = group_durations([device, found.code], work.duration)
-    of_device = {int(number): int(work.duration[device == number].sum()) for number in set(device)}
-    whole = np.array([of_device[number] for number in groups.keys[0].tolist()], dtype=np.int64)
+    _, number = number_groups([device])
+    whole = sums(number, work.duration, int(number.max(initial=-1)) + 1)[number[groups.first]]
     return pd.DataFrame(
         {
             "device": groups.keys[0],
             "kernel_category": texts(groups.keys[1], found.labels),
-            "count": groups.count,
-            "total_time_ms": groups.total / NS_PER_MS,
+            **groups.figures("count", "total_time_ms"),
             "% of GPU time": percent(groups.total, whole),
         }
     )

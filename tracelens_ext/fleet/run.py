@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TraceNotFoundError, UsageError
@@ -19,8 +18,7 @@ from tracelens_ext.fleet.inputs import (
     missing_ranks,
     rank_in_name,
 )
-from tracelens_ext.fleet.job import TABLES, JobOptions, Outcome, TraceJob
-from tracelens_ext.fleet.portable_rules import PortableRules
+from tracelens_ext.fleet.job import TABLES, JobOptions, Outcome, TraceJob, portable_rules
 from tracelens_ext.fleet.reduce import REDUCTIONS, reductions
 from tracelens_ext.fleet.store import ResultStore
 from tracelens_ext.fleet.together import PAGE, ranks_together
@@ -34,6 +32,10 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3
 _MOST_MISSING_LISTED = 100_000
+_TRACE_COLUMNS = [
+    *("trace", "rank", "rank_from", "world_size", "state", "attempts", "events", "gpu_events"),
+    *("dropped", "gpu_time_ms", "seconds", "format", "parts"),
+]
 _FAILURE_COLUMNS = ("trace", "rank", "stage", "message", "attempts")
 
 
@@ -137,7 +139,7 @@ def run_fleet(
     if workers or scheduler is not None:
         reading = replace(reading, jobs=1)  # the traces are what is done side by side
     options = JobOptions(
-        rules=PortableRules.of(rules, categorizer, maps, without_packs),
+        rules=portable_rules(rules, categorizer, maps, without_packs),
         unlinked_kernels=include_unlinked_kernels,
         reading=reading,
         cache=cache,
@@ -157,8 +159,7 @@ def run_fleet(
     notes = _left_out(marks, jobs)
     with workers_of(scheduler, min(workers, len(todo))) if todo else nullcontext() as client:
         _do(client, todo, tally, attempts, len(jobs), progress, in_order=scheduler is None)
-        finish = partial(_finish, client, ranks_per_node=ranks_per_node)
-        return finish(store, jobs, tally, not_found, notes)
+        return _finish(client, store, jobs, tally, not_found, notes, ranks_per_node=ranks_per_node)
 
 
 def _check(
@@ -235,9 +236,9 @@ def _finish(
         for job in jobs
         if job.source.stem in tally.done
     }
-    ranks, missing, world_notes = _missing(
-        done, [rank_in_name(job.source.url) for job, _, _ in tally.failed]
-    )
+    broken = [rank_in_name(job.source.url) for job, _, _ in tally.failed]
+    failed = [rank for rank in broken if rank is not None]
+    ranks, missing, world_notes = _missing(done, failed)
     failures = _failures(tally, not_found, ranks)
     traces = _traces(jobs, tally)
     store.put_table("traces", traces)
@@ -252,8 +253,6 @@ def _finish(
         else:
             store.remove(f"{name}.parquet")
     if done:
-        broken = [rank_in_name(job.source.url) for job, _, _ in tally.failed]
-        failed = [rank for rank in broken if rank is not None]
         found = ranks_together(client, store, done, failed=failed, ranks_per_node=ranks_per_node)
         tables = found | tables
     return FleetResult(
@@ -291,24 +290,10 @@ def _traces(jobs: Sequence[TraceJob], tally: _Tally) -> pd.DataFrame:
         stem = job.source.stem
         about = tally.done.get(stem, {})
         state = "failed" if not about else "done" if stem in tally.fresh else "kept"
-        rows.append(
-            {
-                "trace": job.source.name,
-                "rank": about.get("rank", rank_in_name(job.source.url)),
-                "rank_from": about.get("rank_from"),
-                "world_size": about.get("world_size"),
-                "state": state,
-                "attempts": tally.attempts.get(stem, 0),
-                "events": about.get("events"),
-                "gpu_events": about.get("gpu_events"),
-                "events_dropped": about.get("dropped"),
-                "gpu_time_ms": about.get("gpu_time_ms"),
-                "seconds": about.get("seconds"),
-                "format": about.get("format"),
-                "parts": f"{stem}.parquet" if about else None,
-            }
-        )
-    frame = pd.DataFrame(rows)
+        parts = f"{stem}.parquet" if about else None
+        own = {"trace": job.source.name, "state": state, "attempts": tally.attempts.get(stem, 0)}
+        rows.append({"rank": rank_in_name(job.source.url), **about, **own, "parts": parts})
+    frame = pd.DataFrame(rows, columns=_TRACE_COLUMNS).rename(columns={"dropped": "events_dropped"})
     whole = ("rank", "world_size", "events", "gpu_events", "events_dropped", "attempts")
     texts = ("trace", "rank_from", "state", "format", "parts")
     numbers = dict.fromkeys(("gpu_time_ms", "seconds"), "float64")
@@ -316,7 +301,7 @@ def _traces(jobs: Sequence[TraceJob], tally: _Tally) -> pd.DataFrame:
 
 
 def _missing(
-    done: Mapping[str, Mapping[str, Any]], failed: Sequence[int | None]
+    done: Mapping[str, Mapping[str, Any]], failed: Sequence[int]
 ) -> tuple[list[int], int, list[str]]:
     """The ranks without a trace, how many they are, and what is odd about the size of the world."""
     sizes = Counter(about["world_size"] for about in done.values() if about["world_size"])
@@ -328,7 +313,7 @@ def _missing(
         notes.append(f"The traces are of jobs of different sizes ({listed} ranks).")
     largest = max(sizes)
     ranks = [about["rank"] for about in done.values() if about["rank_from"] != ORDER]
-    there = {rank for rank in [*ranks, *failed] if rank is not None and rank < largest}
+    there = {rank for rank in [*ranks, *failed] if rank < largest}
     if largest > _MOST_MISSING_LISTED:
         notes.append(f"Ranks missing from a world of {largest:,} are not listed.")
         return [], largest - len(there), notes
@@ -357,7 +342,7 @@ def _dropped_notes(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
     dropped = [about["dropped"] for about in done.values() if about["dropped"]]
     if not dropped:
         return []
-    traces = "1 trace" if len(dropped) == 1 else f"{len(dropped)} traces"
+    traces = f"{len(dropped)} trace{'s' * (len(dropped) > 1)}"
     return [f"{sum(dropped):,} events of {traces} could not be used and are dropped."]
 
 

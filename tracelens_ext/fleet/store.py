@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import OutputError
-from tracelens_ext.fleet.inputs import file_system, is_url
+from tracelens_ext.fleet.inputs import file_system, is_url, reason
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import MANIFEST
 
@@ -82,9 +82,8 @@ class ResultStore:
             files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
             files.pipe_file(path, content)
         except Exception as error:
-            reason = " ".join(f"{error}".split()) or type(error).__name__
             raise OutputError(
-                f"{self.shown(name)}: cannot be written: {reason}; choose another place"
+                f"{self.shown(name)}: cannot be written: {reason(error)}; choose another place"
             ) from error
 
     def get(self, name: str) -> bytes | None:

@@ -26,13 +26,11 @@ before E. In a trace without any launches nothing is known of the host.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, Trace
@@ -43,7 +41,7 @@ from tracelens_ext.work.group_search import (
     running_maximum,
 )
 from tracelens_ext.work.grouping import maxima, minima
-from tracelens_ext.work.lanes import Lanes, Scope, busy_within, find_lanes
+from tracelens_ext.work.lanes import Gaps, Scope, find_gaps, find_lanes
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
@@ -319,65 +317,3 @@ def _last_end_beside(work: GpuWork, gaps: Gaps) -> Int64Array:
     of_gap = find_lanes(work, "device").of_gpu[gaps.after]
     found = (last >= 0) & (device[last] == of_gap) & (end[last] > gaps.start)
     return np.where(found, end[last], np.iinfo(np.int64).min // 2)
-
-
-#: Sums of gaps, ns, fit in 64 bits below this, 146 years; streams count one by one.
-_MOST_IN_ALL = 2**62
-
-
-@dataclass(frozen=True, eq=False)
-class Gaps:
-    """The gaps of all lanes, k of them, by lane, then by time."""
-
-    lanes: Lanes  #: the streams or devices
-    lane: Int64Array  #: of each gap, an index into those, (k,)
-    start: Int64Array  #: when the event before ended, ns since the trace's first event, (k,)
-    end: Int64Array  #: when the event after started, (k,)
-    before: Int64Array  #: the event that ended last, a place in `trace.gpu_rows`, (k,)
-    after: Int64Array  #: the event that ended the gap, likewise, (k,)
-    overlapped: Int64Array  #: how much of the gap other streams of the device were busy, ns, (k,)
-
-    def __len__(self) -> int:
-        return len(self.lane)
-
-    @cached_property
-    def duration(self) -> Int64Array:
-        """Length of each gap, ns, always more than 0, (k,)."""
-        return self.end - self.start
-
-    def chosen(self, which: BoolArray | IntArray) -> Gaps:
-        """Some of the gaps."""
-        columns = [field.name for field in fields(self) if field.name != "lanes"]
-        return replace(self, **{name: getattr(self, name)[which] for name in columns})
-
-
-@once_for_each
-def find_gaps(work: GpuWork, scope: Scope) -> Gaps:
-    """The gaps between successive GPU events of each stream, or of each device.
-
-    All events count, unlinked ones too; the gaps of a device are what its timeline calls idle.
-    Events that overlap count as one stretch of work: the one that ended last is the one before.
-    """
-    lanes = find_lanes(work, scope)
-    order = _in_order(lanes.of_gpu, work.start, work.end)
-    lane, start = lanes.of_gpu[order], work.start[order]
-    reach, last = running_maximum(lane, work.end[order])
-    at = np.flatnonzero((lane[1:] == lane[:-1]) & (start[1:] > reach[:-1]))
-    begins, ends, after = reach[at], start[at + 1], order[at + 1]
-    if (ends - begins).sum(dtype=np.float64) >= _MOST_IN_ALL:
-        path = work.trace.provenance.path
-        raise TraceFormatError(
-            path, "its GPU is idle for more than a century", "check the times of its GPU events"
-        )
-    overlapped = busy_within(work, find_lanes(work, "device").of_gpu[after], begins, ends)
-    return Gaps(lanes, lane[at], begins, ends, order[last[at]], after, overlapped)
-
-
-def _in_order(lane: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
-    """By lane, start and end; there are few lanes."""
-    order = by_group_and_time(lane, start)
-    by_lane, begun = lane[order], start[order]
-    together = (by_lane[1:] == by_lane[:-1]) & (begun[1:] == begun[:-1])
-    if (together & (end[order[1:]] < end[order[:-1]])).any():
-        return np.lexsort((end, start, lane))
-    return order

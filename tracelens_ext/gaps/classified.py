@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.gaps.causes import CAUSES, Gaps, Pieces, divide_gaps, find_gaps
+from tracelens_ext.gaps.causes import CAUSES, Pieces, divide_gaps
 from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.recording.told import no_gpu_work
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.work.grouping import maxima, minima, sums
-from tracelens_ext.work.lanes import Scope
+from tracelens_ext.work.lanes import Gaps, Scope, find_gaps
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array

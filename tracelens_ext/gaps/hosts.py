@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.gaps.causes import CAUSES
 from tracelens_ext.intervals import union
-from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import MOST_STEPS, ROOT, nearest_marked, nest
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind, Trace
-from tracelens_ext.tree import UNLINKED, CallTree
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
 from tracelens_ext.work.group_search import by_group_and_time, items_before, last_before
-from tracelens_ext.work.grouping import group_durations, number_groups, percent, texts
+from tracelens_ext.work.grouping import number_groups
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.gaps.classified import ClassifiedGaps
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
+    from tracelens_ext.tree import CallTree
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 
@@ -37,29 +35,6 @@ HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
     "host_call": LAUNCH_KINDS,
     "python_frame": (EventKind.PYTHON_FUNCTION,),
 }
-
-
-def gap_hosts(classified: ClassifiedGaps) -> pd.DataFrame:
-    """Idle time by what the host was in, the longest first; all gaps count."""
-    duration = classified.gaps.duration
-    trace = classified.work.trace
-    op, ops = labels_of(trace, host_rows(classified, "host_op"))
-    frame, frames = labels_of(trace, host_rows(classified, "python_frame"))
-    op[classified.launch == NONE] = len(ops)
-    groups = group_durations([op, frame], duration)
-    cause = classified.main_cause(groups.number, len(groups))
-    return pd.DataFrame(
-        {
-            "host_op": pd.array(texts(groups.keys[0], [*ops, UNLINKED]), dtype="str"),
-            "python_frame": pd.array(texts(groups.keys[1], frames), dtype="str"),
-            "main_cause": pd.array(texts(cause, CAUSES), dtype="str"),
-            "count": groups.count,
-            "idle_time_ms": groups.total / NS_PER_MS,
-            "% of idle time": percent(groups.total, int(duration.sum())),
-            "avg_gap_us": groups.mean / NS_PER_US,
-            "max_gap_us": groups.longest / NS_PER_US,
-        }
-    )
 
 
 def labels_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
@@ -114,7 +89,10 @@ def innermost_during(
     """
     trace = tree.trace
     if EventKind.PYTHON_FUNCTION in kinds and not tree.add_python_func:
-        rows, parent = _nested(trace, kinds, thread, start, end)
+        # What encloses one that may cover half of a stretch is as long, and runs in it: they nest
+        # as all events do, and are a few hundred where all are a million.
+        shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
+        rows, parent = _nested(trace, _running(trace, kinds, thread, start, end, shortest / 2))
         threads, starts = trace.thread[rows], trace.ts[rows]
     else:
         rows, parent = tree.rows, tree.parent_position
@@ -199,19 +177,17 @@ def innermost_moments(
     """The innermost events of host threads, moment by moment, around some stretches of time."""
     rows = _running(trace, kinds, thread, start, end, shortest=1)
     rows = rows[trace.named(trace.name[rows], lambda name: not name.startswith(ignored))]
-    childless = np.zeros(len(rows), dtype=bool)
-    begins, ends = trace.ts[rows], trace.end_of(rows)
-    nesting = nest(trace.thread[rows], begins, ends, trace.external_id[rows], childless)
-    order, position = nesting.order, np.arange(len(rows))
+    rows, parent = _nested(trace, rows)
+    position = np.arange(len(rows))
     # At each moment of a thread what ends has ended, the inner first, before anything begins.
-    moment = np.concatenate((ends[order], begins[order]))
-    lane = np.tile(trace.thread[rows[order]], 2)
-    here = np.concatenate((nesting.parent, position))
+    moment = np.concatenate((trace.end_of(rows), trace.ts[rows]))
+    lane = np.tile(trace.thread[rows], 2)
+    here = np.concatenate((parent, position))
     sequence = np.concatenate((-position, position + len(rows)))
     at = np.lexsort((sequence, moment, lane))
     moment, lane, here = moment[at], lane[at], here[at]
     real = (lane[1:] == lane[:-1]) & (moment[1:] > moment[:-1]) & (here[:-1] != ROOT)
-    events = rows[order[here[:-1][real]]]
+    events = rows[here[:-1][real]]
     return Moments(lane[:-1][real], moment[:-1][real], moment[1:][real], events)
 
 
@@ -221,21 +197,10 @@ def _places(tree: CallTree) -> tuple[Int32Array, Int64Array]:
     return tree.trace.thread[tree.rows], tree.trace.ts[tree.rows]
 
 
-def _nested(
-    trace: Trace, kinds: Sequence[EventKind], thread: IntArray, start: Int64Array, end: Int64Array
-) -> tuple[Int64Array, Int32Array]:
-    """The events of some kinds that may cover half of a stretch, and how they nest.
-
-    They are long enough, on one of the threads, and run in one of the stretches. What encloses one
-    of them is among them, so that they nest as all events do; they are a few hundred where all are
-    a million.
-    """
-    shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
-    rows = _running(trace, kinds, thread, start, end, shortest / 2)
-    begun, childless = trace.ts[rows], np.zeros(len(rows), dtype=bool)
-    nesting = nest(
-        trace.thread[rows], begun, trace.end_of(rows), trace.external_id[rows], childless
-    )
+def _nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int32Array]:
+    """Some host events in tree order, and the position of the parent of each."""
+    begins, ends, childless = trace.ts[rows], trace.end_of(rows), np.zeros(len(rows), dtype=bool)
+    nesting = nest(trace.thread[rows], begins, ends, trace.external_id[rows], childless)
     return rows[nesting.order], nesting.parent
 
 

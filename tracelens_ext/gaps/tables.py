@@ -1,40 +1,199 @@
-"""The sheets about idle time: its causes, what the host did, streams, kernels, longest gaps."""
+"""The tables about idle time: its causes, what the host did, streams, kernels, longest gaps."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.gaps import hosts, summaries
+from tracelens_ext.gaps.causes import CAUSES, EDGE
 from tracelens_ext.gaps.classified import classify_gaps
 from tracelens_ext.gaps.histogram import BINS, telling_histogram
+from tracelens_ext.gaps.hosts import HOST_KINDS, host_rows, labels_of
+from tracelens_ext.kernels.statistics import simple_codes
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.table import Table
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
+from tracelens_ext.tree import UNLINKED
+from tracelens_ext.work.grouping import group_labelled, maxima, number_groups, percent, sums, texts
+from tracelens_ext.work.lanes import busy_within, find_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.gaps.summaries import GapSort
     from tracelens_ext.iterations.selection import Selection
-    from tracelens_ext.work.lanes import Scope
+    from tracelens_ext.trace import IntArray
+    from tracelens_ext.work.gpu_work import GpuWork
+    from tracelens_ext.work.lanes import Gaps, Scope
+
+GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
+
+#: Rows of the sheet of the longest gaps.
+LONGEST_LISTED = 100
+#: What a sort of pairs goes by: the column, and what it is called.
+PAIR_SORTS: dict[str, tuple[str, str]] = {
+    "count": ("count", "count"),
+    "avg": ("avg_gap_us", "average gap duration"),
+    "avggap": ("avg_gap_us", "average gap duration"),
+    "max": ("max_gap_us", "maximum gap duration"),
+    "maxgap": ("max_gap_us", "maximum gap duration"),
+    "stdev": ("std_gap_us", "standard deviation of gap duration"),
+}
+
 
 # `selection` says which GPU events end the gaps, all by default.
 
 
+def gap_summary(
+    work: GpuWork,
+    scopes: Sequence[Scope] = ("device", "stream"),
+    *,
+    selection: Selection | None = None,
+) -> pd.DataFrame:
+    """Why the GPU was idle: idle time by cause."""
+    parts = []
+    for scope in scopes:
+        each = classify_gaps(work, scope, selection)
+        pieces = each.pieces.chosen(each.pieces.cause != EDGE)
+        idle_of, gap = pieces.end - pieces.start, pieces.gap
+        first, number = number_groups([pieces.cause, gap, pieces.lane])
+        of_gap = pieces.cause[first], sums(number, idle_of, len(first))
+        count = np.bincount(of_gap[0], minlength=EDGE)
+        idle = sums(pieces.cause, idle_of, EDGE)
+        overlapped = np.zeros(len(gap), dtype=np.int64)
+        if scope == "stream":
+            device = find_lanes(work, "device").of_gpu[each.gaps.after[gap]]
+            overlapped = busy_within(work, device, pieces.start, pieces.end)
+        columns = {
+            "scope": pd.array([scope] * EDGE, dtype="str"),
+            "cause": pd.array(list(CAUSES[:EDGE]), dtype="str"),
+            "count": count,
+            "idle_time_ms": idle / NS_PER_MS,
+            "% of idle time": percent(idle, int(idle.sum())),
+            "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
+            "max_gap_us": np.maximum(maxima(*of_gap, EDGE), 0) / NS_PER_US,
+            "overlapped_time_ms": sums(pieces.cause, overlapped, EDGE) / NS_PER_MS,
+        }
+        parts.append(pd.DataFrame(columns))
+    return pd.concat(parts, ignore_index=True)
+
+
+def gap_hosts(
+    work: GpuWork, scope: Scope = "device", *, selection: Selection | None = None
+) -> pd.DataFrame:
+    """Idle time by what the host was in, longest first."""
+    classified = classify_gaps(work, scope, selection)
+    duration, trace = classified.gaps.duration, work.trace
+    op, ops = labels_of(trace, host_rows(classified, "host_op"))
+    frame, frames = labels_of(trace, host_rows(classified, "python_frame"))
+    op[classified.launch == NONE] = len(ops)
+    keys = {"host_op": (op, [*ops, UNLINKED]), "python_frame": (frame, frames)}
+    columns, groups = group_labelled(keys, duration)
+    cause = classified.main_cause(groups.number, len(groups))
+    return pd.DataFrame(
+        {
+            **columns,
+            "main_cause": pd.array(texts(cause, CAUSES), dtype="str"),
+            "count": groups.count,
+            "idle_time_ms": groups.total / NS_PER_MS,
+            "% of idle time": percent(groups.total, int(duration.sum())),
+            **groups.figures("avg_gap_us", "max_gap_us"),
+        }
+    )
+
+
+def gap_streams(work: GpuWork, *, selection: Selection | None = None) -> pd.DataFrame:
+    """Gaps by stream, most gaps first; a stream without selected events is left out."""
+    classified = classify_gaps(work, "stream", selection)
+    gaps, lanes, events = classified.gaps, classified.gaps.lanes, classified.events
+    count = np.bincount(gaps.lane, minlength=len(lanes))
+    idle, overlapped = (
+        sums(gaps.lane, times, len(lanes)) for times in (gaps.duration, gaps.overlapped)
+    )
+    longest = np.maximum(maxima(gaps.lane, gaps.duration, len(lanes)), 0)
+    frame = pd.DataFrame(
+        {
+            "process": pd.array([str(process) for process in lanes.process], dtype="str"),
+            "device": lanes.device,
+            "stream": lanes.stream,
+            "events": events,
+            "gap_count": count,
+            "idle_time_us": idle / NS_PER_US,
+            "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
+            "max_gap_us": longest / NS_PER_US,
+            "overlapped_us": overlapped / NS_PER_US,
+            "device_idle_us": (idle - overlapped) / NS_PER_US,
+        }
+    )
+    order = np.lexsort((-idle, -count))
+    return frame.iloc[order[events[order] > 0]].reset_index(drop=True)
+
+
+def gap_pairs(
+    work: GpuWork, sort: GapSort = "avg", *, selection: Selection | None = None
+) -> pd.DataFrame:
+    """Gaps by the kernels around them; `sort` by size."""
+    if sort not in get_args(GapSort):
+        raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(get_args(GapSort))}")
+    classified = classify_gaps(work, "stream", selection)
+    gaps = classified.gaps
+    columns, groups = group_labelled(_around(gaps, simple_codes(work)), gaps.duration)
+    by_name, _ = number_groups([groups.number, work.name[gaps.before], work.name[gaps.after]])
+    cause = classified.main_cause(groups.number, len(groups))
+    frame = pd.DataFrame(
+        {
+            **columns,
+            **groups.figures("count", "avg_gap_us", "max_gap_us", "min_gap_us"),
+            "std_gap_us": groups.deviation(gaps.duration) / NS_PER_US,
+            **groups.figures("total_gap_us"),
+            "main_cause": pd.array(texts(cause, CAUSES), dtype="str"),
+            "full_names": np.bincount(groups.number[by_name], minlength=len(groups)),
+        }
+    )
+    keys = [PAIR_SORTS[sort][0], "total_gap_us", "kernel_before", "kernel_after"]
+    return frame.sort_values(keys, ascending=[False, False, True, True]).reset_index(drop=True)
+
+
+def _around(
+    gaps: Gaps, names: tuple[IntArray, list[str]], called: str = "kernel"
+) -> dict[str, tuple[IntArray, list[str]]]:
+    """The names of the GPU events before and after each gap, as `group_labelled` takes them."""
+    code, labels = names
+    return {
+        f"{called}_before": (code[gaps.before], labels),
+        f"{called}_after": (code[gaps.after], labels),
+    }
+
+
+def gap_full_names(
+    work: GpuWork, sort: GapSort = "avg", *, selection: Selection | None = None
+) -> pd.DataFrame:
+    """The full names behind the simplified ones of `gap_pairs`."""
+    pairs = gap_pairs(work, sort, selection=selection)
+    gaps = classify_gaps(work, "stream", selection).gaps
+    around = _around(gaps, simple_codes(work))
+    around |= _around(gaps, (work.name, work.trace.names), "full_name")
+    columns, groups = group_labelled(around, gaps.duration)
+    frame = pd.DataFrame({**columns, **groups.figures("count", "total_gap_us")})
+    same = ["kernel_before", "kernel_after"]
+    ranked = pairs[same].assign(rank=np.arange(1, len(pairs) + 1))[["rank", *same]]
+    frame = ranked.merge(frame, on=same, how="inner")
+    order = ["rank", "count", "total_gap_us"]
+    return frame.sort_values(order, ascending=[True, False, False], ignore_index=True)
+
+
 def gaps(
-    analyzer: TreePerfAnalyzer,
+    work: GpuWork,
     scope: Scope = "stream",
     *,
     longest: int | None = None,
     selection: Selection | None = None,
 ) -> pd.DataFrame:
-    """A row a gap.
+    """A row a gap, by stream and time.
 
     Args:
-        analyzer: of the trace.
+        work: the GPU events.
         scope: `stream` for the idle times of each stream, `device` for those of all streams.
         longest: only so many, the longest first, with what the host was doing.
         selection: which GPU events end the gaps, all by default.
@@ -44,63 +203,54 @@ def gaps(
     """
     if longest is not None and longest < 0:
         raise UsageError(f"longest is how many gaps to list, 0 or more, and not {longest}")
-    return summaries.gap_list(classify_gaps(analyzer.work, scope, selection), longest=longest)
+    classified = classify_gaps(work, scope, selection)
+    order = np.arange(len(classified))
+    if longest is not None:
+        order = np.argsort(-classified.gaps.duration, kind="stable")[:longest]
+    gaps, lanes = classified.gaps.chosen(order), classified.gaps.lanes
+    trace = work.trace
+    op, labels = work.tree.cpu_op_label_of_gpu
+    launch = classified.launch[order]
+    linked = launch != NONE
+    begun = trace.ts[np.where(linked, launch, 0)]
+    names = trace.names
+    process = [str(label) for label in lanes.process]
+    frame = pd.DataFrame(
+        {
+            "process": pd.array(texts(gaps.lane, process), dtype="str"),
+            "device": lanes.device[gaps.lane],
+            "stream": lanes.stream[gaps.lane],
+            "start_us": gaps.start / NS_PER_US,
+            "gap_us": gaps.duration / NS_PER_US,
+            "overlapped_us": gaps.overlapped / NS_PER_US,
+            "cause": pd.array(texts(classified.cause[order], CAUSES), dtype="str"),
+            "cpu_op": pd.array(texts(op[gaps.after], labels), dtype="str"),
+            "kernel_before": pd.array(texts(work.name[gaps.before], names), dtype="str"),
+            "kernel_after": pd.array(texts(work.name[gaps.after], names), dtype="str"),
+            "launch_delay_us": np.where(linked, (gaps.end - begun) / NS_PER_US, np.nan),
+        }
+    )
+    if longest is not None:
+        for column in HOST_KINDS:
+            rows = host_rows(classified, column, order).tolist()
+            shown = [names[trace.name[row]] if row != NONE else "" for row in rows]
+            frame[column] = pd.array(shown, dtype="str")
+    return frame
 
 
 def gaps_longest(
-    analyzer: TreePerfAnalyzer,
+    work: GpuWork,
     scope: Scope = "device",
     *,
-    longest: int = summaries.LONGEST_LISTED,
+    longest: int = LONGEST_LISTED,
     selection: Selection | None = None,
 ) -> pd.DataFrame:
     """The longest gaps, and what the host was doing."""
-    return gaps(analyzer, scope, longest=longest, selection=selection)
-
-
-def gap_summary(
-    analyzer: TreePerfAnalyzer,
-    scopes: Sequence[Scope] = ("device", "stream"),
-    *,
-    selection: Selection | None = None,
-) -> pd.DataFrame:
-    """Why the GPU was idle."""
-    return summaries.gap_summary([classify_gaps(analyzer.work, s, selection) for s in scopes])
-
-
-def gap_hosts(
-    analyzer: TreePerfAnalyzer, scope: Scope = "device", *, selection: Selection | None = None
-) -> pd.DataFrame:
-    """Idle time by what the host was in, longest first.
-
-    Raises:
-        UsageError: there is no such scope, or nothing is selected.
-    """
-    return hosts.gap_hosts(classify_gaps(analyzer.work, scope, selection))
-
-
-def gap_streams(analyzer: TreePerfAnalyzer, *, selection: Selection | None = None) -> pd.DataFrame:
-    """Gaps by stream, most gaps first."""
-    return summaries.gap_streams(classify_gaps(analyzer.work, "stream", selection))
-
-
-def gap_pairs(
-    analyzer: TreePerfAnalyzer, sort: GapSort = "avg", *, selection: Selection | None = None
-) -> pd.DataFrame:
-    """Gaps by the kernels around them; `sort` by size."""
-    return summaries.gap_pairs(classify_gaps(analyzer.work, "stream", selection), sort=sort)
-
-
-def gap_full_names(
-    analyzer: TreePerfAnalyzer, sort: GapSort = "avg", *, selection: Selection | None = None
-) -> pd.DataFrame:
-    """The full names behind the simplified ones of `gap_pairs`."""
-    found = classify_gaps(analyzer.work, "stream", selection)
-    return summaries.gap_full_names(found, summaries.gap_pairs(found, sort=sort))
+    return gaps(work, scope, longest=longest, selection=selection)
 
 
 def gap_histogram(
-    analyzer: TreePerfAnalyzer,
+    work: GpuWork,
     smallest: float | None = None,
     largest: float | None = None,
     *,
@@ -108,7 +258,7 @@ def gap_histogram(
     selection: Selection | None = None,
 ) -> pd.DataFrame:
     """How long the gaps of the streams are; the bounds are µs, those of the gaps by default."""
-    length = classify_gaps(analyzer.work, "stream", selection).gaps.duration / 1e3
+    length = classify_gaps(work, "stream", selection).gaps.duration / 1e3
     found, _ = telling_histogram(length, BINS, smallest, largest, log=log)
     edges = found.edges if len(found.edges) else np.array([np.nan])
     counts = [found.below, *found.counts.tolist(), found.above]

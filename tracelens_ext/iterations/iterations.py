@@ -53,6 +53,11 @@ class Iterations:
         """Whether each iteration has this number; and False for the index `NONE`, (k + 1,)."""
         return np.array([*(each == number for each in self.number), False], dtype=bool)
 
+    def numbers(self, which: IntArray) -> list[str]:
+        """The N of some iterations, by their index, as texts; empty for `NONE`."""
+        texts = [*map(str, self.number), ""]  # the last is that of NONE
+        return [texts[at] for at in which.tolist()]
+
     @cached_property
     def whole(self) -> BoolArray:
         """Whether each iteration is finished and launched GPU work, (k,).

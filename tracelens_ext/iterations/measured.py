@@ -23,6 +23,8 @@ from tracelens_ext.iterations.iterations import (
     iterations_of,
 )
 from tracelens_ext.lazy import pd
+from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Trace
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import COMMUNICATION, GpuWork
@@ -32,6 +34,11 @@ from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import Expression, UserPattern, user_pattern
 
 if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterable, Mapping
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.tables.options import ReportOptions
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
     from tracelens_ext.tree import CallTree
 
@@ -54,17 +61,11 @@ _TIMES = (
 class IterationTable:
     """The iterations of a trace."""
 
-    #: a row an iteration, and device where there are several; by process and start. Columns
-    #: `iteration` (the annotation's name), `process` and `device` where there are several,
-    #: `start_ms` (since the trace's first event), `wall_time_ms`, `busy_time_ms` (which is the sum
-    #: of `computation_time_ms`, `exposed_comm_time_ms` and `exposed_memcpy_time_ms`),
-    #: `idle_time_ms`, `kernels`, `launches_without_gpu_work`, `whole` (ended before the recording
-    #: did, and launched GPU work), `odd` (the columns in which a whole iteration is odd, joined by
-    #: `, `), and with categories `CATEGORY_time_ms` (summed durations)
+    #: a row an iteration, and device where there are several; by process and start; as the sheet
+    #: `iterations`
     frame: pd.DataFrame
-    #: a row a measured column, and device where there are several, over whole iterations: `column`,
-    #: `device`, `iterations`, `mean`, `std` (sample), `median`, `mad` (median absolute deviation),
-    #: `min`, `max`, `odd` (how many iterations)
+    #: a row a measured column, and device where there are several, over whole iterations; as the
+    #: sheet `iteration_statistics`
     statistics: pd.DataFrame
     notes: tuple[str, ...]  #: what the reader should know, a sentence each
 
@@ -92,26 +93,16 @@ def iteration_table(work: GpuWork, annotation: Expression | None = None) -> Iter
     order = np.lexsort((frame["device"], frame["at"]))
     frame = frame.iloc[order].reset_index(drop=True)
     categories = [str(c) for c in frame if is_category_time(str(c))]
-    totals = {column: float(frame[column].to_numpy().sum()) for column in categories}
-    categories.sort(key=lambda column: -totals[column])
+    categories.sort(key=lambda column: -float(frame[column].to_numpy().sum()))
     frame["odd"], statistics = _odd_ones(frame, [*_TIMES, "kernels", *categories])
-    shown = [
-        "iteration",
-        "process",
-        "device",
-        "start_ms",
-        *_TIMES,
-        "kernels",
-        "launches_without_gpu_work",
-    ]
-    shown += ["whole", "odd"]
+    alone = {"process"} if len(np.unique(iterations.process)) < 2 else set()
     if len(devices) < 2:
-        shown.remove("device")
+        alone.add("device")
         statistics = statistics.drop(columns="device")
-    if len(np.unique(iterations.process)) < 2:
-        shown.remove("process")
+    shown = ["iteration", "process", "device", "start_ms", *_TIMES, "kernels"]
+    shown += ["launches_without_gpu_work", "whole", "odd", *categories]
     notes = tuple(_notes(work, iterations, nested, statistics))
-    return IterationTable(frame[[*shown, *categories]], statistics, notes)
+    return IterationTable(frame[[c for c in shown if c not in alone]], statistics, notes)
 
 
 def _on_own_devices(work: GpuWork, process: Int64Array, device: Int64Array) -> BoolArray:
@@ -152,11 +143,9 @@ def named_iterations(
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
     start, end = trace.ts[rows], trace.end_of(rows)
     order = np.lexsort((rows, -end, start, process))
-    order = order[outermost(process[order], end[order])]
-    rows = rows[order]
-    iterations = iterations_of(tree, rows, list(range(len(rows))))
+    rows = rows[order[outermost(process[order], end[order])]]
     labels = [trace.name_of(row) for row in rows.tolist()]
-    return iterations, labels, len(found) - len(rows)
+    return iterations_of(tree, rows, list(range(len(rows)))), labels, len(found) - len(rows)
 
 
 def _annotations(trace: Trace, pattern: UserPattern) -> Int64Array:
@@ -253,20 +242,10 @@ def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.D
             odd, mad = odd_among(exact, 0.0 if column == "kernels" else wall)
             for at in those[odd].tolist():
                 odd_in[at].append(column)
-            rows.append(
-                {
-                    "column": column,
-                    "device": device,
-                    "iterations": len(those),
-                    "mean": float(values.mean()),
-                    "std": float(values.std(ddof=1)) if len(those) > 1 else 0.0,
-                    "median": float(np.median(values)),
-                    "mad": mad / NS_PER_MS,
-                    "min": float(values.min()),
-                    "max": float(values.max()),
-                    "odd": int(odd.sum()),
-                }
-            )
+            std = values.std(ddof=1) if len(those) > 1 else 0.0
+            spread = values.mean(), std, np.median(values), mad / NS_PER_MS
+            extremes = values.min(), values.max()
+            rows.append((column, device, len(those), *spread, *extremes, int(odd.sum())))
     names = ["column", "device", "iterations", "mean", "std", "median", "mad", "min", "max", "odd"]
     return [", ".join(columns) for columns in odd_in], pd.DataFrame(rows, columns=names)
 
@@ -318,13 +297,107 @@ def _note_on_communication(work: GpuWork, inside: BoolArray) -> list[str]:
     chosen = work.categories.code == work.categories.labels.index(COMMUNICATION)
     more = int((inside & chosen & ~work.is_communication).sum())
     fewer = int((inside & ~chosen & work.is_communication).sum())
-    if not more and not fewer:
-        return []
     counts = {"more": more, "fewer": fewer}
     told = " and ".join(f"{count:,} {how}" for how, count in counts.items() if count)
-    note = (
-        "exposed_comm_time_ms goes by the built-in rules, so that traces can be compared;"
-        f" {COMMUNICATION}{CATEGORY_ENDING} by the chosen ones, which call other GPU events"
-        f" communication ({told})."
-    )
-    return [note]
+    if not told:
+        return []
+    return [
+        (
+            "exposed_comm_time_ms goes by the built-in rules, so that traces can be compared;"
+            f" {COMMUNICATION}{CATEGORY_ENDING} by the chosen ones, which call other GPU events"
+            f" communication ({told})."
+        )
+    ]
+
+
+def _iterations(work: GpuWork, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
+    """A row an iteration; `annotation` says what is one, `ProfilerStep#N` by default."""
+    return iteration_table(work, annotation).frame.copy()
+
+
+def _statistics(work: GpuWork, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
+    """Mean and spread over whole iterations."""
+    return iteration_table(work, annotation).statistics.copy()
+
+
+def _report_notes(
+    analyzer: TreePerfAnalyzer, options: ReportOptions, _: Mapping[str, pd.DataFrame]
+) -> Iterable[str]:
+    if not options.iterations or not len(analyzer.work):
+        return []
+    if not len(found := iteration_table(analyzer.work, options.annotation)):
+        asked = options.annotation
+        wanted = "ProfilerStep#N" if asked is None else f"annotation like {asked!r}"
+        return [f"The trace has no {wanted}, so there are no tables of iterations."]
+    return found.notes
+
+
+def _enough(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
+    """Whether there are iterations; if nobody asked for them, two whole ones to be compared."""
+    found = iteration_table(analyzer.work, options.annotation)
+    asked = options.iterations or options.names("iterations", "iteration_statistics")
+    whole = found.frame[found.frame["whole"]]["iteration"].nunique()
+    return len(found) > 0 if asked else whole > 1
+
+
+_HAS_ITERATIONS = Condition("the trace has iterations (for a page, two whole ones)", _enough)
+
+TABLES = [
+    Table(
+        name="iterations",
+        shows="Time of each iteration, and which are odd",
+        columns="""
+            iteration: the annotation's name
+            process, device: where there are several
+            start_ms: since the trace's first event
+            wall_time_ms: of the annotation, on the host
+            busy_time_ms: of what was launched in it, and what started in it without a launch in the
+             trace: the sum of the three that follow
+            computation_time_ms: kernels that neither communicate nor copy, and memsets
+            exposed_comm_time_ms: communication (by the built-in rules) that none of those hid
+            exposed_memcpy_time_ms: copies that neither hid
+            idle_time_ms: of the wall time, while the device ran nothing at all
+            kernels [kernels]: of its GPU work
+            launches_without_gpu_work [launches]: of kernels, graphs and copies; they were lost,
+                or cut off by the end of the recording
+            whole: it ended before the recording did, and launched GPU work
+            odd: the columns in which it is odd
+            CATEGORY_time_ms: when categories are on: summed durations
+            """,
+        table=_iterations,
+        when=[GPU_EVENTS, _HAS_ITERATIONS],
+        asked_by="iterations",
+        charts=[
+            Chart(
+                "Iterations",
+                "iterations",
+                "iteration",
+                "wall_time_ms",
+                kind="iterations",
+                on="page",
+            )
+        ],
+        notes=_report_notes,
+        on_every_page=True,
+    ),
+    Table(
+        name="iteration_statistics",
+        shows="Mean and spread over whole iterations",
+        columns="""
+            column: what was measured, with its unit
+            device: where there are several
+            iterations [iterations]: that are whole
+            mean [unit of what is told]: over them
+            std [unit of what is told]: standard deviation of a sample, 0 for a single iteration
+            median [unit of what is told]: over them
+            mad [unit of what is told]: median absolute deviation
+            min [unit of what is told]: the least
+            max [unit of what is told]: the largest
+            odd [iterations]: beyond three of `mad`, and 5 %, from the median
+            """,
+        table=_statistics,
+        when=[GPU_EVENTS, _HAS_ITERATIONS],
+        asked_by="iterations",
+        on_every_page=True,
+    ),
+]

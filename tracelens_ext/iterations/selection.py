@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from tracelens_ext.errors import UsageError
+from tracelens_ext.iterations.iterations import Iterations, find_iterations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.iterations.iterations import Iterations
     from tracelens_ext.trace import BoolArray, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -86,8 +86,6 @@ def span_of_step(work: GpuWork, number: int) -> tuple[int, int]:
 
 def _with_step(work: GpuWork, number: int) -> Iterations:
     """The iterations of a trace, one of which at least has this number."""
-    from tracelens_ext.iterations.iterations import find_iterations
-
     iterations = find_iterations(work.tree)
     if number not in iterations.number:
         there = iterations.label(np.ones(len(iterations), dtype=bool))
@@ -105,9 +103,7 @@ def _numbered(what: str, numbers: Int64Array, wanted: int) -> BoolArray:
 
 
 def _of_category(work: GpuWork, wanted: str) -> BoolArray:
-    categories = work.categories
-    if categories is None:
-        raise UsageError("kernel categories are switched off; switch them on to select by one")
+    categories = work.needed_categories
     labels: Sequence[str] = [categories.labels[i] for i in np.unique(categories.code).tolist()]
     found = [label for label in labels if label.casefold() == wanted.casefold()]
     if not found:

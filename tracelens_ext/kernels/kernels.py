@@ -13,7 +13,8 @@ from tracelens_ext.tree import UNLINKED
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 from tracelens_ext.work.grouping import (
     Groups,
-    group_durations,
+    Labelled,
+    group_labelled,
     joined,
     number_groups,
     percent,
@@ -22,12 +23,14 @@ from tracelens_ext.work.grouping import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracelens_ext.trace import IntArray
 
 
 _OPERATIONS_SHOWN = 3
 #: Column → argument of the CPU op.
-_ARGUMENTS = {
+ARGUMENTS = {
     "Input dims": "Input Dims",
     "Input types": "Input type",
     "Input strides": "Input Strides",
@@ -41,30 +44,22 @@ def kernel_summary(work: GpuWork) -> pd.DataFrame:
 
 
 def _summary(work: GpuWork) -> tuple[pd.DataFrame, Groups]:
-    op, op_labels = work.tree.cpu_op_label_of_gpu
-    categories = work.categories
-    keys: list[IntArray] = [op, work.name, work.kind]
-    if categories:
-        keys.append(categories.code)
-    if (again := recomputed(work)).any():
-        keys.append(again.astype(np.int64))
-    groups = group_durations(keys, work.duration)
-    columns: dict[str, object] = {"cpu_op": texts(groups.keys[0], op_labels)}
-    if categories:
-        columns["kernel_category"] = texts(groups.keys[3], categories.labels)
-    columns["kernel_name"] = texts(groups.keys[1], work.trace.names)
+    again = recomputed(work)
+    keys: dict[str, tuple[IntArray, Sequence[str]]] = {
+        "cpu_op": work.tree.cpu_op_label_of_gpu,
+        **work.category_key,
+        "kernel_name": (work.name, work.trace.names),
+        "kind": (work.kind, KIND_NAMES),
+    }
+    if again.any():
+        keys["is_recompute"] = again.astype(np.int64), ("", "yes")
+    columns, groups = group_labelled(keys, work.duration)
+    kind = columns.pop("kind")
     if again.any():
         columns["is_recompute"] = groups.keys[-1].astype(bool)
-    columns |= {
-        "count": groups.count,
-        "total_time_ms": groups.total / NS_PER_MS,
-        "avg_time_us": groups.total / NS_PER_US / groups.count,
-        "min_time_us": groups.shortest / NS_PER_US,
-        "max_time_us": groups.longest / NS_PER_US,
-        "% of GPU time": percent(groups.total, int(work.duration.sum())),
-        "kind": texts(groups.keys[2], KIND_NAMES),
-    }
-    return pd.DataFrame(columns), groups
+    columns |= groups.figures("count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us")
+    columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
+    return pd.DataFrame({**columns, "kind": kind}), groups
 
 
 def kernel_names(work: GpuWork) -> pd.DataFrame:
@@ -106,44 +101,41 @@ def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
 
 
 def gpu_time_by_category(work: GpuWork) -> pd.DataFrame:
-    """GPU time by category; every GPU event is in it. Longest total first."""
-    if work.categories is None:
-        raise ValueError("kernel categories were not asked for")
-    groups = group_durations([work.categories.code], work.duration)
+    """GPU time by category, longest first; every GPU event is in it.
+
+    Raises:
+        UsageError: the analyzer was made without categories.
+    """
+    found = work.needed_categories
+    columns, groups = group_labelled({"kernel_category": (found.code, found.labels)}, work.duration)
     named, _ = number_groups([groups.number, work.name])
-    return pd.DataFrame(
-        {
-            "kernel_category": texts(groups.keys[0], work.categories.labels),
-            "count": groups.count,
-            "total_time_ms": groups.total / NS_PER_MS,
-            "avg_time_us": groups.mean / NS_PER_US,
-            "kernel_names": np.bincount(groups.number[named], minlength=len(groups)),
-            "% of GPU time": percent(groups.total, int(work.duration.sum())),
-        }
-    )
+    columns |= groups.figures("count", "total_time_ms", "avg_time_us")
+    columns["kernel_names"] = np.bincount(groups.number[named], minlength=len(groups))
+    columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
+    return pd.DataFrame(columns)
 
 
 def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
-    """GPU time by operation and category; every GPU event is in it. Longest total first."""
+    """GPU time by operation and category, longest first; every GPU event is in it.
+
+    Raises:
+        UsageError: the analyzer was made without categories.
+    """
     op, op_labels = work.tree.cpu_op_label_of_gpu
-    categories = work.categories
-    if categories is None:
-        raise ValueError("kernel categories were not asked for")
-    groups = group_durations([op, categories.code, work.kind], work.duration)
+    found = work.needed_categories
+    keys: Labelled = {
+        "cpu_op": (op, op_labels),
+        "kernel_category": (found.code, found.labels),
+        "kind": (work.kind, KIND_NAMES),
+    }
+    columns, groups = group_labelled(keys, work.duration)
+    kind = columns.pop("kind")
     op_total = sums(op, work.duration, len(op_labels))[groups.keys[0]]
+    columns |= groups.figures("count", "total_time_ms")
+    columns["% of cpu_op time"] = percent(groups.total, op_total)
+    columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
     order = np.lexsort((-groups.total, groups.keys[0], -op_total))
-    frame = pd.DataFrame(
-        {
-            "cpu_op": texts(groups.keys[0], op_labels),
-            "kernel_category": texts(groups.keys[1], categories.labels),
-            "count": groups.count,
-            "total_time_ms": groups.total / NS_PER_MS,
-            "% of cpu_op time": percent(groups.total, op_total),
-            "% of GPU time": percent(groups.total, int(work.duration.sum())),
-            "kind": texts(groups.keys[2], KIND_NAMES),
-        }
-    )
-    return frame.iloc[order].reset_index(drop=True)
+    return pd.DataFrame({**columns, "kind": kind}).iloc[order].reset_index(drop=True)
 
 
 def kernels(
@@ -189,21 +181,20 @@ def kernels(
 def reference_kernel_summary(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
     """The sheet `kernel_summary`, with the columns TraceLens gives it; kernels only."""
     chosen = np.flatnonzero(work.is_kernel)
-    code, ops = work.parent_op
-    category, category_labels = _parent_op_category(work)
-    keys = [category, code, work.name, work.trace.stream]
-    if work.categories:
-        keys.append(work.categories.code)
-    groups = group_durations([key[chosen] for key in keys], work.duration[chosen])
-    columns: dict[str, object] = {"Parent op category": texts(groups.keys[0], category_labels)}
-    if work.trace.count_of(*work.trace.operation_kinds):
-        columns["Parent cpu_op"] = texts(groups.keys[1], ops)
-    columns["Kernel name"] = texts(groups.keys[2], work.trace.names)
-    if work.categories:
-        columns["kernel_category"] = texts(groups.keys[4], work.categories.labels)
+    streams, stream = np.unique(work.trace.stream, return_inverse=True)
+    keys: Labelled = {
+        "Parent op category": _parent_op_category(work),
+        "Parent cpu_op": work.parent_op,
+        "Kernel name": (work.name, work.trace.names),
+        **work.category_key,
+        "Kernel stream": (stream, list(map(str, streams))),
+    }
+    columns, groups = group_labelled(keys, work.duration, chosen)
+    if not work.trace.count_of(*work.trace.operation_kinds):
+        del columns["Parent cpu_op"]
     microseconds = groups.total / NS_PER_US
     columns |= {
-        "Kernel stream": groups.keys[3],
+        "Kernel stream": streams[groups.keys[-1]],
         "Kernel duration (µs)_sum": microseconds,
         "Kernel duration (µs)_count": groups.count,
         "Kernel duration (µs)_mean": microseconds / groups.count,
@@ -243,7 +234,7 @@ def cpu_op_detail(work: GpuWork) -> pd.DataFrame:
     np.divide(100.0 * work.duration, busy, out=percent, where=busy > 0)
     columns: dict[str, object] = {
         "Parent cpu_op": texts(*work.parent_op),
-        **{name: texts(*op_argument(work.trace, op, of)) for name, of in _ARGUMENTS.items()},
+        **{name: texts(*op_argument(work.trace, op, of)) for name, of in ARGUMENTS.items()},
         "Parent cpu_op busy time (µs)": busy / NS_PER_US,
         "Parent cpu_op kernel count": pd.Series(kernels, dtype="Int64").where(kernels != NONE),
         "Percent of Parent cpu_op busy time (%)": percent,

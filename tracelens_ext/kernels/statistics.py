@@ -10,6 +10,7 @@ import numpy as np
 from tracelens_ext.errors import UsageError
 from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.kernel_names import simple_name
+from tracelens_ext.kernels.kernels import ARGUMENTS
 from tracelens_ext.lazy import pd
 from tracelens_ext.modules.modules import module_of_gpu
 from tracelens_ext.nesting import ROOT, nearest_above
@@ -18,7 +19,8 @@ from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, EventKind
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 from tracelens_ext.work.grouping import (
-    group_durations,
+    Labelled,
+    group_labelled,
     joined,
     maxima,
     minima,
@@ -28,8 +30,7 @@ from tracelens_ext.work.grouping import (
 )
 
 if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.trace import Int64Array, IntArray
+    from tracelens_ext.trace import Int64Array
 
 
 KernelSort = Literal["count", "duration", "percentage", "duration-percentage"]
@@ -53,32 +54,30 @@ def simple_codes(work: GpuWork) -> tuple[Int64Array, list[str]]:
     return np.array(of_present, dtype=np.int64)[code], list(names)
 
 
-def kernel_table(
-    analyzer: TreePerfAnalyzer, sort: KernelSort = "count", *, selection: Selection | None = None
+def kernel_statistics(
+    work: GpuWork, sort: KernelSort = "count", *, selection: Selection | None = None
 ) -> pd.DataFrame:
-    """How often and how long kernels ran, by simplified name; only those that are selected."""
-    work = analyzer.work
+    """How often and how long kernels ran, by simplified name; only events that are selected."""
     if sort not in get_args(KernelSort):
         raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(get_args(KernelSort))}")
     mask = (selection or Selection()).of(work)
     simple, names = simple_codes(work)
     duration = work.duration[mask]
-    groups = group_durations([simple[mask], work.kind[mask]], duration)
+    keys: Labelled = {"kernel_name": (simple, names), "kind": (work.kind, KIND_NAMES)}
+    columns, groups = group_labelled(keys, work.duration, mask)
     full, example = _full_names(work.name[mask], groups.number, len(groups))
-    columns: dict[str, object] = {
-        "kernel_name": texts(groups.keys[0], names),
-        "count": groups.count,
-        "avg_time_us": groups.mean / NS_PER_US,
-        "total_time_us": groups.total / NS_PER_US,
+    kind = columns.pop("kind")
+    columns |= groups.figures("count", "avg_time_us", "total_time_us")
+    columns |= {
         "std_time_us": groups.deviation(duration) / NS_PER_US,
         "% of launches": percent(groups.count, len(duration)),
         "% of duration": percent(groups.total, int(duration.sum())),
-        "min_time_us": groups.shortest / NS_PER_US,
-        "max_time_us": groups.longest / NS_PER_US,
-        "kind": texts(groups.keys[1], KIND_NAMES),
+        **groups.figures("min_time_us", "max_time_us"),
+        "kind": kind,
     }
     if work.categories is not None:
-        labels, code = dict(enumerate(work.categories.labels)), work.categories.code[mask]
+        labels = dict(enumerate(work.categories.labels))
+        code = work.categories.code[mask]
         columns["kernel_category"] = joined(groups.number, labels, code, len(groups))
     columns["full_names"] = full
     columns["example_full_name"] = texts(example, work.trace.names)
@@ -90,30 +89,25 @@ def kernel_table(
     return frame
 
 
-def full_name_table(
-    analyzer: TreePerfAnalyzer, sort: KernelSort = "count", *, selection: Selection | None = None
+def kernel_full_names(
+    work: GpuWork, sort: KernelSort = "count", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """The full names behind the simplified ones of `kernel_statistics`."""
-    work, statistics = analyzer.work, kernel_table(analyzer, sort, selection=selection)
-    mask = (selection or Selection()).of(work)
-    simple, names = simple_codes(work)
-    keys: list[IntArray] = [simple[mask], work.kind[mask], work.name[mask]]
-    groups = group_durations(keys, work.duration[mask])
-    frame = pd.DataFrame(
-        {
-            "kernel_name": texts(groups.keys[0], names),
-            "kind": texts(groups.keys[1], KIND_NAMES),
-            "full_name": texts(groups.keys[2], work.trace.names),
-            "count": groups.count,
-            "total_time_us": groups.total / NS_PER_US,
-            "first": groups.first,
-        }
-    )
+    statistics = kernel_statistics(work, sort, selection=selection)
+    keys: Labelled = {
+        "kernel_name": simple_codes(work),
+        "kind": (work.kind, KIND_NAMES),
+        "full_name": (work.name, work.trace.names),
+    }
+    chosen = (selection or Selection()).of(work)
+    columns, groups = group_labelled(keys, work.duration, chosen)
+    columns |= groups.figures("count", "total_time_us")
+    frame = pd.DataFrame({**columns, "first": groups.first})
     same = ["kernel_name", "kind"]
     frame = statistics[["rank", *same]].merge(frame, on=same, how="inner")
     frame = frame.sort_values(["rank", "count", "first"], ascending=[True, False, True])
-    columns = ["rank", "kernel_name", "full_name", "count", "total_time_us"]
-    return frame[columns].reset_index(drop=True)
+    shown = ["rank", "kernel_name", "full_name", "count", "total_time_us"]
+    return frame[shown].reset_index(drop=True)
 
 
 def _full_names(name: np.ndarray, code: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:
@@ -133,21 +127,17 @@ _PASSES_ON = re.compile(
 )
 
 
-def source_table(analyzer: TreePerfAnalyzer, *, selection: Selection | None = None) -> pd.DataFrame:
+def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.DataFrame:
     """Kernels by source line and layer.
-
-    `source` is the innermost Python function around the launch that does not only pass the call on,
-    `layer` the `nn.Module`s around, of a backward operation those of its forward operation.
 
     Raises:
         UsageError: the analyzer was made without `add_python_func=True`.
     """
-    if not analyzer.tree.add_python_func:
+    if not work.tree.add_python_func:
         raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
-    work = analyzer.work
     tree, trace = work.tree, work.trace
     mask = (selection or Selection()).of(work)
-    positions, number = np.unique(tree.launch_position_of_gpu[mask], return_inverse=True)
+    positions, number = np.unique(tree.launch_position_of_gpu, return_inverse=True)
     name = trace.name[tree.rows]
     frames = trace.kind[tree.rows] == EventKind.PYTHON_FUNCTION
     is_source = frames & ~trace.named(name, _PASSES_ON.match)
@@ -156,37 +146,26 @@ def source_table(analyzer: TreePerfAnalyzer, *, selection: Selection | None = No
     above = nearest_above(tree.parent_position, positions[linked], is_source)
     source[linked] = np.where(above == ROOT, len(trace.names), name[above])
     layer, paths = module_of_gpu(work)
-    op, ops = tree.cpu_op_label_of_gpu
-    duration = work.duration[mask]
-    groups = group_durations([work.name[mask], op[mask], source[number], layer[mask]], duration)
-    return pd.DataFrame(
-        {
-            "kernel_name": texts(groups.keys[0], trace.names),
-            "cpu_op": texts(groups.keys[1], ops),
-            "source": texts(groups.keys[2], [*trace.names, ""]),
-            "layer": texts(groups.keys[3], [*paths, ""]),
-            "count": groups.count,
-            "total_time_us": groups.total / NS_PER_US,
-            "avg_time_us": groups.mean / NS_PER_US,
-            "% of duration": percent(groups.total, int(duration.sum())),
-        }
-    )
+    keys: Labelled = {
+        "kernel_name": (work.name, trace.names),
+        "cpu_op": tree.cpu_op_label_of_gpu,
+        "source": (source[number], [*trace.names, ""]),
+        "layer": (layer, [*paths, ""]),
+    }
+    columns, groups = group_labelled(keys, work.duration, mask)
+    columns |= groups.figures("count", "total_time_us", "avg_time_us")
+    columns["% of duration"] = percent(groups.total, int(groups.total.sum()))
+    return pd.DataFrame(columns)
 
 
-#: Column of the table → argument of the CPU op.
-_ARGUMENTS = {
-    "Input dims": "Input Dims",
-    "Input strides": "Input Strides",
-    "Concrete Inputs": "Concrete Inputs",
-}
-
-
-def short_kernel_histogram(work: GpuWork, threshold_us: float, bins: int) -> pd.DataFrame:
+def short_kernel_histogram(
+    work: GpuWork, *, short_kernel_threshold_us: float = 10, short_kernel_histogram_bins: int = 100
+) -> pd.DataFrame:
     """How the durations of kernels shorter than the threshold are spread, in bins of one width."""
-    duration = work.duration[_short(work, threshold_us)] / 1e3
+    duration = work.duration[_short(work, short_kernel_threshold_us)] / 1e3
     if not len(duration):
         return pd.DataFrame({"bin_start": [], "bin_end": [], "count": []})
-    count, edges = np.histogram(duration, bins=bins)
+    count, edges = np.histogram(duration, bins=short_kernel_histogram_bins)
     return pd.DataFrame({"bin_start": edges[:-1], "bin_end": edges[1:], "count": count})
 
 
@@ -195,26 +174,18 @@ def short_kernels_summary(
 ) -> pd.DataFrame:
     """Short kernels by the CPU op that launched them, its arguments, and their name."""
     chosen = np.flatnonzero(_short(work, threshold_us))
-    op, labels = work.parent_op
     arguments = {
         column: op_argument(work.trace, work.tree.cpu_op_of_gpu, name)
-        for column, name in _ARGUMENTS.items()
+        for column, name in ARGUMENTS.items()
+        if column != "Input types"
     }
-    keys: list[IntArray] = [
-        op[chosen],
-        *(code[chosen] for code, _ in arguments.values()),
-        work.name[chosen],
-    ]
-    groups = group_durations(keys, work.duration[chosen])
+    names = {"Kernel name": (work.name, work.trace.names)}
+    keys: Labelled = {"Parent cpu_op": work.parent_op, **arguments, **names}
+    columns, groups = group_labelled(keys, work.duration, chosen)
     total_us = groups.total / 1e3
     frame = pd.DataFrame(
         {
-            "Parent cpu_op": texts(groups.keys[0], labels),
-            **{
-                column: texts(groups.keys[i], shown)
-                for i, (column, (_, shown)) in enumerate(arguments.items(), start=1)
-            },
-            "Kernel name": texts(groups.keys[4], work.trace.names),
+            **columns,
             "Short Kernel duration (µs) sum": total_us,
             "Short Kernel count": groups.count,
             "Short Kernel duration (µs) mean": total_us / np.maximum(groups.count, 1),
@@ -237,24 +208,17 @@ NO_LAUNCH = "launch not in the trace"
 def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
     """GPU events without a launch in the trace, by name. Longest total first."""
     chosen = np.flatnonzero(~work.tree.linked)
-    has_id = (work.trace.correlation[work.rows[chosen]] > 0).astype(np.int64)
-    categories = work.categories
-    keys: list[IntArray] = [work.name[chosen], work.kind[chosen], has_id]
-    if categories:
-        keys.append(categories.code[chosen])
-    groups = group_durations(keys, work.duration[chosen])
-    columns: dict[str, object] = {"kernel_name": texts(groups.keys[0], work.trace.names)}
-    if categories:
-        columns["kernel_category"] = texts(groups.keys[3], categories.labels)
+    has_id = (work.trace.correlation[work.rows] > 0).astype(np.int64)
+    keys: Labelled = {
+        "kernel_name": (work.name, work.trace.names),
+        **work.category_key,
+        "kind": (work.kind, KIND_NAMES),
+        "reason": (has_id, [NO_ID, NO_LAUNCH]),
+    }
+    columns, groups = group_labelled(keys, work.duration, chosen)
     start, end = work.start[chosen], work.end[chosen]
+    columns |= groups.figures("count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us")
     columns |= {
-        "kind": texts(groups.keys[1], KIND_NAMES),
-        "reason": texts(groups.keys[2], [NO_ID, NO_LAUNCH]),
-        "count": groups.count,
-        "total_time_ms": groups.total / NS_PER_MS,
-        "avg_time_us": groups.mean / NS_PER_US,
-        "min_time_us": groups.shortest / NS_PER_US,
-        "max_time_us": groups.longest / NS_PER_US,
         "% of unlinked time": percent(groups.total, int(groups.total.sum())),
         "% of GPU time": percent(groups.total, int(work.duration.sum())),
         "first_start_ms": minima(groups.number, start, len(groups)) / NS_PER_MS,
@@ -279,7 +243,7 @@ TABLES = [
             full_names [names]: that share the simplified one
             example_full_name: the most frequent of them
             """,
-        table=kernel_table,
+        table=kernel_statistics,
         asked_by="tables",
     ),
     Table(
@@ -291,7 +255,7 @@ TABLES = [
             count [GPU events]: how many
             total_time_us: summed duration
             """,
-        table=full_name_table,
+        table=kernel_full_names,
         asked_by="tables",
     ),
     Table(
@@ -309,7 +273,7 @@ TABLES = [
             avg_time_us: of a GPU event
             % of duration: of all that were selected
             """,
-        table=source_table,
+        table=kernel_sources,
         when=[
             GPU_EVENTS,
             Condition(

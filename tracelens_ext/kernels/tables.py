@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens_ext.errors import UsageError
 from tracelens_ext.kernels import kernels, statistics
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.charts import Chart
@@ -14,54 +13,24 @@ from tracelens_ext.timeline.timeline import total_time_ns
 from tracelens_ext.tree import UNLINKED
 
 if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.work.gpu_work import GpuWork
 
 
-def _categorized(analyzer: TreePerfAnalyzer) -> GpuWork:
-    if analyzer.work.categories is None:
-        raise UsageError(
-            "kernel categories are switched off; make the analyzer with"
-            " TreePerfAnalyzer(trace, use_kernel_name_categories=True)"
-        )
-    return analyzer.work
-
-
-def _gpu_time_by_category(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
-    """GPU time by category, longest first.
-
-    Raises:
-        UsageError: the analyzer was made without categories.
-    """
-    return kernels.gpu_time_by_category(_categorized(analyzer))
-
-
-def _kernel_categories(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
-    """GPU time by operation and category.
-
-    Raises:
-        UsageError: the analyzer was made without categories.
-    """
-    return kernels.kernel_category_summary(_categorized(analyzer))
-
-
-def _kernels_by_category(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+def _kernels_by_category(work: GpuWork) -> pd.DataFrame:
     """GPU time by operation, category and kernel."""
-    table = with_short_names(kernels.kernel_detail(analyzer.work, total_time_ns(analyzer.work)))
-    described = [column.name for column in KERNELS_BY_CATEGORY.described_columns()]
-    return table[[name for name in described if name in table]]
+    return _as_described(KERNELS_BY_CATEGORY, kernels.kernel_detail(work, total_time_ns(work)))
 
 
-def _kernel_names(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+def _kernel_names(work: GpuWork) -> pd.DataFrame:
     """GPU time by kernel."""
-    table = with_short_names(kernels.kernel_names(analyzer.work))
-    described = [column.name for column in KERNELS.described_columns()]
-    return table[[name for name in described if name in table]]
+    return _as_described(KERNELS, kernels.kernel_names(work))
 
 
-def _kernel_summary(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
-    """Kernels by CPU operation and stream."""
-    return kernels.reference_kernel_summary(analyzer.work, total_time_ns(analyzer.work))
+def _as_described(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
+    """The columns in the order of their descriptions, short names among them."""
+    frame = with_short_names(frame)
+    described = [column.name for column in table.described_columns()]
+    return frame[[name for name in described if name in frame]]
 
 
 KERNELS_WANTED = Condition(
@@ -102,7 +71,7 @@ GPU_TIME_BY_CATEGORY = Table(
         kernel_names [names]: distinct ones
         % of GPU time: of all summed durations
         """,
-    table=_gpu_time_by_category,
+    table=kernels.gpu_time_by_category,
     when=[GPU_EVENTS, CATEGORIES],
     answer="GPU time by category",
     answer_columns=("kernel_category", "total_time_ms", "% of GPU time"),
@@ -124,7 +93,7 @@ KERNEL_CATEGORIES = Table(
         % of GPU time: of all summed durations
         kind: `kernel`, `memcpy` or `memset`
         """,
-    table=_kernel_categories,
+    table=kernels.kernel_category_summary,
     when=[GPU_EVENTS, CATEGORIES],
     method="get_df_kernel_category_summary()",
     charts=[
@@ -215,7 +184,7 @@ KERNEL_SUMMARY = Table(
         Percent of kernels time (%): of the summed durations of all kernels
         Percent of total time (%): of `total_time` of `gpu_timeline`
         """,
-    table=_kernel_summary,
+    table=lambda work: kernels.reference_kernel_summary(work, total_time_ns(work)),
     asked_by="kernel_summary",
     method='table("kernel_summary")',
     charts=[
@@ -243,20 +212,8 @@ KERNEL_SUMMARY = Table(
 TABLES = [KERNEL_SUMMARY]
 
 
-def _short_kernel_histogram(
-    analyzer: TreePerfAnalyzer,
-    *,
-    short_kernel_threshold_us: float = 10,
-    short_kernel_histogram_bins: int = 100,
-) -> pd.DataFrame:
-    """Durations of short kernels."""
-    return statistics.short_kernel_histogram(
-        analyzer.work, short_kernel_threshold_us, short_kernel_histogram_bins
-    )
-
-
 def _short_kernels_summary(
-    analyzer: TreePerfAnalyzer,
+    work: GpuWork,
     *,
     short_kernel_threshold_us: float = 10,
     topk_short_kernels: int | None = None,
@@ -264,7 +221,7 @@ def _short_kernels_summary(
 ) -> pd.DataFrame:
     """Short kernels by operation, arguments and name."""
     table = statistics.short_kernels_summary(
-        analyzer.work, short_kernel_threshold_us, total_time_ns(analyzer.work), topk_short_kernels
+        work, short_kernel_threshold_us, total_time_ns(work), topk_short_kernels
     )
     if tracelens_sheets:
         return table
@@ -282,7 +239,7 @@ SHORT = [
             bin_end [µs]: at most `short_kernel_threshold_us`
             count [kernels]: how many
             """,
-        table=_short_kernel_histogram,
+        table=statistics.short_kernel_histogram,
         asked_by="short_kernel_study",
     ),
     Table(
@@ -306,11 +263,6 @@ SHORT = [
 ]
 
 
-def _unlinked_kernels(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
-    """GPU events without a launch in the trace."""
-    return statistics.unlinked_kernels(analyzer.work)
-
-
 UNLINKED_KERNELS = [
     Table(
         name="unlinked_kernels",
@@ -330,7 +282,7 @@ UNLINKED_KERNELS = [
             last_end_ms: likewise; all early means that the profiler started late
             kernel_name: as the trace has it
             """,
-        table=_unlinked_kernels,
+        table=statistics.unlinked_kernels,
         short_names="kernel_name",
         when=[
             GPU_EVENTS,

@@ -22,6 +22,9 @@ from tracelens_ext.work.grouping import CallPaths, find_paths, percent, sums
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Trace
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -262,7 +265,6 @@ def _top_categories(work: GpuWork, paths: CallPaths, frames: _Frames) -> dict[st
 
 
 MOST_NODES = 1000
-_TOP = NONE
 _OTHER = "other"
 
 
@@ -281,7 +283,10 @@ def call_tree(work: GpuWork) -> pd.DataFrame:
         nodes = _nodes(leaves, shown)
         if len(nodes) <= MOST_NODES:
             break
-    return _table(nodes)
+    nodes = {path: nodes[path] for path in sorted(nodes, key=len)}
+    category = [max(times, key=lambda each: times[each]) for times in nodes.values()]
+    total = [sum(times.values()) for times in nodes.values()]
+    return pd.DataFrame({**numbered(nodes), "category": category, "gpu_time_ns": total})
 
 
 def _leaves(work: GpuWork) -> list[tuple[str, str, str, str, int]]:
@@ -313,15 +318,17 @@ def _leaves(work: GpuWork) -> list[tuple[str, str, str, str, int]]:
     ]
 
 
-#: Path of a node (its kind and label at each level) → ns by category.
-_Nodes = dict[tuple[tuple[str, str], ...], dict[str, int]]
+#: Kind and label at each level.
+NodePath = tuple[tuple[str, str], ...]
+#: Path of a node → ns by category.
+_Nodes = dict[NodePath, dict[str, int]]
 
 
 def _nodes(leaves: list[tuple[str, str, str, str, int]], shown: int) -> _Nodes:
     """The nodes of the first leaves and what encloses them; the others as `other`."""
     nodes: _Nodes = {}
 
-    def add(path: tuple[tuple[str, str], ...], category: str, ns: int) -> None:
+    def add(path: NodePath, category: str, ns: int) -> None:
         for depth in range(1, len(path) + 1):
             times = nodes.setdefault(path[:depth], {})
             times[category] = times.get(category, 0) + ns
@@ -343,20 +350,12 @@ def _nodes(leaves: list[tuple[str, str, str, str, int]], shown: int) -> _Nodes:
     return nodes
 
 
-def _table(nodes: _Nodes) -> pd.DataFrame:
-    paths = sorted(nodes, key=len)
-    number = {path: at for at, path in enumerate(paths)}
-    rows = [
-        (
-            number[path],
-            number.get(path[:-1], _TOP),
-            path[-1][1],
-            path[-1][0],
-            max(times, key=lambda category: times[category]),
-            sum(times.values()),
-        )
-        for path in paths
-        for times in (nodes[path],)
-    ]
-    columns = ["node", "parent", "label", "kind", "category", "gpu_time_ns"]
-    return pd.DataFrame(rows, columns=columns)
+def numbered(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[str]]:
+    """The columns `node`, `parent`, `label` and `kind` of nodes that are sorted, parents first."""
+    number = {path: at for at, path in enumerate(nodes)}
+    return {
+        "node": list(number.values()),
+        "parent": [number.get(path[:-1], NONE) for path in nodes],
+        "label": [path[-1][1] for path in nodes],
+        "kind": [path[-1][0] for path in nodes],
+    }

@@ -23,9 +23,7 @@ NN_MODULES = Table(
         backward_time_ms: in training: busy time of what autograd launched for the operations of the
             module. It runs on another thread, outside of the module, and is in no other column.
         """,
-    table=lambda analyzer, options: nn_modules(
-        analyzer.work, instances=options.nn_module_instances
-    ),
+    table=lambda work, options: nn_modules(work, instances=options.nn_module_instances),
     options=["nn_module_instances"],
     when=[
         GPU_EVENTS,
@@ -60,7 +58,7 @@ VIEWS = [
             category: of its kernels, or of most of them
             gpu_time_ns [ns]: summed durations of its GPU events
             """,
-        table=lambda analyzer, _: call_tree(analyzer.work),
+        table=call_tree,
         asked_by="call_tree",
         method='table("call_tree")',
         on_every_page=True,

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.trace import Float64Array, IntArray
-    from tracelens_ext.tree import CallTree
     from tracelens_ext.work.gpu_work import GpuWork
 
 
@@ -235,9 +234,9 @@ def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
     return frame
 
 
-def cpu_ops(tree: CallTree) -> pd.DataFrame:
+def cpu_ops(work: GpuWork) -> pd.DataFrame:
     """Host time by CPU op, as the sheet `cpu_ops`; longest self time first."""
-    trace = tree.trace
+    tree, trace = work.tree, work.trace
     is_op = tree.is_operation & (tree.rows < trace.recorded)  # what a graph replays takes no time
     above = nearest_marked(tree.parent_position, is_op)
     duration = trace.dur[tree.rows]

@@ -12,7 +12,6 @@ from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, NO_GPU_EVENTS, Condition, Table, cited_sheets
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Iterator, Mapping
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -86,22 +85,6 @@ def _unique_args(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataF
     return table[[*first, *last]]
 
 
-def _tree(
-    analyzer: TreePerfAnalyzer, op: str | re.Pattern[str] | None = None, *, merge: bool = True
-) -> pd.DataFrame:
-    """The call tree with GPU time, a row a node, parents before children.
-
-    Args:
-        analyzer: of the trace.
-        op: a regular expression; only operations whose name matches, and what is below them.
-        merge: whether siblings of one name are one row.
-
-    Raises:
-        UsageError: `op` is no regular expression.
-    """
-    return call_tree_table(analyzer.work, op=op, merge=merge)
-
-
 TREE = [
     Table(
         name="tree",
@@ -116,7 +99,7 @@ TREE = [
             busy_time_ms: of those
             % of GPU busy time: of the trace
             """,
-        table=_tree,
+        table=call_tree_table,
         asked_by="tables",
         method="get_df_call_tree()",
     )
@@ -223,11 +206,6 @@ TABLES = [
 ]
 
 
-def _cpu_ops(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
-    """Host time by CPU operation."""
-    return cpu_ops(analyzer.tree)
-
-
 CPU_OPS = [
     Table(
         name="cpu_ops",
@@ -240,7 +218,7 @@ CPU_OPS = [
             avg_time_us: of one, with those
             % of CPU op time: of the sum of self times
             """,
-        table=_cpu_ops,
+        table=cpu_ops,
         when=[
             Condition(
                 "the trace has no GPU events, or evidence names it",

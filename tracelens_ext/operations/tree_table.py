@@ -92,19 +92,14 @@ class MergedTree:
 
 
 def call_tree_table(
-    work: GpuWork, *, op: Expression | None = None, merge: bool = True
+    work: GpuWork, op: str | re.Pattern[str] | None = None, *, merge: bool = True
 ) -> pd.DataFrame:
-    """The call tree with GPU time, a row a node, parents before children.
+    """The call tree with GPU time, a row a node, parents before children, as the sheet `tree`.
 
     Args:
         work: the GPU events.
         op: a regular expression; only what is at or below host events whose name it matches.
         merge: whether siblings of one name are one row.
-
-    Returns:
-        Columns `depth` (0 for a root), `name`, `kind` (`cpu_op`, `annotation`, `python`, `launch`,
-        `kernel`, `memcpy`, `memset`; empty for a thread and for `(unlinked)`), `count` (events in
-        the row), `gpu_events` (at and below), `busy_time_ms`, `% of GPU busy time`.
 
     Raises:
         UsageError: `op` is no regular expression.

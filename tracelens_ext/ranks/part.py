@@ -12,6 +12,7 @@ import numpy as np
 from tracelens_ext.collectives.collectives import (
     communication_of,
     described_by,
+    events_above,
     number_argument,
     text_argument,
 )
@@ -19,8 +20,7 @@ from tracelens_ext.gaps.causes import blocking_calls
 from tracelens_ext.intervals import covered, union
 from tracelens_ext.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.lazy import pd
-from tracelens_ext.nesting import ROOT, nearest_above
-from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, NS_PER_MS
+from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, NS_PER_MS, distributed_info
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,8 +90,7 @@ def _digest(text: str) -> str:
 
 def configured_groups(metadata: Mapping[str, object]) -> dict[str, list[int]]:
     """Name → ranks of the process groups that `distributedInfo` tells."""
-    info = metadata.get("distributedInfo")
-    listed = info.get("pg_config") if isinstance(info, dict) else None
+    listed = distributed_info(metadata).get("pg_config")
     if isinstance(listed, str):
         try:
             listed = json.loads(listed)
@@ -184,8 +183,7 @@ def _calls(work: GpuWork, on: BoolArray) -> pd.DataFrame:
     told = communication_of(work).loc[chosen].reset_index(drop=True)
     table["Collective name"], table["kernel_name"] = told["Collective name"], told["kernel_name"]
     steps = find_iterations(work.tree)
-    numbers = np.array([*map(str, steps.number), ""], dtype=object)  # the last is that of NONE
-    table["iteration"] = pd.array(numbers[steps.of_gpu[chosen]], dtype="str")
+    table["iteration"] = pd.array(steps.numbers(steps.of_gpu[chosen]), dtype="str")
     table["launch"], table["start"] = launch, work.start[chosen]
     table["dur"], table["recorded"] = work.duration[chosen], True
     return table.sort_values(["launch", "start"], kind="stable", ignore_index=True)
@@ -203,18 +201,14 @@ def _never_recorded(work: GpuWork) -> pd.DataFrame:
     calls = trace.rows_of(*LAUNCH_KINDS)
     calls = calls[trace.named(trace.name[calls], _LAUNCH.match)]
     calls = calls[~np.isin(calls, tree.launch_of_gpu)]
-    described = trace.arg("Collective name").rows
-    marked = np.zeros(len(tree.rows) + 1, dtype=bool)
-    marked[tree.position[described]] = True  # the last is what kernels pick
-    above = nearest_above(tree.parent_position, tree.position[calls], marked[:-1])
-    calls, above = calls[above != ROOT], above[above != ROOT]
-    table = _arguments(work, tree.rows[above])
+    above = events_above(tree, tree.position[calls], trace.arg("Collective name").rows)
+    calls, above = calls[above != NONE], above[above != NONE]
+    table = _arguments(work, above)
     table["launch"], table["kernel_name"], table["recorded"] = trace.ts[calls], "", False
     steps = find_iterations(tree)
-    numbers = np.array([*map(str, steps.number), ""], dtype=object)
     process = trace.process_of_thread[trace.thread[calls]].astype(np.int64)
     at = iteration_at((steps.process, steps.start, steps.end), process, trace.ts[calls])
-    table["iteration"] = pd.array(numbers[at], dtype="str")
+    table["iteration"] = pd.array(steps.numbers(at), dtype="str")
     return table
 
 

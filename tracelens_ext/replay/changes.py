@@ -13,16 +13,15 @@ import numpy as np
 from tracelens_ext.errors import UsageError
 from tracelens_ext.intervals import union
 from tracelens_ext.nesting import ROOT, nearest_marked
-from tracelens_ext.replay.host import HostTime
-from tracelens_ext.replay.replay import Change
+from tracelens_ext.replay.replay import Change, HostTime
 from tracelens_ext.trace import HOST_KINDS, NONE, EventKind
 from tracelens_ext.work.patterns import UserPattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens_ext.replay.host import Scaled
     from tracelens_ext.replay.program import Program
+    from tracelens_ext.replay.replay import Scaled
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 

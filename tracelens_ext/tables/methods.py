@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.tables.options import ReportOptions
@@ -27,12 +26,12 @@ class TableMethods:
         """
         table = find_table(name)
         if table.named_options() is None:
-            return table.table(self, ReportOptions(**options))
-        return table.table(self, **options)
+            return table.of(self)(ReportOptions(**options))
+        return table.of(self)(**options)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name.startswith("get_df_") and (table := tables_by_method().get(name)) is not None:
-            return MethodType(table.table, self)
+            return table.of(self)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:

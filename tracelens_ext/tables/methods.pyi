@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from tracelens_ext.gaps.summaries import GapSort
+from tracelens_ext.gaps.tables import GapSort
 from tracelens_ext.iterations.selection import Selection
 from tracelens_ext.kernels.statistics import KernelSort
 from tracelens_ext.work.lanes import Scope

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
+from types import MethodType
 from typing import TYPE_CHECKING
 
 from tracelens_ext.hooks import PluginAnswerError
@@ -69,9 +70,10 @@ class Table:
     #: and a blank; a line that is indented further goes on with the one before. `CATEGORY` in a
     #: name stands for any category. `param: ` begins a name
     columns: str
-    #: makes it of an analyzer; None if there is nothing to show. Its parameters with defaults are
-    #: those of the method; a report sets those that are named as fields of `ReportOptions`. A
-    #: second parameter without default gets all `ReportOptions`
+    #: makes it of an analyzer, or, if its first parameter is `work`, of the analyzer's GPU events;
+    #: None if there is nothing to show. Its parameters with defaults are those of the method; a
+    #: report sets those that are named as fields of `ReportOptions`. A second parameter without
+    #: default gets all `ReportOptions`
     table: Callable[..., pd.DataFrame | None]
     when: Sequence[Condition] = (GPU_EVENTS,)  #: what the trace must have
     #: the field of `ReportOptions` that switches it on or off; empty if it is always wanted.
@@ -105,11 +107,16 @@ class Table:
         """The call on `TreePerfAnalyzer` that gives it."""
         return self.method or f"get_df_{self.name}()"
 
+    def of(self, analyzer: TreePerfAnalyzer) -> Callable[..., pd.DataFrame | None]:
+        """What makes it of an analyzer's trace."""
+        first = next(iter(inspect.signature(self.table).parameters))
+        return MethodType(self.table, analyzer.work if first == "work" else analyzer)
+
     def make(self, analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame | None:
         """The table, as the options want it."""
         named = self.named_options()
         whole = [options] if named is None else []
-        table = self.table(analyzer, *whole, **{n: getattr(options, n) for n in named or ()})
+        table = self.of(analyzer)(*whole, **{n: getattr(options, n) for n in named or ()})
         if table is None or not self.short_names:
             return table
         return with_short_names(table, self.short_names)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.iterations.iterations import find_iterations
-from tracelens_ext.trace import NONE, WHOLE_GRAPH, Trace
+from tracelens_ext.trace import NONE, WHOLE_GRAPH, Trace, distributed_info
 from tracelens_ext.work.grouping import group_durations
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def devices(trace: Trace) -> str:
 
 
 def _rank(trace: Trace) -> str:
-    info = trace.metadata.get("distributedInfo")
-    if not isinstance(info, dict) or "rank" not in info:
+    info = distributed_info(trace.metadata)
+    if "rank" not in info:
         return ""
     world = info.get("world_size")
     return f"{info['rank']} of {world}" if world is not None else str(info["rank"])

@@ -1,4 +1,4 @@
-"""The GPU timeline: computing, communicating, copying, idle; overlaps counted once."""
+"""How GPUs spent their time: computing, communicating, copying, idle; and their counters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.intervals import gaps, union_length
+from tracelens_ext.intervals import holes, union_length
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Trace
+from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.table import Condition, Table
+from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd.DataFrame:
     """How the GPU spent its time, as the sheet `gpu_timeline`; no rows without GPU events.
 
-    `micro_idle_thresh_us` splits idle time into holes no longer than this and longer ones.
+    Args:
+        work: the GPU events.
+        micro_idle_thresh_us: splits idle time into holes up to this many µs and longer ones.
     """
     if micro_idle_thresh_us is not None and not micro_idle_thresh_us >= 0:
         raise UsageError(
@@ -51,8 +55,9 @@ def _timeline_of(
     communication, copy = work.is_communication, work.is_copy
     computation = ~(communication | copy)
     start, end = work.start[chosen], work.end[chosen]
-    total = int(end.max() - start.min())
-    computing, busy = length(computation), length(chosen)
+    before, after = holes(start, end)
+    idle, total = start[after] - end[before], int(end.max() - start.min())
+    computing, busy = length(computation), total - int(idle.sum())
     computing_or_communicating = length(computation | communication)
     times = {
         "computation_time": computing,
@@ -62,7 +67,6 @@ def _timeline_of(
         "idle_time": total - busy,
     }
     if micro_idle_thresh_us is not None:
-        idle = gaps(start, end)
         micro = int(idle[idle <= micro_idle_thresh_us * 1000].sum())
         times |= {"micro_idle_time": micro, "macro_idle_time": total - busy - micro}
     times |= {
@@ -123,13 +127,9 @@ _VALUE: Final = ""
 _PROCESS: Final = re.compile(r"GPU (\d{1,6}) Counters")
 
 
-def has_gpu_counters(trace: Trace) -> bool:
-    """Whether there are samples of counters; takes no time."""
-    return _VALUE in trace.args
-
-
-def gpu_counters(trace: Trace) -> pd.DataFrame:
-    """A row a counter of a GPU, columns as the sheet `gpu_counters`, in order of name."""
+def gpu_counters(work: GpuWork) -> pd.DataFrame:
+    """Sampled counters of GPUs, as the sheet `gpu_counters`, in order of name."""
+    trace = work.trace
     column = trace.arg(_VALUE)
     rows = column.rows[trace.kind[column.rows] == EventKind.OTHER]
     found = [_PROCESS.fullmatch(str(process)) for process, _ in trace.threads]
@@ -147,3 +147,55 @@ def gpu_counters(trace: Trace) -> pd.DataFrame:
         samples="size", mean="mean", min="min", max="max"
     )
     return table.reset_index()
+
+
+TABLES = [
+    Table(
+        name="gpu_timeline",
+        shows="How the GPU spent its time; overlaps counted once",
+        columns="""
+        device: where there are several; a block each
+        type: `computation_time`: kernels that are neither communication nor copies, and memsets.
+            `exposed_comm_time`: communication under which nothing computes. `exposed_memcpy_time`:
+            copies under which nothing computes or communicates. `busy_time`: all. `idle_time`: the
+            rest, with `micro_idle_thresh_us` also split into `micro_idle_time` (holes up to that
+            long) and `macro_idle_time`. `total_time`: first start to last end. `total_comm_time`,
+            `total_memcpy_time`: hidden or not.
+        time ms: busy time over all streams
+        percent: of `total_time`
+        """,
+        table=gpu_timeline,
+        answer="GPU timeline",
+        answer_columns=("type", "time ms", "percent", "device"),
+        charts=[
+            Chart(
+                "GPU timeline",
+                "gpu_timeline",
+                "device",
+                "time ms",
+                kind="stacked",
+                series_column="type",  # The rows that do not overlap and add up to the total.
+                only=("computation_time", "exposed_comm_time", "exposed_memcpy_time", "idle_time"),
+                prepare=lambda table: table if "device" in table else table.assign(device=""),
+                on="workbook",
+            ),
+            Chart("GPU timeline", "gpu_timeline", "type", "percent", kind="timeline", on="page"),
+        ],
+    ),
+    Table(
+        name="gpu_counters",
+        shows="Counters of the GPUs, sampled while the program ran",
+        columns="""
+        device: the GPU
+        counter: its name, with its unit
+        samples [samples]: how many have a value
+        mean, min, max: of their values
+        """,
+        table=gpu_counters,
+        when=[
+            Condition(
+                "counters of a GPU were sampled", lambda analyzer, _: _VALUE in analyzer.trace.args
+            )
+        ],
+    ),
+]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, builtin_categorizer
+from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import MEMORY_KINDS, NONE, EventKind, no_arg
 
 if TYPE_CHECKING:
@@ -108,6 +109,22 @@ class GpuWork:
     def categories(self) -> Categories | None:
         """The category of each event by the chosen categorizer; None without one."""
         return self._categorize(self.categorizer) if self.categorizer is not None else None
+
+    @property
+    def category_key(self) -> dict[str, tuple[Int32Array, list[str]]]:
+        """The column `kernel_category`, as `group_labelled` takes it; none without categories."""
+        found = self.categories
+        return {} if found is None else {"kernel_category": (found.code, found.labels)}
+
+    @property
+    def needed_categories(self) -> Categories:
+        """The same; a UsageError without a categorizer."""
+        if self.categories is None:
+            raise UsageError(
+                "kernel categories are switched off; make the analyzer with"
+                " TreePerfAnalyzer(trace, use_kernel_name_categories=True)"
+            )
+        return self.categories
 
     @cached_property
     def op_categorizer(self) -> KernelCategorizer:

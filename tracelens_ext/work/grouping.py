@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, depths, levels
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tracelens_ext.trace import Float64Array, Int32Array, Int64Array, IntArray
+    from tracelens_ext.trace import BoolArray, Float64Array, Int32Array, Int64Array, IntArray
 
 
 _MOST_COMBINATIONS = 2**62
@@ -107,6 +108,19 @@ class Groups:
         mean: Float64Array = self.total / self.count
         return mean
 
+    def figures(self, *names: str) -> dict[str, object]:
+        """Columns of a table: `count`, and what names such as `total_time_ms`, `avg_gap_us` tell.
+
+        They begin with `total`, `avg`, `min` or `max`, and end in `ms` or `us`.
+        """
+        ns: dict[str, IntArray | Float64Array] = {"total": self.total, "avg": self.mean}
+        ns |= {"min": self.shortest, "max": self.longest}
+        per = {"ms": NS_PER_MS, "us": NS_PER_US}
+        return {
+            name: self.count if name == "count" else ns[name.split("_")[0]] / per[name[-2:]]
+            for name in names
+        }
+
     def deviation(self, duration: Int64Array) -> Float64Array:
         """The standard deviation of a sample (n - 1); 0 for a single event, ns, (k,)."""
         # From a whole number near the mean, differences are exact and small.
@@ -134,6 +148,22 @@ def group_durations(keys: Sequence[IntArray], duration: Int64Array) -> Groups:
         shortest=minima(number, duration, len(order)),
         longest=maxima(number, duration, len(order)),
     )
+
+
+#: Column of a table → what it holds of each event: codes, and what they stand for.
+Labelled = Mapping[str, tuple["IntArray", Sequence[str]]]
+
+
+def group_labelled(
+    keys: Labelled, duration: Int64Array, chosen: IntArray | BoolArray | slice = slice(None)
+) -> tuple[dict[str, object], Groups]:
+    """Group (chosen) events by what columns hold: the columns of a row a group, and the groups."""
+    groups = group_durations([code[chosen] for code, _ in keys.values()], duration[chosen])
+    columns = {
+        name: pd.array(texts(code, labels), dtype="str")
+        for code, (name, (_, labels)) in zip(groups.keys, keys.items(), strict=True)
+    }
+    return {**columns}, groups
 
 
 def inverse(order: Int64Array) -> Int64Array:

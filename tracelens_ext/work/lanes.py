@@ -1,14 +1,16 @@
-"""Lanes: the streams of a trace, or its devices; and the launches of their work."""
+"""Lanes: the streams of a trace, or its devices; when they are idle; the launches of their work."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from tracelens_ext.intervals import covered
+from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.intervals import covered, holes
 from tracelens_ext.linking import is_graph_launch
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
@@ -75,6 +77,68 @@ def busy_within(work: GpuWork, device: IntArray, start: Int64Array, end: Int64Ar
         mine, here = of_gpu == number, device == number
         busy[here] = covered(work.start[mine], work.end[mine], start[here], end[here])
     return busy
+
+
+#: Sums of gaps, ns, fit in 64 bits below this, 146 years; streams count one by one.
+_MOST_IN_ALL = 2**62
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """The gaps of all lanes, k of them, by lane, then by time."""
+
+    lanes: Lanes  #: the streams or devices
+    lane: Int64Array  #: of each gap, an index into those, (k,)
+    start: Int64Array  #: when the event before ended, ns since the trace's first event, (k,)
+    end: Int64Array  #: when the event after started, (k,)
+    before: Int64Array  #: the event that ended last, a place in `trace.gpu_rows`, (k,)
+    after: Int64Array  #: the event that ended the gap, likewise, (k,)
+    overlapped: Int64Array  #: how much of the gap other streams of the device were busy, ns, (k,)
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    @cached_property
+    def duration(self) -> Int64Array:
+        """Length of each gap, ns, always more than 0, (k,)."""
+        return self.end - self.start
+
+    def chosen(self, which: BoolArray | IntArray) -> Gaps:
+        """Some of the gaps."""
+        columns = [field.name for field in fields(self) if field.name != "lanes"]
+        return replace(self, **{name: getattr(self, name)[which] for name in columns})
+
+
+@once_for_each
+def find_gaps(work: GpuWork, scope: Scope) -> Gaps:
+    """The gaps between successive GPU events of each stream, or of each device.
+
+    All events count, unlinked ones too; the gaps of a device are what its timeline calls idle.
+    Events that overlap count as one stretch of work: the one that ended last is the one before.
+    """
+    lanes = find_lanes(work, scope)
+    order = _in_order(lanes.of_gpu, work.start, work.end)
+    of_lane = np.split(order, np.flatnonzero(np.diff(lanes.of_gpu[order])) + 1)
+    found = [holes(work.start, work.end, mine) for mine in of_lane]
+    before, after = map(np.concatenate, zip(*found, strict=True))
+    begins, ends = work.end[before], work.start[after]
+    if (ends - begins).sum(dtype=np.float64) >= _MOST_IN_ALL:
+        path = work.trace.provenance.path
+        raise TraceFormatError(
+            path, "its GPU is idle for more than a century", "check the times of its GPU events"
+        )
+    overlapped = busy_within(work, find_lanes(work, "device").of_gpu[after], begins, ends)
+    return Gaps(lanes, lanes.of_gpu[after], begins, ends, before, after, overlapped)
+
+
+def _in_order(lane: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
+    """By lane, start and end; there are few lanes."""
+    order = by_group_and_time(lane, start)
+    by_lane, begun = lane[order], start[order]
+    together = (by_lane[1:] == by_lane[:-1]) & (begun[1:] == begun[:-1])
+    if (together & (end[order[1:]] < end[order[:-1]])).any():
+        return np.lexsort((end, start, lane))
+    return order
 
 
 #: Calls that start a kernel; `…LaunchHostFunc` starts none.
