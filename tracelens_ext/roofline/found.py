@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from tracelens_ext.work.gpu_work import GpuWork
 
     Modelled = tuple[Cost | None, str]
-    from tracelens_ext.roofline.operation import Operation
 
 #: Kernels that compute single-precision products with the TF32 units; Hopper's `nvjet` and
 #: CUTLASS' `s1688` kernels for single precision have no other.
@@ -248,14 +247,10 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
     costs = [row.cost for row in rows]
     gpu_ns = groups.gpu_ns.astype(np.float64)
     measured = np.where(gpu_ns > 0, gpu_ns, np.nan)  # work of no time has no rate
-    flops, moved, best_ns = (
-        np.array(values, dtype=np.float64)  # what is None becomes NaN
-        for values in (
-            [cost.flops if cost else None for cost in costs],
-            [cost.bytes if cost else None for cost in costs],
-            [row.roofline_ns for row in rows],
-        )
-    )
+    # What is None becomes NaN.
+    best_ns = np.array([row.roofline_ns for row in rows], dtype=np.float64)
+    flops = np.array([cost.flops if cost else None for cost in costs], dtype=np.float64)
+    moved = np.array([cost.bytes if cost else None for cost in costs], dtype=np.float64)
     columns: dict[str, object] = {
         "op_name": [row.operation.name for row in rows],
         "family": [cost.family if cost else None for cost in costs],
