@@ -258,7 +258,7 @@ def test_too_little_memory_names_the_file(
 
     trace = tmp_path / "trace.json"
     trace.write_text("{}")
-    for place in ("tracelens_ext.readers.kineto.reader.read", "tracelens_ext.cli.load.analyze"):
+    for place in ("tracelens_ext.readers.kineto.reader.read", "tracelens_ext.cli.kernels.analyze"):
         with monkeypatch.context() as patched:
             patched.setattr(place, no_memory)
             assert run(["kernels", str(trace), "--no-cache"]) == 1

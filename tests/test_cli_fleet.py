@@ -14,7 +14,7 @@ import pytest
 from fleet_helpers import needs_fleet, rank_trace, write_ranks
 
 from tracelens_ext.cli import run
-from tracelens_ext.cli.fleet_view import _slowest
+from tracelens_ext.cli.fleet import _slowest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "fleet.md"
 
@@ -195,5 +195,5 @@ def test_a_rank_for_which_the_others_wait_is_the_slowest() -> None:
     ranks = pd.DataFrame({"rank": range(4), "device": 0, "computation_time_ms": 100.0})
     ranks["computation over mean (%)"] = ranks["busy (%)"] = 0.0
     origins = pd.DataFrame({"rank": [3, 0], "wait_ms": [60.0, 1.0]})
-    ((_, shown),) = _slowest(ranks, origins, 4)
+    shown = _slowest(ranks, origins, 4).frame
     assert shown["rank"].tolist() == [3, 0, 1, 2]

@@ -99,7 +99,7 @@ def test_top_cuts_the_first_table_only(capsys: pytest.CaptureFixture[str]) -> No
     assert iterations("a.json", "--top", 2) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if line.startswith("ProfilerStep#")]) == 2
-    assert "4 more iterations not shown (--top)" in lines
+    assert "4 more rows not shown" in lines
     assert any(line.startswith("  ProfilerStep#7: ") for line in lines), "the odd one is named"
 
 

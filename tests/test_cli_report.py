@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext.cli import run
+from tracelens_ext.cli.compare import comparison_blocks
 from tracelens_ext.cli.inputs import find_traces, without_repetitions
 from tracelens_ext.cli.outputs import report_stems
-from tracelens_ext.cli.report_view import show_comparison
+from tracelens_ext.cli.screen import show_blocks
 from tracelens_ext.report.manifest import MANIFEST, made_here
 
 
@@ -521,7 +522,7 @@ def test_numbers_of_three_traces_fit_80_columns() -> None:
 
     console = Console(file=io.StringIO(), width=80)
     comparison = compare([measured(training(2))] * 3)
-    show_comparison(comparison, comparison_report(comparison), console, top=3)
+    show_blocks(comparison_blocks(comparison, comparison_report(comparison), 3), console)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "too narrow" not in shown
     assert "C (baseline)" not in shown

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING
+import shutil
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from fleet_helpers import needs_fleet, write_ranks
 
 from tracelens_ext.cli import run
 from tracelens_ext.cli.app import _made, offered_commands
-from tracelens_ext.cli.screen import all_notes, console, show_notes
+from tracelens_ext.cli.screen import console, show_notes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,25 +33,89 @@ COMMANDS = {
 }
 
 
-def printed(command: str, trace: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    name, *options = command.split()
-    assert run([name, str(trace), *options]) == 0
-    return capsys.readouterr().out
+ON_TRACES = [f"{command} " for command in COMMANDS]
+#: What prints whatever a trace holds, in a folder with `t.json.gz`, two of its like, and `ranks/`.
+OTHERS: list[Any] = [
+    "cache clear",
+    "cache info",
+    "chart --categorizer builtin t.json.gz --out-dir chart --force",
+    "compare t.json.gz ranks/rank0.json.gz",
+    "demo d.json.gz",
+    "explain ampere_sgemm_128x64_tn",
+    "export t.json.gz -o small.json.gz --force",
+    pytest.param("fleet ranks -o NEW --workers 0", marks=needs_fleet),
+    "formats",
+    "nsys stats t.json.gz --iterations 2",
+    "plugins",
+    "plugins list",
+    "plugins new my-kernels --folder NEW",
+    pytest.param("ranks results", marks=needs_fleet),
+    "report --no-workbook --compare t.json.gz ranks/rank0.json.gz",
+    "rules list --category GEMM",
+    "rules show gemm",
+    "rules suggest t.json.gz",
+    "sql t.json.gz 'select * from kernel_summary'",
+]
+NOT_RUN = {
+    "mcp": "speaks with a program until that hangs up",
+    "rules check": "tries all rules, which takes long; its output knows no width",
+}
+
+
+def test_every_command_is_shown_here() -> None:
+    named = [each if isinstance(each, str) else str(each.values[0]) for each in OTHERS]
+    words = {*COMMANDS, *named, *NOT_RUN}
+    for name in offered_commands():
+        of_several = getattr(_made(offered_commands()[name]), "commands", [""])
+        for each in of_several:
+            command = f"{name} {each}".strip()
+            assert any(f"{line} ".startswith(f"{command} ") for line in words), command
+
+
+@pytest.fixture(scope="module")
+def folder(short_demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = tmp_path_factory.mktemp("screen")
+    shutil.copy(short_demo_trace, made / "t.json.gz")
+    write_ranks(made / "ranks", dict.fromkeys(range(4), 100))
+    return made
+
+
+@pytest.mark.parametrize(
+    "command", [*(each.replace(" ", " t.json.gz ", 1) for each in ON_TRACES), *OTHERS]
+)
+def test_pipes_have_200_columns(
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(folder / "cache"))
+    monkeypatch.setattr("tracelens_ext.cache.store.WORTH_KEEPING", 0)
+    run(["counters", "t.json.gz"])  # which is then in the cache
+    if command == "ranks results":
+        assert run(shlex.split("fleet ranks -o results --workers 0")) == 0
+    shown = []
+    for columns in (None, "200"):
+        if columns is None:
+            monkeypatch.delenv("COLUMNS", raising=False)
+        else:
+            monkeypatch.setenv("COLUMNS", columns)
+        capsys.readouterr()
+        words = command.replace("NEW", f"new{columns}")
+        assert run(shlex.split(words)) == 0
+        shown.append(capsys.readouterr().out.replace(f"new{columns}", "new"))
+    assert shown[0] == shown[1] != ""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_pipes_have_200_columns_and_what_is_important_fits_80(
+def test_what_is_important_fits_80_columns(
     command: str,
     demo_trace: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    piped = printed(command, demo_trace, capsys)
-    monkeypatch.setenv("COLUMNS", "200")
-    assert printed(command, demo_trace, capsys) == piped
     monkeypatch.setenv("COLUMNS", "80")
-    narrow = printed(command, demo_trace, capsys)
+    name, *options = command.split()
+    assert run([name, str(demo_trace), *options]) == 0
+    narrow = capsys.readouterr().out
     assert [each for each in COMMANDS[command] if each not in narrow] == []
     long = [line for line in narrow.splitlines() if len(line) > 80 and str(demo_trace) not in line]
     assert long == []
@@ -61,17 +127,15 @@ def test_notes_take_five_lines_and_the_rest_is_asked_for(
     monkeypatch.setenv("COLUMNS", "40")
     notes = ["one " * 15, "two " * 15, "three", "four"]
 
-    def shown(given: list[str]) -> list[str]:
-        show_notes(given, console())
+    def shown(given: list[str], *, whole: bool = False) -> list[str]:
+        show_notes(given, console(), whole=whole)
         return capsys.readouterr().out.splitlines()
 
     assert shown(notes[2:]) == ["three", "four"]
     assert shown(notes)[-1] == "and 2 more notes: --notes"
     assert len(shown(notes)) == 5
     assert shown(["long " * 90])[-2:] == [("long " * 8).strip() + " …", "and 1 more note: --notes"]
-    asked = all_notes.set(True)
-    assert len(shown(notes)) == 6
-    all_notes.reset(asked)
+    assert len(shown(notes, whole=True)) == 6
 
 
 @pytest.mark.parametrize("name", offered_commands())

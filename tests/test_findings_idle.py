@@ -10,7 +10,8 @@ from make_trace import TraceMaker
 from rich.console import Console
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.cli.findings_view import show_findings
+from tracelens_ext.cli.findings import finding_blocks
+from tracelens_ext.cli.screen import show_blocks
 from tracelens_ext.findings.finding import Finding, Findings
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def many(count: int) -> Findings:
 def test_the_screen_shows_eight_and_all_if_asked(tmp_path: Path) -> None:
     for whole, rows in ((False, 8), (True, 11)):
         console = Console(width=100, record=True, file=StringIO())
-        show_findings(tmp_path, many(11), console, whole=whole)
+        show_blocks(finding_blocks(tmp_path, many(11), whole, console), console)
         text = console.export_text()
         assert text.count("of many") == rows
         assert ("3 more: --all shows them" in text) is not whole

@@ -9,7 +9,7 @@ from make_trace import TraceMaker
 from rich.console import Console
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.cli.kernel_view import show_sources
+from tracelens_ext.cli.kernel_view import source_lines
 from tracelens_ext.errors import UsageError
 
 
@@ -74,9 +74,7 @@ def test_names_fit_the_terminal_and_differ(width: int) -> None:
         name = f"flash_fwd_kernel<{'8, ' * 60}{end}>"
         maker.launched(name, 100 * number, 30, correlation=number, at=10 * number)
     frame = TreePerfAnalyzer(maker.document(), add_python_func=True).get_df_kernel_sources()
-    shown = io.StringIO()
-    show_sources(frame, Console(file=shown, width=width), top=2)
-    lines = shown.getvalue().splitlines()
+    lines = source_lines(frame, Console(file=io.StringIO(), width=width), top=2)
     assert max(map(len, lines)) <= width
     assert len({line for line in lines if "flash" in line}) == 2
     assert sum(line.strip() == "train.py(1): step" for line in lines) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -80,3 +80,47 @@ class OnClassToo(Generic[_Self, _Arguments, _Result]):
     def __get__(self, instance: _Self | None, owner: type[_Self]) -> Callable[_Arguments, _Result]:
         """The method of an object, or of the class."""
         return functools.wraps(self._method)(functools.partial(self._method, instance))
+
+
+_RANKS = "tracelens-ext fleet FOLDER -o RESULTS, or report FOLDER"
+#: Option of TraceLens's scripts, or argument of HTA → what it is here. Underscores stand for
+#: hyphens too.
+_OPTIONS = {
+    "collective_analysis": "--collective-analysis of report",
+    "detailed_analysis": "tracelens-ext ranks RESULTS, after fleet",
+    "disable_coll_analysis": "--no-collective-analysis of report",
+    "duration_ratio": "tracelens-ext kernels TRACE --top N",
+    "enable_kernel_summary": "--kernel-summary of report",
+    "gpu_arch_json_path": "--device-peaks FILE of report or roofline",
+    "include_overlap_info": "leave it out; the GPU timeline tells what is exposed",
+    "include_unlinked_kernels": "leave it out; they count (--exclude-unlinked-kernels)",
+    "num_kernels": "tracelens-ext kernels TRACE --top N",
+    "output_csv_dir": "--csv-dir FOLDER of report",
+    "output_csvs_dir": "--csv-dir FOLDER of report",
+    "output_dir": "--output FOLDER of report",
+    "output_xlsx_path": "--output FILE.xlsx of report",
+    "profile_json_path": "tracelens-ext report TRACE",
+    "profile_path": "tracelens-ext report TRACE",
+    "topk_roofline_ops": "tracelens-ext roofline TRACE --top N",
+    "trace_dir": _RANKS,
+    "trace_files": _RANKS,
+    "trace_glob": _RANKS,
+    "trace_pattern": _RANKS,
+    "use_multiprocessing": "--jobs N",
+    "visualize": "--html FILE of report",
+    "world_size": "leave it out; the traces tell it",
+}
+
+
+def option_hint(option: str, known: Iterable[str]) -> str:
+    """What to write in place of an option that there is not; empty if nothing is known.
+
+    Args:
+        option: as the user wrote it.
+        known: the options of the command `report`.
+    """
+    name = option.lstrip("-").replace("-", "_")
+    ours = f"--{name.replace('_', '-')}"
+    if name not in _OPTIONS and ours in known and ours != option:
+        return f"{ours} of report"
+    return _OPTIONS.get(name) or INSTEAD.get(name, "")

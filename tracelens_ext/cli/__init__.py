@@ -55,6 +55,8 @@ def run(arguments: Sequence[str] | None = None, stopping: Stopping | None = None
         stopping: what knows which signal interrupted the command; any interrupt is a Ctrl-C
             without it.
     """
+    if sys.flags.optimize > 1:
+        return _fail("options are made of docstrings; run Python without -OO", 1)
     if sys.stdout is None:
         return _fail("standard output is closed; open it, or send it to /dev/null", 1)
     columns = os.environ.get("COLUMNS", "")
@@ -147,10 +149,10 @@ def _usage_exit_code(error: Exception) -> int | None:
     told = str(show()).rstrip(".")
     if type(error).__name__ == "NoSuchOption":
         from tracelens_ext.cli.app import report_options
-        from tracelens_ext.cli.foreign_options import hint
+        from tracelens_ext.tracelens_calls import option_hint
 
         name = str(getattr(error, "option_name", ""))
-        if here := hint(name, report_options()):
+        if here := option_hint(name, report_options()):
             told = f"No such option: {name}; here: {here}"
     return _fail(f"{told}; see '{command} --help'", code)
 

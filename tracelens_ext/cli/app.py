@@ -14,8 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from tracelens_ext.cli.command import CarefulCommand, help_record
-from tracelens_ext.cli.options import with_options
-from tracelens_ext.cli.reading import OPTIONS
+from tracelens_ext.cli.options import READING, with_options
 from tracelens_ext.hooks import Command, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import one_line
 
@@ -65,10 +64,11 @@ def _made(command: Command) -> Any:  # noqa: ANN401  # click's, or typer's own c
         raise PluginAnswerError(f"command {command.name!r}: {one_line(error)}") from error
     alone = typer.Typer(**_SETTINGS)
     if isinstance(function, typer.Typer):
+        for registered in (*function.registered_commands, function.registered_callback):
+            if registered is not None and registered.callback is not None:
+                registered.callback = with_options(registered.callback)
         for registered in function.registered_commands:
             registered.cls = CarefulCommand
-            if registered.callback is not None:
-                registered.callback = with_options(registered.callback)
         alone.add_typer(function, name=command.name)
     else:
         function = with_options(function)
@@ -125,7 +125,7 @@ class _Group(TyperGroup):
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write what the commands that read traces have in common."""
         options = [
-            option for option in self.get_command(ctx, "kernels").params if option.name in OPTIONS
+            option for option in self.get_command(ctx, "kernels").params if option.name in READING
         ]
         with formatter.section("Options of every command that reads traces"):
             formatter.write_dl([help_record(option, ctx) for option in options])

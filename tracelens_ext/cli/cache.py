@@ -18,18 +18,14 @@ def info() -> None:
     """Show where the cache is, how big, and which traces it holds."""
     from tracelens_ext.cache.folder import OFF_VARIABLE, cache_is_off
     from tracelens_ext.cache.store import TraceCache
-    from tracelens_ext.cli.screen import console
-    from tracelens_ext.report.terminal import frame_table, safe_text
+    from tracelens_ext.cli.screen import Part, console, show_blocks
 
     cache = TraceCache.from_environment()
     entries = cache.entries()
     size = sum(entry.size for entry in entries)
-    typer.echo(f"Folder: {safe_text(str(cache.folder))}")
-    typer.echo(f"Traces: {len(entries)}, {_megabytes(size)} of {_megabytes(cache.limit)}")
-    if cache_is_off():
-        typer.echo(f"Switched off by {OFF_VARIABLE}")
-    if not entries:
-        return
+    lines = [f"Folder: {cache.folder}"]
+    lines += [f"Traces: {len(entries)}, {_megabytes(size)} of {_megabytes(cache.limit)}"]
+    lines += [f"Switched off by {OFF_VARIABLE}"] if cache_is_off() else []
     frame = pd.DataFrame(
         {
             "trace": [entry.path for entry in entries],
@@ -38,8 +34,7 @@ def info() -> None:
             "state": ["usable" if entry.usable else "outdated" for entry in entries],
         }
     )
-    typer.echo()
-    console().print(frame_table(frame))
+    show_blocks([lines, Part("", frame)], console())
 
 
 @app.command()

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.command import CarefulCommand
 from tracelens_ext.cli.inputs import check_files
-from tracelens_ext.cli.messages import print_line
+from tracelens_ext.cli.load import analyze, show_problems
+from tracelens_ext.cli.outputs import tell_written
+from tracelens_ext.cli.screen import Block, Part, show, tell, trace_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
+    from collections.abc import Iterator, Sequence
 
     from tracelens_ext.chart.runs import Run
     from tracelens_ext.chart.specification import ChartInput
@@ -48,124 +46,96 @@ class ChartCommand(CarefulCommand):
 COMMAND_CLASS = ChartCommand
 
 
+@dataclass(frozen=True)
+class ChartRules(shared.RuleOptions):
+    """Which rules give kernels their categories.
+
+    Options:
+        categorizer: Use these categories for all inputs, such as builtin or jax; engine and model
+            are labels then, and FILE alone will do.
+        maps FILE: More engines and models: a JSON file, or a folder of them.
+    """
+
+
 def chart(
-    inputs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar=_FORM,
-            help="A trace (.nsys-rep, .sqlite, PyTorch's .json), which map to use, and how long"
-            " the run takes without profiling; 0: the time in the trace.",
-            show_default=False,
-        ),
-    ] = None,
-    in_file: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--in-file", "--in_file", "--infile", metavar=_FORM, help="The same, as an option."
-        ),
-    ] = None,
-    out_dir: Annotated[
-        Path,
-        typer.Option(
-            "--out-dir",
-            "--out_dir",
-            metavar="DIR",
-            help="Where result.html and result.csv go.  [default: this folder]",
-            show_default=False,
-        ),
-    ] = Path(),
-    title: Annotated[
-        str, typer.Option(metavar="TEXT", help="Heading of the chart.", show_default=False)
-    ] = "",
-    per_device: Annotated[
-        bool, typer.Option("--per-device", help="A bar for each GPU, not one for all of a trace.")
-    ] = False,
-    by_phase: Annotated[
-        bool, typer.Option("--by-phase", help="A bar for each phase of serving: prefill, decode …")
-    ] = False,
-    nsys_cmd: Annotated[
-        str | None,
-        typer.Option("--nsys-cmd", "--nsys_cmd", metavar="PROGRAM", help="The same as --nsys."),
-    ] = None,
-    categorizer: Annotated[
-        str | None,
-        typer.Option(
-            "--categorizer",
-            help="Use these categories for all inputs, such as builtin or jax; engine and model"
-            " are labels then, and FILE alone will do.",
-        ),
-    ] = None,
-    maps: Annotated[
-        list[Path] | None,
-        typer.Option("--maps", help="More engines and models: a JSON file, or a folder of them."),
-    ] = None,
-    rules: shared.Rules = None,
-    without_pack: shared.WithoutPack = None,
-    force: shared.Force = False,
-    quiet: shared.Quiet = False,
+    inputs: list[str] | None = None,
+    in_file: list[str] | None = None,
+    out_dir: Path = Path(),
+    title: str = "",
+    per_device: bool = False,
+    by_phase: bool = False,
+    nsys_cmd: str | None = None,
+    force: bool = False,
+    quiet: bool = False,
     *,
+    rules: ChartRules,
     reading: ReadingOptions,
+    screen: shared.Screen,
 ) -> None:
     """Draw where the elapsed time of runs went: a stacked bar each, by category of GPU work.
 
     Writes result.html (the chart, and its numbers in a table) and result.csv (which kernels make
     up each category).
+
+    Operands:
+        inputs FILE,ENGINE,MODEL,SECONDS: A trace (.nsys-rep, .sqlite, PyTorch's .json), which map
+            to use, and how long the run takes without profiling; 0: the time in the trace.
+
+    Options:
+        in_file --in-file --in_file --infile FILE,ENGINE,MODEL,SECONDS: The same, as an option.
+        out_dir --out-dir --out_dir DIR: Where result.html and result.csv go.  [default: this
+            folder]
+        title TEXT: Heading of the chart.
+        per_device: A bar for each GPU, not one for all of a trace.
+        by_phase: A bar for each phase of serving: prefill, decode …
+        nsys_cmd --nsys-cmd --nsys_cmd PROGRAM: The same as --nsys.
     """
     from tracelens_ext.chart.page import check_results, write_results
+    from tracelens_ext.chart.runs import grouped
     from tracelens_ext.chart.specification import check_models, known_models, parse_inputs
 
-    wanted = parse_inputs([*(in_file or ()), *(inputs or ())], bare_files=categorizer is not None)
+    by_map = rules.categorizer is None
+    wanted = parse_inputs([*(in_file or ()), *(inputs or ())], bare_files=not by_map)
     if by_phase and per_device:
         raise UsageError("--by-phase and --per-device are two ways to split a run; give one")
     if not wanted:
         raise UsageError(f"name an input, {_FORM}; see 'tracelens-ext chart --help'")
-    if categorizer is None:
+    if by_map:
         passed_over: list[str] = []
-        check_models(wanted, known_models(maps or (), passed_over), passed_over)
+        check_models(wanted, known_models(rules.maps or (), passed_over), passed_over)
     files = [given.path for given in wanted]
     for note in check_results(out_dir, files, force=force):
-        print_line(f"tracelens-ext: {note}", error=True)
+        tell(note)
     check_files(files)
     if nsys_cmd is not None:
         reading = replace(reading, nsys=nsys_cmd)
-    options = [
-        shared.AnalysisOptions(
-            rules,
-            given.map_name if categorizer is None else categorizer,
-            maps,
-            without_pack,
-            reading=reading,
-        )
-        for given in wanted
-    ]
     split = "device" if per_device else "phase" if by_phase else ""
-    runs = _measured(wanted, options, split=split)
+    runs = _measured(wanted, rules, reading, split)
     for run in runs:
         for warning in run.warnings:
-            print_line(f"tracelens-ext: {run.label}: {warning}", error=True)
+            tell(f"{run.label}: {warning}")
     written = write_results(out_dir, runs, title=title)
     if quiet:
         return
-    from tracelens_ext.cli.screen import console
-
-    _show_runs(runs, console())
-    for path in written:
-        print_line(f"Wrote {path}")
+    notes = grouped((str(number), run.notes) for number, run in enumerate(runs, 1))
+    told = [f"{numbers}: {note}" for note, numbers in notes]
+    show(trace_report("Chart", "", {}, told), _blocks(runs), all_notes=screen.notes)
+    tell_written(written)
 
 
 def _measured(
-    wanted: Sequence[ChartInput],
-    options: Sequence[shared.AnalysisOptions],
-    *,
-    split: str,
+    wanted: Sequence[ChartInput], rules: ChartRules, reading: ReadingOptions, split: str
 ) -> list[Run]:
     """Read and measure the inputs one after the other; only the measures stay in memory."""
     from tracelens_ext.chart.runs import measure_devices, measure_phases, measure_run
-    from tracelens_ext.cli.load import analyze, show_problems
 
     told: set[str] = set()
     runs: list[Run] = []
-    for position, (given, how) in enumerate(zip(wanted, options, strict=True)):
+    for position, given in enumerate(wanted):
+        chosen = rules.categorizer or given.map_name
+        how = shared.AnalysisOptions(
+            rules.rules, chosen, rules.maps, rules.without_pack, reading=reading
+        )
         analyzer = analyze(given.path, how)
         if split == "device":
             runs += measure_devices(analyzer.work, given, position)
@@ -177,23 +147,16 @@ def _measured(
     return runs
 
 
-def _show_runs(runs: Sequence[Run], console: Console) -> None:
-    """Print a line a run, the table, and the notes."""
-    from tracelens_ext.chart.runs import grouped
-    from tracelens_ext.cli.screen import show_notes
+def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
+    """A line a run, and the table."""
     from tracelens_ext.report.html_text import duration_text
-    from tracelens_ext.report.terminal import frame_table, safe_text
 
     for number, run in enumerate(runs, 1):
         elapsed, gpu = duration_text(run.elapsed_ns / 1e6), duration_text(run.gpu_ns / 1e6)
         line = f"{number}: {run.label}; elapsed {elapsed} ({run.elapsed_from}), GPU {gpu}"
-        console.print(safe_text(line.replace("\u00a0", " ")), markup=False, highlight=False)
-    console.print()
+        yield line.replace("\u00a0", " ")
     # Numbers for the runs: their labels would not fit, and could say anything about units.
-    console.print(frame_table(_shown(runs), title="Elapsed time by category"))
-    notes = grouped((str(number), run.notes) for number, run in enumerate(runs, 1))
-    show_notes([f"{numbers}: {note}" for note, numbers in notes], console)
-    console.print()
+    yield Part("Elapsed time by category", _shown(runs))
 
 
 def _shown(runs: Sequence[Run]) -> pd.DataFrame:

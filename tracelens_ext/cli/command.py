@@ -63,14 +63,14 @@ class CarefulCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write the arguments, the command's own options, and the names of those about reading."""
-        from tracelens_ext.cli.reading import OPTIONS
+        from tracelens_ext.cli.options import READING
 
         shared = []
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for each in self.get_params(ctx):
             if not (record := help_record(each, ctx)):
                 continue
-            if each.name in OPTIONS:
+            if each.name in READING:
                 shared.append(record[0])
             else:
                 kind = "Arguments" if each.param_type_name == "argument" else "Options"

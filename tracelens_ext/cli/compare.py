@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_line, print_report
+from tracelens_ext.cli.inputs import find_traces
+from tracelens_ext.cli.load import analyze, show_problems
+from tracelens_ext.cli.outputs import Wanted, check_outputs, tell_written, write_outputs
+from tracelens_ext.cli.screen import Block, Part, print_line, print_report, show, tell
 from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Format
 
 if TYPE_CHECKING:
@@ -19,90 +24,78 @@ if TYPE_CHECKING:
     from tracelens_ext.compare.budgets import Outcome
     from tracelens_ext.compare.comparison import Comparison
     from tracelens_ext.compare.measurement import Measurement
+    from tracelens_ext.report.report import Report
 
 #: What the command exits with when a budget is crossed.
 CROSSED = 3
 _SAME_AMOUNT = 0.01
+#: Tables in the order of the screen, and their titles.
+_TITLES = {
+    "history": "Against the median of those before, {basis}",
+    "findings": "Findings, {basis}",
+    "timeline": "GPU timeline, {basis}",
+    "phases": "GPU time by phase of serving, whole traces",
+    "categories": "GPU time by category, {basis}",
+    "operations": "GPU time by CPU operation, {basis}",
+    "kernels": "GPU time by kernel, {basis}",
+    "places": "GPU time by place in the program, {basis}",
+    "roofline": "Time lost against the best case, {basis}",
+}
+_LONG = frozenset({"history", "operations", "kernels", "places", "roofline"})
 
 
 def compare(
-    traces: shared.TracesOrReports,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="Excel file to write, or .json, .md.  [default: none]",
-            show_default=False,
-        ),
-    ] = None,
-    output_format: Annotated[
-        Format | None,
-        typer.Option(
-            "--format",
-            help="Format of the tables; json and markdown need no --output.",
-            show_default=False,
-        ),
-    ] = None,
-    html: Annotated[
-        str | None, typer.Option("--html", metavar="FILE", help="Write a page for browsers.")
-    ] = None,
-    fail_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fail-if",
-            metavar="BUDGET",
-            help="Exit with 3 if this changed by more (repeatable): 'GEMM > +5%',"
-            " 'total_time > 1.5ms', 'findings > 5%'.",
-        ),
-    ] = None,
-    baseline: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Compare one trace with the median of the last traces or reports in this folder.",
-        ),
-    ] = None,
-    last: Annotated[int, typer.Option(help="How many of them, at least 3.", min=3)] = 5,
-    total: shared.Total = False,
-    force: shared.Force = False,
-    device_peaks: shared.DevicePeaks = None,
-    normalize: Annotated[
-        Literal["roofline"] | None,
-        typer.Option(
-            help="Also compare how much each trace loses against the roofline of its own device."
-        ),
-    ] = None,
-    micro_idle_thresh_us: shared.MicroIdle = None,
-    top: Annotated[int, typer.Option(help="Operations and kernels to print.", min=0)] = 10,
-    quiet: shared.Quiet = False,
+    traces: list[str],
+    output: str | None = None,
+    output_format: Format | None = None,
+    html: str | None = None,
+    fail_if: list[str] | None = None,
+    baseline: Path | None = None,
+    last: int = 5,
+    total: bool = False,
+    force: bool = False,
+    device_peaks: str | None = None,
+    normalize: Literal["roofline"] | None = None,
+    micro_idle_thresh_us: float | None = None,
+    top: int = 10,
+    quiet: bool = False,
     *,
     analysis: shared.AnalysisOfLinked,
+    screen: shared.Screen,
 ) -> None:
-    """Compare traces or their reports with the first: what changed, by category and kernel."""
-    from tracelens_ext.cli.inputs import find_traces
-    from tracelens_ext.cli.outputs import Wanted, write_outputs
-    from tracelens_ext.cli.snapshot import show_snapshots
+    """Compare traces or their reports with the first: what changed, by category and kernel.
+
+    Operands:
+        traces TRACE: Traces, folders of them, patterns; or finished reports of traces: workbooks
+            (.xlsx), folders of CSV or Parquet tables.
+
+    Options:
+        output -o PATH: Excel file to write, or .json, .md.  [default: none]
+        output_format --format: Format of the tables; json and markdown need no --output.
+        html FILE: Write a page for browsers.
+        fail_if BUDGET: Exit with 3 if this changed by more (repeatable): 'GEMM > +5%', 'total_time
+            > 1.5ms', 'findings > 5%'.
+        baseline FOLDER: Compare one trace with the median of the last traces or reports in this
+            folder.
+        last 3..: How many of them, at least 3.
+        normalize: Also compare how much each trace loses against the roofline of its own device.
+        top 0..: Operations and kernels to print.
+    """
     from tracelens_ext.compare.budgets import check_budgets, parse_budget
     from tracelens_ext.compare.comparison import compare as compare_measurements
     from tracelens_ext.compare.report import comparison_report
     from tracelens_ext.memory.snapshot import is_snapshot
-    from tracelens_ext.report.report import check_places
 
     budgets = [parse_budget(text) for text in fail_if or ()]
     to_stdout = output is None and output_format in (Format.json, Format.markdown)
-    wanted = Wanted(output, None if to_stdout else output_format, None, html)
-    places = wanted.of_comparison()
+    wanted = Wanted(output, None if to_stdout else output_format, html=html, no_workbook=True)
+    places = wanted.for_comparison(Path(), several=False)
     wanted.check_extras()
     if all(map(is_snapshot, traces)):
-        show_snapshots(
-            [*map(Path, traces)],
-            top,
-            analysis.reading,
-            device=None,
-            json=output_format is Format.json,
-        )
+        from tracelens_ext.cli.memory import show_snapshots
+
+        as_json = output_format is Format.json
+        show_snapshots([*map(Path, traces)], top, analysis.reading, screen, json=as_json)
         return
     paths, problems = find_traces(traces, or_reports=True)
     if problems:
@@ -111,8 +104,7 @@ def compare(
         paths = _with_history(baseline, last, paths)
     if len(paths) < 2:
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
-    for note in check_places(places, paths, force=force):
-        print_line(f"tracelens-ext: {note}", error=True)
+    check_outputs(places, paths, force=force)
     measured = _measure_all(paths, analysis, micro_idle_thresh_us, device_peaks)
     comparison = compare_measurements(measured, total=total, history=baseline is not None)
     if baseline is not None:
@@ -126,10 +118,7 @@ def compare(
     if to_stdout and output_format is not None:
         print_report(report, output_format)
     elif not quiet:
-        from tracelens_ext.cli.report_view import show_comparison
-        from tracelens_ext.cli.screen import console
-
-        show_comparison(comparison, report, console(), top=top)
+        show(report, comparison_blocks(comparison, report, top), all_notes=screen.notes)
     if any(each.unit != "mad" for each in budgets):
         _warn_of_amounts(comparison)
     _tell(verdicts, written, quiet=quiet or to_stdout)
@@ -152,7 +141,6 @@ def _measure_all(
     device_peaks: str | None,
 ) -> list[Measurement]:
     """Measure traces and reports, one after the other: only the measurements stay."""
-    from tracelens_ext.cli.load import analyze, show_problems
     from tracelens_ext.compare.finished import is_report, measure_report, with_reference
     from tracelens_ext.compare.measurement import TRACELENS
     from tracelens_ext.compare.report import measured_for_comparison
@@ -189,16 +177,52 @@ def _warn_of_amounts(comparison: Comparison) -> None:
         if verdict.work_ratio is not None and abs(verdict.work_ratio - 1) > _SAME_AMOUNT:
             line = f"{letter} did {verdict.work_ratio:.2f} of {comparison.letters[0]}'s work:"
             line += " budgets on time compare different amounts"
-            print_line(f"tracelens-ext: {line}", error=True)
+            tell(line)
 
 
 def _tell(verdicts: Sequence[Outcome], written: Sequence[Path], *, quiet: bool) -> None:
     """Say what was written and which budgets hold; crossed ones always, on standard error."""
-    for path in written:
-        if not quiet:
-            print_line(f"Wrote {path}")
+    tell_written([] if quiet else written)
     for verdict in verdicts:
         if verdict.crossed:
-            print_line(f"tracelens-ext: budget crossed: {verdict}", error=True)
+            tell(f"budget crossed: {verdict}")
         elif not quiet:
             print_line(f"Budget holds: {verdict}")
+
+
+def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Iterator[Block]:
+    """The verdict, what was compared, and the tables."""
+    from tracelens_ext.compare.verdict import time_basis
+
+    facts = dict(report.facts)
+    yield str(facts["Verdict"])
+    for letter in () if comparison.history else comparison.letters:
+        role = f"{letter} (baseline)" if letter == comparison.letters[0] else letter
+        line = f"{role}: {facts[role]}; devices: {facts[f'{letter} devices']};"
+        yield f"{line} iterations: {facts[f'{letter} iterations']}"
+    for name, title in _TITLES.items():
+        if (frame := report.sheets.get(name)) is not None and len(frame):
+            shown = _of_comparison(frame.head(top) if name in _LONG else frame)
+            title = title.format(basis=time_basis(comparison))
+            yield Part(title, shown, keep=("difference_ms",))
+
+
+def _of_comparison(frame: pd.DataFrame) -> pd.DataFrame:
+    """Leave out what other columns tell; simplify kernel names, which come first."""
+    from tracelens_ext.kernel_names import short_name
+
+    # Of several traces there is room for the percentages alone.
+    several = () if "difference_ms" in frame else ("difference_ms", "by_speed_ms")
+    told = ("ratio", "_count", "_calls", "_kernels", "by_calls_ms", "backward", "only_in", *several)
+    shown = frame[[c for c in frame if not str(c).endswith(told)]]
+    if "path" in shown:
+        sides = [c for c in shown if str(c).endswith("_operation")]
+        words = shown[sides].fillna("").to_numpy().tolist()
+        operation = [" → ".join(dict.fromkeys(filter(None, each))) for each in words]
+        shown = shown.drop(columns=[*sides, "path"])
+        shown.insert(0, "operation", operation)
+        shown.insert(0, "path", frame["path"])
+    if "kernel_name" not in shown:
+        return shown
+    names = [short_name(name) for name in shown["kernel_name"]]
+    return shown.drop(columns="kernel_category", errors="ignore").assign(kernel_name=names)

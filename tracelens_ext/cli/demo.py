@@ -2,48 +2,36 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Literal
 
 import typer
 
-from tracelens_ext.demo import RANKS, copy_recording, is_demo_trace
+from tracelens_ext.demo import copy_recording, is_demo_trace
 from tracelens_ext.errors import OutputError, UsageError
 
 
-class DemoVendor(StrEnum):
-    """Whose kernel names."""
-
-    nvidia = "nvidia"
-    amd = "amd"
-
-
 def demo(
-    out: Annotated[
-        Path, typer.Argument(help="File to write, .json or .json.gz.", show_default=True)
-    ] = Path("demo_trace.json.gz"),
-    vendor: Annotated[
-        DemoVendor, typer.Option(help="Whose machine and kernel names.")
-    ] = DemoVendor.nvidia,
-    ranks: Annotated[
-        int,
-        typer.Option(
-            help="Ranks of the NVIDIA job, a file each: NAME_rank0 …; the second is slow.",
-            min=1,
-            max=RANKS,
-        ),
-    ] = 1,
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite a file that is not a demo trace.")
-    ] = False,
+    out: Path = Path("demo_trace.json.gz"),
+    vendor: Literal["nvidia", "amd"] = "nvidia",
+    ranks: int = 1,
+    force: bool = False,
 ) -> None:
-    """Write a demo trace: a recording of a small training job; needs no GPU."""
+    """Write a demo trace: a recording of a small training job; needs no GPU.
+
+    Operands:
+        out: File to write, .json or .json.gz.
+
+    Options:
+        vendor: Whose machine and kernel names.
+        ranks N 1..4: Ranks of the NVIDIA job, a file each: NAME_rank0 …; the second is slow.
+        force: Overwrite a file that is not a demo trace.
+    """
     from shlex import quote
 
-    if ranks > 1 and vendor is not DemoVendor.nvidia:
+    if ranks > 1 and vendor != "nvidia":
         raise UsageError("several ranks are there of the NVIDIA job only; leave out --vendor")
-    names = [vendor.value] if ranks == 1 else [f"nvidia_rank{rank}" for rank in range(ranks)]
+    names = [vendor] if ranks == 1 else [f"nvidia_rank{rank}" for rank in range(ranks)]
     paths = [out] if ranks == 1 else [_of_rank(out, rank) for rank in range(ranks)]
     for path in paths:
         if not force and (path.exists() or path.is_symlink()) and not is_demo_trace(path):
@@ -59,7 +47,7 @@ def demo(
     if ranks > 1:
         command = f"fleet {quote(str(_of_rank(out, '*')))} -o results"
     typer.echo(
-        f"wrote {written} ({size:.1f} MB, of a simulated {vendor.value} GPU);"
+        f"wrote {written} ({size:.1f} MB, of a simulated {vendor} GPU);"
         f" next: tracelens-ext {command}"
     )
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
-
-import typer
+from typing import TYPE_CHECKING, Final
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_line
+from tracelens_ext.cli.screen import print_line
 
 if TYPE_CHECKING:
     from tracelens_ext.categorize.categorizer import Explanation, Match
@@ -17,21 +15,22 @@ _LONGEST: Final = 200
 
 
 def explain(
-    name: Annotated[
-        str | None, typer.Argument(help="The kernel's name, as the trace spells it.")
-    ] = None,
-    op: Annotated[
-        str | None, typer.Option("--op", help="Explain this CPU operation, not a kernel.")
-    ] = None,
-    cpu_op: Annotated[
-        str | None, typer.Option("--cpu-op", help="The CPU operation that launched it.")
-    ] = None,
+    name: str | None = None,
+    op: str | None = None,
+    cpu_op: str | None = None,
     *,
     options: shared.RuleOptions,
 ) -> None:
     """Show the category of a kernel, the rule that decides it, and what else would match.
 
     With --op OPERATION the category of a CPU operation, as the sheets ops_… have it.
+
+    Operands:
+        name: The kernel's name, as the trace spells it.
+
+    Options:
+        op: Explain this CPU operation, not a kernel.
+        cpu_op: The CPU operation that launched it.
     """
     from tracelens_ext.categorize import KernelCategorizer
     from tracelens_ext.categorize.categorizer import explain as explain_name

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.inputs import find_traces
+from tracelens_ext.cli.load import analyze
+from tracelens_ext.cli.screen import print_line, tell
+from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,58 +25,36 @@ _LARGE = 300_000_000
 
 
 def export(
-    traces: shared.Traces,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="File to write: .json.gz or .json for Perfetto, .db for SQLite.",
-            show_default=False,
-        ),
-    ],
-    window: Annotated[
-        str | None,
-        typer.Option(metavar="START-END", help="What touches this, such as 1200ms-1300ms."),
-    ] = None,
-    iteration: Annotated[
-        int | None, typer.Option(metavar="N", help="Only ProfilerStep#N and what it launched.")
-    ] = None,
-    devices: Annotated[
-        str | None, typer.Option(metavar="N,N", help="GPU work of these devices.")
-    ] = None,
-    streams: Annotated[
-        str | None, typer.Option(metavar="N,N", help="GPU work of these streams.")
-    ] = None,
-    min_us: Annotated[
-        float, typer.Option("--min-us", help="Leave out what is shorter, µs.", min=0)
-    ] = 0,
-    host: Annotated[bool, typer.Option("--host/--no-host", help="With what the host did.")] = True,
-    findings: Annotated[
-        bool | None,
-        typer.Option(
-            help="With findings and the critical path."
-            "  [default: unless it is a part of more than 100,000 GPU events]",
-            show_default=False,
-        ),
-    ] = None,
-    stacks: Annotated[bool, typer.Option("--stacks", help="With Python frames.")] = False,
-    clocks: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="clocks.parquet of fleet: puts several ranks on one axis."
-        ),
-    ] = None,
-    force: shared.Force = False,
+    traces: list[str],
+    output: Path,
+    window: str | None = None,
+    iteration: int | None = None,
+    devices: str | None = None,
+    streams: str | None = None,
+    min_us: float = 0,
+    host: bool = True,
+    findings: bool | None = None,
+    stacks: bool = False,
+    clocks: Path | None = None,
+    force: bool = False,
     *,
     analysis: shared.AnalysisOptions,
 ) -> None:
-    """Write a trace of any format for Perfetto (ui.perfetto.dev), or as an SQLite database."""
-    from tracelens_ext.cli.inputs import find_traces
-    from tracelens_ext.cli.load import analyze
-    from tracelens_ext.cli.messages import print_line
-    from tracelens_ext.errors import UsageError
+    """Write a trace of any format for Perfetto (ui.perfetto.dev), or as an SQLite database.
+
+    Options:
+        output -o FILE: File to write: .json.gz or .json for Perfetto, .db for SQLite.
+        window START-END: What touches this, such as 1200ms-1300ms.
+        iteration N: Only ProfilerStep#N and what it launched.
+        devices N,N: GPU work of these devices.
+        streams N,N: GPU work of these streams.
+        min_us 0..: Leave out what is shorter, µs.
+        host: With what the host did.
+        findings --findings/--no-findings: With findings and the critical path.
+            [default: unless it is a part of more than 100,000 GPU events]
+        stacks: With Python frames.
+        clocks FILE: clocks.parquet of fleet: puts several ranks on one axis.
+    """
     from tracelens_ext.export.chosen import Choice, parse_window
     from tracelens_ext.export.perfetto import Told
     from tracelens_ext.report.manifest import check_output
@@ -116,16 +96,14 @@ def export(
     size = _write(sources, choice, told, output)
     print_line(f"Wrote {output}")
     without = "" if findings else "; no findings and critical path (--findings)"
-    print_line(f"tracelens-ext: {output}: {told.text()}{without}", error=True)
+    tell(f"{output}: {told.text()}{without}")
     if size > _LARGE:
         smaller = "--iteration N or --window START-END make it smaller"
         large = f"{size / 1e6:,.0f} MB unpacked, which browsers hardly open"
-        print_line(f"tracelens-ext: {output}: {large}; {smaller}", error=True)
+        tell(f"{output}: {large}; {smaller}")
 
 
 def _numbers(option: str, text: str | None) -> frozenset[int] | None:
-    from tracelens_ext.errors import UsageError
-
     if text is None:
         return None
     try:

@@ -2,55 +2,61 @@
 
 from __future__ import annotations
 
+import shlex
+import textwrap
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_line
+from tracelens_ext.cli.inputs import find_traces, without_repetitions
+from tracelens_ext.cli.load import analyze, show_problems
+from tracelens_ext.cli.screen import Block, bold, folded, show, tell, trace_report
+from tracelens_ext.errors import TraceError, UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.settings import Progress, ReadingOptions
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping
 
-    from tracelens_ext.findings.finding import Findings
+    from rich.console import Console
+
+    from tracelens_ext.findings.finding import Finding, Findings
+
+_FIRST = 3
+_MOST = 8  # of all
+_LABEL = 12  # columns of the labels on the left
+_NAME = 64  # characters of the name of a place
+_WIDEST = 120  # longer lines are hard to read
+_SEE = (
+    "In brackets: the sheet of the report (gap_… with --gaps) or the command that shows the number."
+)
 
 
 def findings(
-    traces: shared.Traces,
-    device_peaks: shared.DevicePeaks = None,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print JSON instead; of several traces a list, each with its `trace`."
-        ),
-    ] = False,
-    whole: Annotated[
-        bool,
-        typer.Option("--all", help="Show all findings, not the first eight that save 1 %."),
-    ] = False,
-    intervals: Annotated[
-        bool,
-        typer.Option("--intervals", help="With --json: the stretches of time of each finding."),
-    ] = False,
+    traces: list[str],
+    device_peaks: str | None = None,
+    json: bool = False,
+    whole: bool = False,
+    intervals: bool = False,
     *,
     analysis: shared.AnalysisOptions,
+    screen: shared.Screen,
 ) -> None:
-    """Show what would save the most time, how much, why, where, and what to do about it."""
-    from tracelens_ext.cli.findings_view import show_findings
-    from tracelens_ext.cli.inputs import find_traces, without_repetitions
-    from tracelens_ext.cli.load import show_problems
+    """Show what would save the most time, how much, why, where, and what to do about it.
+
+    Options:
+        json: Print JSON instead; of several traces a list, each with its `trace`.
+        whole --all: Show all findings, not the first eight that save 1 %.
+        intervals: With --json: the stretches of time of each finding.
+    """
     from tracelens_ext.cli.parallel import each_trace
-    from tracelens_ext.cli.screen import console
-    from tracelens_ext.errors import TraceError, UsageError
-    from tracelens_ext.roofline.peaks import read_peaks
 
     if intervals and not json:
         raise UsageError("--intervals needs --json")
-    if device_peaks is not None:
-        read_peaks(device_peaks)  # before a trace is read that takes long
     named, problems = find_traces(traces)
     paths = without_repetitions(named)
     if len(paths) + len(problems) == 1 and problems:
@@ -70,13 +76,14 @@ def findings(
             show_problems(of_plugins, shown)
             found.append((path, of_trace))
             if not json:
-                if len(found) > 1:
-                    typer.echo()
-                show_findings(path, of_trace, console(), whole=whole)
+                report = trace_report("Findings", path, {}, of_trace.notes)
+                blocks = partial(finding_blocks, path, of_trace, whole)
+                again = [[""]] if len(found) > 1 else []
+                show(report, [*again, blocks], all_notes=screen.notes)
     if json:
         _print_json(found, intervals=intervals, several=len(paths) + len(problems) > 1)
     for problem in problems:
-        print_line(f"tracelens-ext: {problem}", error=True)
+        tell(str(problem))
     if problems:
         raise typer.Exit(1)
 
@@ -89,8 +96,6 @@ def _found(
     progress: Progress | None,
 ) -> tuple[Findings, list[str]]:
     """The findings of a trace, and the problems of plugins."""
-    from tracelens_ext.cli.load import analyze
-
     analysis = replace(analysis, reading=reading)
     analyzer = analyze(path, analysis, without_tpu=True, progress=progress)
     found = analyzer.findings(device_peaks)
@@ -106,3 +111,107 @@ def _print_json(found: list[tuple[Path, Findings]], *, intervals: bool, several:
     if not several:
         del documents[0]["trace"]
     typer.echo(nested_json_text(documents if several else documents[0]))
+
+
+def finding_blocks(trace: Path, found: Findings, whole: bool, console: Console) -> Iterator[Block]:
+    """The findings of a trace: the first that are worth it, or all."""
+    from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
+    from tracelens_ext.findings.told import summary_sentence
+
+    width = min(console.width, _WIDEST)
+    lines = folded(f"Trace: {trace}", width, "  ")
+    recording = f"Recording: {' '.join(found.recording_lines)}"
+    for line in [recording, summary_sentence(found)]:
+        lines += folded(line, width)
+    if found.program:
+        told = f"Program: {found.program['kind']} ({found.program['because']})"
+        lines += folded(told, width)
+    if found.findings and found.model:
+        lines += folded(_savings(found.model), width)
+    worth = [f for f in found.findings if f.informs_only or f.saving_percent >= LEAST_SHARE_PERCENT]
+    shown = found.findings if whole else worth[:_MOST]
+    for rank, finding in enumerate(shown, 1):
+        yield [*lines, ""]
+        head = textwrap.indent("\n".join(folded(finding.title, width - 4)), "    ")
+        yield bold(f"{rank:>2}. {head.lstrip()}")
+        lines = [line for label, text in _parts(finding) for line in _labelled(label, text, width)]
+    if found.findings:
+        lines += ["", *folded(_SEE, width)]
+    if hidden := len(found.findings) - len(shown):
+        less = len(found.findings) - len(worth)
+        why = f", {less} of which would save less than 1 % each" if less else ""
+        lines += ["", *folded(f"{hidden} more{why}: --all shows them.", width)]
+    yield lines
+
+
+def _savings(model: Mapping[str, object]) -> str:
+    """How savings were found."""
+    if model["state"] != "good":
+        return f"Savings are no more than what is claimed: {model['reason']}."
+    error = model["error_percent"]
+    return f"Savings overlap. They are a replay's, which misses the wall time by {error:+.2f} %."
+
+
+def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
+    """Label and text of each part, in the order of the page."""
+    from tracelens_ext.findings.told import evidence_text, place_texts
+    from tracelens_ext.text import ms_text
+
+    low, high = finding.saving_low_ms, finding.saving_high_ms
+    bounds = [f"at least {ms_text(low)}"] if low is not None else []
+    bounds += [f"at most {ms_text(high)}"] if high is not None else []
+    yield "advice", finding.advice
+    if finding.snippet:
+        yield "", finding.snippet
+    if bounds:
+        yield "saves", ", ".join(bounds)
+    yield "confidence", f"{finding.confidence}: {finding.confidence_reason}"
+    for label, text in place_texts(finding, _cut).items():
+        yield label.removeprefix("python "), text
+    for number, evidence in enumerate(finding.evidence):
+        yield "" if number else "evidence", evidence_text(evidence)
+    yield "more", finding.documentation
+
+
+def _cut(name: str, width: int = _NAME) -> str:
+    from tracelens_ext.report.terminal import safe_text
+    from tracelens_ext.tables.short_names import cut_middle
+
+    return cut_middle(safe_text(name), width)
+
+
+def _labelled(label: str, text: str, width: int) -> list[str]:
+    """A text in lines, its label on their left."""
+    lines = folded(text, width - 4 - _LABEL) or [""]
+    return [
+        f"    {part:<{_LABEL}}{line}".rstrip()
+        for part, line in zip([label, *[""] * len(lines)], lines, strict=False)
+    ]
+
+
+def first_findings(
+    table: pd.DataFrame, title: str, trace: str, console: Console
+) -> Iterator[Block]:
+    """The first findings of a report's table, two lines each, and who tells more.
+
+    Args:
+        table: the findings.
+        title: what is said above them, or instead of them.
+        trace: the file.
+        console: the terminal.
+    """
+    width = min(console.width, _WIDEST)
+    yield [""]
+    if not len(table):
+        yield folded(f"{title}.", width)
+        return
+    yield bold(title)
+    for rank, row in enumerate(table.head(_FIRST).to_dict("records"), 1):
+        yield folded(f"{rank}. {row['title']}", width, "   ")
+        second = f"   {row['confidence']} confidence"
+        if row["largest_place"]:
+            second += "; the largest part: "
+            second += _cut(str(row["largest_place"]), width - len(second))
+        yield [second]
+    more = f", and {len(table) - _FIRST} more" if len(table) > _FIRST else ""
+    yield [f"Where, why and what to do{more}: tracelens-ext findings {shlex.quote(trace)}"]

@@ -2,84 +2,69 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_report
+from tracelens_ext.cli.load import chosen_cache
+from tracelens_ext.cli.screen import Block, Part, show, tell
+from tracelens_ext.lazy import pd
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from tracelens_ext.fleet import FleetResult
+    from tracelens_ext.report.report import Report
+
+_TIMES = ("total_time", "busy_time", "computation_time", "exposed_comm_time", "idle_time")
+_SHOWN = ("mean_ms", "std_ms", "min_ms", "max_ms", "max_rank", "max over mean (%)")
+_FINDINGS = ("finding", "ranks", "mean_ms", "min_ms", "max_ms", "max_rank", "top_ranks")
+_CATEGORIES = 10
+_RANKS_LISTED = 10
 
 #: What the command exits with when a trace failed; with --strict, when a rank is missing too.
 FAILED = 1
 
 
 def fleet(
-    traces: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TRACES",
-            help="Traces, one a rank: folders, patterns such as 'run/*.json.gz', or URLs of them"
-            " (s3://, gs://, https:// …).",
-            show_default=False,
-        ),
-    ],
-    out: Annotated[
-        str,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FOLDER",
-            help="Folder or URL. What an earlier run did stays.",
-            show_default=False,
-        ),
-    ],
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            "--scheduler",
-            metavar="ADDRESS",
-            help="Dask scheduler (tcp://host:8786).  [default: this machine]",
-            show_default=False,
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers",
-            metavar="N",
-            help="Processes here; 0: only this one.  [default: one a core]",
-            min=0,
-            show_default=False,
-        ),
-    ] = None,
-    attempts: Annotated[
-        int, typer.Option(help="How often a trace that fails is tried.", min=1)
-    ] = 3,
-    ranks_per_node: Annotated[
-        int | None,
-        typer.Option(
-            help="To tell the nodes.  [default: by the devices]", min=1, show_default=False
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
-    top: Annotated[int, typer.Option(help="Ranks and collectives to print.", min=0)] = 5,
-    force: shared.Force = False,
-    unlinked_kernels: shared.UnlinkedKernels = True,
-    quiet: shared.Quiet = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 when ranks are missing too.")
-    ] = False,
+    traces: list[str],
+    out: str,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    attempts: int = 3,
+    ranks_per_node: int | None = None,
+    json: bool = False,
+    top: int = 5,
+    force: bool = False,
+    unlinked_kernels: bool = True,
+    quiet: bool = False,
+    strict: bool = False,
     *,
     rules: shared.RuleOptions,
     reading: ReadingOptions,
+    screen: shared.Screen,
 ) -> None:
-    """Analyse the traces of all ranks; which ranks are slow, and whom collectives wait for."""
+    """Analyse the traces of all ranks; which ranks are slow, and whom collectives wait for.
+
+    Operands:
+        traces TRACES: Traces, one a rank: folders, patterns such as 'run/*.json.gz', or URLs of
+            them (s3://, gs://, https:// …).
+
+    Options:
+        out -o FOLDER: Folder or URL. What an earlier run did stays.
+        scheduler ADDRESS: Dask scheduler (tcp://host:8786).  [default: this machine]
+        workers N 0..: Processes here; 0: only this one.  [default: one a core]
+        attempts 1..: How often a trace that fails is tried.
+        ranks_per_node 1..: To tell the nodes.  [default: by the devices]
+        json: Print the tables as JSON.
+        top 0..: Ranks and collectives to print.
+        unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
+            without a launch, or not.  [default: include]
+        strict: Exit with 1 when ranks are missing too.
+    """
     from tracelens_ext.cli.progress import fleet_progress
-    from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.fleet.cluster import require_fleet_extra
 
     require_fleet_extra()
@@ -102,37 +87,29 @@ def fleet(
             force=force,
             progress=progress,
         )
-    if json:
-        _print_json(result)
-    elif not quiet:
-        from tracelens_ext.cli.fleet_view import show_fleet
-        from tracelens_ext.cli.screen import console
-
-        show_fleet(result, console(), top=top)
+    if json or not quiet:
+        show(_report(result), _blocks(result, top), json=json, all_notes=screen.notes)
     _tell_problems(result)
     if strict and result.missing:
         lacking = "1 rank has" if result.missing == 1 else f"{result.missing:,} ranks have"
-        typer.echo(f"tracelens-ext: {lacking} no trace", err=True)
+        tell(f"{lacking} no trace")
     if result.failed or (strict and result.missing):
         raise typer.Exit(FAILED)
 
 
 def _tell_problems(result: FleetResult) -> None:
     """Say on standard error which plugins failed, and how many traces."""
-    from tracelens_ext.report.terminal import safe_text
-
     for problem in result.problems:
-        typer.echo(f"tracelens-ext: plugin {safe_text(problem)}", err=True)
+        tell(f"plugin {problem}")
     if not result.failed:
         return
     total = result.done + result.kept + result.failed
     counts = f"{result.failed} of {total} traces failed, listed in {result.out}/failures.parquet"
     first = "; the first: " if result.failed > 1 else ": "
-    message = str(result.failures["message"].iloc[0])
-    typer.echo(f"tracelens-ext: {safe_text(counts + first + message)}", err=True)
+    tell(counts + first + str(result.failures["message"].iloc[0]))
 
 
-def _print_json(result: FleetResult) -> None:
+def _report(result: FleetResult) -> Report:
     from tracelens_ext.report.report import Report
 
     facts: list[tuple[str, object]] = [
@@ -143,5 +120,85 @@ def _print_json(result: FleetResult) -> None:
         ("Ranks missing", result.missing),
     ]
     sheets = {**result.tables, "failures": result.failures}
-    report = Report("GPU performance of a fleet", sheets, facts, result.notes)
-    print_report(report)
+    notes = [*_missing(result.failures), *result.notes]
+    return Report("GPU performance of a fleet", sheets, facts, notes)
+
+
+def _blocks(result: FleetResult, top: int) -> Iterator[Block]:
+    """What was done, the verdicts, the spread over ranks, the slowest ranks."""
+    tables = result.tables
+    yield _headline(result)
+    if "verdicts" in tables:
+        yield [""]
+        yield from verdict_lines(tables["verdicts"])
+    if "ranks" not in tables:
+        return
+    timeline = tables["timeline_spread"].set_index("type")
+    timeline = (timeline.reindex(list(_TIMES)) if len(timeline) else timeline).reset_index()
+    findings, categories = tables["finding_spread"], tables["category_spread"].head(_CATEGORIES)
+    yield Part("What would save time, over the ranks that have it", findings, _FINDINGS)
+    yield Part("GPU timeline over the ranks", timeline, ("type", *_SHOWN))
+    yield Part("GPU time by category over the ranks", categories, ("kernel_category", *_SHOWN))
+    yield _slowest(tables["ranks"], tables.get("wait_origins"), top)
+
+
+def verdict_lines(verdicts: pd.DataFrame) -> Iterator[Block]:
+    """Whose fault it is, in sentences."""
+    if not len(verdicts):
+        yield "No rank and no link is slow, and no call lacks a rank."
+    shown = verdicts.astype(object)
+    for row in shown.where(shown.notna(), "").to_dict("records"):
+        of = [
+            f"{name} {row[name]}"
+            for name in ("rank", "process_group", "iteration")
+            if row[name] != ""
+        ]
+        cause = f" ({row['cause']})" if row["cause"] else ""
+        line = f"{row['verdict']}: {', '.join(of)}{cause}: {row['evidence']}."
+        yield line.replace("_", " ", 1)
+
+
+def _headline(result: FleetResult) -> list[str]:
+    parts = [f"{_of(result.done, 'trace')} analysed"]
+    parts += [f"{result.kept} kept from before"] if result.kept else []
+    parts += [f"{result.failed} failed"] if result.failed else []
+    lines = [f"Results: {result.out}", ", ".join(parts)]
+    spreads = result.tables.get("timeline_spread")
+    if spreads is not None and len(spreads):
+        busy = spreads.set_index("type").to_dict("index")["busy_time"]
+        spread = f" ± {busy['std_ms']:,.3f}" if busy["ranks"] > 1 else ""
+        gpus = int(busy["ranks"])
+        lines.append(f"GPU busy time: {busy['mean_ms']:,.3f}{spread} ms ({_of(gpus, 'GPU')})")
+    elif "ranks" in result.tables:
+        lines.append("No trace has any GPU work.")
+    return lines
+
+
+def _of(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def _slowest(ranks: pd.DataFrame, origins: pd.DataFrame | None, top: int) -> Part:
+    """The ranks that compute longer than the mean, or for which each other one waits longest."""
+    computing = ranks["computation_time_ms"]
+    behind = computing - computing.mean()
+    if origins is not None:
+        caused = ranks["rank"].map(origins.groupby("rank")["wait_ms"].sum()).fillna(0.0)
+        behind = behind.clip(lower=caused / max(len(ranks) - 1, 1))
+    ranks = ranks.loc[behind.sort_values(ascending=False, kind="stable").index]
+    shown = ["rank", "computation_time_ms", "computation over mean (%)", "busy (%)"]
+    if len(set(ranks["device"])) > 1:
+        shown.insert(1, "device")
+    of = f"{min(top, len(ranks))} of {_of(len(ranks), 'rank')}"
+    title = f"Slowest {of}, by computation or others' waits"
+    frame = ranks[shown].head(top).rename(columns={"computation over mean (%)": "over mean (%)"})
+    return Part(title, frame)
+
+
+def _missing(failures: pd.DataFrame) -> Sequence[str]:
+    ranks = failures.loc[failures["stage"] == "missing", "rank"].tolist()
+    if not ranks:
+        return []
+    listed = ", ".join(map(str, ranks[:_RANKS_LISTED]))
+    more = f" and {len(ranks) - _RANKS_LISTED} more" if len(ranks) > _RANKS_LISTED else ""
+    return [f"Missing: no trace is of rank{'s' if len(ranks) > 1 else ''} {listed}{more}."]

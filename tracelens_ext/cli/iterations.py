@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_json
+from tracelens_ext.cli.load import analyze
+from tracelens_ext.cli.screen import Block, Part, first_lines, folded, show, trace_report
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from rich.console import Console
 
     from tracelens_ext.iterations.measured import IterationTable
     from tracelens_ext.tree import CallTree
-    from tracelens_ext.work.gpu_work import GpuWork
 
 _SUGGESTED = 5
 _MOST_TO_PASTE = 200  # characters of an expression
@@ -29,15 +29,19 @@ _STATISTICS = ("column", "device", "mean", "std", "median", "mad", "odd", "min",
 
 
 def iterations(
-    trace: shared.Trace,
-    annotation: shared.Annotation = None,
-    json: shared.Json = False,
-    top: Annotated[int, typer.Option(help="Iterations to print, the first ones.", min=0)] = 50,
+    trace: Path,
+    annotation: str | None = None,
+    json: bool = False,
+    top: int = 50,
     *,
     analysis: shared.AnalysisOfLinked,
+    screen: shared.Screen,
 ) -> None:
-    """Show wall time, GPU time and idle time of each iteration, and the odd ones out."""
-    from tracelens_ext.cli.load import analyze
+    """Show wall time, GPU time and idle time of each iteration, and the odd ones out.
+
+    Options:
+        top 0..: Iterations to print, the first ones.
+    """
     from tracelens_ext.iterations.measured import iteration_table
     from tracelens_ext.work.patterns import user_pattern
 
@@ -46,11 +50,10 @@ def iterations(
     table = iteration_table(analyzer.work, pattern)
     if not len(table):
         raise UsageError(_nothing_found(trace, analyzer.tree, annotation))
-    if json:
-        tables = {"iterations": table.frame, "iteration_statistics": table.statistics}
-        print_json("Iterations", trace, tables, table.notes)
-    else:
-        _print(trace, analyzer.work, table, top)
+    tables = {"iterations": table.frame, "iteration_statistics": table.statistics}
+    report = trace_report("Iterations", trace, tables, table.notes)
+    blocks = [*first_lines(analyzer.work, trace), *_blocks(table, top)]
+    show(report, blocks, json=json, all_notes=screen.notes)
 
 
 def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
@@ -67,35 +70,14 @@ def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
     return f"{path}: has no {wanted}; choose others with --annotation REGEX, such as {quoted}"
 
 
-def _print(trace: Path, work: GpuWork, table: IterationTable, top: int) -> None:
-    from tracelens_ext.cli.screen import console as make_console
-    from tracelens_ext.cli.screen import first_lines, show_lines, show_notes
-    from tracelens_ext.report.terminal import frame_table, safe_text
-
-    console = make_console()
-    frame = table.frame
-
-    def print_line(line: str) -> None:
-        console.print(safe_text(line), markup=False, highlight=False)
-
-    show_lines(first_lines(work), console)
-    print_line(f"Trace: {trace}")
-    console.print()
-    if top:
-        shown = frame[_shown(frame.columns)]
-        console.print(frame_table(shown.head(top), title="Iterations", rows=min(top, len(frame))))
-        if len(frame) > top:
-            print_line(f"{len(frame) - top:,} more iterations not shown (--top)")
-        console.print()
-    if len(table.statistics):
-        count = int(table.statistics["iterations"].max())
+def _blocks(table: IterationTable, top: int) -> Iterator[Block]:
+    frame, statistics = table.frame, table.statistics
+    yield Part("Iterations", frame, _shown(frame.columns), top)
+    if len(statistics):
+        count = int(statistics["iterations"].max())
         title = f"Mean and spread of {count:,} whole iteration{'s' if count > 1 else ''}, ms"
-        statistics = table.statistics.head(_MOST_STATISTICS)
-        console.print(frame_table(statistics, title=title, columns=_STATISTICS))
-        console.print()
-    for line in _odd_lines(table, console.width):
-        print_line(line)
-    show_notes(table.notes, console)
+        yield Part(title, statistics.head(_MOST_STATISTICS), _STATISTICS)
+    yield lambda console: [_odd_lines(table, console)]
 
 
 def _shown(columns: Iterable[str]) -> list[str]:
@@ -107,8 +89,8 @@ def _shown(columns: Iterable[str]) -> list[str]:
     return [*shown[:at], *_SHOWN_LAST, *shown[at:]]
 
 
-def _odd_lines(table: IterationTable, width: int) -> list[str]:
-    """What each odd iteration took, against the median, in lines of so many cells at most."""
+def _odd_lines(table: IterationTable, console: Console) -> list[str]:
+    """What each odd iteration took, against the median, in lines that fit."""
     from tracelens_ext.iterations.measured import ODD_AT_LEAST, ODD_BEYOND
     from tracelens_ext.report.terminal import name_text
 
@@ -130,13 +112,15 @@ def _odd_lines(table: IterationTable, width: int) -> list[str]:
         if len(parts) > _MOST_COLUMNS:
             parts[_MOST_COLUMNS:] = [f"{len(parts) - _MOST_COLUMNS} more"]
         name = name_text(str(row["iteration"]))
-        lines.append((max(away.values()), _folded(f"  {name}{where}:", parts, width)))
+        whole = "; ".join(part.replace(" ", "\u00a0") for part in parts)
+        told = folded(f"  {name}{where}: {whole}", console.width, "    ")
+        lines.append((max(away.values()), told))
     lines.sort(key=lambda line: -line[0])
     shown = [line for _, each in lines[:_MOST_ODD] for line in each]
     if len(lines) > _MOST_ODD:
         shown.append(f"  and {len(lines) - _MOST_ODD:,} more (--json shows all)")
     beyond = f"{ODD_BEYOND} median absolute deviations and {ODD_AT_LEAST:.0%} from the median"
-    return [f"Odd (beyond {beyond}):", *shown]
+    return ["", f"Odd (beyond {beyond}):", *shown]
 
 
 def _against(column: str, value: float, median: float) -> str:
@@ -151,18 +135,3 @@ def _against(column: str, value: float, median: float) -> str:
     )
     named, symbol = column.removesuffix(f"_{unit.symbol}"), f" {unit.symbol}".rstrip()
     return f"{named} {this}{symbol} (median {usual}{symbol})"
-
-
-def _folded(heading: str, parts: list[str], width: int) -> list[str]:
-    """A heading and what is told of it; parts that have no room in its line stand below it."""
-    from rich.cells import cell_len
-
-    from tracelens_ext.report.terminal import safe_text
-
-    lines = [heading]
-    for at, part in enumerate(parts):
-        text = safe_text(part) + (";" if at < len(parts) - 1 else "")
-        if cell_len(lines[-1]) + 1 + cell_len(text) > width:
-            lines.append("   ")
-        lines[-1] += f" {text}"
-    return lines

@@ -4,60 +4,50 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.screen import show_lines
+from tracelens_ext.cli.screen import NARROW, Block, Part
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
-
-#: Columns of a terminal: below it names need the room of numbers that say less.
-NARROW = 120
 
 _NAME_AT_LEAST = 16  # as of the tables of `report.terminal`
 _NAMES_SHOWN = 20  # full names below a row, with --verbose
 
 
-def show_kernels(
-    statistics: pd.DataFrame,
-    console: Console,
-    *,
-    top: int,
-    sorted_by: str,
-    selected: str,
-    first: Sequence[str] = (),
-) -> None:
-    """Print the totals and the first rows of `kernel_statistics`.
+def kernel_blocks(
+    statistics: pd.DataFrame, top: int, sorted_by: str, selected: str
+) -> Iterator[Block]:
+    """The totals and the first rows of `kernel_statistics`.
 
     Args:
         statistics: the table, all of it.
-        console: the terminal.
-        top: rows to print.
+        top: rows to show.
         sorted_by: what it is sorted by, in words.
         selected: which events it is about, in words; empty for all.
-        first: lines that come first.
     """
-    from tracelens_ext.report.terminal import frame_table, name_text
-
     names = int(statistics["full_names"].sum())
     more = f" ({names} full names)" if names > len(statistics) else ""
-    lines = ["=== GPU KERNEL ANALYSIS ===", "", *first]
-    lines += [f"Selected: {selected}"] if selected else []
-    lines += [
+    yield [f"Selected: {selected}"] if selected else []
+    yield [
         f"Total unique kernel types found: {len(statistics)}{more}",
         f"Total kernel launches: {int(statistics['count'].sum())}",
         f"Results sorted by: {sorted_by}",
     ]
-    show_lines(lines, console)
-    shown = statistics.head(top)
-    if not len(shown):
-        return
-    us = microseconds(console)
-    numbers = pd.DataFrame(
+    if len(shown := statistics.head(top)):
+        yield lambda console: _kernels(shown, sorted_by, console)
+
+
+def _kernels(shown: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Block]:
+    from tracelens_ext.report.terminal import name_text
+
+    us, narrow = signs(console).us, is_narrow(console)
+    table = pd.DataFrame(
         {
             "Rank": shown["rank"],
             "Count": shown["count"],
@@ -68,28 +58,27 @@ def show_kernels(
             "% Duration": shown["% of duration"],
         }
     )
-    if is_narrow(console):
-        numbers = numbers.drop(columns=f"Std Dev ({us})")
-    room = name_room(numbers, console)
-    marks = _marks(shown["full_names"].tolist(), console)
-    texts = _cut([name_text(name) for name in shown["kernel_name"]], marks, room, _dots(console))
-    table = numbers.copy()
+    if narrow:
+        table = table.drop(columns=f"Std Dev ({us})")
+    marks, room = _marks(shown["full_names"].tolist(), console), name_room(table, console)
+    texts = _cut(
+        [name_text(name) for name in shown["kernel_name"]], marks, room, signs(console).dots
+    )
     table.insert(1, "Kernel Name", texts)
-    show_lines(["", f"TOP {len(shown)} GPU KERNELS BY {sorted_by.upper()}:"], console)
-    console.print(frame_table(table, keep=("Kernel Name", "Count", "% Duration")))
-    said = remarks(
+    title = f"TOP {len(shown)} GPU KERNELS BY {sorted_by.upper()}:"
+    yield Part(title, table, keep=("Kernel Name", "Count", "% Duration"))
+    yield remarks(
         texts,
         shared="N kernels share that name; --verbose shows some, --output FILE all.",
         alike="these look alike at this width; --output FILE has them whole.",
         console=console,
     )
-    if is_narrow(console):
-        said.append(f"Std Dev needs {NARROW} columns; --output FILE has it.")
-    show_lines(said, console)
+    if narrow:
+        yield [f"Std Dev needs {NARROW} columns; --output FILE has it."]
 
 
-def show_full_names(names: pd.DataFrame, console: Console, *, top: int) -> None:
-    """Print the full names behind the first ranks, the most frequent of each."""
+def full_name_lines(names: pd.DataFrame, console: Console, *, top: int) -> list[str]:
+    """The full names behind the first ranks, the most frequent of each."""
     from tracelens_ext.report.terminal import name_text
 
     lines = ["", "FULL KERNEL NAMES:"]
@@ -99,23 +88,23 @@ def show_full_names(names: pd.DataFrame, console: Console, *, top: int) -> None:
         lines += [f"  {name_text(each)}" for each in full[:_NAMES_SHOWN]]
         if len(full) > _NAMES_SHOWN:
             more = len(full) - _NAMES_SHOWN
-            lines.append(f"  {_dots(console)} and {more} more; --output FILE lists them all")
-    show_lines(lines, console)
+            lines.append(f"  {signs(console).dots} and {more} more; --output FILE lists them all")
+    return lines
 
 
-def show_sources(sources: pd.DataFrame, console: Console, *, top: int) -> None:
-    """Print the first rows of `kernel_sources`, two lines each; where they are is not cut."""
+def source_lines(sources: pd.DataFrame, console: Console, *, top: int) -> list[str]:
+    """The first rows of `kernel_sources`, two lines each; where they are is not cut."""
     from tracelens_ext.kernel_names import short_name
     from tracelens_ext.report.terminal import name_text
     from tracelens_ext.tables.short_names import told_apart
 
     shown = sources.head(top)
-    counts = [f"{_times(console)}{count:,}" for count in shown["count"]]
+    counts = [f"{signs(console).times}{count:,}" for count in shown["count"]]
     beside = max(map(len, counts), default=0)
     kernels = told_apart(
         [name_text(short_name(kernel)) for kernel in shown["kernel_name"]],
         max(console.width - beside - 21, _NAME_AT_LEAST),
-        _dots(console),
+        signs(console).dots,
     )
     lines = ["", "KERNELS BY SOURCE LINE AND LAYER:"]
     for count, kernel, (source, layer, total) in zip(
@@ -124,12 +113,27 @@ def show_sources(sources: pd.DataFrame, console: Console, *, top: int) -> None:
         shown[["source", "layer", "total_time_us"]].itertuples(index=False, name=None),
         strict=True,
     ):
-        lines.append(f"{total:14,.3f} {microseconds(console)}  {count:<{beside}}  {kernel}")
+        lines.append(f"{total:14,.3f} {signs(console).us}  {count:<{beside}}  {kernel}")
         where = [name_text(text) for text in (source, layer) if text]
         lines.append(f"{'':19}{'  in  '.join(where) or 'no Python frame around the launch'}")
     if len(sources) > top:
-        lines.append(f"{_dots(console)} and {len(sources) - top:,} more; --json has them all")
-    show_lines(lines, console)
+        lines.append(f"{signs(console).dots} and {len(sources) - top:,} more; --json has them all")
+    return lines
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What a terminal can show."""
+
+    arrow: str = "→"
+    times: str = "\N{MULTIPLICATION SIGN}"
+    dots: str = "…"  #: what stands for the part of a name that is cut out
+    us: str = "μs"
+
+
+def signs(console: Console) -> Signs:
+    """Those of this terminal."""
+    return Signs("->", "x", "...", "us") if console.options.ascii_only else Signs()
 
 
 def is_narrow(console: Console) -> bool:
@@ -149,9 +153,8 @@ def transitions(pairs: pd.DataFrame, room: int, console: Console, *, lines: int 
     from tracelens_ext.report.terminal import name_text
     from tracelens_ext.tables.short_names import cut_middle
 
-    arrow = "->" if console.options.ascii_only else "→"
+    arrow, dots = signs(console).arrow, signs(console).dots
     marks = _marks(pairs["full_names"].tolist(), console)
-    dots = _dots(console)
     before = [name_text(name) for name in pairs["kernel_before"]]
     after = [name_text(name) for name in pairs["kernel_after"]]
     if lines == 2:
@@ -189,23 +192,8 @@ def name_room(numbers: pd.DataFrame, console: Console) -> int:
 
 def _marks(full_names: Sequence[int], console: Console) -> list[str]:
     """What is put behind a name that several kernels share."""
-    times = _times(console)
+    times = signs(console).times
     return [f" {times}{count}" if count > 1 else "" for count in full_names]
-
-
-def _times(console: Console) -> str:
-    """The sign of multiplication."""
-    return "x" if console.options.ascii_only else "\N{MULTIPLICATION SIGN}"
-
-
-def _dots(console: Console) -> str:
-    """What stands for the part of a name that is cut out."""
-    return "..." if console.options.ascii_only else "…"
-
-
-def microseconds(console: Console) -> str:
-    """The unit in headings."""
-    return "us" if console.options.ascii_only else "μs"
 
 
 def remarks(names: Sequence[str], *, shared: str, alike: str, console: Console) -> list[str]:
@@ -217,7 +205,7 @@ def remarks(names: Sequence[str], *, shared: str, alike: str, console: Console) 
         alike: what the number of those that look alike says.
         console: where the names are shown.
     """
-    times = _times(console)
+    times = signs(console).times
     said = []
     if any(re.search(rf" {times}\d+$", name) for name in names):
         said.append(f"{times}N: {shared}")

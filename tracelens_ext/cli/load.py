@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.messages import print_line
+from tracelens_ext.cli.screen import tell
 from tracelens_ext.errors import TraceError, TraceFormatError
 
 if TYPE_CHECKING:
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.cli.options import AnalysisOptions
-    from tracelens_ext.settings import Progress
+    from tracelens_ext.settings import Progress, ReadingOptions
     from tracelens_ext.trace import Trace
 
 
@@ -41,12 +42,11 @@ def analyze(
         UsageError: so is the categorizer.
     """
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.cli.reading import chosen_cache
     from tracelens_ext.recording.told import is_of_tpu
     from tracelens_ext.trace_files import only_trace
 
     trace = only_trace(trace)
-    with reading(trace, progress) as progress:
+    with reading_of(trace, progress) as progress:
         analyzer = TreePerfAnalyzer(
             trace,
             use_kernel_name_categories=options.kernel_categories,
@@ -65,10 +65,10 @@ def analyze(
         remedy = "see its CPU operations with: tracelens-ext report"
         if without_tpu:
             raise TraceError(trace, problem, remedy)
-        print_line(f"tracelens-ext: {trace}: {problem}", error=True)
+        tell(f"{trace}: {problem}")
     if options.reading.salvage:
         for note in analyzer.trace.provenance.notes:
-            print_line(f"tracelens-ext: {trace}: {note}", error=True)
+            tell(f"{trace}: {note}")
     return analyzer
 
 
@@ -77,11 +77,11 @@ def tell_dropped(path: Path, trace: Trace) -> None:
     if dropped := trace.provenance.dropped_text:
         count = sum(trace.provenance.dropped.values())
         of = f"{count:,} of {trace.provenance.present:,} events"
-        print_line(f"tracelens-ext: {path}: {of} dropped: {dropped}", error=True)
+        tell(f"{path}: {of} dropped: {dropped}")
 
 
 @contextmanager
-def reading(trace: Path, listener: Progress | None = None) -> Iterator[Progress | None]:
+def reading_of(trace: Path, listener: Progress | None = None) -> Iterator[Progress | None]:
     """What to hand to the reader of a trace as `progress`.
 
     If no reader can read the file, plugins that failed are shown: one of them might have read it.
@@ -96,21 +96,36 @@ def reading(trace: Path, listener: Progress | None = None) -> Iterator[Progress 
         with reading_progress(f"Reading {trace.name}") as progress:
             yield progress
     except TraceFormatError:
-        show_problems(default_registry().problems, set())
+        show_problems(default_registry().problems)
         raise
     except MemoryError:
         problem = "there is not enough memory for it"
         raise TraceError(trace, problem, "free some, or analyse less at once") from None
 
 
-def show_problems(problems: Sequence[str], told: set[str]) -> None:
+def show_problems(problems: Sequence[str], told: set[str] | None = None) -> None:
     """Say on standard error which plugins failed.
 
     Args:
         problems: as `TreePerfAnalyzer.problems` has them.
         told: those that were shown before, and are not shown again; grows.
     """
+    told = set() if told is None else told
     for problem in problems:
         if problem not in told:
-            print_line(f"tracelens-ext: plugin {problem}", error=True)
+            tell(f"plugin {problem}")
             told.add(problem)
+
+
+def chosen_cache(reading: ReadingOptions) -> TraceCache | None:
+    """The cache that a command is to use; None for none.
+
+    Raises:
+        UsageError: the limit in the environment is no size.
+    """
+    from tracelens_ext.cache.folder import cache_is_off
+    from tracelens_ext.cache.store import TraceCache
+
+    if reading.no_cache or cache_is_off():
+        return None
+    return TraceCache.from_environment(verify=reading.verify_cache, tell=tell)

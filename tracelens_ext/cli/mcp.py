@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 
 def mcp(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER…", help="Whose traces may be asked about.")
-    ],
+    folders: list[Path],
 ) -> None:
-    """Serve the traces in folders to an agent over stdin and stdout; nothing is written."""
+    """Serve the traces in folders to an agent over stdin and stdout; nothing is written.
+
+    Operands:
+        folders FOLDER…: Whose traces may be asked about.
+    """
     from tracelens_ext.agents.server import make_server
 
     make_server(folders).run("stdio")

@@ -2,67 +2,53 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
-import typer
-
-from tracelens_ext.cli import gap_options
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.snapshot import show_snapshots
+from tracelens_ext.cli.load import analyze
+from tracelens_ext.cli.screen import Block, Part, first_lines, show, trace_report
+from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.settings import ReadingOptions
 
-
-class MemoryBy(Enum):
-    """What blocks of memory are told apart by."""
-
-    operation = "operation"
-    module = "module"
-    frame = "frame"
-    phase = "phase"
-
-
-_COLUMNS = {
-    MemoryBy.operation: ["phase", "operation", "outer_operation"],
-    MemoryBy.module: ["phase", "module"],
-    MemoryBy.frame: ["phase", "python_frame"],
-    MemoryBy.phase: ["phase"],
+_Tables = dict[str, pd.DataFrame]
+By = Literal["operation", "module", "frame", "phase"]
+_COLUMNS: dict[By, list[str]] = {
+    "operation": ["phase", "operation", "outer_operation"],
+    "module": ["phase", "module"],
+    "frame": ["phase", "python_frame"],
+    "phase": ["phase"],
 }
 #: Of the largest peak: the host of a job on GPUs allocates a few bytes.
 _WORTH_SHOWING = 0.01
-#: Of `memory_by_operation` on the terminal; all of them would be too wide.
-_CHURN = ["outer_operation", "operation", "allocations", "allocated_bytes", "kept_bytes"]
-_CHURN += ["mean_lifetime_us", "frees_within_operation"]
-_BLOCKS = ["outer_operation", "bytes", "allocated_at_ms", "lifetime_us", "module", "python_frame"]
 
 
 def memory(
-    trace: shared.Trace,
-    by: Annotated[
-        MemoryBy,
-        typer.Option(
-            help="Tell what was alive apart by operation, nn.Module, Python frame, phase."
-        ),
-    ] = MemoryBy.operation,
-    top: Annotated[int, typer.Option("--top", "-t", help="Rows of each table.", min=0)] = 10,
-    device: gap_options.Device = None,
-    annotation: shared.Annotation = None,
-    json: shared.Json = False,
+    trace: Path,
+    by: By = "operation",
+    top: int = 10,
+    device: int | None = None,
+    annotation: str | None = None,
+    json: bool = False,
     *,
     reading: ReadingOptions,
+    screen: shared.Screen,
 ) -> None:
-    """Show what was alive when the most memory was allocated, and who allocated it."""
-    from tracelens_ext.cli.load import analyze
-    from tracelens_ext.cli.messages import print_json
-    from tracelens_ext.cli.screen import first_lines
-    from tracelens_ext.errors import UsageError
+    """Show what was alive when the most memory was allocated, and who allocated it.
+
+    Options:
+        by: Tell what was alive apart by operation, nn.Module, Python frame, phase.
+        top -t 0..: Rows of each table.
+    """
     from tracelens_ext.memory.events import has_memory_events
     from tracelens_ext.memory.snapshot import is_snapshot
     from tracelens_ext.memory.usage import memory_notes
 
     if is_snapshot(trace):
-        show_snapshots([trace], top, reading, device=device, json=json)
+        show_snapshots([trace], top, reading, screen, device=device, json=json)
         return
     analyzer = analyze(trace, shared.AnalysisOptions(kernel_categories=False, reading=reading))
     if not has_memory_events(analyzer.trace):
@@ -76,50 +62,77 @@ def memory(
         "memory_by_operation": analyzer.get_df_memory_by_operation(annotation),
         "memory_largest": analyzer.get_df_memory_largest(top),
     }
-    if device is not None:
-        known = tables["memory_peaks"]["device"].tolist()
-        if device not in known:
-            has = ", ".join(map(str, known)) or "none"
-            raise UsageError(f"no memory event is of device {device}; the trace has {has}")
-        tables = {name: table[table["device"] == device] for name, table in tables.items()}
-    notes = list(memory_notes(analyzer.memory(annotation)))
-    if json:
-        print_json("Memory", trace, tables, notes)
-    else:
-        _show(first_lines(analyzer.work), str(trace), tables, notes, by, top)
+    tables = _of_device(tables, device, "no memory event is of device", "trace")
+    report = trace_report("Memory", trace, tables, memory_notes(analyzer.memory(annotation)))
+    blocks = [*first_lines(analyzer.work, trace), *_devices(tables, by, top)]
+    show(report, blocks, json=json, all_notes=screen.notes)
 
 
-def _show(
-    first: list[str],
-    trace: str,
-    tables: dict[str, pd.DataFrame],
-    notes: list[str],
-    by: MemoryBy,
+def show_snapshots(
+    paths: list[Path],
     top: int,
+    reading: ReadingOptions,
+    screen: shared.Screen,
+    *,
+    device: int | None = None,
+    json: bool,
 ) -> None:
-    from tracelens_ext.cli.screen import console, folded, show_lines, show_notes
-    from tracelens_ext.report.terminal import frame_table
+    """Print the tables of a snapshot of PyTorch's allocator, or of two compared.
 
-    screen = console()
-    show_lines([*first, f"Trace: {trace}"], screen)
-    parts = {
-        f"Alive at the peak, by {by.value}": _alive(tables["memory_at_peak"], _COLUMNS[by]),
-        "Allocated most in all": tables["memory_by_operation"][["device", *_CHURN]],
-        "Largest blocks": tables["memory_largest"][["device", *_BLOCKS]],
-    }
+    Raises:
+        UsageError: there are more, or no event is of the device.
+        TraceError: one cannot be read.
+    """
+    from tracelens_ext.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
+    from tracelens_ext.report.report import Report
+
+    if len(paths) > 2:
+        raise UsageError("two snapshots are compared, not more")
+    read = [read_snapshot(path, reading) for path in paths]
+    tables = compare_snapshots(*read) if len(read) == 2 else snapshot_tables(read[0])
+    tables = _of_device(tables, device, "no event is of device", "snapshot")
+    facts: list[tuple[str, object]] = [
+        (f"Snapshot {letter}".strip(), str(path))
+        for letter, path in zip("AB" if len(read) == 2 else " ", paths, strict=True)
+    ]
+    notes = [
+        f"{snapshot.path}: {snapshot.dropped:,} events cannot be used."
+        for snapshot in read
+        if snapshot.dropped
+    ]
+    lines = [f"{name}: {path}" for name, path in facts]
+    keep = [f"peak_allocated_bytes{end}" for end in ("", " A", " B", " B - A")]
+    parts = [Part(name, table, rows=top, keep=keep) for name, table in tables.items()]
+    show(Report("Memory", tables, facts, notes), [lines, *parts], json=json, all_notes=screen.notes)
+
+
+def _of_device(tables: _Tables, device: int | None, none: str, file: str) -> _Tables:
+    """The rows of one device, if only one is asked about."""
+    if device is None:
+        return tables
+    if device not in (known := tables["memory_peaks"]["device"].tolist()):
+        has = ", ".join(map(str, known)) or "none"
+        raise UsageError(f"{none} {device}; the {file} has {has}")
+    return {name: table[table["device"] == device] for name, table in tables.items()}
+
+
+def _devices(tables: _Tables, by: By, top: int) -> Iterator[Block]:
+    """A sentence and tables for each device."""
+    title = f"Alive at the peak, by {by}"
     sizes = tables["memory_at_peak"].groupby("device")["bytes"].sum()
+    alive = _alive(tables["memory_at_peak"], _COLUMNS[by])
     for row in tables["memory_peaks"].to_dict("records"):
-        show_lines(["", *folded(_sentence(row), screen.width)], screen)
-        matters = sizes.get(row["device"], 0) >= _WORTH_SHOWING * sizes.max()
-        for title, table in parts.items():
-            part = table[table["device"] == row["device"]].drop(columns="device")
-            if top and matters:
-                screen.print()
-                keep = ("bytes", "allocated_bytes")
-                screen.print(frame_table(part, title=title, rows=top, keep=keep))
-    if notes:
-        screen.print()
-        show_notes(notes, screen)
+        yield from ("", _sentence(row))
+        if sizes.get(device := row["device"], 0) >= _WORTH_SHOWING * sizes.max():
+            own = alive[alive["device"] == device].drop(columns="device")
+            yield Part(title, own, rows=top, keep=("bytes",))
+            for name, kept in (
+                ("memory_by_operation", "allocated_bytes"),
+                ("memory_largest", "bytes"),
+            ):
+                table = tables[name]
+                part = Part.of(name, table[table["device"] == device], top)
+                yield replace(part, keep=(kept,))
 
 
 def _alive(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -133,7 +146,7 @@ def _alive(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     return frame[["device", *columns[::-1], "blocks", "bytes", "% of peak"]]
 
 
-def _sentence(row: dict[Any, Any]) -> str:
+def _sentence(row: Mapping[Any, Any]) -> str:
     """What a row of `memory_peaks` says."""
     from tracelens_ext.report.html_text import bytes_text
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import typer
+
+from tracelens_ext.cli.screen import print_line, tell
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.report import FORMAT_OF_SUFFIX, PAGE, Format
 
@@ -15,35 +21,38 @@ if TYPE_CHECKING:
 
     from tracelens_ext.report.report import Places, Report
 
+#: What stands for standard output.
+STANDARD_OUTPUT = Path("-")
+_LOOK_BYTES = 200
 _PAGE_SUFFIXES = (".html", ".htm")
-_Files = list[tuple[Path, Format | Literal["html"]]]
 #: What a folder of tables beside a trace is called, after the trace.
 _FOLDER_ENDINGS = {Format.csv: "_csvs", Format.parquet: "_parquet"}
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user asked to be written."""
+    """What the user asked to be written.
 
-    output: str | None = None  #: the value of `--output`
-    format: Format | None = None  #: that of `--format`
-    csv_dir: Path | None = None  #: that of `--csv-dir`
-    html: str | None = None  #: that of `--html`
-    workbook: bool = True  #: whether there is one when nothing is named
+    Options:
+        output -o PATH: Excel file to write; a folder for several traces.  [default:
+            NAME_perf_report.xlsx beside each trace]
+        format: Write the tables in this format; csv and parquet are a folder of files.  [default:
+            what --output is named, else xlsx]
+        csv_dir FOLDER: Write each table as a CSV file into this folder.
+        no_workbook: Write no more than what other options name.
+        html FILE: Write a page for browsers; a folder for several traces.
+    """
+
+    output: str | None = None
+    format: Format | None = None
+    csv_dir: Path | None = None
+    no_workbook: bool = False
+    html: str | None = None
 
     def for_one(self, trace: Path) -> Places:
         """Where the report of a single trace goes."""
-        files: _Files = []
-        if self.csv_dir is not None:
-            files.append((self.csv_dir, Format.csv))
-        if self._wants_document:
-            chosen = self._format(several=False)
-            name = _file_name(report_stem(trace), chosen)
-            files.append((_target(self.output, trace.parent / name, chosen), chosen))
-        if self.html is not None:
-            page = Path(report_stem(trace) + ".html")
-            files.append((_page(self.html, page), PAGE))
-        return _places(files)
+        stem = report_stem(trace)
+        return self._places(stem, trace.parent / stem, several=False)
 
     def for_several(self, traces: Sequence[Path]) -> list[Places]:
         """Where the reports of several traces go, no two alike: options name folders then.
@@ -51,46 +60,36 @@ class Wanted:
         Raises:
             UsageError: an option names a file.
         """
-        chosen = self._format(several=True)
         shared = report_stems(traces, one_folder=True)
         beside = report_stems(traces, one_folder=False)
-        result = []
-        for trace, stem, own_stem in zip(traces, shared, beside, strict=True):
-            files: _Files = []
-            if self.csv_dir is not None:
-                files.append((self.csv_dir / stem, Format.csv))
-            if self._wants_document and self.output is None:
-                files.append((trace.parent / _file_name(own_stem, chosen), chosen))
-            elif self._wants_document:
-                files.append((Path(self.output or "") / _file_name(stem, chosen), chosen))
-            if self.html is not None:
-                files.append((_page_folder(self.html) / f"{stem}.html", PAGE))
-            result.append(_places(files))
-        return result
+        return [
+            self._places(stem, trace.parent / own, several=True)
+            for trace, stem, own in zip(traces, shared, beside, strict=True)
+        ]
 
-    def for_comparison(self, baseline: Path) -> Places:
-        """Where the comparison goes that is written beside reports of several traces."""
-        chosen = self._format(several=True)
-        files: _Files = []
+    def for_comparison(self, folder: Path, *, several: bool) -> Places:
+        """Where a comparison goes: to this folder by default; beside reports of several traces."""
+        return self._places("comparison", folder / "comparison", several=several)
+
+    def _places(self, stem: str, default: Path, *, several: bool) -> Places:
+        """The files of a report; `default` is that of `--output`, without suffix."""
+        files: list[tuple[Path, Format | Literal["html"]]] = []
         if self.csv_dir is not None:
-            files.append((self.csv_dir / "comparison", Format.csv))
+            files.append((self.csv_dir / stem if several else self.csv_dir, Format.csv))
         if self._wants_document:
-            folder = baseline.parent if self.output is None else Path(self.output)
-            files.append((folder / _file_name("comparison", chosen), chosen))
+            chosen = self._format(several=several)
+            place = Path(self.output or default.with_name(_file_name(default.name, chosen)))
+            in_folder = several or (not chosen.is_folder and _is_folder(self.output or ""))
+            if self.output is not None and in_folder:
+                place /= _file_name(stem, chosen)
+            files.append((place, chosen))
         if self.html is not None:
-            files.append((_page_folder(self.html) / "comparison.html", PAGE))
-        return _places(files)
-
-    def of_comparison(self) -> Places:
-        """Where the command `compare` writes: what was asked for, in this folder by default."""
-        files: _Files = []
-        if self.output is not None or self.format is not None:
-            chosen = self._format(several=False)
-            name = Path(_file_name("comparison", chosen))
-            files.append((_target(self.output, name, chosen), chosen))
-        if self.html is not None:
-            files.append((_page(self.html, Path("comparison.html")), PAGE))
-        return _places(files)
+            files.append((_page(self.html, f"{stem}.html", several=several), PAGE))
+        resolved = [os.path.realpath(path) for path, _ in files]
+        for at, path in enumerate(resolved):
+            if path in resolved[:at]:
+                raise UsageError(f"{files[at][0]}: is named for two outputs; name two")
+        return dict(files)
 
     def check_extras(self) -> None:
         """Check that what the formats need is installed, before a trace is read for nothing.
@@ -108,7 +107,7 @@ class Wanted:
     @property
     def _wants_document(self) -> bool:
         asked = self.output is not None or self.format is not None
-        return asked or (self.workbook and self.csv_dir is None and self.html is None)
+        return asked or (not self.no_workbook and self.csv_dir is None and self.html is None)
 
     def _format(self, *, several: bool) -> Format:
         """The format that was asked for, or that the name of the output tells."""
@@ -151,7 +150,6 @@ def write_outputs(
     Raises:
         OutputError: a file cannot be written, or would replace someone else's.
     """
-    from tracelens_ext.cli.messages import print_line
     from tracelens_ext.report.excel import slow_tables
     from tracelens_ext.report.report import write_report
 
@@ -159,6 +157,14 @@ def write_outputs(
     for line in slow_tables(report.sheets) if Format.xlsx in places.values() else ():
         print_line(line, error=True)
     return written
+
+
+def check_outputs(places: Places, inputs: Sequence[Path], *, force: bool) -> None:
+    """Refuse to write over inputs and strangers' files, and tell of unfinished folders."""
+    from tracelens_ext.report.report import check_places
+
+    for note in check_places(places, inputs, force=force):
+        tell(note)
 
 
 def report_stem(trace: Path) -> str:
@@ -174,41 +180,34 @@ def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
     Where two would be the same (upper and lower case are on some systems), the names of their
     folders and their whole names are added, and in the end a number.
     """
-    candidates = [_candidates(trace, one_folder=one_folder) for trace in traces]
-    folders = [None if one_folder else trace.resolve().parent for trace in traces]
-    level = [0] * len(traces)
-    while True:
-        names = [options[at] for options, at in zip(candidates, level, strict=True)]
-        keys = [(folder, name.casefold()) for folder, name in zip(folders, names, strict=True)]
-        stuck = True
-        for at, key in enumerate(keys):
-            if keys.count(key) > 1 and level[at] + 1 < len(candidates[at]):
-                level[at] += 1
-                stuck = False
-        if stuck:
-            return _numbered(names, keys)
-
-
-def _candidates(trace: Path, *, one_folder: bool) -> list[str]:
-    stem, whole = report_stem(trace), f"{trace.name}_perf_report"
-    if not one_folder:
-        return [stem, whole]
-    folder = trace.resolve().parent.name or "root"
-    return [stem, f"{folder}_{stem}", f"{folder}_{whole}"]
-
-
-def _numbered(names: Sequence[str], keys: Sequence[tuple[Path | None, str]]) -> list[str]:
-    """Names with a number where their keys are equal; the first keeps its own."""
-    taken, used = set(keys), set[tuple[Path | None, str]]()
-    result = []
-    for name, (folder, folded) in zip(names, keys, strict=True):
-        unique, key, number = name, (folder, folded), 2
-        while key in used or (number > 2 and key in taken):
-            unique, key = f"{name}_{number}", (folder, f"{folded}_{number}")
+    parents = [trace.resolve().parent for trace in traces]
+    keys = [Path() if one_folder else parent for parent in parents]
+    names = [report_stem(trace) for trace in traces]
+    longer = [f"{trace.name}_perf_report" for trace in traces]
+    if one_folder:
+        prefixes = [f"{parent.name or 'root'}_" for parent in parents]
+        names = _if_shared(names, map(add, prefixes, names), keys)
+        longer = list(map(add, prefixes, longer))
+    names = _if_shared(names, longer, keys)
+    taken, used = {*zip(keys, map(str.casefold, names), strict=True)}, set[tuple[Path, str]]()
+    for at, (folder, name) in enumerate(zip(keys, names, strict=True)):
+        unique, number = name, 1
+        while (key := (folder, unique.casefold())) in used or (number > 1 and key in taken):
             number += 1
+            unique = f"{name}_{number}"
         used.add(key)
-        result.append(unique)
-    return result
+        names[at] = unique
+    return names
+
+
+def _if_shared(names: list[str], others: Iterable[str], folders: list[Path]) -> list[str]:
+    """The names, and in place of those that are not the only one in their folder the others."""
+    folded = [(folder, name.casefold()) for folder, name in zip(folders, names, strict=True)]
+    often = Counter(folded)
+    return [
+        other if often[key] > 1 else name
+        for name, other, key in zip(names, others, folded, strict=True)
+    ]
 
 
 def _file_name(stem: str, chosen: Format) -> str:
@@ -220,32 +219,81 @@ def _is_folder(name: str) -> bool:
     return name.endswith(("/", os.sep)) or Path(name).is_dir()
 
 
-def _target(output: str | None, default: Path, chosen: Format) -> Path:
-    """The file or folder to write: what the user named, or the default name (in that folder)."""
-    if output is None:
-        return default
-    if _is_folder(output) and not chosen.is_folder:
-        return Path(output) / default.name
-    return Path(output)
-
-
-def _page(html: str, default: Path) -> Path:
-    if _is_folder(html):
-        return Path(html) / default.name
-    if Path(html).suffix.lower() not in _PAGE_SUFFIXES:
+def _page(html: str, name: str, *, several: bool) -> Path:
+    """The page of a report; `name` is what it is called in a folder."""
+    is_page = Path(html).suffix.lower() in _PAGE_SUFFIXES
+    if _is_folder(html) or (several and not is_page):
+        return Path(html) / name
+    if several:
+        raise UsageError(f"{html}: names one page for several traces; name a folder")
+    if not is_page:
         raise UsageError(f"{html}: a page is named .html")
     return Path(html)
 
 
-def _page_folder(html: str) -> Path:
-    if Path(html).suffix.lower() in _PAGE_SUFFIXES and not _is_folder(html):
-        raise UsageError(f"{html}: names one page for several traces; name a folder")
-    return Path(html)
+def check_texts(
+    paths: Sequence[Path | None], trace: Path, *, force: bool, json: bool, every: bool
+) -> None:
+    """Check that texts replace no file of the user, not the trace, and not one another.
+
+    Args:
+        paths: where the texts go; None for no text.
+        trace: what may not be replaced.
+        force: whether other files may.
+        json: whether `--json` is given.
+        every: whether `--all` is given.
+
+    Raises:
+        OutputError: a file stands in the way.
+        UsageError: two outputs are one file, or the options do not go together.
+    """
+    from tracelens_ext.report.manifest import check_output
+
+    if every and not json:
+        raise UsageError("--all is about the JSON; add --json")
+    if json and STANDARD_OUTPUT in paths:
+        raise UsageError("--json writes to standard output, so a text cannot go there too")
+    given = [path for path in paths if path is not None]
+    if len({os.path.realpath(path) for path in given}) < len(given):
+        raise UsageError(f"{given[0]}: is named for two outputs; name two")
+    for path in given:
+        if path == STANDARD_OUTPUT:
+            continue
+        check_output(path, [trace], force=force or _is_our_text(path))
 
 
-def _places(files: _Files) -> Places:
-    resolved = [os.path.realpath(path) for path, _ in files]
-    for at, path in enumerate(resolved):
-        if path in resolved[:at]:
-            raise UsageError(f"{files[at][0]}: is named for two outputs; name two")
-    return dict(files)
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text or nothing; `-` is standard output.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    from tracelens_ext.report.atomic import written_beside
+
+    if path == STANDARD_OUTPUT:
+        typer.echo(text, nl=False)
+        return
+    with written_beside(path) as beside:
+        beside.write_text(text, encoding="utf-8", newline="\n")
+
+
+def tell_written(paths: Sequence[Path | None]) -> None:
+    """Say which files were written; on standard error where a text is on standard output."""
+    for path in paths:
+        if path is not None and path != STANDARD_OUTPUT:
+            print_line(f"Wrote {path}", error=STANDARD_OUTPUT in paths)
+
+
+def _is_our_text(path: Path) -> bool:
+    """Whether a file begins as the texts of this program do."""
+    from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
+
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as stream:
+            head = stream.read(_LOOK_BYTES)
+    except (OSError, ValueError):
+        return False
+    titles = (KERNEL_TITLE, GAP_TITLE)
+    return head.startswith(tuple(f"{title}\n{'=' * 50}\n".encode() for title in titles))

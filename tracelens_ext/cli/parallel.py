@@ -168,7 +168,7 @@ class _Workers(Generic[T]):
 
     def _result(self, number: int, future: Future[Answer[T]] | None) -> T:
         """Print what a worker printed, and return its result or raise the trace's error."""
-        from tracelens_ext.cli.messages import print_line
+        from tracelens_ext.cli.screen import print_line
 
         try:
             answer = future.result() if future is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -20,19 +20,24 @@ _PROBE: Final = (
 app = typer.Typer(help="Installed plugins: what each brings, and what is wrong with it.")
 
 
-Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a plugin has an error.")]
-
-
 @app.callback(invoke_without_command=True)
-def show(context: typer.Context, strict: Strict = False) -> None:
-    """List the installed plugins, their hooks and rule packs, and their errors."""
+def show(context: typer.Context, strict: bool = False) -> None:
+    """List the installed plugins, their hooks and rule packs, and their errors.
+
+    Options:
+        strict: Exit with 1 if a plugin has an error.
+    """
     if context.invoked_subcommand is None:
         list_plugins(strict)
 
 
 @app.command("list")
-def list_plugins(strict: Strict = False) -> None:
-    """List the installed plugins, their hooks and rule packs, and their errors."""
+def list_plugins(strict: bool = False) -> None:
+    """List the installed plugins, their hooks and rule packs, and their errors.
+
+    Options:
+        strict: Exit with 1 if a plugin has an error.
+    """
     from tracelens_ext.hooks import NO_PLUGINS_VARIABLE, load_registry
 
     found = plugin_status(load_registry())
@@ -56,12 +61,17 @@ def list_plugins(strict: Strict = False) -> None:
 
 @app.command("new")
 def new(
-    name: Annotated[str, typer.Argument(help="The new distribution, such as my-company-kernels.")],
-    folder: Annotated[
-        Path, typer.Option("--folder", metavar="FOLDER", help="Where to make its folder.")
-    ] = Path(),
+    name: str,
+    folder: Path = Path(),
 ) -> None:
-    """Write the skeleton of a plugin distribution, with its test."""
+    """Write the skeleton of a plugin distribution, with its test.
+
+    Operands:
+        name: The new distribution, such as my-company-kernels.
+
+    Options:
+        folder FOLDER: Where to make its folder.  [default: .]
+    """
     from tracelens_ext.categorize.scaffold import write_plugin
 
     for path in write_plugin(name, folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,21 +25,8 @@ def reading_progress(label: str) -> Iterator[Progress | None]:
 
     The bar appears after a second and is gone when the file is read.
     """
-    if not sys.stderr.isatty():
-        yield None
-        return
-    bar, started = _bars(), time.monotonic()
-    task = bar.add_task(label, total=None)
-
-    def advance(done: int, size: int | None) -> None:
-        if time.monotonic() - started > _PATIENCE_S:
-            bar.start()
-            bar.update(task, completed=done, total=size)
-
-    try:
-        yield advance
-    finally:
-        bar.stop()
+    with several_progress([label]) as advance:
+        yield None if advance is None else partial(advance, 0)
 
 
 @contextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, show_problems
-from tracelens_ext.cli.messages import print_line
+from tracelens_ext.cli.screen import NARROW, console, print_line, tell
+from tracelens_ext.lazy import pd
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
@@ -23,18 +24,22 @@ app = typer.Typer(help="The rules that give kernels their categories.", no_args_
 
 
 @app.command("list")
-@shared.with_options
 def list_rules(
-    category: Annotated[
-        str | None, typer.Option("--category", help="Only rules of this category.")
-    ] = None,
-    pack: Annotated[str | None, typer.Option("--pack", help="Only rules of this pack.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    category: str | None = None,
+    pack: str | None = None,
+    as_json: bool = False,
     *,
     options: shared.RuleOptions,
 ) -> None:
-    """List the rules in the order in which they are tried."""
+    """List the rules in the order in which they are tried.
+
+    Options:
+        category: Only rules of this category.
+        pack: Only rules of this pack.
+        as_json --json: Print JSON.
+    """
     from tracelens_ext.categorize import KernelCategorizer
+    from tracelens_ext.report.terminal import frame_table
 
     asked = KernelCategorizer.create(**options.arguments())
     rows = [
@@ -48,16 +53,23 @@ def list_rules(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:
-        for line in _aligned([[_shown(row, key) for key in _SHOWN] for row in rows]):
-            typer.echo(line)
+        screen = console()
+        narrow = screen.width < NARROW
+        screen.print(frame_table(pd.DataFrame(rows), columns=_FIRST if narrow else _SHOWN))
+        if narrow:
+            print_line(f"The other columns need {NARROW} columns of the terminal; --json has them.")
     _report_problems(asked)
 
 
 @app.command("show")
 def show(
-    pack: Annotated[str, typer.Argument(metavar="PACK", help="Its name, as in `rules list`.")],
+    pack: str,
 ) -> None:
-    """Print a pack as a rule file, to read or to start from: rules show gemm > my.toml."""
+    """Print a pack as a rule file, to read or to start from: rules show gemm > my.toml.
+
+    Operands:
+        pack PACK: Its name, as in `rules list`.
+    """
     from tracelens_ext.categorize.check import toml_pack
     from tracelens_ext.report.json_text import json_safe
 
@@ -73,13 +85,17 @@ def show(
 
 @app.command("check")
 def check(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Rule packs to check; all installed ones when none are given."),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
+    files: list[Path] | None = None,
+    strict: bool = False,
 ) -> None:
-    """Run all examples, find rules that can never win, and patterns that take too long."""
+    """Run all examples, find rules that can never win, and patterns that take too long.
+
+    Operands:
+        files: Rule packs to check; all installed ones when none are given.
+
+    Options:
+        strict: Exit with 1 for warnings too.
+    """
     from tracelens_ext.categorize import load_pack
     from tracelens_ext.categorize.check import check_packs
     from tracelens_ext.categorize.matcher import BoundPack
@@ -108,16 +124,22 @@ def check(
 
 @app.command("suggest")
 def suggest(
-    trace: Annotated[Path, typer.Argument(help="The trace.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the draft here.")
-    ] = None,
-    top: Annotated[int, typer.Option("--top", help="At most this many rules.", min=1)] = 20,
-    rules: shared.Rules = None,
+    trace: Path,
+    output: Path | None = None,
+    top: int = 20,
+    rules: list[Path] | None = None,
     *,
     reading: ReadingOptions,
 ) -> None:
-    """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first."""
+    """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first.
+
+    Operands:
+        trace: The trace.
+
+    Options:
+        output -o: Write the draft here.
+        top 1..: At most this many rules.
+    """
     from tracelens_ext.categorize import UNCATEGORIZED
     from tracelens_ext.categorize.check import draft_rules, group_unknown
     from tracelens_ext.errors import OutputError
@@ -128,13 +150,13 @@ def suggest(
     if output is not None and output.exists():
         raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")
     analyzer = analyze(trace, shared.AnalysisOptions(rules=rules, reading=reading))
-    show_problems(analyzer.problems, set())
+    show_problems(analyzer.problems)
     table = analyzer.get_df_kernel_summary()
     unknown = table[(table["kernel_category"] == UNCATEGORIZED) & (table["kind"] == "kernel")]
     if graphs := whole_graphs(analyzer.trace):
         unknown = unknown[~unknown["kernel_name"].isin(graphs)]
         for note in analyzer.trace.provenance.notes:
-            print_line(f"tracelens-ext: {trace}: {note}", error=True)
+            tell(f"{trace}: {note}")
     groups = group_unknown(
         zip(unknown["kernel_name"], unknown["cpu_op"], unknown["total_time_ms"], strict=True)
     )
@@ -147,13 +169,8 @@ def suggest(
     print_line(f"{output}: {len(groups[:top])} rules to edit")
 
 
-_WIDEST = 40  # what is longer is cut, but for the last column
+_FIRST = ("rule", "category", "for")
 _SHOWN = ("rule", "category", "origin", "vendor", "library", "cpu_op", "for")
-
-
-def _shown(row: dict[str, Any], key: str) -> str:
-    text = row[key] or "-"
-    return text if key == "for" or len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
 
 
 def _rows(packs: Sequence[BoundPack]) -> Iterator[dict[str, Any]]:
@@ -184,15 +201,6 @@ def _refuse_unknown(asked: str | None, known: set[str], what: str = "no rule is 
         near = get_close_matches(asked, known, n=3, cutoff=0.7)
         listed = f"similar: {', '.join(near)}" if near else f"known: {', '.join(sorted(known))}"
         raise UsageError(f"{what} {asked!r}; {listed}")
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    """Columns padded to their widest entry, but for the last."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join([*(text.ljust(w) for text, w in zip(row, widths[:-1], strict=False)), row[-1]])
-        for row in rows
-    ]
 
 
 def _installed_packs() -> tuple[list[BoundPack], list[str]]:

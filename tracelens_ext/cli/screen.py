@@ -1,27 +1,159 @@
-"""The terminal: lines and tables on it, whatever it can show."""
+"""The terminal: a report's headline, tables and notes on it, whatever it can show."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
-from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
+    from tracelens_ext.lazy import pd
+    from tracelens_ext.report.report import Format, Report
+    from tracelens_ext.tables.table import Table
     from tracelens_ext.work.gpu_work import GpuWork
 
+#: Columns of a terminal: below it names need the room of numbers that say less.
+NARROW = 120
 _PIPED_WIDTH = 200
 _WIDEST_TEXT = 120  # longer lines are hard to read
 _NOTE_LINES = 5
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[mµμn]?s|[kMG]?B)\b)")
 _SMALL = 0.1  # below it three digits tell more than three decimals
-#: Whether `--notes` is given.
-all_notes: ContextVar[bool] = ContextVar("all_notes", default=False)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table on the screen, below a blank line; nothing of one without rows."""
+
+    title: str
+    frame: pd.DataFrame
+    #: to show, in this order, where the table has them: what does not fit goes from the end
+    columns: Sequence[str] | None = None
+    rows: int | None = None  #: the first ones; all by default
+    keep: Sequence[str] = ()  #: columns that are left out last
+    name_width: int = 20  #: of the first column, as long as there are columns that do not fit
+
+    @classmethod
+    def of(cls, table: Table | str, frame: pd.DataFrame, rows: int | None = None) -> Part:
+        """A registered table, or that of a name, as its declaration has it on a screen."""
+        if isinstance(table, str):
+            from tracelens_ext.tables.registry import find_table
+
+            table = find_table(table)
+        title, _, columns = table.screen.partition(": ")
+        return cls(title, frame, columns.split(", ") if columns else None, rows)
+
+    def __call__(self, _: Console) -> Iterable[Any]:
+        """What is printed."""
+        from tracelens_ext.report.terminal import frame_table
+
+        if len(self.frame) and self.rows != 0:
+            yield [""]
+            yield frame_table(
+                self.frame,
+                title=self.title,
+                columns=self.columns,
+                rows=self.rows,
+                keep=self.keep,
+                name_width=self.name_width,
+            )
+
+
+#: What is on a screen: a sentence, which is folded; lines as they are; what rich shows; or what
+#: makes such of the terminal, as only its width tells what has room, such as a `Part`.
+Block = str | Sequence[str] | Callable[["Console"], Iterable[Any]] | Any
+
+
+def show(
+    report: Report, blocks: Iterable[Block], *, json: bool = False, all_notes: bool = False
+) -> None:
+    """Print a report: its blocks, then its notes; or as JSON all of it but the blocks.
+
+    Args:
+        report: the tables and all that goes with them.
+        blocks: what a terminal shows of it, from above.
+        json: whether that is printed as JSON.
+        all_notes: whether notes take more than five lines.
+    """
+    if json:
+        print_report(report)
+        return
+    screen = console()
+    show_blocks(blocks, screen)
+    if report.notes:
+        screen.print()
+        show_notes(report.notes, screen, whole=all_notes)
+
+
+def show_blocks(blocks: Iterable[Block], screen: Console) -> None:
+    """Print blocks one below the other."""
+    for block in blocks:
+        if isinstance(block, str):
+            indent = "    " * block.startswith(" ")
+            _show_lines(folded(block, screen.width, indent) or [""], screen)
+        elif isinstance(block, list | tuple):
+            _show_lines(block, screen)
+        elif callable(block):
+            show_blocks(block(screen), screen)
+        else:
+            screen.print(block)
+
+
+def bold(text: str) -> Block:
+    """Lines in bold."""
+    from rich.text import Text
+
+    return lambda screen: [Text(line, "bold") for line in _plain(text.splitlines(), screen)]
+
+
+def trace_report(
+    title: str,
+    trace: object,
+    tables: Mapping[str, pd.DataFrame],
+    notes: Iterable[str] = (),
+    *,
+    facts: Sequence[tuple[str, object]] = (),
+    members: Mapping[str, object] | None = None,
+) -> Report:
+    """Tables of a trace as a report."""
+    from tracelens_ext.report.report import Report
+
+    told: list[tuple[str, object]] = [("Trace", str(trace)), *facts]
+    return Report(title, tables, told, list(notes), members=members or {})
+
+
+def print_report(report: Report, form: Format | None = None) -> None:
+    """Print a report to standard output, piece by piece."""
+    from tracelens_ext.report.report import Format, report_text
+
+    for piece in report_text(report, form or Format.json):
+        typer.echo(piece, nl=False)
+
+
+def print_line(text: str, *, error: bool = False) -> None:
+    """Print a line; what could act on a terminal, or break the line, is shown as an escape.
+
+    Args:
+        text: the line.
+        error: to standard error.
+    """
+    from tracelens_ext.report.terminal import safe_text
+
+    typer.echo(safe_text(text), err=error)
+
+
+def tell(text: str) -> None:
+    """Say something about the run on standard error."""
+    print_line(f"tracelens-ext: {text}", error=True)
 
 
 def screen_width() -> int:
@@ -38,32 +170,40 @@ def console() -> Console:
     return Console(width=screen_width())
 
 
-def show_lines(lines: Sequence[str], console: Console, *, style: str = "") -> None:
-    """Print lines as they are, however long; for a terminal that knows ASCII only, in that."""
+def _show_lines(lines: Sequence[str], screen: Console) -> None:
+    """Print lines as they are, however long."""
     from rich.text import Text
 
+    for line in _plain(lines, screen):
+        screen.print(Text(line), soft_wrap=True)
+
+
+def _plain(lines: Sequence[str], screen: Console) -> Sequence[str]:
+    """Lines as this terminal can show them: one that knows ASCII only, in that."""
     from tracelens_ext.gaps.histogram import ascii_lines
+    from tracelens_ext.report.terminal import safe_text
 
-    if console.options.ascii_only:
-        lines = [line.encode("ascii", "backslashreplace").decode() for line in ascii_lines(lines)]
-    for line in lines:
-        console.print(Text(line, style), soft_wrap=True)
+    lines = [safe_text(line) for line in lines]
+    if not screen.options.ascii_only:
+        return lines
+    return [line.encode("ascii", "backslashreplace").decode() for line in ascii_lines(lines)]
 
 
-def first_lines(work: GpuWork) -> list[str]:
-    """What the recording holds, to be printed first; nothing without GPU work."""
+def first_lines(work: GpuWork, trace: object = None) -> list[Block]:
+    """What the recording holds (nothing without GPU work), and its file: what is shown first."""
     from tracelens_ext.recording.told import recording_lines
 
-    return [f"Recording: {' '.join(recording_lines(work))}", ""] if len(work) else []
+    told: list[Block] = [f"Recording: {' '.join(recording_lines(work))}"] if len(work) else []
+    return [*told, [""]] * bool(told) if trace is None else [[f"Trace: {trace}"], *told]
 
 
 def folded(text: str, width: int, indent: str = "") -> list[str]:
-    """A text in lines that fit; no word is broken."""
+    """A text in lines that fit; no word is broken, and no number parted from its unit."""
     from tracelens_ext.report.terminal import safe_text
 
-    return textwrap.wrap(
-        safe_text(text), max(width, 40), subsequent_indent=indent, break_on_hyphens=False
-    )
+    text = _BEFORE_UNIT.sub("\u00a0", safe_text(text))
+    lines = textwrap.wrap(text, max(width, 40), subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 def fact_text(label: str, value: object) -> str:
@@ -77,16 +217,16 @@ def fact_text(label: str, value: object) -> str:
     return f"{label}: {value}"
 
 
-def show_notes(notes: Sequence[str], console: Console) -> None:
-    """Print notes; without `--notes` no more lines of them than have room on a screen."""
-    texts = [folded(note, min(console.width, _WIDEST_TEXT)) for note in notes]
+def show_notes(notes: Sequence[str], screen: Console, *, whole: bool = False) -> None:
+    """Print notes; if not `whole`, no more lines of them than have room on a screen."""
+    texts = [folded(note, min(screen.width, _WIDEST_TEXT)) for note in notes]
     lines = [line for text in texts for line in text]
-    if len(lines) > _NOTE_LINES and not all_notes.get():
+    if len(lines) > _NOTE_LINES and not whole:
         shown = lines[: _NOTE_LINES - 1]
-        whole = sum(sum(map(len, texts[: at + 1])) <= len(shown) for at in range(len(texts)))
-        lines = [line for text in texts[:whole] for line in text]
+        fitting = sum(sum(map(len, texts[: at + 1])) <= len(shown) for at in range(len(texts)))
+        lines = [line for text in texts[:fitting] for line in text]
         if not lines:  # the first alone has no room
             lines = [*shown[:-1], f"{shown[-1]} …"]
-        more = len(texts) - whole
+        more = len(texts) - fitting
         lines.append(f"and {more} more note{'s' if more > 1 else ''}: --notes")
-    show_lines(lines, console)
+    _show_lines(lines, screen)

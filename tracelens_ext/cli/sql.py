@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.load import analyze
+from tracelens_ext.cli.screen import show, tell, trace_report
 
 
 def sql(
-    trace: Annotated[
-        Path | None,
-        typer.Argument(metavar="[TRACE]", help="A trace of any format.", show_default=False),
-    ] = None,
-    statement: Annotated[
-        str | None,
-        typer.Argument(metavar="[SQL]", help="One SELECT statement.", show_default=False),
-    ] = None,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the tables and their columns.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
-    limit: Annotated[int, typer.Option(help="Rows at most.", min=1)] = 1000,
-    timeout: Annotated[float, typer.Option(help="Seconds at most.", min=0.1)] = 30,
+    trace: Path | None = None,
+    statement: str | None = None,
+    schema: bool = False,
+    json: bool = False,
+    csv: bool = False,
+    limit: int = 1000,
+    timeout: float = 30,
     *,
     analysis: shared.AnalysisOptions,
 ) -> None:
-    """Query the events of a trace, and the tables of its report, with SQL."""
-    from tracelens_ext.cli.load import analyze
-    from tracelens_ext.cli.messages import print_json, print_line
+    """Query the events of a trace, and the tables of its report, with SQL.
+
+    Operands:
+        trace [TRACE]: A trace of any format.
+        statement [SQL]: One SELECT statement.
+
+    Options:
+        schema: Print the tables and their columns.
+        json: Print the rows as JSON.
+        csv: Print the rows as CSV.
+        limit 1..: Rows at most.
+        timeout 0.1..: Seconds at most.
+    """
     from tracelens_ext.errors import UsageError
 
     if schema:
@@ -42,21 +45,16 @@ def sql(
     if json and csv:
         raise UsageError("--json and --csv exclude each other; give one")
     from tracelens_ext.export.database import query
+    from tracelens_ext.report.terminal import frame_table
 
     rows, more = query(analyze(trace, analysis), statement, limit=limit, timeout=timeout)
-    if json:
-        print_json("SQL", trace, {"result": rows})
-    elif csv:
+    if csv:
         typer.echo(rows.to_csv(index=False, lineterminator="\n"), nl=False)
     else:
-        from tracelens_ext.cli.screen import console
-        from tracelens_ext.report.terminal import frame_table
-
-        console().print(frame_table(rows, fit_units=False))
+        table = frame_table(rows, fit_units=False)
+        show(trace_report("SQL", trace, {"result": rows}), [table], json=json)
     if more:
-        print_line(
-            f"tracelens-ext: {trace}: there are more than {limit:,} rows (--limit)", error=True
-        )
+        tell(f"{trace}: there are more than {limit:,} rows (--limit)")
 
 
 def _print_schema() -> None:

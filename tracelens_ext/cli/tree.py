@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.messages import print_json
-from tracelens_ext.cli.screen import screen_width
+from tracelens_ext.cli.load import analyze
+from tracelens_ext.cli.screen import print_report, screen_width, trace_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.settings import ReadingOptions
 
@@ -27,44 +25,30 @@ _MOST_PRINTED = 50_000_000
 
 
 def tree(
-    trace: shared.Trace,
-    op: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REGEX", help="Only operations whose name matches, and what is below them."
-        ),
-    ] = None,
-    depth: Annotated[int | None, typer.Option(help="Levels to show.", min=1)] = None,
-    min_percent: Annotated[
-        float | None,
-        typer.Option(
-            help="Leave out what has less of the GPU's busy time, in %.  [default: 1, 0 with"
-            " --folded and --json]",
-            min=0,
-            max=100,
-            show_default=False,
-        ),
-    ] = None,
-    merge: Annotated[
-        bool, typer.Option("--merge/--no-merge", help="Make siblings of one name one line.")
-    ] = True,
-    python: Annotated[
-        bool,
-        typer.Option("--python", help="Show Python frames too (recorded with with_stack=True)."),
-    ] = False,
-    capture: shared.Capture = None,
-    folded: Annotated[
-        bool,
-        typer.Option(
-            "--folded", help="Print a;b;c NANOSECONDS lines, for speedscope, inferno and the like."
-        ),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the tree as JSON.")] = False,
+    trace: Path,
+    op: str | None = None,
+    depth: int | None = None,
+    min_percent: float | None = None,
+    merge: bool = True,
+    python: bool = False,
+    capture: Path | None = None,
+    folded: bool = False,
+    as_json: bool = False,
     *,
     reading: ReadingOptions,
 ) -> None:
-    """Show the call tree with the GPU time below each operation."""
-    from tracelens_ext.cli.load import analyze
+    """Show the call tree with the GPU time below each operation.
+
+    Options:
+        op REGEX: Only operations whose name matches, and what is below them.
+        depth 1..: Levels to show.
+        min_percent 0..100: Leave out what has less of the GPU's busy time, in %.  [default: 1, 0
+            with --folded and --json]
+        merge: Make siblings of one name one line.
+        python: Show Python frames too (recorded with with_stack=True).
+        folded: Print a;b;c NANOSECONDS lines, for speedscope, inferno and the like.
+        as_json --json: Print the tree as JSON.
+    """
     from tracelens_ext.operations.tree_table import folded_stacks, merged_tree
     from tracelens_ext.work.patterns import user_pattern
 
@@ -102,7 +86,8 @@ def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: f
     left_out = _left_out(tree, depth, min_percent)
     tables = {"tree": tree_rows(tree, tree.kept(depth, min_percent))}
     notes = [left_out] if left_out else []
-    print_json("Call tree", trace, tables, notes, facts=[("GPU busy time", _busy(tree))])
+    facts = [("GPU busy time", _busy(tree))]
+    print_report(trace_report("Call tree", trace, tables, notes, facts=facts))
 
 
 def _busy(tree: MergedTree) -> str:

@@ -121,6 +121,7 @@ TABLES = [
             time at 1024 (%): share of the time in which so many wait that the host must wait too
             """,
         table=queue_length,
+        screen="Launched and not begun, by stream",
         asked_by="counters",
     ),
     Table(
@@ -135,6 +136,7 @@ TABLES = [
             bytes [bytes]: copied
             """,
         table=_copy_bandwidth,
+        screen="Speed of copies, GB/s",
         asked_by="counters",
     ),
 ]

@@ -150,6 +150,7 @@ GRAPH_OPERATIONS = Table(
         total_time_us: summed duration of these
         """,
     table=_operations,
+    screen="Operations inside of graph launches",
     when=CAPTURED,
 )
 GRAPH_CAPTURES = Table(

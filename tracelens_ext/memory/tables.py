@@ -142,6 +142,10 @@ TABLES = [
             kept_from_iterations [iterations]: from how many; from every one is a leak
             """,
         table=_by_operation,
+        screen=(
+            "Allocated most in all: outer_operation, operation, allocations, allocated_bytes, "
+            "kept_bytes, mean_lifetime_us, frees_within_operation"
+        ),
         when=[_HAS_MEMORY],
     ),
     Table(
@@ -156,6 +160,10 @@ TABLES = [
             {_OWNER}module, python_frame: as in `memory_at_peak`
             """,
         table=_largest,
+        screen=(
+            "Largest blocks: outer_operation, bytes, allocated_at_ms, lifetime_us, module, "
+            "python_frame"
+        ),
         when=[_HAS_MEMORY],
         asked_by="tables",
     ),

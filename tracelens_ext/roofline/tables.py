@@ -273,6 +273,7 @@ MORE = [
             time_lost_ms: GPU time beyond the best case
             """,
         table=_families,
+        screen="By family",
         when=[GPU_EVENTS, _SHAPES],
         asked_by="tables",
     ),
@@ -287,6 +288,7 @@ MORE = [
             mfu_%: the time they would take at the peak of their type, by the wall time
             """,
         table=_utilisation,
+        screen="Model FLOPs utilisation (products, convolutions, attention; by wall time)",
         when=[GPU_EVENTS, _SHAPES],
         asked_by="tables",
     ),

@@ -84,6 +84,10 @@ TABLES = [
             kernels [kernels]: those of them that are kernels
             """,
         table=_phase_steps,
+        screen=(
+            "Slowest steps: step, phase, start_ms, generation_requests, tokens, gpu_busy_ms, "
+            "gpu_us_per_token, idle_ms, kernels"
+        ),
         when=[GPU_EVENTS, HAS_STEPS],
     ),
     Table(
@@ -119,6 +123,7 @@ TABLES = [
             % of layer: of the durations of the layer
             """,
         table=_layer_kernels,
+        screen="A layer: position, avg_duration_us, % of layer, cpu_op, kernel_name",
         when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
     ),
 ]

@@ -100,6 +100,8 @@ class Table:
     #: the columns that are shown there, where the table has them
     answer_columns: Sequence[str] = ()
     answer_links: str = ""  #: that of them which names the sheets to look at next
+    #: the title, and perhaps the columns, with which a command shows it: `TITLE: COLUMN, COLUMN`
+    screen: str = ""
     short_names: str = ""  #: the column of kernel names that a report puts short ones beside
 
     @property
