@@ -78,8 +78,7 @@ def ranked(code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array) -
     order = np.argsort(-total, kind="stable")
     names = texts(code[known[first[order]]], labels)
     found = zip(names, total[order].tolist(), count[order].tolist(), strict=True)
-    most = 4 * MOST_PLACES
-    shown = set(islice(dict.fromkeys(filter(None, names)), most))
+    shown = set(islice(dict.fromkeys(filter(None, names)), 4 * MOST_PLACES))
     return _merged([Place(*place) for place in found if place[0] in shown])
 
 

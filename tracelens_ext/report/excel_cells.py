@@ -65,10 +65,7 @@ class _Sheet(Worksheet):  # type: ignore[misc]  # XlsxWriter declares no types
             self.fh.write(f'<c r="{xl_rowcol_to_cell_fast(row, col)}" s="{style}"{content}')
 
     def write_plain(self, row: int, cells: Sequence[tuple[CellValue, Format]]) -> bool:
-        """Write a row at once, below all others; False, and nothing, if `put` has to write it.
-
-        Only where rows are kept in files.
-        """
+        """Write the next row of a sheet in files at once; False, and nothing, if `put` has to."""
         self._write_single_row(row)  # the one before
         parts = []
         for place, (value, style) in enumerate(cells):
