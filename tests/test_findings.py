@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from tracelens_ext.tables.registry import offered_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 FINDING = Finding(
@@ -187,6 +189,24 @@ def test_a_trace_without_gpu_work_says_so() -> None:
     (line,) = found.recording_lines
     assert line == "There is no GPU work in the trace; record it with ProfilerActivity.CUDA."
     assert summary_sentence(found) == ""
+
+
+@pytest.mark.parametrize("launches", [0, 3])
+def test_gpu_work_of_a_file_that_is_cut_off_may_be_behind_the_cut(
+    tmp_path: Path, launches: int
+) -> None:
+    maker = TraceMaker()
+    maker.op("aten::mm", 0, 10)
+    for number in range(launches):
+        maker.call("cudaLaunchKernel", 1 + number, 0.5, correlation=number + 1)
+    path = tmp_path / "cut.json"
+    path.write_text(json.dumps(maker.document()).removesuffix("]}") + ', {"ph": "X", "cat": "ker')
+    found = TreePerfAnalyzer(path, salvage=True).findings()
+    (line,) = found.recording_lines
+    of = " of 3 launches" if launches else ""
+    assert line.startswith(f"No GPU work{of} is in what is left of the file; it may be in what is")
+    assert "the last 23 bytes" in line
+    assert line.endswith("whatever the file held beyond is lost.")
 
 
 def test_the_table_tells_places_and_evidence() -> None:

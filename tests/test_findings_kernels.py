@@ -31,7 +31,13 @@ class Kernels(TraceMaker):
         self.end, self.number = 1_000.0, 0
 
     def run(
-        self, name: str, us: float, *tensors: Tensor, kernel: str = "kernel", outer: str = ""
+        self,
+        name: str,
+        us: float,
+        *tensors: Tensor,
+        kernel: str = "kernel",
+        outer: str = "",
+        blocks: int = 0,
     ) -> None:
         """An operation with a kernel of `us` µs, within another if that is named."""
         self.number += 1
@@ -46,7 +52,10 @@ class Kernels(TraceMaker):
         self.op(name, at, 0.06, args=args if tensors else {})
         self.call("cudaLaunchKernel", at + 0.01, 0.04, correlation=self.number)
         category = "gpu_memcpy" if kernel.startswith("Memcpy") else "kernel"
-        self.gpu(category, kernel, self.end, us, correlation=self.number)
+        grid = {"grid": [blocks, 1, 1]}
+        self.gpu(
+            category, kernel, self.end, us, correlation=self.number, args=grid if blocks else {}
+        )
         self.end += us
 
     def rest(self) -> Kernels:
@@ -223,6 +232,39 @@ def test_the_same_for_many_tensors_is_no_chain(names: list[str]) -> None:
     for name in names:
         kernels.run(name, 50, X, *([X] if name == "aten::copy_" else []))
     assert kernels.savings() == {}
+
+
+SILU = "void vectorized_elementwise_kernel<8, at::native::silu_kernel(at::TensorIteratorBase&)>()"
+MUL = "void elementwise_kernel<128, 4, BinaryFunctor<float, float, float, MulFunctor<float> > >()"
+NORM = {
+    "void vectorized_elementwise_kernel<4, pow_tensor_scalar_kernel_impl<float>()>()": 60,
+    "void reduce_kernel<512, 1, ReduceOp<float, MeanOps<float, float> > >()": 40,
+    "void vectorized_elementwise_kernel<4, CUDAFunctorOnSelf_add<float> >()": 2,
+    "void vectorized_elementwise_kernel<4, at::native::rsqrt_kernel_cuda()>()": 2,
+    MUL: 80,
+    CASTING: 30,
+    f"{MUL} ": 70,
+}
+
+
+def test_passes_in_parts_are_told_by_names_where_shapes_are_missing() -> None:
+    kernels = Kernels()
+    for blocks, product in ((500, ""), (500, "nvjet_tst"), (400, ""), (500, "softmax")):
+        kernels.run("", 40, kernel=SILU, blocks=500)
+        if product:
+            kernels.run("", 300, kernel=product)
+        kernels.run("", 60, kernel=MUL, blocks=blocks)  # with as many blocks, and at most a product
+    for name, us in NORM.items():
+        kernels.run("", us, kernel=name)
+    kernels.run("", 1000, kernel="nvjet_hsh_128x256_64x4")
+    (found,) = (each for each in kernels.findings().findings if each.id == "fallback-kernels")
+    assert 1e3 * found.claimed_ms == pytest.approx(2 * 40 + 60 + 40 + 2 + 2 + 70)
+    assert [place.name for place in found.where["reasons"]] == [
+        "RMSNorm in parts",
+        "activation and gate apart",
+    ]
+    kernels.run("aten::gelu", 60, X)  # shapes tell more
+    assert "fallback-kernels" not in kernels.savings()
 
 
 def test_loops_over_tensors_save_within_a_tensor_only() -> None:

@@ -148,6 +148,41 @@ def _slow_all_reduces(room: Room, _: DevicePeaks) -> None:
     run(room, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(int)", 4, **said)
 
 
+@pytest.mark.real_data
+@pytest.mark.parametrize(
+    ("world", "ranks", "copies", "claimed"),
+    [
+        (16, [8, 9, 10, 11], False, True),
+        (16, [0, 8], False, False),  # on two machines
+        (4, [0, 1, 2, 3], False, False),  # of eight GPUs: perhaps one on each of four machines
+        (0, [], True, True),
+    ],
+)
+def test_links_between_gpus(world: int, ranks: list[int], copies: bool, claimed: bool) -> None:
+    """30 GB/s are all that a link to the host moves, and a fifteenth of NVLink."""
+    document, _, total, _ = before("bert on H100")
+    size = 64_000_000
+    us = size * (1 if copies else 1.5) / 30e3
+    said: dict[str, Any] = {"Collective name": "allreduce", "dtype": "Byte", "Group size": 4}
+    said |= {"Process Group Ranks": str(ranks), "In msg nelems": size, "Out msg nelems": size}
+
+    def transfers(room: Room, _: DevicePeaks) -> None:
+        if copies:
+            name = "Memcpy PtoP (Device -> Device)"
+            run(room, name, 4, kind="gpu_memcpy", us=us, bytes=size)
+        else:
+            run(room, "ncclDevKernel_AllReduce_Sum_u8_RING_LL(int)", 4, us=us, **said)
+
+    gpus = [{**document["deviceProperties"][0], "id": number} for number in range(8)]
+    more = {"deviceProperties": gpus, "distributedInfo": {"world_size": world, "rank": 8}}
+    *_, found = with_marks("bert on H100", transfers, (4 * us + 10) / 1e3 / total, more)
+    assert ("slow-link" in found) == claimed
+    if claimed:
+        assert found["slow-link"].evidence[-1].value == 450.0
+        lasts = found["slow-link"].evidence[1].value
+        assert found["slow-link"].claimed_ms == pytest.approx(lasts * (1 - 30 / 450), rel=0.05)
+
+
 def ids(document: Document) -> tuple[float, dict[str, Finding]]:
     found = TreePerfAnalyzer(document, use_kernel_name_categories=True).findings()
     assert found.explained_ms <= found.total_ms * (1 + 1e-9)
@@ -163,14 +198,18 @@ def before(name: str) -> tuple[Document, DevicePeaks, float, dict[str, Finding]]
 
 
 def with_marks(
-    name: str, problem: Callable[[Room, DevicePeaks], None], times: float = 1.0
+    name: str,
+    problem: Callable[[Room, DevicePeaks], None],
+    times: float = 1.0,
+    members: dict[str, Any] | None = None,
 ) -> tuple[float, float, dict[str, Finding]]:
     """The cost put in, what the whole takes then, and the findings."""
     document, peaks, total, _ = before(name)
     ahead = [place for place in places(document) if not place.after_wait]
     cost = times * total
     place = ahead[len(ahead) // 2]
-    return cost, *ids(with_problem(document, place, cost * 1e3, lambda room: problem(room, peaks)))
+    made = with_problem(document, place, cost * 1e3, lambda room: problem(room, peaks))
+    return cost, *ids(made | (members or {}))
 
 
 @pytest.mark.real_data

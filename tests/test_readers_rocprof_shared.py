@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +50,37 @@ def test_sums_by_name(path: Path) -> None:
         for row in rows(path.with_name("reference_kernels.csv"))
     }
     assert by_name(read(path)) == expected
+
+
+def test_blocks_of_each_dispatch() -> None:
+    """A grid counts work items: as many blocks as a loop over the files finds."""
+
+    def blocks(sizes: list[tuple[int, int]]) -> int:
+        return math.prod(-(-items // block) for items, block in sizes)
+
+    axes = [(f"Grid_Size_{axis}", f"Workgroup_Size_{axis}") for axis in "XYZ"]
+    dispatches = [[(int(row[g]), int(row[w])) for g, w in axes] for row in rows(CSV)]
+    assert read(CSV).arg("grid").values.sum() == sum(map(blocks, dispatches))
+    document = json.loads(gzip.decompress(JSON.read_bytes()))
+    (process,) = document["rocprofiler-sdk-tool"]
+    records = process["buffer_records"]["kernel_dispatch"]
+    infos = [record["dispatch_info"] for record in records]
+    sizes = [[(i["grid_size"][a], i["workgroup_size"][a]) for a in "xyz"] for i in infos]
+    assert read(JSON).arg("grid").values.sum() == sum(map(blocks, sizes))
+
+
+def test_a_kernel_of_few_blocks_is_a_finding() -> None:
+    """Of 256 units four have work, during all of the longest kernel."""
+    document = json.loads(gzip.decompress(JSON.read_bytes()))
+    (process,) = document["rocprofiler-sdk-tool"]
+    records = process["buffer_records"]["kernel_dispatch"]
+    first = min(record["start_timestamp"] for record in records)
+    sizes = {"grid_size": {"x": 1024, "y": 1, "z": 1}, "workgroup_size": {"x": 256, "y": 1, "z": 1}}
+    times = {"start_timestamp": first - 3_000_000_000, "end_timestamp": first - 1_000}
+    info = records[0]["dispatch_info"] | sizes
+    records.append(records[0] | times | {"dispatch_info": info})
+    found = {each.id: each for each in TreePerfAnalyzer(document).findings().findings}
+    assert found["launch-geometry"].claimed_ms == pytest.approx(3_000 * (1 - 4 / 256), rel=1e-3)
 
 
 def test_launches_of_csv() -> None:

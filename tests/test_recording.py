@@ -101,6 +101,19 @@ def test_a_long_first_launch_is_start_up_unless_the_kernel_ran_before(again: boo
     assert parts_of(maker) == ([] if again else found)
 
 
+@pytest.mark.parametrize("outer", [True, False])
+def test_between_first_uses_of_one_operation_is_start_up(outer: bool) -> None:
+    maker = TraceMaker()
+    maker.launched("a", 100, 50, correlation=1, at=0)
+    if outer:
+        maker.op("aten::cudnn_convolution", 900, 40_200)
+    maker.call("cudaStreamCreateWithFlags", 1_000, 8_000)
+    maker.call("cudaEventCreateWithFlags", 30_000, 10_000)
+    maker.launched("b", 41_050, 50, correlation=2, at=41_000)
+    apart = [("start_up", 1_000, 9_000, 1), ("start_up", 30_000, 40_000, 1)]
+    assert parts_of(maker) == ([("start_up", 1_000, 40_000, 1)] if outer else apart)
+
+
 def test_what_comes_back_in_later_iterations_is_no_start_up() -> None:
     def maker(steps_with: set[int]) -> TraceMaker:
         made = TraceMaker()

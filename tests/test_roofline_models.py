@@ -285,3 +285,21 @@ def test_fused_norms_gates_and_rotations() -> None:
     positions, q, k = tensor(6, kind=I64), tensor(6, 8 * 16), tensor(6, 2 * 16)
     turn = figures("_C::rotary_embedding", positions, q, k, value(16), tensor(99, 8))
     assert turn[1:] == (3 * 480, 6 * 8 + 6 * 8 * 2 + 2 * 480 * 2)  # half of each head
+
+
+def test_rotations_of_aiter() -> None:
+    """All of each head by whole angles; half of it by a cache of half as many, at positions."""
+    q, k, freqs = tensor(6, 2, 4, 16), tensor(6, 2, 1, 16), tensor(6, 1, 1, 16, kind=F32)
+    flags = [value(0), value(False), value(False)]
+    whole = figures("aiter::rope_fwd_impl", q, q, freqs, *flags)[1:]
+    assert whole == (3 * 768, 2 * 2 * 768 + 4 * 96)
+    cache, positions = tensor(99, 1, 1, 4), tensor(6, 2, kind=I64)
+    tables = [cache, cache, positions, value(0), value(True), value(False)]
+    cached = figures("aiter::rope_cached_positions_2c_fwd_impl", q, k, q, k, *tables)[1:]
+    assert cached == (3 * 60 * 8, 2 * 2 * 960 + 2 * 12 * 4 * 2 + 12 * 8)
+    image = tensor(1, 8, 1, 4, 4), tensor(1, 1, 8, 4, 4)
+    tables = [image[0], image[0], image[1], image[1], value(8), value(8), value(True)]
+    patches = tensor(1, 64, 4, 16)
+    assert figures("aiter::rope_2d_fwd_impl", patches, patches, *tables)[1] == 3 * 64 * 4 * 16
+    with pytest.raises(NoModelError, match="not those of a rotary"):
+        cost("aiter::rope_fwd_impl", q, q, positions)

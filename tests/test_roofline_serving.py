@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import SHARED
 from hypothesis import given
 from hypothesis import strategies as st
+from make_trace import TraceMaker
 from serving_helpers import Engine, sums, tensors, vllm
 from test_roofline_models import BF16, F32, MODELS, NOTHING, cost, operation, tensor, value
 
@@ -16,6 +17,9 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.roofline.models import model_of
 from tracelens_ext.roofline.operation import Cost, NoModelError
 from tracelens_ext.serving.annotations import parse_annotation
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FP8, BYTE, INT, INT8 = "c10::Float8_e4m3fn", "unsigned char", "int", "signed char"
 Q, KV = tensor(32, 64, 64), tensor(32, 8, 64)
@@ -157,6 +161,30 @@ def test_experts() -> None:
             cost("vllm::outplace_fused_experts", *wrong)
 
 
+def test_experts_whose_weights_show_below_the_engines_operation() -> None:
+    """Packed weights in views, and the choice beside the sorting; a trace without has no model."""
+    router, choice = tensor(4, 8), [tensor(4, 2), tensor(4, 2, kind="short int")]
+    weights = [tensor(8, 32, 32, kind=BYTE), tensor(8, 8, 64, kind=BYTE)]
+
+    def roofline(*below: list[dict[str, Any]]) -> pd.Series[Any]:
+        maker = TraceMaker()
+        for number, its in enumerate([[tensor(4, 64), router, NOTHING], *below]):
+            name, lasts = ("aten::view", 0.5) if number else ("vllm::moe_forward", 90)
+            sizes, kinds = [each["dims"] for each in its], [each["type"] for each in its]
+            maker.op(name, number, lasts, args={"Input Dims": sizes, "Input type": kinds})
+        maker.call("cudaLaunchKernel", 50, 5, correlation=1)
+        maker.gpu("kernel", "_matmul_ogs", 60, 20, correlation=1)
+        return TreePerfAnalyzer(maker.document()).get_df_roofline().iloc[0]
+
+    bits = [tensor(4, 1, kind="unsigned int")]
+    found = roofline(bits, [weights[0]], [*choice, value(0)], [weights[1]], [tensor(1, 8, 16)])
+    assert (found["family"], found["flops"]) == ("MoE_fused_fwd", 2 * 4 * 2 * 64 * (32 + 16))
+    active = 8 * (1 - (6 / 8) ** 4)
+    assert found["bytes"] == round(512 + active * (32 * 32 + 8 * 64)) + 512
+    for below in ([weights], [choice], [[weights[0]], choice]):
+        assert "not recorded" in roofline(*below)["why_no_model"]
+
+
 def test_each_step_has_its_own_lengths() -> None:
     engine = Engine(layers=2)
     steps = [([], [(1, 100)]), ([], [(1, 101)]), ([(7, 9)], [])]
@@ -188,3 +216,6 @@ def test_attention_within_a_graph_has_the_lengths_of_the_step_that_launched_it()
     assert (found["name_count"], found["GFLOPS_first"]) == (24, 0.902529024)
     assert found["Data Moved (MB)_first"] == 113.340416
     assert found["Kernel Time (µs)_sum"] == pytest.approx(724.36)
+    (experts,) = analyzer.get_df_performance_model("MoE_fused_fwd").to_dict("records")
+    flops = 2 * 32 * 4 * 3072 * (5888 + 2944)  # of 32 tokens, four experts each, padded
+    assert experts["GFLOPS_first"] == pytest.approx(flops / 1e9)

@@ -144,6 +144,10 @@ PROGRAM_SHIFT: Final = 32
 WHOLE_GRAPH = "cuda_graph"
 
 
+#: How notes begin that say what of a file is lost.
+SALVAGED: Final = "Salvaged "
+
+
 @dataclass(frozen=True)
 class Provenance:
     """Where a trace came from, and what became of each of its events."""
@@ -161,6 +165,11 @@ class Provenance:
     def dropped_text(self) -> str:
         """How many events were dropped for which reason; empty for none."""
         return "; ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
+
+    @property
+    def salvaged(self) -> str:
+        """What is known of what a cut or damage took away; empty for a whole file."""
+        return " ".join(note for note in self.notes if note.startswith(SALVAGED))
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ import numpy as np
 from tracelens_ext.gaps.causes import UNKNOWN
 from tracelens_ext.intervals import union_length
 from tracelens_ext.recording.program import program_of
+from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.work.grouping import group_durations
 from tracelens_ext.work.lanes import find_lanes
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray
     from tracelens_ext.work.gpu_work import GpuWork
 
-_ENOUGH: Final = 0.5  # of the judged time
+ENOUGH: Final = 0.5  # of the judged time
 _NAME: Final = 80  # characters of a kernel
 _AMD: Final = ("hip", "roc")
 
@@ -30,19 +31,12 @@ def not_known(inspection: Inspection) -> str:
     work, judged = inspection.work, inspection.judged_ns
     rows = inspection.roofline.rows
     known = inspection.by_operation([float(row.roofline_ns is not None) for row in rows]) > 0
-    if _busy(work, known) > _ENOUGH * judged:
+    if _busy(work, known) > ENOUGH * judged:
         return ""
     missing = inspection.missing
-    devices = len(find_lanes(work, "device"))
-    pieces = inspection.wall.classified.pieces
-    idle = int((pieces.end - pieces.start)[pieces.cause == UNKNOWN].sum()) / devices
     unmodelled = _busy(work, ~known)
-    if idle >= unmodelled:
-        how = f": {missing['API calls']}" if "API calls" in missing else ""
-        return (
-            f"The GPU is idle for {100 * idle / judged:.1f} % of the judged time, and why is not"
-            f" recorded{how}."
-        )
+    if told := idle_of_unknown_cause(inspection, unmodelled):
+        return told
     if "shapes" in missing and not inspection.roofline.has_shapes:
         share = 100 * unmodelled / judged
         return (
@@ -50,6 +44,19 @@ def not_known(inspection: Inspection) -> str:
             f" anything: {missing['shapes']}."
         )
     return _unmodelled_text(work, ~known)
+
+
+def idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
+    """How much idle time has no cause, if it is so much at least; else empty."""
+    pieces = inspection.wall.classified.pieces
+    idle = inspection.wall.mean_ms((pieces.end - pieces.start)[pieces.cause == UNKNOWN]) * NS_PER_MS
+    if idle < least_ns:
+        return ""
+    how = inspection.missing.get("API calls")
+    return (
+        f"The GPU is idle for {100 * idle / inspection.judged_ns:.1f} % of the judged time, and why"
+        f" is not recorded{f': {how}' if how else ''}."
+    )
 
 
 def _unmodelled_text(work: GpuWork, which: BoolArray) -> str:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.memory.events import has_memory_events
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 #: Calls of the CUDA and HIP runtimes and drivers that allocate, map or free memory.
 _CALLS = re.compile(
@@ -31,15 +26,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Allocating and freeing GPU memory keeps the GPU idle for {saving}",
-        advice=(
-            "PyTorch's allocator had to ask the driver, because what it had cached did not fit:"
-            " keep the sizes of batches constant (or pad them), let segments grow, and do not call"
-            " torch.cuda.empty_cache() in the loop. In the first iterations this is usual."
-        ),
-        snippet="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        confidence="high",
-        reason="the host was inside these calls during all of this idle time",
         evidence=[
             Evidence("calls that allocate or free", len(rows), "calls", "tree"),
             Evidence("host time in them", float(trace.dur[rows].sum()) / NS_PER_MS, "ms", "tree"),

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
-from importlib.resources import files
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tracelens_ext.findings.inspection import Detector, own_texts
 from tracelens_ext.hooks import hookimpl
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.inspection import Detector
 
 #: One file each, which has the `DETECTOR`. The first that claims a part of the wall time has it.
 _FILES: Final = (
@@ -54,13 +51,11 @@ _FILES: Final = (
 
 @hookimpl
 def tracelens_findings() -> list[Detector]:
-    """The built-in detectors, with what `advice.toml` says of each."""
-    import tomllib
-
-    told = tomllib.loads(files(__package__).joinpath("advice.toml").read_text(encoding="utf-8"))
+    """The built-in detectors, with what `texts.toml` says of each."""
     modules = [import_module(f"tracelens_ext.findings.{name}") for name in _FILES]
     found: list[Detector] = [module.DETECTOR for module in modules]
+    told = [own_texts().get(each.id, {}) for each in found]
     return [
-        replace(each, kinds=told["kinds"].get(each.id, each.kinds), advice=told.get(each.id, {}))
-        for each in found
+        replace(each, kinds=its.get("kinds", each.kinds), advice=its)
+        for each, its in zip(found, told, strict=True)
     ]

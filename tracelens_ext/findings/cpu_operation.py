@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.gaps.causes import blocking_calls
 from tracelens_ext.recording.again import compilations, slow_regions
 from tracelens_ext.trace import EventKind
 from tracelens_ext.work.lanes import captures
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.trace import Int64Array
 
 #: Operations, and what is no phase: neither what waits for others, nor what has its own detector.
@@ -58,14 +56,6 @@ def _detect(inspection: Inspection) -> Finding | None:
         DETECTOR.id,
         claim,
         title=f"{longest}{several} works on the CPU while the GPU idles for {{saving}}",
-        advice=(
-            "Make it on the GPU: create tensors with device='cuda' instead of moving them there,"
-            " and move inputs before they are computed with. What must stay on the CPU belongs on"
-            " another thread, beside the work of the GPU."
-        ),
-        snippet='x = torch.randn(size, device="cuda")  # not torch.randn(size).cuda()',
-        confidence="high",
-        reason="the launching thread was in these, and launched nothing, in all of this idle time",
         evidence=[Evidence("operations and phases of the CPU", len(rows), "events", "cpu_ops")],
     )
 

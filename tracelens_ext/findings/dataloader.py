@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.trace import NS_PER_MS, EventKind
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 #: PyTorch's own annotation around each `next()` of a data loader's iterator, and the frame of it.
 _NEXT = re.compile(
@@ -30,18 +25,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="The data loader keeps the GPU idle for {saving}",
-        advice=(
-            "The loader works in the training process: give it worker processes, so that the next"
-            " batches are made while the GPU computes; then make the slow steps of its transforms"
-            " cheaper, or do them on the GPU."
-            if single
-            else "The worker processes do not keep up: use more of them, make the slow steps of"
-            " their transforms cheaper, or do those on the GPU."
-        ),
-        snippet="DataLoader(…, num_workers=8, pin_memory=True, persistent_workers=True)",
-        confidence="high",
-        reason="the host was inside the loader's __next__ during all of this idle time",
+        variant="single" if single else "workers",
         evidence=[
             Evidence("calls of the loader's __next__", len(rows), "calls", "cpu_ops"),
             Evidence(

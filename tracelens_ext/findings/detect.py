@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tracelens_ext.findings.all_clear import not_known
+from tracelens_ext.findings.all_clear import ENOUGH, idle_of_unknown_cause, not_known
 from tracelens_ext.findings.finding import Finding, Findings, wrong_field
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection
 from tracelens_ext.findings.savings import remove_claims, with_savings
@@ -76,12 +76,15 @@ def find_findings(
     simulation = Simulation(work) if simulate is None else simulate()
     tell_claims(simulation, found, registry)
     found = with_savings(simulation, found)
-    unknown = "" if any(finding.claimed_ms for finding in found) else not_known(inspection)
+    claimed = any(finding.claimed_ms for finding in found)
+    unknown = "" if claimed else not_known(inspection)
+    if claimed and (idle := idle_of_unknown_cause(inspection, ENOUGH * inspection.judged_ns)):
+        inspection.note(idle)
     return told(
         recording.wall_ns / NS_PER_MS,
         found,
         inspection.notes,
-        all_clear=not unknown and not any(finding.claimed_ms for finding in found),
+        all_clear=not unknown and not claimed,
         unknown=unknown,
         idle_by_cause_ms=inspection.wall.classified.idle_by_cause_ms(),
         parts=inspection.wall.parts(),

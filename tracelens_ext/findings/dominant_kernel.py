@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.findings.all_clear import kernel_profiler
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.kernel_names import short_name
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.trace import NS_PER_MS
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 _MOST: Final = 0.5
 _COMMANDS: Final = {
@@ -36,19 +32,17 @@ def _detect(inspection: Inspection) -> Finding | None:
     # Where an operation's model lacks shapes, these are what to record first.
     models, rows = offered_models(), inspection.roofline.rows
     known = inspection.by_operation([bool(model_of(r.operation.model_name, models)) for r in rows])
-    about = inspection.wall.about(mine)
-    unknown = float(work.duration[mine & (known == 0)].sum()) > _MOST * total
-    if not (unknown and inspection.is_worth(about)):
+    if work.duration[mine & (known == 0)].sum() <= _MOST * total:
         return None
     name = short_name(work.trace.names[largest]).partition("<")[0].partition("(")[0].strip()
     share, tool = 100 * time[largest] / total, kernel_profiler(work)
     command = _COMMANDS[tool].format(name=shlex.quote(name))
-    return inspection.information(
+    return inspection.finding(
         DETECTOR.id,
-        about,
+        inspection.wall.about(mine),
         title=f"{share:.1f} % of GPU time is one kernel, {name}, which no model knows",
         advice=f"Find out what limits it, instruction by instruction: {command}",
-        reason="a trace tells how long a kernel takes, not what it could",
+        informs=True,
         evidence=[
             Evidence("calls of it", int(mine.sum()), "GPU events", "kernels"),
             Evidence("its time", float(time[largest]) / NS_PER_MS, "ms", "kernels"),

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.places import ranked
-from tracelens_ext.roofline.operation import short_type
+from tracelens_ext.roofline.operation import Operation, short_type
 from tracelens_ext.trace import NS_PER_MS
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.roofline.operation import Operation
 
 _CASTS: Final = ("copy_", "_to_copy", "to", "_foreach_copy_")
 #: Kernels that only cast, told without types: PyTorch's copies between types, and XLA's. Those
@@ -42,19 +37,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Converting tensors between data types takes {saving}",
-        advice=(
-            "Keep tensors in the type in which they are computed with: cast weights once, not in"
-            " every step (autocast caches them within its context only), let norms and losses take"
-            " bf16 and compute in fp32 inside, and compile, which fuses casts into their"
-            " neighbours."
-        ),
-        snippet="model = model.to(torch.bfloat16)  # or torch.compile(model)",
-        confidence="medium",
-        reason=(
-            "the kernels only cast; some casts are wanted for accuracy, and fused ones cost next to"
-            " nothing"
-        ),
         evidence=[
             Evidence("casts", len(claim.events), "GPU events", "kernels"),
             Evidence("their time", claim.saving_ns / NS_PER_MS, "ms", "roofline"),

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.collectives.collectives import communication_of
-from tracelens_ext.findings.finding import Evidence, Place
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding, Place
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.places import MOST_PLACES
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.claim import Claim
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 
 def _detect(inspection: Inspection) -> Finding | None:
@@ -29,18 +27,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Communication that nothing hides takes {saving}",
-        advice=(
-            "Start collectives earlier, so that they run beside the computation: prefetch (FSDP),"
-            " tune the buckets (DDP), use asynchronous collectives and wait late. Where they are"
-            " slow themselves, send less: a lower precision, larger messages, fewer ranks a group."
-        ),
-        snippet="DistributedDataParallel(model, bucket_cap_mb=…, gradient_as_bucket_view=True)",
-        confidence="medium",
-        reason=(
-            "a collective also runs while it waits for slower ranks, which the trace of one cannot"
-            " tell; and what can hide it depends on the model"
-        ),
         evidence=[
             Evidence("communication in all", total, "ms", "coll_analysis"),
             Evidence("of it claimed here", claim.saving_ns / NS_PER_MS, "ms", "gpu_timeline"),

@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.trace import NONE, NS_PER_MS
-from tracelens_ext.work.gpu_work import gigabytes_per_second, pageable_copies
+from tracelens_ext.work.gpu_work import GpuWork, gigabytes_per_second, pageable_copies
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.claim import Claim
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.trace import BoolArray, Int64Array
-    from tracelens_ext.work.gpu_work import GpuWork
 
 #: Copies within a device are work like any other: those of layouts have findings of their own.
 WITHIN_DEVICE = re.compile(r".*(?:DtoD|Device(?:To|-to-| -> )Device|DEVICE_TO_DEVICE|copyBuffer)")
@@ -39,14 +36,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim + wait,
-        title="Copies that nothing hides take {saving}",
-        advice=(
-            "Copy batches from pinned memory without waiting for them, one batch ahead of the"
-            " computation; keep on the GPU what is copied again and again."
-        ),
-        snippet='DataLoader(…, pin_memory=True); batch.to("cuda", non_blocking=True)',
-        confidence="medium",
-        reason="the copies can run beside computation if what they copy is known early enough",
         evidence=[
             Evidence("exposed copies", len(claim.events), "GPU events", "gpu_timeline"),
             *copy_rates(work, claim.events),

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.intervals import covered
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 from tracelens_ext.work.lanes import find_launches
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 #: A launch that does not block takes a few microseconds; so many, and of the judged time, are told.
 _BLOCKED_NS, _FEWEST, _LEAST = 50_000, 4, 0.05
@@ -39,7 +35,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     time = int(trace.dur[calls].sum())
     if len(calls) < _FEWEST or time < _LEAST * inspection.judged_ns:
         return None
-    return inspection.information(
+    return inspection.finding(
         DETECTOR.id,
         None,
         title=(
@@ -47,11 +43,7 @@ def _detect(inspection: Inspection) -> Finding | None:
             f" {time / len(calls) / NS_PER_US:,.0f} µs on average, {ms_text(time / NS_PER_MS)} in"
             " all; the host is no limit there"
         ),
-        advice=(
-            "Nothing to do about the launches: the host is ahead, and long launch calls in tables"
-            " of the host are its waiting. What makes kernels faster saves time."
-        ),
-        reason="the GPU was busy during these calls, and their kernels started after they returned",
+        informs=True,
         evidence=[Evidence("launches that block", len(calls), "calls", "tree")],
     )
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.recording.again import instantiations
 from tracelens_ext.work.lanes import captures, find_launches
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 
 def _detect(inspection: Inspection) -> Finding | None:
@@ -26,14 +20,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Graphs are captured again while the GPU idles for {saving}",
-        advice=(
-            "Capture each graph once and launch it often: keep addresses and sizes of its inputs"
-            " (copy into buffers that stay), keep one graph a size, and pad to those sizes."
-        ),
-        snippet="static_input.copy_(batch); graph.replay()",
-        confidence="high",
-        reason="the host was capturing or instantiating during all of this idle time",
         evidence=[
             Evidence("captures", len(begins), "captures", "tree"),
             Evidence("launches of graphs", launched, "calls", "tree"),

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.profiler_overhead import recorder_percent
 from tracelens_ext.gaps.causes import HOST, LAUNCH_OVERHEAD, SYNCHRONISATION
 from tracelens_ext.gaps.hosts import innermost_moments
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tracelens_ext.findings.claim import Claim
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.trace import Int64Array
 
 _LAUNCHING: Final = "while the host launches"
@@ -32,6 +30,7 @@ _LEADS: Final = {
     "between calls": "The host is slow between calls: the GPU idles for {saving}",
     "in phases of the CPU alone": "The host launches nothing for long: the GPU idles for {saving}",
 }
+_RECORDER: Final = "; recording may be {:.0f} % of the host's time, see profiler-overhead"
 _LONG_NS: Final = 1_000_000
 #: So many gaps (and a tenth of the GPU events) at most are a few; of lengths within such a factor.
 _FEW, _ALIKE = 20, 10
@@ -55,29 +54,9 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title=(
-            "The GPU idles for {saving} in short holes between kernels"
-            if holes_lead
-            else _title(of_gap, min(_FEW, len(inspection.work) / 10), split)
-        ),
-        advice=(
-            "Give the GPU more work a launch: replay the whole step as a CUDA graph, or compile it,"
-            " or use larger batches. Where one place stands out, make that Python code"
-            " faster, or move it out of the loop."
-        ),
-        snippet='model = torch.compile(model, mode="reduce-overhead")',
-        confidence="low" if holes_lead else "medium",
-        reason=(
-            "the kernels were launched in time; graphs make such holes shorter, not disappear"
-            if holes_lead
-            else "the next launch came after the GPU had run dry; how much faster the host becomes"
-            " depends on what replaces its work"
-        )
-        + (
-            f"; recording may be {recorder:.0f} % of the host's time, see profiler-overhead"
-            if recorder
-            else ""
-        ),
+        title=None if holes_lead else _title(of_gap, min(_FEW, len(inspection.work) / 10), split),
+        variant="holes" if holes_lead else "late",
+        values={"recorder": _RECORDER.format(recorder) if recorder else ""},
         evidence=[
             Evidence("gaps", len(claim.gaps), "gaps", "gap_summary"),
             Evidence("half of it is in gaps of at least", half / NS_PER_US, "µs", "gaps"),
@@ -100,7 +79,8 @@ def _split(inspection: Inspection, claim: Claim) -> dict[str, float]:
     _, number = np.unique(gap, return_inverse=True)
     long = np.bincount(number, left)[number] >= _LONG_NS
     nothing = left[:0]
-    short = (left[~long], nothing) if inspection.is_of_pytorch else (nothing, left[~long])
+    operations = inspection.is_of_pytorch and trace.count_of(EventKind.CPU_OP) > 0
+    short = (left[~long], nothing) if operations else (nothing, left[~long])
     parts = ns[launches], ns[~launches], *short, left[long]
     return {what: inspection.wall.mean_ms(of) for what, of in zip(_LEADS, parts, strict=True)}
 

@@ -6,15 +6,13 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.roofline.gemm import product_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 _EXPERTS: Final = re.compile(r"moe|experts?(?![a-z])|topk_?softmax|grouped_topk", re.IGNORECASE)
 #: Experts get so many numbers of tokens, that differ so many times. They are odd ones, while sizes
@@ -29,10 +27,9 @@ def _detect(inspection: Inspection) -> Finding | None:
     rows = inspection.roofline.rows
     alike: dict[Hashable, dict[int, int]] = defaultdict(dict)
     for number, row in enumerate(rows):
-        if row.cost is not None and row.cost.family == "GEMM":
-            b, m, n, k = product_sizes(row.cost)
-            if b == 1 and m:
-                alike[row.operation.name, row.cost.data_type, n, k][number] = m
+        b, m, n, k = product_sizes(row.cost)
+        if row.cost is not None and b == 1 and m:
+            alike[row.operation.name, row.cost.data_type, n, k][number] = m
     chosen, least, most = set[int](), 0, 0
     for sizes in alike.values():
         rows_of = set(sizes.values())
@@ -43,19 +40,12 @@ def _detect(inspection: Inspection) -> Finding | None:
                 least, most = min(rows_of), max(rows_of)
     mine = inspection.by_operation([float(number in chosen) for number in range(len(rows))])
     about = inspection.wall.about(mine > 0)
-    if not inspection.is_worth(about):
-        return None
     share = inspection.share_percent(about)
-    return inspection.information(
+    return inspection.finding(
         DETECTOR.id,
         about,
         title=f"Experts get from {least:,} to {most:,} tokens: their products are {share:.1f} %",
-        advice=(
-            "Large experts hold the small ones up where they run in one launch or on several"
-            " devices: balance the routing (an auxiliary loss, a capacity), replicate experts that"
-            " are asked most, and join the products of all experts into grouped ones."
-        ),
-        reason="products of the same weights' shape differ in their rows, in a model with experts",
+        informs=True,
         evidence=[Evidence("rows of the largest", most, "tokens", "roofline")],
     )
 

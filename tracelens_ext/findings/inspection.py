@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from functools import cached_property, lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.found import Roofline
+    from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.trace import BoolArray, EventKind, Float64Array, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -93,6 +95,11 @@ class Inspection:
         """
         sane = [value if value < MOST_ELEMENTS else 0 for value in values]
         return np.array([*sane, otherwise], dtype=np.float64)[self.roofline.groups.of_gpu]
+
+    @cached_property
+    def peaks_of_rows(self) -> list[DevicePeaks | None]:
+        """The peaks of the device of each row of the roofline."""
+        return [self.roofline.peaks.get(d) for d in self.roofline.groups.device.tolist()]
 
     @property
     def is_of_pytorch(self) -> bool:
@@ -169,80 +176,78 @@ class Inspection:
     def finding(
         self,
         detector: str,
-        claim: Claim,
+        claim: Claim | None,
         *,
-        title: str,
-        advice: str,
-        confidence: Confidence,
-        reason: str,
+        title: str | None = None,
+        advice: str | None = None,
+        snippet: str | None = None,
+        confidence: Confidence | None = None,
+        reason: str | None = None,
         evidence: Sequence[Evidence] = (),
-        snippet: str = "",
         low_ms: float | None = None,
         high_ms: float | None = None,
         where: Mapping[str, Sequence[Place]] | None = None,
+        informs: bool = False,
+        variant: str = "",
+        values: Mapping[str, object] | None = None,
     ) -> Finding | None:
         """A finding about a claim; None if it is too small for anybody's attention.
 
+        What it says of itself is in `texts.toml`, unless it is an argument.
+
         Args:
             detector: its id.
-            claim: what the fix saves.
+            claim: what the fix saves; None for one that informs of no GPU events or gaps.
             title: a sentence in which `{saving}` stands for the saving.
             advice: what to change.
+            snippet: the change in code.
             confidence: how sure the saving is.
             reason: why.
             evidence: the numbers.
-            snippet: the change in code.
             low_ms: the least that the fix saves.
             high_ms: the most that the fix may save.
             where: what is known better than from the gaps and GPU events that are claimed.
+            informs: whether it claims nothing: the claim is what it is about.
+            variant: which of several texts.
+            values: what stands in texts for names in braces.
         """
-        saving = claim.saving_ns / NS_PER_MS
-        share = self.share_percent(claim)
-        if not self.is_worth(claim):
+        if claim is not None and not self.is_worth(claim):
             return None
+        saving = claim.saving_ns / NS_PER_MS if claim is not None and not informs else 0.0
+        share = self.share_percent(claim) if claim is not None else 0.0
+        found = own_texts().get(detector, {})
+        given = {"title": title, "advice": advice, "snippet": snippet, "reason": reason}
+        given |= {"confidence": confidence}
+        said = {**found, **found.get(variant, {})}
+        said |= {key: text for key, text in given.items() if text is not None}
+        for name, value in {**(values or {}), "saving": saving_text(saving, share)}.items():
+            said |= {key: said.get(key, "").replace(f"{{{name}}}", str(value)) for key in given}
+        worst = "" if claim is None or informs else _worst(claim)
         return Finding(
             id=detector,
-            title=title.replace("{saving}", saving_text(saving, share)) + _worst(claim),
+            title=said["title"] + worst,
             saving_ms=saving,
-            share_percent=share,
-            confidence=confidence,
-            confidence_reason=reason,
-            where=places_of(self.wall, claim, where),
+            share_percent=0.0 if informs else share,
+            confidence=said["confidence"],
+            confidence_reason=said["reason"],
+            where=places_of(self.wall, claim, where) if claim is not None else {},
             evidence=list(evidence),
-            advice=advice,
-            documentation=f"docs/findings.md#{detector}",
-            snippet=snippet if self.is_of_pytorch else "",
+            advice=said["advice"],
+            documentation=said.get("documentation", f"docs/findings.md#{detector}"),
+            snippet=said["snippet"] if self.is_of_pytorch else "",
             saving_low_ms=low_ms,
             saving_high_ms=high_ms,
-            claim=claim,
+            claim=None if informs else claim,
         )
 
-    def information(
-        self,
-        detector: str,
-        about: Claim | None,
-        *,
-        title: str,
-        advice: str,
-        reason: str,
-        confidence: Confidence = "high",
-        evidence: Sequence[Evidence] = (),
-        snippet: str = "",
-    ) -> Finding:
-        """A finding that claims no time, perhaps about GPU events; arguments as for `finding`."""
-        return Finding(
-            id=detector,
-            title=title,
-            saving_ms=0.0,
-            share_percent=0.0,
-            confidence=confidence,
-            confidence_reason=reason,
-            where=places_of(self.wall, about) if about else {},
-            evidence=list(evidence),
-            advice=advice,
-            documentation=f"docs/findings.md#{detector}",
-            snippet=snippet if self.is_of_pytorch else "",
-        )
+
+@lru_cache(maxsize=1)
+def own_texts() -> dict[str, dict[str, Any]]:
+    """What our own detectors say, by their ids."""
+    import tomllib
+
+    text = files(__package__ or "").joinpath("texts.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 def _worst(claim: Claim) -> str:

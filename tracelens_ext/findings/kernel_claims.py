@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from functools import lru_cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.roofline.peaks import capability_of
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.places import ranked
+from tracelens_ext.operations.launchers import argument_values
+from tracelens_ext.roofline.peaks import DevicePeaks, capability_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tracelens_ext.findings.claim import Claim
-    from tracelens_ext.findings.finding import Finding, Place
     from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.findings.wall_time import WallTime
-    from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.trace import BoolArray, Device, Float64Array
+    from tracelens_ext.trace import BoolArray, Device, Float64Array, IntArray
 
 #: Products of matrix units, however else they are called.
 MATRIX_UNITS: Final = re.compile(
@@ -65,6 +65,24 @@ def copied_bytes(inspection: Inspection) -> Float64Array:
     return np.where(work.is_copy, size, 0).astype(np.float64)
 
 
+def blocks_of(inspection: Inspection) -> Float64Array:
+    """How many blocks each GPU event has; 0: not recorded, (g,)."""
+    trace, rows = inspection.work.trace, inspection.work.rows
+    if trace.arg("grid").texts is None:
+        return trace.arg("grid").at(rows, 0).astype(np.float64)
+    code, numbers = argument_values(trace, rows, "grid", _product, 0.0)
+    return np.array(numbers, dtype=np.float64)[code]
+
+
+def _product(text: str) -> float:
+    """Blocks of `[512, 1, 1]`; 0 for anything else."""
+    try:
+        total = math.prod(map(int, json.loads(text)))
+        return float(total) if 0 < total < 2**53 else 0.0
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return 0.0
+
+
 def beyond(inspection: Inspection, needed: Float64Array, far: float) -> Float64Array:
     """What calls take beyond what they need, as a share of the time of each GPU event, (g,).
 
@@ -82,6 +100,17 @@ def beyond(inspection: Inspection, needed: Float64Array, far: float) -> Float64A
     return share
 
 
+def rate_of(inspection: Inspection, slow: BoolArray) -> float:
+    """TFLOP/s of the calls of some GPU events."""
+    events = np.flatnonzero(slow)
+    _, first = np.unique(inspection.launchers.of_gpu[events], return_index=True)
+    flops = inspection.by_operation(
+        [float(row.cost.flops) if row.cost else 0.0 for row in inspection.roofline.rows]
+    )
+    time = max(float(inspection.work.duration[events].sum()), 1.0)
+    return float(flops[events[first]].sum()) / time / 1e3
+
+
 def claimed(
     inspection: Inspection,
     detector: str,
@@ -89,9 +118,9 @@ def claimed(
     evidence: Sequence[Evidence] = (),
     *,
     low_ms: float | None = None,
-    where: Mapping[str, Sequence[Place]] | None = None,
+    kinds: Mapping[str, tuple[IntArray, Sequence[str]]] | None = None,
 ) -> Finding | None:
-    """A finding in the words of `texts.toml`; too small a claim is left to others.
+    """A finding of some GPU events; too small a claim is left to others.
 
     Args:
         inspection: the trace.
@@ -99,7 +128,7 @@ def claimed(
         claim: claims wall time; or the share of each GPU event that is claimed, (g,).
         evidence: more than the number of events and their time.
         low_ms: the least saving.
-        where: places that are known better.
+        kinds: further places: the code of each GPU event, `NONE` for none, (g,), and its labels.
     """
     if callable(claim):
         its = inspection.claim(claim)
@@ -114,13 +143,8 @@ def claimed(
         Evidence("their time", time, "ms", "kernels"),
         *evidence,
     ]
-    told = _texts()[detector]
-    return inspection.finding(detector, its, evidence=numbers, low_ms=low_ms, where=where, **told)
-
-
-@lru_cache(maxsize=1)
-def _texts() -> dict[str, dict[str, Any]]:
-    import tomllib
-
-    text = files(__package__ or "").joinpath("texts.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    where = {
+        kind: ranked(code[its.events], labels, its.event_ns)
+        for kind, (code, labels) in (kinds or {}).items()
+    }
+    return inspection.finding(detector, its, evidence=numbers, low_ms=low_ms, where=where)

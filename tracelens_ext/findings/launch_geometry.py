@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.findings.kernel_claims import by_device, capability, claimed
-from tracelens_ext.operations.launchers import argument_values
-from tracelens_ext.roofline.peaks import shared_memory_of
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
+from tracelens_ext.findings.kernel_claims import blocks_of, by_device, capability, claimed
+from tracelens_ext.roofline.peaks import DevicePeaks, shared_memory_of
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.trace import Device, Float64Array
+    from tracelens_ext.trace import Device
 
 _SHORT_NS: Final = 5_000  # shorter kernels are mostly their own start and end: `small-kernels`
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    work, blocks = inspection.work, _blocks(inspection)
+    work, blocks = inspection.work, blocks_of(inspection)
     if not (blocks > 0).any():
         return None
     units = by_device(inspection, _units)
@@ -52,24 +47,6 @@ def _detect(inspection: Inspection) -> Finding | None:
 
 def _units(device: Device | None, peaks: DevicePeaks | None) -> int:
     return (device.units if device else 0) or (peaks.units if peaks else 0)
-
-
-def _blocks(inspection: Inspection) -> Float64Array:
-    """How many blocks each GPU event has; 0: not recorded, (g,)."""
-    trace, rows = inspection.work.trace, inspection.work.rows
-    if trace.arg("grid").texts is None:
-        return trace.arg("grid").at(rows, 0).astype(np.float64)
-    code, numbers = argument_values(trace, rows, "grid", _product, 0.0)
-    return np.array(numbers, dtype=np.float64)[code]
-
-
-def _product(text: str) -> float:
-    """Blocks of `[512, 1, 1]`; 0 for anything else."""
-    try:
-        total = math.prod(map(int, json.loads(text)))
-        return float(total) if 0 < total < 2**53 else 0.0
-    except (ValueError, TypeError, OverflowError, RecursionError):
-        return 0.0
 
 
 DETECTOR = Detector("launch-geometry", _detect)

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.operation import Operation, Tensor
     from tracelens_ext.trace import BoolArray
 
@@ -37,32 +35,10 @@ def _detect(inspection: Inspection) -> Finding | None:
     transposes = work.trace.named(work.name, _TRANSPOSES.search) & work.is_kernel
     claim = inspection.wall.claim_events(transposes | copies_in_another_order(inspection))
     of_libraries = float(claim.event_ns[transposes[claim.events]].sum())
-    mostly_libraries = 2 * of_libraries > claim.saving_ns
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Bringing tensors into another layout takes {saving}",
-        advice=(
-            "The convolutions compute in another layout than the tensors have, so their library"
-            " transposes before and after each: keep model and input in the layout that it"
-            " computes in."
-            if mostly_libraries
-            else "Keep tensors in the order in which the next kernel reads them: do not call"
-            " .contiguous() or .reshape() on transposed views where the consumer takes strides"
-            " (attention, matrix products), and make producers write the order that is needed."
-        ),
-        snippet=(
-            "model.to(memory_format=torch.channels_last);"
-            " x = x.to(memory_format=torch.channels_last)"
-            if mostly_libraries
-            else "torch.nn.functional.scaled_dot_product_attention(q, k, v)"
-            "  # of transposed views, no .contiguous()"
-        ),
-        confidence="medium",
-        reason=(
-            "these kernels compute nothing, but not all can go: some consumers are slower, or"
-            " impossible, with the layout as it is"
-        ),
+        variant="libraries" if 2 * of_libraries > claim.saving_ns else "copies",
         evidence=[
             Evidence("transposing kernels and copies", len(claim.events), "GPU events", "kernels"),
             Evidence("transposes by libraries", of_libraries / NS_PER_MS, "ms", "kernels"),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.findings.unfused_optimizer import in_optimizer_step
 from tracelens_ext.roofline.operation import short_type
@@ -16,8 +16,6 @@ from tracelens_ext.trace import NONE
 from tracelens_ext.work.grouping import maxima, sums
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.found import RooflineRow
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 
@@ -55,19 +53,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Passes over the same large tensors that one could do cost {saving}",
-        advice=(
-            "Fuse them: compile the module around them, or use a fused operation where there is one"
-            " (rms_norm, layer_norm, scaled_dot_product_attention, a fused rotary embedding or"
-            " SwiGLU)."
-        ),
-        snippet="model = torch.compile(model)",
-        confidence="medium",
-        reason=(
-            "the passes follow each other over tensors of one size, and one pass is taken to last"
-            " as long as the longest; traces do not tell whether each reads what the one before"
-            " wrote"
-        ),
         evidence=[
             Evidence("chains", len(total), "chains", "roofline"),
             Evidence("passes in them", len(first), "passes", "roofline"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.kernel_claims import (
     MATRIX_UNITS,
     beyond,
@@ -20,7 +20,6 @@ from tracelens_ext.findings.slow_gemm import needed_ns
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.trace import Device
 

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.kernel_claims import beyond, by_device, capability, claimed, named
-from tracelens_ext.findings.places import ranked
 from tracelens_ext.findings.slow_gemm import needed_ns
 from tracelens_ext.roofline.gemm import product_sizes
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.found import RooflineRow
     from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.trace import Device
@@ -45,10 +43,9 @@ def _detect(inspection: Inspection) -> Finding | None:
     explained = inspection.by_operation([_explained(row) for row in inspection.roofline.rows])
     old = (built > 0) & (built < by_device(inspection, _generation))
     old &= (explained == 0) & ~named(inspection, _ODD)
-    place = np.where(old, np.searchsorted([*_BUILT_FOR], built), -1)
-    kinds = ranked(place, [label for label, _ in _BUILT_FOR.values()], inspection.work.duration)
+    kinds = np.searchsorted([*_BUILT_FOR], built), [label for label, _ in _BUILT_FOR.values()]
     share = np.maximum(beyond(inspection, needed_ns(inspection), _FAR), _SAVED)
-    return claimed(inspection, DETECTOR.id, np.where(old, share, 0.0), where={"reasons": kinds})
+    return claimed(inspection, DETECTOR.id, np.where(old, share, 0.0), kinds={"reasons": kinds})
 
 
 def _generation(device: Device | None, peaks: DevicePeaks | None) -> int:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tracelens_ext.findings.exposed_copy import claim_waits, copy_rates
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.kernel_claims import by_device, claimed, copied_bytes, link
 from tracelens_ext.findings.small_copies import SMALL_BYTES
 from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.work.gpu_work import pageable_copies
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 
 def _detect(inspection: Inspection) -> Finding | None:

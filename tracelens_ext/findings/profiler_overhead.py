@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.gaps.causes import NOT_RECORDED
 from tracelens_ext.trace import NS_PER_MS, EventKind
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 #: What recording one is taken to cost, ns: a Python frame, an operation with shapes.
 _COSTS: Final = {
@@ -47,18 +43,11 @@ def _detect(inspection: Inspection) -> Finding | None:
     percent = recorder_percent(inspection)
     if not percent:
         return None
-    return inspection.information(
+    return inspection.finding(
         DETECTOR.id,
         None,
         title=f"Recording stacks and shapes may be {percent:.0f} % of the host's time",
-        advice=(
-            "The GPU waits for the host here, and the profiler makes the host slower: compare the"
-            " time of a step with a run without the profiler, or record without stacks and shapes,"
-            " before changing the program."
-        ),
-        snippet="torch.profiler.profile(with_stack=False, record_shapes=False)",
-        confidence="low",
-        reason="0.5 µs a Python frame and 1 µs an operation with shapes is an estimate",
+        informs=True,
         evidence=[Evidence("estimated for the launching threads", percent, "%", "cpu_ops")],
     )
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.recording.again import compilations, slow_regions
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 
 def _detect(inspection: Inspection) -> Finding | None:
@@ -24,15 +18,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Code is compiled again while the GPU idles for {saving}",
-        advice=(
-            "Find out what changes (TORCH_LOGS=recompiles tells): mark sizes that vary as dynamic,"
-            " pad batches to a few sizes, and pass numbers that change as tensors. If it is a first"
-            " compilation after all, record after a warm-up."
-        ),
-        snippet="torch._dynamo.mark_dynamic(batch, 0)  # or torch.compile(model, dynamic=True)",
-        confidence="high",
-        reason="the host was compiling during all of this idle time",
         evidence=[
             Evidence("compilations, with their parts", len(rows), "events", "cpu_ops"),
         ],

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.operations.launchers import recomputed
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NS_PER_MS
 
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
-
 
 def _detect(inspection: Inspection) -> Finding | None:
     again = inspection.wall.about(recomputed(inspection.work))
-    share = inspection.share_percent(again)
-    if share < LEAST_SHARE_PERCENT:
-        return None
-    cost = again.saving_ns / NS_PER_MS
-    return inspection.information(
+    cost, share = again.saving_ns / NS_PER_MS, inspection.share_percent(again)
+    return inspection.finding(
         DETECTOR.id,
         again,
         title=f"Activation checkpointing runs parts of the forward again: {ms_text(cost)}"
         f" ({share:.1f} %)",
-        advice=(
-            "This time buys memory. If memory is left at the peak, checkpoint fewer layers, or only"
-            " the operations that are cheap to run again."
-        ),
-        snippet="torch.utils.checkpoint.create_selective_checkpoint_contexts(…)",
-        reason="the backward ran operations of the forward again, with the same shapes",
+        informs=True,
         evidence=[Evidence("GPU time of the second forward", cost, "ms", "ops_unique_args")],
     )
 

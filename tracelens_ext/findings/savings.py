@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Confidence, saving_text
+from tracelens_ext.findings.finding import Confidence, Finding, saving_text
 from tracelens_ext.replay.changes import Named, Removed
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.lanes import find_gaps
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracelens_ext.findings.claim import Claim
-    from tracelens_ext.findings.finding import Finding
     from tracelens_ext.findings.inspection import Instead
     from tracelens_ext.replay.program import Program
     from tracelens_ext.replay.what_if import Simulation

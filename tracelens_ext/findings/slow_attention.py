@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.findings.kernel_claims import beyond, claimed
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
+from tracelens_ext.findings.kernel_claims import beyond, claimed, rate_of
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.found import RooflineRow
     from tracelens_ext.roofline.peaks import DevicePeaks
 
@@ -23,20 +19,13 @@ _FAR: Final = 1.5
 
 
 def _detect(inspection: Inspection) -> Finding | None:
-    roofline, work = inspection.roofline, inspection.work
-    peaks = [roofline.peaks.get(device) for device in roofline.groups.device.tolist()]
-    both = [*zip(roofline.rows, peaks, strict=True)]
+    both = zip(inspection.roofline.rows, inspection.peaks_of_rows, strict=True)
     needed = inspection.by_operation([_needed_ns(*each) for each in both])
     share = beyond(inspection, needed, _FAR)
-    slow = np.flatnonzero(share)
-    if not len(slow):
+    if not share.any():
         return None
-    _, first = np.unique(inspection.launchers.of_gpu[slow], return_index=True)
-    flops = inspection.by_operation([row.cost.flops if row.cost else 0.0 for row, _ in both])
-    rate = float(flops[slow[first]].sum()) / float(work.duration[slow].sum()) / 1e3
-    return claimed(
-        inspection, DETECTOR.id, share, [Evidence("their rate", rate, "TFLOP/s", "roofline")]
-    )
+    rate = Evidence("their rate", rate_of(inspection, share > 0), "TFLOP/s", "roofline")
+    return claimed(inspection, DETECTOR.id, share, [rate])
 
 
 def _needed_ns(row: RooflineRow, peaks: DevicePeaks | None) -> float:

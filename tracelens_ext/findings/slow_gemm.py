@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.findings.kernel_claims import beyond
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
+from tracelens_ext.findings.kernel_claims import beyond, rate_of
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.gemm import product_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.found import RooflineRow
     from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.trace import Float64Array
@@ -53,21 +51,18 @@ def _detect(inspection: Inspection) -> Finding | None:
     if not inspection.has_shapes:
         return None
     work, wall, roofline = inspection.work, inspection.wall, inspection.roofline
-    rows, peaks = roofline.rows, [roofline.peaks.get(d) for d in roofline.groups.device.tolist()]
+    rows, peaks = roofline.rows, inspection.peaks_of_rows
     if not any(peaks) and any(row.cost and row.cost.family == "GEMM" for row in rows):
         inspection.note(_NO_PEAKS)
     share = beyond(inspection, needed_ns(inspection), _FAR)
     slow = np.flatnonzero(share)
+    calls = len(np.unique(inspection.launchers.of_gpu[slow]))
     claim = wall.claim_events(share > 0, share)
     row_of = roofline.groups.of_gpu[claim.events]
     reasons = ranked(row_of, [*map(_reason, rows, peaks)], claim.event_ns)
-    _, first = np.unique(inspection.launchers.of_gpu[slow], return_index=True)
-    flops = inspection.by_operation([float(row.cost.flops) if row.cost else 0.0 for row in rows])
-    total = float(work.duration[slow].sum())
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Matrix products far below what this GPU reaches cost {saving}",
         advice=" ".join(_advice(place.name for place in reasons)),
         snippet=_TF32 if any("TF32" in place.name for place in reasons) else "",
         confidence="medium" if reasons else "low",
@@ -78,14 +73,9 @@ def _detect(inspection: Inspection) -> Finding | None:
             + ("sizes, types and kernels show why" if reasons else "nothing shows why these do not")
         ),
         evidence=[
-            Evidence("slow products", len(first), "calls", "roofline"),
+            Evidence("slow products", calls, "calls", "roofline"),
             Evidence("their time", wall.mean_ms(work.duration[slow]), "ms", "roofline"),
-            Evidence(
-                "their rate",
-                float(flops[slow[first]].sum()) / max(total, 1.0) / 1e3,
-                "TFLOP/s",
-                "roofline",
-            ),
+            Evidence("their rate", rate_of(inspection, share > 0), "TFLOP/s", "roofline"),
         ],
         where={
             "products": ranked(row_of, [_label(row) for row in rows], claim.event_ns),
@@ -96,18 +86,14 @@ def _detect(inspection: Inspection) -> Finding | None:
 
 def needed_ns(inspection: Inspection) -> Float64Array:
     """What the product of each GPU event would take, ns; 0 where it is none, or not known, (g,)."""
-    roofline = inspection.roofline
-    peaks = [roofline.peaks.get(device) for device in roofline.groups.device.tolist()]
-    both = zip(roofline.rows, peaks, strict=True)
+    both = zip(inspection.roofline.rows, inspection.peaks_of_rows, strict=True)
     return inspection.by_operation([_reached_ns(row, its) if its else 0.0 for row, its in both])
 
 
 def _reached_ns(row: RooflineRow, peaks: DevicePeaks) -> float:
     """What a call would take as libraries compute such sizes, ns; 0 for what is no product."""
-    if row.cost is None or row.cost.family != "GEMM" or not row.peak:
-        return 0.0
     b, m, n, k = product_sizes(row.cost)
-    if not b * m * n * k:
+    if not b * m * n * k or row.cost is None or not row.peak:
         return 0.0
     rate = peaks.matrix["tf32"] if _could_be_tf32(row, peaks) else row.peak
     share = _REACHED_AMD if peaks.warp == _WARP_OF_AMD else _REACHED

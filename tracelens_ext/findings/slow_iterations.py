@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence, Place
-from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.iterations.iterations import find_iterations
+from tracelens_ext.findings.finding import Evidence, Finding, Place
+from tracelens_ext.findings.inspection import Detector, Inspection
+from tracelens_ext.iterations.iterations import Iterations, find_iterations
 from tracelens_ext.iterations.measured import (
     ODD_AT_LEAST,
     ODD_BEYOND,
@@ -20,9 +20,6 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.iterations.iterations import Iterations
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
     from tracelens_ext.work.lanes import Gaps
 
@@ -72,13 +69,6 @@ def _detect(inspection: Inspection) -> Finding | None:
         claim,
         title=f"{len(numbers)} of {len(labels)} iterations are slow, which costs {{saving}}"
         + (f"; most of it is {part}" if part else ""),
-        advice=(
-            "Look at what these iterations do that the others do not: other shapes (pad the"
-            " batches), compilation, checkpoints, evaluation, garbage collection. Compare one with"
-            " its neighbour on the page, or with `tree`."
-        ),
-        confidence="medium",
-        reason="the saving is what they take beyond the median, less what other findings explain",
         evidence=[
             Evidence("median iteration", float(whole[_WALL].median()), "ms", "iterations"),
             Evidence("longest of the slow ones", float(slow[_WALL].max()), "ms", "iterations"),

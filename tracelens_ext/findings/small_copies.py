@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.findings.exposed_copy import WITHIN_DEVICE
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.kernel_claims import claimed, copied_bytes
-from tracelens_ext.findings.places import ranked
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 #: A copy of so many bytes is mostly its own start and end; without a size, one that is as short.
 SMALL_BYTES, _SHORT_NS = 65_536, 5_000
@@ -37,7 +32,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         DETECTOR.id,
         small.astype(np.float64),
         [Evidence("launches of them", launches, "calls", "kernels")],
-        where={"copies": ranked(work.name[small], work.trace.names, work.duration[small])},
+        kinds={"copies": (work.name, work.trace.names)},
     )
 
 

@@ -5,16 +5,12 @@ The holes between them are idle time, and `host-bound`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 
 #: A launch takes the host about this long (the call 3 µs, PyTorch around it more), and the GPU two
 #: or three to start and end a kernel: what a shorter one computes is the smaller part of its cost.
@@ -43,18 +39,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Kernels shorter than their launch take {saving}",
-        advice=(
-            "Fuse them (torch.compile, foreach operations, one operation for many small tensors),"
-            " or give each more work with larger batches. CUDA graphs shorten the holes between"
-            " them, not the kernels."
-        ),
-        snippet="model = torch.compile(model)",
-        confidence="medium",
-        reason=(
-            "most of such a kernel is its start and end, which fusing saves; how many become one"
-            " depends on the operations, here one a run"
-        ),
         evidence=[
             Evidence("kernels", len(claim.events), "GPU events", "short_kernels_summary"),
             Evidence("runs of them", runs, "runs", "kernels"),

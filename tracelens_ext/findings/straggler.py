@@ -13,8 +13,8 @@ import numpy as np
 
 from tracelens_ext.collectives.collectives import SYNCHRONOUS, communication_of
 from tracelens_ext.findings.exposed_communication import named_collectives
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.places import places_of
 from tracelens_ext.intervals import union
 from tracelens_ext.iterations.iterations import find_iterations
@@ -22,8 +22,6 @@ from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.trace import Int64Array
 
 _SAME: Final = (
@@ -56,17 +54,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title=f"The others wait for device {name} in collectives, which costs {{saving}}",
-        advice=(
-            f"Look at what device {name} does meanwhile, which the places say: where it idles, its"
-            " host is late (its data, its CPU cores, other work there); where it computes, it has"
-            " more to do (give the ranks equal batches), or its clocks are lower."
-        ),
-        confidence="high",
-        reason=(
-            "their kernels run longer than its own in the same calls, and a collective that needs"
-            " every rank ends on all at about the same time"
-        ),
+        values={"name": name},
         evidence=[
             Evidence(
                 "calls in which others waited for it", len(claim.events), "calls", "coll_analysis"

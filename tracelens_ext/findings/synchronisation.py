@@ -7,19 +7,13 @@ than that is saved of the idle time after it; the rest is the host's own slownes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.places import frames_around, operations_around
 from tracelens_ext.gaps.causes import blocking_calls
 from tracelens_ext.trace import NS_PER_MS
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
 
 def _detect(inspection: Inspection) -> Finding | None:
@@ -32,18 +26,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Waiting for the GPU leaves it without work for {saving}",
-        advice=(
-            "Do not ask for values of the GPU in the loop: .item(), .cpu(), .tolist(), print(),"
-            " nonzero() and conditions on tensors all wait for it. Keep them on the GPU, ask for"
-            " them every few iterations, or copy them with non_blocking=True and look later."
-        ),
-        snippet="loss_sum += loss.detach()  # and .item() once at the end",
-        confidence="medium",
-        reason=(
-            "without the wait the host would have launched earlier by as long as it waited, unless"
-            " it needs the value that it asks for"
-        ),
         evidence=[
             Evidence("calls that waited before the GPU idled", len(calls), "calls", "gap_summary"),
             Evidence("host time in them", float(trace.dur[calls].sum()) / NS_PER_MS, "ms", "tree"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.kernel_claims import beyond, claimed
 from tracelens_ext.roofline.gemm import product_sizes
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.trace import Float64Array, Int64Array
 
 #: Fewer others tell nothing; what is shorter is measured too coarsely.

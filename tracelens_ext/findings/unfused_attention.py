@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import MOST_ELEMENTS, Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import MOST_ELEMENTS, Detector, Inspection
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.text import ms_text
@@ -24,8 +24,6 @@ from tracelens_ext.work.grouping import number_groups
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.found import Roofline, RooflineRow
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 
@@ -86,15 +84,6 @@ def _detect(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         DETECTOR.id,
         claim,
-        title="Attention that is not fused costs {saving}",
-        advice=(
-            "Use fused attention: it computes the scores in tiles and never writes them. Masks and"
-            " dropout are arguments of it; in Transformers choose it when the model is made."
-        ),
-        snippet=(
-            "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)"
-            '  # or from_pretrained(…, attn_implementation="sdpa")'
-        ),
         confidence="high" if known and low_ms * NS_PER_MS > 0.7 * claim.saving_ns else "medium",
         reason=(
             f"a fused kernel is taken to reach {FUSED_SHARE:.0%} of the peak matrix rate or"
@@ -207,8 +196,6 @@ def _score_sizes(row: RooflineRow) -> tuple[int, int, int]:
     """Elements of the result of a matrix product and of its operands; 0 for others."""
     if not row.operation.types and _BATCHED.match(row.operation.name):
         return _NOT_RECORDED, 0, 0
-    if row.cost is None or row.cost.family != "GEMM":
-        return 0, 0, 0
     b, m, n, k = product_sizes(row.cost)
     return b * m * n, b * m * k, b * k * n
 

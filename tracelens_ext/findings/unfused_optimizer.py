@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence
-from tracelens_ext.findings.inspection import Detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 from tracelens_ext.work.group_search import last_before
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
+    from tracelens_ext.trace import BoolArray, Int64Array
 
 #: PyTorch's annotation around a step of an optimizer.
 _STEP: Final = re.compile(r"Optimizer\.step#(\w+)")
@@ -35,17 +33,17 @@ _FIXED_NS: Final = 2_500
 
 def _detect(inspection: Inspection) -> Finding | None:
     work, wall, trace = inspection.work, inspection.wall, inspection.work.trace
-    steps = inspection.host_rows(_STEP, EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    steps, step = _steps(inspection)
     if not len(steps):
         return None
-    step = _step_of_gpu(inspection, steps)
     together = trace.named(work.name, _MANY_AT_ONCE.match)
     single = (step != NONE) & work.is_kernel & ~together & ~work.is_communication
     count = np.bincount(step[single], minlength=len(steps))
     of_all = np.bincount(step[(step != NONE) & work.is_kernel], minlength=len(steps))
     unfused = (count >= _MANY_KERNELS) & (2 * count > of_all)
     chosen = single & (step != NONE) & unfused[step]
-    share = _saved_share(work.duration)
+    needed = _FUSED_SHARE * np.maximum(work.duration - _FIXED_NS, 0)
+    share = 1.0 - needed / np.maximum(work.duration, 1)
     gaps = wall.classified.gaps
     within = chosen[gaps.before] & chosen[gaps.after] & (step[gaps.before] == step[gaps.after])
     idle = wall.claim_idle_during(steps[unfused])
@@ -56,12 +54,7 @@ def _detect(inspection: Inspection) -> Finding | None:
         DETECTOR.id,
         claim,
         title=f"{name or 'The optimizer'} updates parameters one by one, which costs {{saving}}",
-        advice=(
-            "Update all parameters with a few kernels: fused=True where the optimizer has it, else"
-            " foreach=True."
-        ),
         snippet=f"torch.optim.{name or 'AdamW'}(model.parameters(), fused=True)",
-        confidence="high",
         reason=(
             "the kernels of the step each work on one parameter; a fused step moves"
             f" about {_FUSED_SHARE:.0%} of their bytes, and has next to no holes"
@@ -75,25 +68,20 @@ def _detect(inspection: Inspection) -> Finding | None:
     )
 
 
-def _step_of_gpu(inspection: Inspection, steps: Int64Array) -> Int64Array:
-    """The step that launched each GPU event, an index into the steps, `NONE` without, (g,)."""
+def _steps(inspection: Inspection) -> tuple[Int64Array, Int64Array]:
+    """The steps; and which launched each GPU event, an index into them, `NONE` without, (g,)."""
     trace, tree = inspection.work.trace, inspection.work.tree
-    order = np.lexsort((trace.ts[steps], trace.thread[steps]))
-    rows = steps[order]
+    rows = inspection.host_rows(_STEP, EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    rows = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
     result = np.full(len(tree.linked), NONE, dtype=np.int64)
+    if not len(rows):
+        return rows, result
     launch = tree.launch_of_gpu[tree.linked]
     thread, begun = trace.thread[launch], trace.ts[launch]
     at = last_before(trace.thread[rows], trace.ts[rows], thread, begun + 1)
     inside = (at != NONE) & (begun < trace.end_of(rows[at]))
-    result[tree.linked] = np.where(inside, order[at], NONE)
-    return result
-
-
-def _saved_share(duration: Int64Array) -> Float64Array:
-    """The share of the time of each kernel that a fused step does not need, (g,)."""
-    needed = _FUSED_SHARE * np.maximum(duration - _FIXED_NS, 0)
-    share: Float64Array = 1.0 - needed / np.maximum(duration, 1)
-    return share
+    result[tree.linked] = np.where(inside, at, NONE)
+    return rows, result
 
 
 def _names(inspection: Inspection, steps: Int64Array) -> str:
@@ -106,10 +94,7 @@ def _names(inspection: Inspection, steps: Int64Array) -> str:
 
 def in_optimizer_step(inspection: Inspection) -> BoolArray:
     """Whether each GPU event was launched by a step of an optimizer, (g,)."""
-    steps = inspection.host_rows(_STEP, EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-    if not len(steps):
-        return np.zeros(len(inspection.work), dtype=bool)
-    result: BoolArray = _step_of_gpu(inspection, steps) != NONE
+    result: BoolArray = _steps(inspection)[1] != NONE
     return result
 
 

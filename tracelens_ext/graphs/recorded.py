@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.nesting import ROOT, nearest_above
+from tracelens_ext.operations.experts import EXPERTS_BELOW, experts_below, is_of_experts
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
 from tracelens_ext.work.group_search import last_before
 from tracelens_ext.work.grouping import maxima, minima, number_groups
@@ -271,7 +272,7 @@ def _captured_graph(
         names=[trace.names[code] for code in trace.name[host].tolist()],
         kind=trace.kind[host],
         parent=np.where(inside, np.searchsorted(places, parent), ROOT).astype(np.int32),
-        args=_arguments(trace, host),
+        args=_arguments(tree, host),
         launches=np.searchsorted(places, position),
         nodes=nodes,
         likely=[
@@ -281,9 +282,12 @@ def _captured_graph(
     )
 
 
-def _arguments(trace: Trace, rows: Int64Array) -> dict[str, tuple[Int64Array, list[str]]]:
-    """What operations were called with, shapes and groups of ranks."""
-    found = {}
+def _arguments(tree: CallTree, rows: Int64Array) -> dict[str, tuple[Int64Array, list[str]]]:
+    """What operations were called with, shapes and groups of ranks, and what experts take."""
+    trace, found = tree.trace, {}
+    own = np.flatnonzero(trace.named(trace.name[rows], is_of_experts))
+    if len(own):
+        found[EXPERTS_BELOW] = own, [experts_below(tree, row) for row in rows[own].tolist()]
     for name, column in trace.args.items():
         if column.texts is None or name == "kernel":
             continue

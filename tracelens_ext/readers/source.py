@@ -20,6 +20,7 @@ from tracelens_ext.errors import (
 )
 from tracelens_ext.readers.ahead import DAMAGE, GZIP, Gunzip, ReadAhead, threads_for
 from tracelens_ext.settings import AS_USUAL, ReadingOptions, size_text
+from tracelens_ext.trace import SALVAGED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -337,20 +338,22 @@ def salvage_note(source: ByteSource, damage: TraceError, place: int, events: int
         raise type(damage)(damage.path, damage.problem, "no event comes before that") from None
     while source.read(_AT_ONCE) if source.size is None or source.compressed else b"":
         pass
+    ends = source.damage is not None or isinstance(damage, TraceCutOffError)
     total = source.bytes_read if source.compressed or source.size is None else source.size
     return (
-        f"Salvaged ({damage.problem}): all {events:,} events before byte {place:,} of the text are"
-        f" here; {_lost(source, max(total - place, 0), events, place)}."
+        f"{SALVAGED}({damage.problem}): all {events:,} events before byte {place:,} of the text are"
+        f" here; {_lost(source, ends, max(total - place, 0), events, place)}."
     )
 
 
-def _lost(source: ByteSource, lost: int, events: int, place: int) -> str:
-    """What is not there, a clause."""
+def _lost(source: ByteSource, ends: bool, lost: int, events: int, place: int) -> str:
+    """What is not there, a clause; `ends`: whether there may have been more."""
     about = round(lost * events / max(place, 1))
     size = f"the last {lost:,} bytes (room for about {about:,} events) are lost"
-    if source.damage is None:
+    if not ends:
         return size if lost else "nothing but the end of the document is lost"
     rest = "whatever the file held beyond is lost"
-    if not source.cut_off:
+    if source.damage is not None and not source.cut_off:
         rest += ", and values before it may be wrong where the gzip stream is damaged"
-    return f"of what can be unpacked {size}; {rest}" if lost else rest
+    what = "of what can be unpacked " * (source.damage is not None)
+    return f"{what}{size}; {rest}" if lost else rest

@@ -26,6 +26,7 @@ import numpy as np
 from tracelens_ext.intervals import covered, outside, union
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
+from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.recording.again import (
     captured_again_from,
     compilations,
@@ -226,7 +227,7 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     * A call of the runtime or driver during which the device has nothing to do for over 5 ms, other
       than waits, copies and graph launches: a library is loaded, a context created, the first
       memory allocated (if anything else starts up). A launch is one only where its kernel is
-      launched for the first time.
+      launched for the first time. What lies between several in one operation is start-up, too.
     * Loading of code, capture and instantiation of graphs, compilation, cuDNN's search.
     * A compiled region that takes over ten times the shortest of its name.
 
@@ -255,6 +256,11 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     begins |= dict.fromkeys((_CAPTURE, _INSTANTIATION), captured_again_from(work))
     table = table[table["start"] < [begins.get(what, end) for what in table["what"]]]
     table = table[~_comes_back(work, table, (end - start) // 2)]
+    uses = table[table["what"] == _FIRST_USE]
+    at = work.tree.position[uses["row"].to_numpy()]
+    op = nearest_above(work.tree.parent_position, at, work.tree.is_operation)
+    ends = uses.assign(op=op).groupby(["device", "op"])["end"].transform("max")
+    table.loc[uses.index[op != ROOT], "end"] = ends[op != ROOT]
     place = [place_of(work, row) for row in table["row"].tolist()]
     names = trace.name[table["row"].to_numpy()].tolist()
     what = [f"{w}: {trace.names[n]}" for w, n in zip(table["what"], names, strict=True)]

@@ -135,6 +135,9 @@ def no_gpu_work(work: GpuWork) -> str:
     trace, found = work.trace, recording_of(work)
     if is_of_tpu(trace):
         return "This is a profile of a TPU, of which only the host's part is read."
+    if lost := trace.provenance.salvaged:
+        of = f" of {found.launches:,} launches" * (found.launches > 0)
+        return f"No GPU work{of} is in what is left of the file; it may be in what is lost. {lost}"
     if found.launches:
         named = trace.named(trace.name[found.lost], is_graph_launch)
         what = "kernels and graphs" if named.any() else "kernels"

@@ -246,6 +246,29 @@ def rotary(op: Operation) -> Cost:
     return Cost("BinaryElementwise", 3 * turned, moved, short_type(q.kind))
 
 
+def aiters_rotary(op: Operation) -> Cost:
+    """`rope_*_impl` of aiter: one result or two (`2c`), as many inputs, then angles.
+
+    These are halves of what they turn if the first flag says so; as cosine and sine there are two
+    tables of them, for an image four. What is not turned is copied.
+    """
+    count = 1 + ("_2c_" in op.name)
+    inputs = [op.need(i) for i in range(count, 2 * count)]
+    others = [t for i in range(2 * count, len(op.types)) if (t := op.tensor(i)) and t.dims]
+    indices, tables = ([t for t in others if is_whole(t.kind) is is_it] for is_it in (True, False))
+    if not tables or any(len(t.dims) < 3 for t in inputs):
+        raise NoModelError("the recorded shapes are not those of a rotary embedding")
+    flags = [op.value(i) for i in range(2 * count, len(op.concrete))]
+    halves = next((flag for flag in flags if isinstance(flag, bool)), True)
+    angles = sum(t.dims[-1] for t in tables) << halves
+    angles >>= "_cached_" in op.name or "_2d_" in op.name
+    rows = indices[0].elements if "_positions_" in op.name and indices else math.inf
+    read = sum(int(min(t.elements, rows * t.dims[-1])) * t.item for t in tables)
+    turned = sum(t.elements * min(angles, t.dims[-1]) // max(t.dims[-1], 1) for t in inputs)
+    moved = sum(t.read + t.written for t in inputs) + read + bytes_read(*indices)
+    return Cost("BinaryElementwise", 3 * turned, moved, short_type(inputs[0].kind))
+
+
 def _both(
     names: Iterable[str], function: Callable[[Operation], Cost]
 ) -> dict[str, Callable[[Operation], Cost]]:
@@ -274,5 +297,6 @@ MODELS = {
     "native_dropout_backward": arithmetic,
     "glu": gated,
     **of_libraries("silu_and_mul* gelu_and_mul* gelu_tanh_and_mul*", gated),
-    **of_libraries("rotary_embedding", rotary),
+    **of_libraries("rotary_embedding* batched_rotary_embedding*", rotary),
+    "aiter::rope_*": aiters_rotary,
 }

@@ -64,9 +64,10 @@ def product(
     )
 
 
-def product_sizes(cost: Cost) -> tuple[int, int, int, int]:
-    """B, M, N and K of a matrix product of a model here; 0 for what a plugin's model leaves out."""
-    sizes = (cost.parameters.get(name) for name in ("B", "M", "N", "K"))
+def product_sizes(cost: Cost | None) -> tuple[int, int, int, int]:
+    """B, M, N and K of a matrix product; 0 where there are none, or a plugin tells none."""
+    known = cost.parameters if cost is not None and cost.family == "GEMM" else {}
+    sizes = (known.get(name) for name in ("B", "M", "N", "K"))
     b, m, n, k = (size if isinstance(size, int) else 0 for size in sizes)
     return b, m, n, k
 

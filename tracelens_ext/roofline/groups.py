@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens_ext.operations.experts import EXPERTS_BELOW, experts_below, is_of_experts
 from tracelens_ext.operations.launchers import ARGUMENTS, argument_values, parsed
 from tracelens_ext.roofline.operation import Operation
 from tracelens_ext.roofline.serving import takes_lengths
@@ -86,6 +87,9 @@ def group_operations(
         value, text = zip(*pairs, strict=True) if pairs else ((), ())
         values.append([value[i] for i in number.tolist()])
         shown[argument] = texts(number, text)
+    for i in np.flatnonzero(trace.named(trace.name[rows[first]], is_of_experts)).tolist():
+        for column, more in zip(values, _experts(work, int(rows[first[i]])), strict=False):
+            column[i] = (*column[i], *more) if isinstance(column[i], tuple) else ()
     operations = [
         Operation.of_arguments(
             name,
@@ -130,6 +134,14 @@ def _batches(
         of_step = [distinct.setdefault(batch, len(distinct)) for batch in steps.batch]
         codes[needs] = np.array([*of_step, NONE])[steps.of_gpu[first_gpu[needs]]]
     return codes, list(distinct)
+
+
+def _experts(work: GpuWork, row: int) -> tuple[tuple[object, ...], ...]:
+    """Sizes and types of what experts take below the operation of an engine."""
+    kept = work.trace.arg(EXPERTS_BELOW)
+    code = int(kept.at(np.array([row]))[0])
+    text = experts_below(work.tree, row) if code == NONE else (kept.texts or [])[code]
+    return parsed(text)[0] if text else ()  # type: ignore[return-value]  # as `experts_below` wrote it
 
 
 def _works(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[Work]]:

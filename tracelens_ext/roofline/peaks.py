@@ -102,6 +102,11 @@ def capability_of(name: str) -> int:
     return int(_listed("capability", name))
 
 
+def peer_links_of(name: str) -> tuple[float, float]:
+    """What a product moves to another GPU of its board, and to all, bytes a ns; 0: not known."""
+    return _listed("peer", name), _listed("peers", name)
+
+
 def shared_memory_of(capability: int) -> int:
     """Bytes of shared memory of a multiprocessor; 0: not known."""
     return 1024 * int(_known()["shared_memory"].get(str(capability), 0))

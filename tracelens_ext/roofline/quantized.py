@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tracelens_ext.operations.experts import is_of_experts
 from tracelens_ext.roofline.gemm import linear, product
 from tracelens_ext.roofline.operation import (
     ELEMENT_BYTES,
@@ -151,11 +152,12 @@ def fused_experts(op: Operation) -> Cost:
 
 
 def _tokens(op: Operation, before: int) -> tuple[Tensor, int]:
-    """The last matrix before the weights, and how many tokens it holds."""
+    """The last matrix before the weights, or of engines the first, and how many tokens it holds."""
     found = [t for i in range(before) if (t := op.tensor(i)) is not None and len(t.dims) == 2]
     if not found:
         raise NoModelError("the tokens are not recorded")
-    return found[-1], found[-1].dims[0]
+    x = found[0 if is_of_experts(op.name) else -1]
+    return x, x.dims[0]
 
 
 def _topk(op: Operation, after: int, tokens: int) -> int:

@@ -27,6 +27,7 @@ from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
     COUNTER,
     DISPATCH,
+    GEOMETRY,
     RECORD,
     Agent,
     RocprofRecords,
@@ -76,6 +77,8 @@ _EARLIER = {
     "queue-id": "queue_id",
     "pid": "process_id",
     "tid": "thread_id",
+    **dict.fromkeys(("grd", "grid_size"), "grid_size_x"),  # of all dimensions
+    **dict.fromkeys(("wgr", "workgroup_size"), "workgroup_size_x"),
 }
 _LEFT_OUT = {_COUNTERS: COUNTER, _ALLOCATIONS: ALLOCATION}
 _NUMBER = re.compile(r"(?:(agent|gpu|cpu)\s+)?(\d{1,6})", re.IGNORECASE | re.ASCII)
@@ -383,6 +386,7 @@ class TableReader:
         columns = self._columns(piece, name, np.full(len(piece), builder.categories[DISPATCH]))
         columns["device"] = piece.codes("agent_id", self._device)
         columns["lane"] = piece.whole("queue_id" if "queue_id" in piece else "stream_id")
+        columns |= {title: piece.whole(title) for title in GEOMETRY}
         self._add_work(EventKind.KERNEL, piece, columns)
 
     def _add_copies(self, piece: _Piece) -> None:

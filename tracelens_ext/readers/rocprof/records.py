@@ -40,6 +40,8 @@ _SUFFIXES = (".kd", " [clone .kd]", " (.kd)")
 MOST_ID = 2**62
 #: No machine has as many GPUs.
 MOST_GPUS = 1 << 20
+#: What tells the blocks of a dispatch; grids count work items.
+GEOMETRY = tuple(f"{what}_size_{axis}" for what in ("grid", "workgroup") for axis in "xyz")
 
 
 class Handle(msgspec.Struct, frozen=True):
@@ -162,8 +164,8 @@ class RocprofRecords:
     def add_work(self, kind: EventKind, columns: Mapping[str, Int64Array]) -> None:
         """Add dispatches or copies: columns as of `add_calls`, without `thread`.
 
-        Also `device`, and `lane`: the queue of a dispatch, the stream of a copy; `bytes` if they
-        are known.
+        Also `device`, and `lane`: the queue of a dispatch, the stream of a copy; `bytes`, and those
+        of `GEOMETRY`, if they are known.
         """
         word = "queue" if kind == EventKind.KERNEL else "stream"
         for piece in _pieces(columns):
@@ -173,6 +175,8 @@ class RocprofRecords:
             for name in ("correlation", "device", "bytes"):
                 if name in piece:
                     numbers[name] = piece[name]
+            if GEOMETRY[0] in piece:
+                numbers["grid"] = _blocks([piece[name] for name in GEOMETRY])
             self._add(piece, np.full(len(threads), kind), threads, numbers)
 
     def device_of_copy(
@@ -249,6 +253,15 @@ def _positive(value: int) -> int:
     return value if 0 < value < MOST_ID else 0
 
 
+def _blocks(geometry: list[Int64Array]) -> Int64Array:
+    """How many blocks dispatches have, `NONE` where the first dimension is not told, (n,)."""
+    items, block = np.clip(geometry[:3], 1, 2**40), np.clip(geometry[3:], 1, 2**20)
+    blocks = np.minimum(-(-items // block), 2**20).prod(axis=0)  # no more are needed to fill a GPU
+    told = (geometry[0] > 0) & (geometry[3] > 0)
+    result: Int64Array = np.where(told, blocks, NONE)
+    return result
+
+
 def _pieces(columns: Mapping[str, Int64Array]) -> Iterable[dict[str, Int64Array]]:
     count = len(columns["start"])
     for at in range(0, count, _ROWS_AT_ONCE):
@@ -276,10 +289,18 @@ class Call(_Record):
     thread_id: _Whole = 0
 
 
+class _Size(msgspec.Struct, frozen=True):
+    x: _Whole = MISSING
+    y: _Whole = MISSING
+    z: _Whole = MISSING
+
+
 class _DispatchInfo(msgspec.Struct, frozen=True):
     agent_id: Handle = Handle()
     queue_id: Handle = Handle()
     kernel_id: _Whole = 0
+    grid_size: _Size = _Size()
+    workgroup_size: _Size = _Size()
 
 
 class Dispatch(_Record):
@@ -335,6 +356,7 @@ COLUMNS: dict[type, dict[str, str]] = {
         "kernel": "dispatch_info.kernel_id",
         "agent handle": "dispatch_info.agent_id.handle",
         "queue handle": "dispatch_info.queue_id.handle",
+        **{name: f"dispatch_info.{name[:-2]}.{name[-1]}" for name in GEOMETRY},
     },
     Copy: _OF_ALL
     | {

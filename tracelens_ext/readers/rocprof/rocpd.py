@@ -20,6 +20,7 @@ from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
     COUNTER,
+    GEOMETRY,
     MOST_GPUS,
     RECORD,
     Agent,
@@ -266,7 +267,7 @@ class _Tables:
 
     def _dispatches(self) -> None:
         columns = ("start", "end", "kernel_id", "agent_id", "queue_id")
-        for chunk in self._chunks("rocpd_kernel_dispatch", *columns):
+        for chunk in self._chunks("rocpd_kernel_dispatch", *columns, *GEOMETRY):
             chunk["name"] = looked_up(chunk["kernel_id"], self._kernel_names)
             chunk["device"] = self._device_of(chunk["agent_id"])
             chunk["lane"] = chunk["queue_id"]
