@@ -72,7 +72,6 @@ from tracelens_ext.linking import link
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.kineto import compiled_reader
 from tracelens_ext.readers.kineto import reader as kineto
-from tracelens_ext.readers.kineto.native import NativeReader
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.report.report import Format
@@ -94,8 +93,10 @@ def only_bytes():
             pass
 
 def only_slices():
-    columns, library = kineto.KinetoColumns(), compiled_reader()
-    quick = library and NativeReader(library, columns.slices, lambda _: None)
+    library = compiled_reader()
+    columns = kineto.KinetoColumns(library)
+    columns.take = lambda found: found.count
+    quick = columns if library else None
     with ByteSource(path) as source:
         for _ in EventStream(source, columns, quick=quick):
             pass

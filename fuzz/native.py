@@ -76,19 +76,19 @@ def _load() -> None:
     """Put the library that was compiled for this in the place of the package's own."""
     import numpy as np
 
-    from tracelens_ext.readers.kineto import native
+    from tracelens_ext.readers.kineto.reader import KinetoColumns
 
     spec = importlib.util.spec_from_file_location(MODULE, os.environ[_LIBRARY])
     assert spec is not None
     assert spec.loader is not None
     sys.modules[MODULE] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    parse = native.NativeReader.parse
+    parse = KinetoColumns.parse
 
-    def parse_exactly(self: native.NativeReader, text: bytes) -> object:
+    def parse_exactly(self: KinetoColumns, text: bytes) -> object:
         return parse(self, memoryview(np.frombuffer(text, np.uint8).copy()))  # type: ignore[arg-type]
 
-    mock.patch.object(native.NativeReader, "parse", parse_exactly).start()
+    mock.patch.object(KinetoColumns, "parse", parse_exactly).start()
 
 
 def compare(mutants: int, seconds: float, seed: int) -> int:

@@ -10,8 +10,8 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from report_helpers import write_html
 
-from tracelens_ext.report.html import write_html
 from tracelens_ext.tables.registry import offered_tables
 
 if TYPE_CHECKING:

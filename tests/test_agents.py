@@ -364,6 +364,41 @@ def test_wrong_arguments_are_refused_in_one_line(
     assert "\n" not in answer
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("table", {"name": "kernels", "limit": "x"}, "limit is 'x'; give a whole number"),
+        ("table", {"name": "kernels", "columns": "a"}, "columns is 'a'; give a list of texts"),
+        ("table", {"name": "kernels", "where": {"a": [1]}}, "where holds [1]; give an object"),
+        ("table", {}, "name is missing; give a text"),
+        (
+            "table",
+            {"name": "kernels", "colums": ["a"]},
+            "no argument 'colums'; it takes path, name",
+        ),
+        ("findings", {"all": "maybe"}, "all is 'maybe'; give true or false"),
+        ("tree", {"depth": 2.5}, "depth is 2.5; give a whole number"),
+        ("what_if", {"changes": [{"a": "x" * 9000}]}, "changes holds {'a': 'xxx"),
+        ("write", {}, "there is no tool 'write'; there are: open_trace, findings"),
+    ],
+)
+def test_wrong_types_and_names_are_told_in_the_programs_own_line(
+    tool: str, arguments: dict[str, Any], said: str, ask: Callable[..., Any]
+) -> None:
+    answer = ask(tool, path="plain.json.gz", **arguments)
+    assert said in answer
+    assert not re.search(r"\n|pydantic|validation|Error executing", answer)
+    assert len(answer) < 500
+
+
+def test_a_bug_is_told_without_its_text(
+    ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracelens_ext.agents.questions.overview", None)
+    answer = ask("open_trace", path="plain.json.gz")
+    assert answer == "open_trace: internal error: TypeError; this is a bug: please report it"
+
+
 def test_an_answer_that_is_too_long_is_cut_and_says_so(ask: Callable[..., Any]) -> None:
     wide = "select " + ", ".join(f"printf('%.*c', 900, 'x') as c{n}" for n in range(40))
     answer = ask("sql", path="plain.json.gz", query=f"{wide} from events limit 200")

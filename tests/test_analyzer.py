@@ -334,7 +334,9 @@ def test_a_notebook_says_what_the_analyzer_holds(tmp_path: Path) -> None:
     assert "get_df_kernel_summary(), " in page
 
 
-def test_no_repr_is_longer_than_a_few_lines_and_html_escapes_names(tmp_path: Path) -> None:
+def test_no_repr_is_longer_than_a_few_lines_and_html_escapes_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The repr of a dataclass of arrays once had 430,932 characters."""
     name = "<script>alert(1)</script>" * 40
     maker = TraceMaker()
@@ -354,9 +356,12 @@ def test_no_repr_is_longer_than_a_few_lines_and_html_escapes_names(tmp_path: Pat
     for each in [analyzer, analyzer.trace, *shown]:
         assert len(repr(each)) <= 500
         assert "\n" not in repr(each)
+    monkeypatch.setitem(sys.modules, "plotly", None)  # `show` is a page where there is one
     for each in shown:
         page = each._repr_html_()  # type: ignore[attr-defined]
         assert "<table" in page
         assert "<script" not in page
-    assert "Verdict: Findings explain" in analyzer.show()._repr_html_()
-    assert "count (GPU events)" in analyzer.show()._repr_html_()
+    told = analyzer.show()._repr_html_()
+    assert "pip install &#x27;tracelens-ext[html]&#x27;" in told
+    assert "Verdict: Findings explain" in told
+    assert "count (GPU events)" in told

@@ -287,8 +287,8 @@ def test_hostile_names_stay_texts(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(page.root.all("script")) == 3
     assert not page.root.all("img")
     for figure in page.data["figures"]:
-        shown = [bar["wide"] for bar in figure["bars"]]
-        shown += [text for piece in figure["pieces"] for text in piece["hover"]]
+        shown = figure["rooms"][-1]["yaxis"]["ticktext"]
+        shown += [t for trace in figure["data"] for t in trace.get("customdata", trace["text"])]
         for text in shown:
             assert set(re.findall(r"<[^>]*>", text)) <= {"<b>", "</b>", "<br>"}
 

@@ -15,7 +15,7 @@ def test_every_reader_is_listed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = offered_readers()[0].item
-    monkeypatch.setattr(type(first), "extra", "special")
+    monkeypatch.setattr(first, "extra", "special")
     assert run(["formats"]) == 0
     out = capsys.readouterr().out
     for offered in offered_readers():

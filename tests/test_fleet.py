@@ -504,7 +504,8 @@ def test_the_page_of_the_ranks_draws_and_links_what_is_there(ranks: Path, tmp_pa
     assert "Report of rank" not in page
     assert "chart-waits" in page
     spec = json.loads(re.findall(r'id="report-data">(.*?)</script>', page)[0])["figures"]
-    heat, points = (figure["plain"][0] for figure in spec if "plain" in figure)
+    keys = ("chart-waits", "chart-bandwidths")
+    heat, points = (figure["data"][0] for figure in spec if figure["key"] in keys)
     assert (heat["x"], heat["y"]) == (["1", "2"], [0, 1, 2, 3])
     waits = stored(out, "collective_waits")
     drawn = sum(ms for row in heat["z"] for ms in row)
@@ -526,7 +527,7 @@ def test_many_iterations_share_the_columns_of_the_heat_map() -> None:
 
     waits = pd.DataFrame({"rank": 0, "iteration": [str(at) for at in range(700)], "wait_ms": 1.0})
     (figure,) = _heat_map(waits)
-    trace: Any = figure.spec["plain"][0]  # type: ignore[index]
+    trace: Any = figure.spec["data"][0]
     assert len(trace["x"]) == 300
     assert trace["x"][0] == "0 to 2"
     assert sum(trace["z"][0]) == 700

@@ -143,7 +143,7 @@ def test_wrappers_are_refused() -> None:
         ("rules.toml", "tracelens_rule_packs: expected a list, got str"),
         ([5], "tracelens_rule_packs: expected paths of rule packs, dicts or RulePack objects, got"),
         (["/nowhere/x.toml"], "/nowhere/x.toml: no such file"),
-        (["/nowhere/x.json"], "/nowhere/x.json: cannot be read: No such file or directory"),
+        (["/nowhere/x.json"], "/nowhere/x.json: no such file; give the path of a JSON map"),
         ([{"rule": [{"category": "a"}]}], "pack 'broken': rule 1: pattern: missing"),
         ([{"E": {"M": {"(": "a"}}}], "a map of broken: E:M: rule 1: pattern: expected a regular"),
     ],

@@ -53,7 +53,7 @@ def test_a_page_carries_its_mark(tmp_path: Path) -> None:
         pytest.importorskip(name, reason=f"{name} is not installed")
     from tracelens_ext.report.html import write_html
 
-    write_html(tmp_path / "a.html", REPORT.sheets, title="A report")
+    write_html(tmp_path / "a.html", REPORT)
     assert made_here(tmp_path / "a.html")
 
 

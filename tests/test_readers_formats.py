@@ -227,6 +227,7 @@ def test_the_example_of_a_new_reader(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert source.count(old) == 1, old
         source = source.replace(old, "".join(line[1:] for line in lines if line[0] in " +"))
     patched = types.ModuleType("patched")
+    monkeypatch.setitem(sys.modules, "patched", patched)
     exec(source, patched.__dict__)  # noqa: S102  # the same
     plugins = PluginRegistry([FakeEntryPoint("readers", patched, own=True)])
     assert plugins.problems == []

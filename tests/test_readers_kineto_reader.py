@@ -15,7 +15,7 @@ from make_trace import LAYOUTS, Document, Event, TraceMaker, cuda_graph_example,
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers import read_trace
-from tracelens_ext.trace import NONE, Device, EventKind, Trace
+from tracelens_ext.trace import NONE, Conventions, Device, EventKind, Trace
 
 SPAN: Event = {"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 2, "ts": 10, "dur": 5}
 INSTANT: Event = {"ph": "i", "name": "Record Window End", "ts": 1, "s": "g"}
@@ -328,6 +328,15 @@ def test_devices_and_other_members() -> None:
     assert trace.metadata["distributedInfo"] == {"rank": 3}
     assert "traceEvents" not in trace.metadata
     assert read(deviceProperties={"id": 0}).devices == ()
+
+
+def test_the_conventions_of_an_exported_trace_are_restored() -> None:
+    said = {"gpu_by_process": True, "annotations_are_operations": "yes", "framework": "JAX"}
+    trace = read(
+        {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1},
+        tracelens_ext={"conventions": said},
+    )
+    assert trace.conventions == Conventions(gpu_by_process=True, framework="JAX")
 
 
 def test_provenance() -> None:

@@ -11,7 +11,7 @@ from statistics_helpers import GPU_TRACE, KERNELS
 
 from tracelens_ext import TreePerfAnalyzer, read_trace
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.nsys.csv_trace import read_gpu_trace
+from tracelens_ext.readers.nsys.csv_trace import read
 from tracelens_ext.trace import NONE, Device, EventKind
 
 if TYPE_CHECKING:
@@ -70,15 +70,13 @@ def test_rows_without_times_are_counted_out(path: Path) -> None:
 def test_devices_without_numbers_and_ids_that_are_none(path: Path) -> None:
     text = GPU_TRACE.replace(" (1)", "").replace(" (0)", " B").replace(",12,", ",-4,")
     path.write_text(text, encoding="utf-8")
-    trace = read_gpu_trace(path)
+    trace = read(path)
     assert trace.device.tolist() == [0, 0, 1]
     assert trace.correlation.tolist() == [11, NONE, 13]
 
 
 def test_only_the_least_columns() -> None:
-    trace = read_gpu_trace(
-        [["Name", "Start (us)", "Duration (ms)", "CorrId"], ["k", "1.5", "2", 3]]
-    )
+    trace = read([["Name", "Start (us)", "Duration (ms)", "CorrId"], ["k", "1.5", "2", 3]])
     (row,) = rows_read(trace)
     assert (row["ts"], row["dur"], row["name"]) == (1500, 2_000_000, "k")
 

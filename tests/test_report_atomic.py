@@ -83,11 +83,11 @@ def test_a_file_that_may_not_grow_leaves_the_old_report(tmp_path: Path) -> None:
 import resource, signal, sys
 import pandas as pd
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report.table_files import write_csvs
+from tracelens_ext.report.table_files import write_tables
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    write_csvs(sys.argv[1], {"report": pd.DataFrame({"a": range(100_000)})})
+    write_tables(sys.argv[1], {"report": pd.DataFrame({"a": range(100_000)})})
 except OutputError as error:
     print(error)
 """

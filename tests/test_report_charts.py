@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from report_helpers import write_workbook
 
-from tracelens_ext.report.excel import write_workbook
 from tracelens_ext.tables.charts import MOST_SERIES, Chart, chart_table
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tracelens_ext.errors import OutputError
 from tracelens_ext.report import table_files
 from tracelens_ext.report.manifest import MANIFEST
-from tracelens_ext.report.table_files import unique_file_names, write_csvs
+from tracelens_ext.report.table_files import file_names, write_tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def test_files_and_their_content(tmp_path: Path) -> None:
         }
     )
     folder = tmp_path / "new" / "folder"
-    paths = write_csvs(folder, {"kernels": frame, "empty": frame.iloc[:0]})
+    paths = write_tables(folder, {"kernels": frame, "empty": frame.iloc[:0]})
     assert paths == [folder / "kernels.csv", folder / "empty.csv"]
     assert paths[0].read_bytes().decode() == (
         "kernel_name,time_ms,count,single,yes,category\n"
@@ -55,7 +55,7 @@ def test_files_and_their_content(tmp_path: Path) -> None:
 
 
 def test_long_texts_are_whole(tmp_path: Path) -> None:
-    (path,) = write_csvs(tmp_path, {"t": pd.DataFrame({"name": ["x" * 100_000]})})
+    (path,) = write_tables(tmp_path, {"t": pd.DataFrame({"name": ["x" * 100_000]})})
     assert len(path.read_text()) == 5 + 100_000 + 1
 
 
@@ -75,7 +75,7 @@ def test_any_text_comes_back(
     if coded:
         texts = pd.Index(frame["one"].unique(), dtype=object)  # Arrow refuses half characters
         frame["one"] = pd.Categorical(frame["one"], categories=texts)
-    (path,) = write_csvs(tmp_path_factory.getbasetemp() / "any", {"t": frame})
+    (path,) = write_tables(tmp_path_factory.getbasetemp() / "any", {"t": frame})
     text = path.read_bytes().decode("utf-8")  # valid, whatever the names held
     assert "\ufffd" in text or not any("\ud800" <= c <= "\udfff" for r in rows for c in r[0] + r[1])
     header, *read_rows = read(path)
@@ -90,7 +90,7 @@ def test_any_text_comes_back(
 def test_file_names(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": [1]})
     wanted = ["ops", "OPS", "a/../b", "..", "con", "nul.x", "", "x\0y", "ü" * 300, "\ud800"]
-    paths = write_csvs(tmp_path, dict.fromkeys(wanted, frame))
+    paths = write_tables(tmp_path, dict.fromkeys(wanted, frame))
     assert [path.stem for path in paths] == [
         *("ops", "OPS_2", "a_.._b", "table", "_con", "_nul.x", "table_2", "x_y"),
         *("ü" * 100, "_"),
@@ -100,7 +100,7 @@ def test_file_names(tmp_path: Path) -> None:
 
 @given(st.lists(st.text(st.characters(codec=None), max_size=30), max_size=10))
 def test_file_names_are_always_valid(wanted: list[str]) -> None:
-    names = unique_file_names(wanted)
+    names = file_names(wanted, "")
     assert len({name.casefold() for name in names}) == len(wanted)
     for name in names:
         assert name not in ("", ".", "..")
@@ -110,7 +110,7 @@ def test_file_names_are_always_valid(wanted: list[str]) -> None:
 
 def test_a_failure_leaves_every_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = pd.DataFrame({"a": [1]})
-    first, second = write_csvs(tmp_path, {"one": frame, "two": frame})
+    first, second = write_tables(tmp_path, {"one": frame, "two": frame})
     real = table_files.write_csv
 
     def full_after_the_first(path: Path, frame: pd.DataFrame) -> None:
@@ -121,14 +121,14 @@ def test_a_failure_leaves_every_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(table_files, "write_csv", full_after_the_first)
     other = pd.DataFrame({"a": [2]})
     with pytest.raises(OutputError, match=r"two\.csv: cannot be written: no space left"):
-        write_csvs(tmp_path, {"one": other, "two": other})
+        write_tables(tmp_path, {"one": other, "two": other})
     assert first.read_text() == second.read_text() == "a\n1\n"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [MANIFEST, "one.csv", "two.csv"]
 
 
 def test_other_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("mine")
-    write_csvs(tmp_path, {"one": pd.DataFrame({"a": [1]})})
+    write_tables(tmp_path, {"one": pd.DataFrame({"a": [1]})})
     assert (tmp_path / "mine.csv").read_text() == "mine"
 
 
@@ -141,4 +141,4 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
         "a\0b": "no name for a folder",
     }.items():
         with pytest.raises(OutputError, match=words):
-            write_csvs(folder, {"t": pd.DataFrame({"a": [1]})})
+            write_tables(folder, {"t": pd.DataFrame({"a": [1]})})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import importlib.util
 import math
 import re
@@ -17,14 +18,22 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_html_helpers import HOSTILE, hostile_report, read_page, small_report, write_page
+from report_helpers import write_html
+from report_html_helpers import (
+    HOSTILE,
+    charts_of,
+    hostile_report,
+    read_page,
+    small_report,
+    write_page,
+)
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report import html_tables
 from tracelens_ext.report.excel_text import cleaned
-from tracelens_ext.report.html import require_html_extra, write_html
+from tracelens_ext.report.html import require_html_extra
 from tracelens_ext.report.html_cards import check_source_url
 from tracelens_ext.report.html_text import json_for_script
 from tracelens_ext.report.report import PAGE, Answer, Report, write_report
@@ -194,7 +203,7 @@ def test_charts_can_be_chosen(tmp_path: Path) -> None:
     assert len(set(keys)) == 2
     for key in keys:
         assert page.root.with_id(key).parent.all("h3")[0].content() == "Kernels"  # type: ignore[union-attr]
-    assert page.data["figures"][0]["pieces"][0]["values"] == [169.0, 156.0]
+    assert page.data["figures"][0]["data"][0]["x"] == [169.0, 156.0]
 
 
 @needs_extra
@@ -227,21 +236,42 @@ def test_the_same_report_is_the_same_file(tmp_path: Path) -> None:
 
 
 @needs_extra
+def test_a_cell_of_a_notebook_has_the_page_in_a_frame_of_its_own(tmp_path: Path) -> None:
+    many = pd.DataFrame({"text": [f"<i>'kernel' & {n}" for n in range(500)]})
+    report = Report("A & 'B'", {"many": many, **small_report()}, charts=charts_of(small_report()))
+    cell = report._repr_html_()
+    assert len(cell) < 4_000_000
+    start, rest = cell.split(" srcdoc='")
+    assert start.startswith("<iframe sandbox='allow-scripts' ")  # without the notebook's origin
+    source, end = rest.split("'", maxsplit=1)
+    assert end == "></iframe>"
+    assert "<" not in source
+    (tmp_path / "cell.html").write_text(html.unescape(source), "utf-8")
+    page = read_page(tmp_path / "cell.html")
+    assert [figure["key"] for figure in page.data["figures"]] == [
+        *("chart-gpu-timeline", "chart-gpu-time-by-category", "chart-top-kernels"),
+        *("chart-gpu-time-by-operation", "chart-gpu-time-by-graph-launch"),
+    ]
+    tables = page.data["tables"]
+    assert (tables[0]["rows"], tables[0]["total"]) == (10, 500)
+    assert max(table["rows"] for table in tables) == 10
+
+
+@needs_extra
 def test_what_is_cut_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html_tables, "MOST_ROWS", 20)
     monkeypatch.setattr(html_tables, "MOST_CHARACTERS", 1500)
     sheets = {
-        "many": pd.DataFrame({"n": range(21)}),
+        "many": pd.DataFrame({"n": range(50_001)}),
         "wordy": pd.DataFrame({"text": [f"{n:0100d}" for n in range(20)], "n": range(20)}),
         "enough": pd.DataFrame({"text": ["x" * 100] * 20}),
     }
     notes = write_page(tmp_path / "report.html", sheets, notes=["given"])
     page = read_page(tmp_path / "report.html")
-    assert [table["rows"] for table in page.data["tables"]] == [20, 10, 20]
-    assert [table["total"] for table in page.data["tables"]] == [21, 20, 20]
+    assert [table["rows"] for table in page.data["tables"]] == [50_000, 10, 20]
+    assert [table["total"] for table in page.data["tables"]] == [50_001, 20, 20]
     assert notes[0] == "given"
     assert [note.split(" rows")[0] for note in notes[1:]] == [
-        *("many: the first 20 of 21", "wordy: the first 10 of 20"),
+        *("many: the first 50,000 of 50,001", "wordy: the first 10 of 20"),
     ]
     shown = [item.content() for item in page.root.with_id("notes").parent.all("li")]  # type: ignore[union-attr]
     assert shown == notes
@@ -348,13 +378,17 @@ def test_findings_unfold_and_stand_on_the_axis(demo_trace: Path, tmp_path: Path)
     write_report(replace(report, source_url=url), {tmp_path / "r.html": PAGE})
     page = read_page(tmp_path / "r.html", sources="https://git.example/")
     found = {finding.id: finding for finding in analyzer.findings().findings}
-    marks = {each["id"]: each for each in page.data["time_axis"]["findings"]}
+    (axis,) = (each for each in page.data["figures"] if each["key"] == "time-axis")
+    marks = {
+        each["customdata"][0].removeprefix("finding-"): each
+        for each in axis["data"]
+        if each["type"] == "bar"
+    }
     assert list(marks) == [name for name, finding in found.items() if finding.claim is not None]
     for name, mark in marks.items():
         card = page.root.with_id(f"finding-{name}")
-        assert card.all("h3")[0].content() == mark["title"] == found[name].title
-        spans = [(each["start_ms"], each["end_ms"]) for each in mark["intervals"]]
-        drawn = sum(end - start for start, end in spans)
+        assert card.all("h3")[0].content() == mark["name"] == found[name].title
+        drawn = sum(mark["x"])
         assert drawn >= found[name].claimed_ms * 0.999  # stretches that nearly touch are joined
         shown = card.all("details")[0].content()
         assert all(each.what[:40] in shown for each in found[name].evidence)

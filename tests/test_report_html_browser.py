@@ -364,8 +364,9 @@ def test_a_browser_that_cannot_unpack_plotly_says_so(browser: Browser, small: Pa
 
 
 _BARS = (
-    "[...document.querySelectorAll('#chart-iterations .bars .point path')].map((path) => {"
-    " const box = path.getBoundingClientRect(); return [box.x, box.y, box.width, box.height]; })"
+    "[...document.querySelectorAll('#chart-iterations .overplot > .xy .bars .point path')]"
+    ".map((path) => path.getBoundingClientRect())"
+    ".map((box) => [box.x, box.y, box.width, box.height])"
 )
 
 
@@ -474,4 +475,30 @@ def test_memory_is_drawn_in_its_colours_with_what_was_alive_beside_or_below(
     assert edges[0] >= edges[1] or edges[2] >= edges[3]
     browser.click("figure:has(#chart-memory-0) .legend li:nth-child(2) button")
     assert len(browser.value(f"{lines}.map(String)")) == 1
+    assert browser.complaints() == []
+
+
+def test_the_call_tree_is_searched_and_a_finding_in_time_opens_its_card(
+    browser: Browser, folder: Path, short_demo_trace: Path
+) -> None:
+    report = build_perf_report(TreePerfAnalyzer(short_demo_trace), for_page=True)
+    page = folder / "views.html"
+    write_report(report, {page: PAGE})
+    browser.open(page)
+    slices = "[...document.querySelectorAll('#call-tree path.surface')]"
+    assert browser.value(f"{slices}.length") == 0, "drawn when it is looked at"
+    browser.click("#call-tree-search")
+    browser.wait_for(f"{slices}.length > 5")
+    pale = f"{slices}.filter((path) => path.style.fillOpacity < 0.5).length"
+    assert browser.value(pale) == 0
+    browser.type("aten::mm")
+    browser.wait_for(f"{pale} > 3 && {pale} < {slices}.length")
+    card = "document.querySelector('.findings details')"
+    assert not browser.value(f"{card}.open")
+    title = "#time-axis .annotation[data-index='1'] .annotation-text"
+    assert browser.value(f'document.querySelector("{title}").textContent').startswith(
+        str(report.sheets["findings"]["title"].iloc[0])[:30]
+    )
+    browser.click(title)
+    browser.wait_for(f"{card}.open")
     assert browser.complaints() == []

@@ -40,11 +40,9 @@ def test_thousands_of_events_are_a_thousand_points_and_the_peak_is_one_of_them()
     tables = at_peak(steps)
     frame = tables["memory_at_peak"]
     (figure,) = memory_figures(tables)
-    levels = figure.spec["levels"]
-    assert isinstance(levels, list)
-    allocated, reserved = (level["values"] for level in levels)
+    allocated, reserved, peak = (trace["y"] for trace in figure.spec["data"][:3])
     assert len(allocated) == len(reserved) <= 1000
-    assert max(allocated) == frame["bytes"].sum() == figure.spec["peak"]["value"]  # type: ignore[index]
+    assert [max(allocated)] == [frame["bytes"].sum()] == peak
 
 
 def test_the_bars_add_up_to_the_peak() -> None:
@@ -54,11 +52,12 @@ def test_the_bars_add_up_to_the_peak() -> None:
     tables = at_peak([(number * 10 + 1, 100 + number, number) for number in range(30)], maker)
     (figure,) = memory_figures(tables)
     frame = tables["memory_at_peak"]
-    bars = figure.spec["bars"]
-    assert isinstance(bars, list)
-    assert sum(bar["value"] for bar in bars) == frame["bytes"].sum()
-    assert bars[-1]["name"] == "(21 others)"
-    assert {bar["piece"] for bar in bars} <= set(range(len(figure.legend)))
+    data = figure.spec["data"]
+    bars = [trace for trace in data if trace["type"] == "bar"]
+    names = [trace["text"] for trace in data if trace.get("mode") == "text"]
+    assert sum(sum(bar["x"]) for bar in bars) == frame["bytes"].sum()
+    assert names[0][-1].startswith("(21 others): ")
+    assert {trace["meta"] for trace in data} <= set(range(len(figure.legend)))
 
 
 def test_names_are_no_markup() -> None:
@@ -69,7 +68,9 @@ def test_names_are_no_markup() -> None:
     text = json.dumps(figure.spec)
     assert "<script" not in text
     assert "<img" not in text
-    assert figure.spec["iterations"] == [{"name": "ProfilerStep#1", "ms": 0.0}]
+    marks = [(note["text"], note["x"]) for note in figure.spec["rooms"][0]["annotations"]]
+    assert marks == [("ProfilerStep#1", 0.0)]
+    assert [line["x0"] for line in figure.spec["layout"]["shapes"]] == [0.0]
 
 
 def test_a_host_that_allocates_a_few_bytes_beside_a_gpu_is_not_drawn() -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
+from report_helpers import write_workbook
 
-from tracelens_ext.report.excel import write_workbook
 from tracelens_ext.tables.charts import Chart
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.tables.units import Quantity, fits_a_spreadsheet, unit_of
+from tracelens_ext.tables.units import Quantity, Shown, fits_a_spreadsheet, unit_of
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_unit_of_a_column(column: str, quantity: Quantity, symbol: str) -> None:
     ],
 )
 def test_excel_format(column: str, fractions: bool, largest: float, expected: str) -> None:
-    assert unit_of(column).excel_format(fractions=fractions, largest=largest) == expected
+    assert Shown(unit_of(column), fractions, largest).excel_format == expected
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,13 @@ def test_excel_format(column: str, fractions: bool, largest: float, expected: st
     ],
 )
 def test_text_for_the_terminal(column: str, value: float, expected: str) -> None:
-    assert unit_of(column).text(value) == expected
+    assert Shown(unit_of(column)).text(value) == expected
 
 
 @given(st.integers())
 def test_whole_numbers_are_exact(value: int) -> None:
-    shown = unit_of("count").text(value, fractions=False) if abs(value) < 10**300 else f"{value:,}"
+    count = Shown(unit_of("count"), fractions=False)
+    shown = count.text(value) if abs(value) < 10**300 else f"{value:,}"
     assert int(shown.replace(",", "")) == value
 
 
@@ -94,9 +95,9 @@ def test_whole_numbers_are_exact(value: int) -> None:
 def test_any_column_name_has_a_format(
     column: str, value: float, fractions: bool, largest: float
 ) -> None:
-    unit = unit_of(column)
-    assert unit.excel_format(fractions=fractions, largest=largest)
-    assert isinstance(unit.text(value, fractions=fractions, largest=largest), str)
+    shown = Shown(unit_of(column), fractions, largest)
+    assert shown.excel_format
+    assert isinstance(shown.text(value), str)
 
 
 def test_fifteen_digits_fit() -> None:

@@ -464,11 +464,12 @@ def test_the_chart_has_a_point_an_operation_and_the_roofs() -> None:
     sheets["roofline_peaks"] = analyzer.get_df_roofline_peaks()
     chart = Chart("Roofline", "roofline", "op_name", "time_lost_ms", kind="roofline", on="page")
     (figure,) = page_figures(sheets, [chart])
-    points: Any = figure.spec["plain"]
+    traces: Any = figure.spec["data"]
+    points = [trace for trace in traces if trace["meta"] is not None]
     assert [len(piece["x"]) for piece in points] == [1]  # a fill computes nothing
     assert points[0]["x"] == [pytest.approx(4096 / 3)]
     assert "[4096, 4096]" in points[0]["customdata"][0].replace("(", "[").replace(")", "]")
-    roofs: Any = figure.spec["below"]
+    roofs = [trace for trace in traces if trace["meta"] is None]
     assert [roof["text"][-1] for roof in roofs] == ["matrix bf16: 989.4 TFLOP/s; 3.35 TB/s"]
     assert roofs[0]["y"][-1] == 989.4
 

@@ -146,10 +146,11 @@ class TreePerfAnalyzer(Analyzed):
         return f"<b>TreePerfAnalyzer</b>{table}<p>Tables: {escape(methods)}</p>"
 
     def show(self) -> Report:
-        """The report, which a notebook shows: what was analysed, findings, where the time went."""
+        """The report, which a notebook shows as its page: findings, charts, notes, tables."""
         from importlib import import_module  # of what stands above this
 
-        report: Report = import_module("tracelens_ext.perf_report").build_perf_report(self)
+        build = import_module("tracelens_ext.perf_report").build_perf_report
+        report: Report = build(self, for_page=True)
         return report
 
     @property

@@ -41,6 +41,12 @@ class TraceError(TracelensError):
 class TraceNotFoundError(TraceError):
     """The file does not exist, is not a regular file, or may not be read."""
 
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], error: Exception) -> TraceNotFoundError:
+        """The error for a file or folder that cannot be opened."""
+        reason = getattr(error, "strerror", None) or error
+        return cls(path, f"cannot be opened ({reason})", "check the path and its permissions")
+
 
 class TraceFormatError(TraceError):
     """The file is not a trace that any reader understands."""

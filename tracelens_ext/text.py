@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 #: What is shown where an event has no name.
 NO_NAME = "(no name)"
@@ -22,6 +27,24 @@ def encodable(text: str) -> str:
     return _SURROGATE.sub("\ufffd", text)
 
 
+def unique(
+    names: Iterable[str],
+    numbered: Callable[[str, int], str],
+    *,
+    same: Callable[[str], str] = str.casefold,
+    taken: Iterable[str] = (),
+) -> list[str]:
+    """Names of which no two are the `same`: of a second `a` what `numbered` makes of it and 2."""
+    seen, found = set(taken), []
+    for name in names:
+        candidate, number = name, 2
+        while same(candidate) in seen:
+            candidate, number = numbered(name, number), number + 1
+        seen.add(same(candidate))
+        found.append(candidate)
+    return found
+
+
 def ms_text(ms: float) -> str:
     """A time within a sentence, in the unit that shows it."""
     if abs(ms) >= _LEAST_IN_S:
@@ -31,3 +54,11 @@ def ms_text(ms: float) -> str:
     if abs(ms) >= _LEAST_MS / 1e3:
         return f"{ms * 1e3:,.1f} µs"
     return f"{ms * 1e6:,.0f} ns" if ms else "0 ms"
+
+
+def json_value(text: str, otherwise: object = None, *, strict: bool = True) -> object:
+    """What a text stands for as JSON; something else if it is none."""
+    try:
+        return json.loads(text, strict=strict)
+    except (ValueError, RecursionError):
+        return otherwise

@@ -158,7 +158,7 @@ class Provenance:
     present: int = 0  #: events in the file; always rows + metadata events + the sum of `dropped`
     metadata_events: int = 0  #: those that only name processes and threads
     #: reason → number of events that could not be used
-    dropped: Mapping[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  #: what else the user should know about the file, a sentence each
 
     @property

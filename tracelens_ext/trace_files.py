@@ -36,18 +36,16 @@ def trace_names(names: Iterable[str]) -> list[str]:
     Of files that hold the same one is taken: the export of a report of Nsight Systems, the profile
     that JAX wrote and not its JSON, the first of the forms that rocprofv3 wrote of a run.
     """
-    from tracelens_ext.readers.nsys import NsysDatabaseReader, NsysReportReader
-    from tracelens_ext.readers.rocprof import RESULTS_JSON, RocpdReader, RocprofTableReader
-    from tracelens_ext.readers.xplane import JaxJsonReader, XplaneReader
+    from tracelens_ext.readers import builtin
 
     found = sorted(name for name in names if name.lower().endswith(trace_suffixes()))
-    tables = tuple(f"_{suffix}" for suffix in RocprofTableReader.suffixes)
+    tables = tuple(f"_{suffix}" for suffix in builtin.ROCPROF_TABLES)
     same = (
-        (NsysReportReader.suffixes, NsysDatabaseReader.suffixes),
-        (JaxJsonReader.suffixes, XplaneReader.suffixes),
-        ((*RESULTS_JSON, *tables), RocpdReader.suffixes),
-        (tables, RESULTS_JSON),
-        (("_results.pftrace",), (*RocpdReader.suffixes, *RESULTS_JSON)),
+        (builtin.NSYS_REPORTS, builtin.NSYS_EXPORTS),
+        (builtin.XPLANE_JSON, builtin.XPLANE),
+        ((*builtin.ROCPROF_JSON, *tables), builtin.ROCPD),
+        (tables, builtin.ROCPROF_JSON),
+        (("_results.pftrace",), (*builtin.ROCPD, *builtin.ROCPROF_JSON)),
     )
     for left_out, taken in same:
         stems = {stem for name in found if (stem := _stem(name, taken))}

@@ -16,7 +16,7 @@ import secrets
 import stat
 import struct
 import zipfile
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
@@ -199,8 +199,6 @@ def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
             columns[of_texts] = column.texts
         columns[f"rows {number}"], columns[f"values {number}"] = column.rows, column.values
         arguments.append([name, of_texts])
-    made = trace.provenance
-    provenance = {field.name: getattr(made, field.name) for field in fields(made)}
     columns["instruction rows"] = trace.instructions.rows
     columns["instructions"] = trace.instructions.values
     for number, program in enumerate(trace.programs):
@@ -215,7 +213,7 @@ def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
         "process_names": list(trace.process_names.items()),
         "process_labels": list(trace.process_labels.items()),
         "thread_names": [[*thread, name] for thread, name in trace.thread_names.items()],
-        "provenance": provenance | {"dropped": dict(made.dropped), "notes": list(made.notes)},
+        "provenance": asdict(trace.provenance),
         "conventions": asdict(trace.conventions),
         "replays": trace.replays,  # none; JSON refuses others
     }
@@ -251,8 +249,8 @@ def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str)
         process_names=dict(kept.process_names),
         process_labels=dict(kept.process_labels),
         thread_names={(process, thread): name for process, thread, name in kept.thread_names},
-        provenance=Provenance(**(msgspec.structs.asdict(kept.provenance) | {"path": path})),
-        conventions=Conventions(**kept.conventions),
+        provenance=replace(kept.provenance, path=path),
+        conventions=kept.conventions,
         programs=tuple(found[f"program {i}"].tobytes() for i in range(kept.programs)),
         instructions=ArgColumn(found["instruction rows"], found["instructions"]),
     )
@@ -263,18 +261,6 @@ def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str)
 
 
 _Label = int | str
-
-
-class _Made(msgspec.Struct, forbid_unknown_fields=True):
-    """A `Provenance`."""
-
-    path: str
-    format: str
-    bytes_read: int
-    present: int
-    metadata_events: int
-    dropped: dict[str, int]
-    notes: tuple[str, ...]
 
 
 class _Kept(msgspec.Struct):
@@ -289,8 +275,8 @@ class _Kept(msgspec.Struct):
     process_names: list[tuple[_Label, str]]
     process_labels: list[tuple[_Label, str]]
     thread_names: list[tuple[_Label, _Label, str]]
-    provenance: _Made
-    conventions: dict[str, Any]
+    provenance: Provenance
+    conventions: Conventions
 
 
 def _check_columns(trace: Trace) -> None:

@@ -12,9 +12,8 @@ from tracelens_ext.categorize.categorizer import (
     categorize_kernels,
 )
 from tracelens_ext.categorize.check import Finding, check_pack
-from tracelens_ext.categorize.choice import CategorizerLike
 from tracelens_ext.categorize.loading import load_pack
-from tracelens_ext.categorize.maps import load_maps
+from tracelens_ext.categorize.maps import CategorizerLike, load_maps
 from tracelens_ext.categorize.rules import (
     CATEGORIES,
     UNCATEGORIZED,

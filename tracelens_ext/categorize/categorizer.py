@@ -12,12 +12,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tracelens_ext.categorize.choice import CategorizerLike, choose, python_stage, user_maps
 from tracelens_ext.categorize.loading import load_pack
-from tracelens_ext.categorize.maps import offered_packs, python_hooks
+from tracelens_ext.categorize.maps import (
+    CategorizerLike,
+    choose,
+    offered_packs,
+    python_hooks,
+    python_stage,
+    user_maps,
+)
 from tracelens_ext.categorize.matcher import (
     BoundPack,
-    BoundRule,
     Matcher,
     RuleTimeoutError,
     Source,
@@ -41,8 +46,7 @@ from tracelens_ext.lazy import pd
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens_ext.categorize.matcher import PythonStage, Stage
-    from tracelens_ext.categorize.rules import PackKind, Verdict
+    from tracelens_ext.categorize.rules import PackKind
 
 
 #: Files (or folders) of rules, or what was read of them.
@@ -134,19 +138,11 @@ class KernelCategorizer:
     def categorize(
         self, names: Collection[str], cpu_ops: Collection[str | None] | None = None
     ) -> Decisions:
-        """Categorise kernels, each distinct one once.
+        """Categorise kernels, each distinct one once: the decisions, in the order asked.
 
-        Args:
-            names: kernel names as the trace spells them.
-            cpu_ops: for each, the CPU operation that launched it, None where it is not known.
-
-        Returns:
-            The decisions, in the order asked.
-
-        Raises:
-            RuleError: a rule of the user takes too long on a name.
-            UsageError: the two lists differ in length, or the function passed as `categorizer`
-                answers something else than one category a row.
+        `cpu_ops` are the operations that launched them, None where one is not known. Raises
+        RuleError where a rule of the user takes too long on a name, UsageError where the two lists
+        differ in length, or a function of the caller answers something else than a category a row.
         """
         _refuse_text("names", names)
         if cpu_ops is None:
@@ -230,6 +226,28 @@ class KernelCategorizer:
         self._sources.remove(stage)
         self._stages.clear()
         return []
+
+    def matches(self, stage: Stage, name: str, cpu_op: str | None) -> Iterator[Match]:
+        """What a stage has to say about one name."""
+        if not isinstance(stage, Matcher):
+            for verdict in filter(None, self._ask(stage, [(name, cpu_op)])):
+                yield Match(verdict, f"Python categoriser {stage.name}")
+            return
+        for bound in stage.candidates(name):
+            rule = bound.rule
+            try:
+                if not bound.finds(name):
+                    continue
+            except RuleTimeoutError as error:
+                if bound.origin != "plugin":
+                    raise
+                self.problems.append(f"{bound.pack.name}: {one_line(error)}")
+                continue
+            holds = bound.allows(cpu_op)
+            # A rule about operations alone has nothing to do with a kernel of another one.
+            if holds or not rule.takes_any_name:
+                place = bound.pack.where(rule)
+                yield Match(bound.verdict, place, rule.pattern, rule.about, rule.cpu_op, holds)
 
     def _leave_out(self, pack: RulePack, problem: str) -> None:
         """Go on without a pack that failed."""
@@ -325,57 +343,10 @@ def explain(
     kind: PackKind = "kernel",
 ) -> Explanation:
     """Say which rule gives a kernel or operation its category, and what else would match."""
-    matches = [
-        match
-        for stage in categorizer.stages(kind)
-        for match in _stage_matches(stage, name, cpu_op, categorizer.problems)
-    ]
+    stages = list(categorizer.stages(kind))
+    matches = [match for stage in stages for match in categorizer.matches(stage, name, cpu_op)]
     winner = next((match for match in matches if match.holds), None)
     unknown = UNCATEGORIZED if kind == "kernel" else OTHER_OP
     category = unknown if winner is None else winner.verdict.category
     others = tuple(match for match in matches if match is not winner)
     return Explanation(name, cpu_op, category, winner, others)
-
-
-def _stage_matches(
-    stage: Stage, kernel_name: str, cpu_op: str | None, problems: list[str]
-) -> Iterator[Match]:
-    if isinstance(stage, Matcher):
-        for bound in stage.candidates(kernel_name):
-            if not _finds(bound, kernel_name, problems):
-                continue
-            holds = bound.allows(cpu_op)
-            # A rule about operations alone has nothing to do with a kernel of another one.
-            if holds or not bound.rule.takes_any_name:
-                yield Match(
-                    bound.verdict,
-                    bound.pack.where(bound.rule),
-                    bound.rule.pattern,
-                    bound.rule.about,
-                    bound.rule.cpu_op,
-                    holds,
-                )
-    else:
-        verdict = _python_verdict(stage, kernel_name, cpu_op, problems)
-        if verdict is not None:
-            yield Match(verdict, f"Python categoriser {stage.name}")
-
-
-def _finds(bound: BoundRule, kernel_name: str, problems: list[str]) -> bool:
-    try:
-        return bound.finds(kernel_name)
-    except RuleTimeoutError as error:
-        if bound.origin != "plugin":
-            raise
-        problems.append(f"{bound.pack.name}: {one_line(error)}")
-        return False
-
-
-def _python_verdict(
-    stage: PythonStage, kernel_name: str, cpu_op: str | None, problems: list[str]
-) -> Verdict | None:
-    if stage.own_risk:
-        return stage.decide([(kernel_name, cpu_op)])[0]
-    with guarded(stage.name, problems):
-        return stage.decide([(kernel_name, cpu_op)])[0]
-    return None

@@ -45,21 +45,13 @@ class Finding:
 
 
 def check_packs(packs: Sequence[BoundPack]) -> list[Finding]:
-    """Check packs that take part together.
+    """Check packs that take part together, in order of precedence.
 
-    Every example must be found by its rule and end up in the rule's category; no not-example may
-    be found; some example of every rule must be won by that rule, and no earlier rule may find
-    whatever it finds; no pattern may take long on a text made to slow it down.
-
-    Args:
-        packs: the packs in order of precedence. Packs of kind `op` are checked apart from the
-            others, and a selectable pack for itself, as nothing else is asked before it.
-
-    Returns:
-        What is wrong, in the order of the packs and rules.
-
-    Raises:
-        RuleError: a pattern is not a regular expression.
+    Every example must be found by its rule and end up in the rule's category; no not-example may be
+    found; some example of every rule must be won by that rule, and no earlier rule may find
+    whatever it finds; no pattern may take long on a text made to slow it down. Packs of kind `op`
+    are checked apart from the others, and a selectable pack for itself, as nothing else is asked
+    before it. Raises RuleError where a pattern is not a regular expression.
     """
     findings: list[Finding] = []
     for group in _groups(packs):
@@ -128,8 +120,13 @@ def _check_rule(
         yield Finding("error", place, f"its category is still {TO_DO}: name one")
     slow = _slowest(bound)
     if slow is not None:
-        yield Finding("error" if slow >= _HANG_SECONDS else "warning", place, _too_slow(slow))
-        if slow >= _HANG_SECONDS:
+        hangs = slow >= _HANG_SECONDS
+        problem = (
+            f"pattern takes {'over ' * hangs}{slow:.1f} s on a name of {LONG_NAME} characters; "
+            "make repeated parts exclude one another"
+        )
+        yield Finding("error" if hangs else "warning", place, problem)
+        if hangs:
             return  # the other checks would search with this pattern, again and again
     try:
         yield from _check_examples(bound, matcher, place, hidden_by)
@@ -224,14 +221,6 @@ def _hard_texts(bound: BoundRule) -> Iterable[str]:
         for filler in (*_FILLERS, start or "a "):
             # What comes last fits nothing, so that no repetition succeeds at once.
             yield (start + filler * LONG_NAME)[: LONG_NAME - 1] + "!"
-
-
-def _too_slow(seconds: float) -> str:
-    at_least = "over " if seconds >= _HANG_SECONDS else ""
-    return (
-        f"pattern takes {at_least}{seconds:.1f} s on a name of {LONG_NAME} characters; make "
-        "repeated parts exclude one another"
-    )
 
 
 #: The category of a drafted rule; `check_pack` refuses it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
@@ -49,22 +49,16 @@ _TOML: Final = _toml_parser()
 
 
 def load_pack(path: str | os.PathLike[str], *, check_patterns: bool = True) -> RulePack:
-    """Read one rule pack from a TOML file.
+    """Read one rule pack from a TOML file; it is named after the file unless that says otherwise.
 
-    Args:
-        path: the file.
-        check_patterns: compile every pattern now. Packs that the project's own checks have
-            vetted skip this and compile a pattern when a name first needs it.
-
-    Returns:
-        The pack, named after the file unless the file says otherwise.
-
-    Raises:
-        RuleError: the file cannot be read, is not TOML, or breaks the format.
+    Patterns are compiled now to check them; packs that the project's own checks have vetted skip
+    that. Raises RuleError where the file cannot be read, is not TOML, or breaks the format.
     """
     source = os.fspath(path)
+    words = "TOML", "rule pack", "a TOML file with [[rule]] tables"
+    document = read_document(source, _TOML.loads, _TOML.TOMLDecodeError, words)
     return parse_pack(
-        _read_toml(source), source=source, name=Path(source).stem, check_patterns=check_patterns
+        document, source=source, name=Path(source).stem, check_patterns=check_patterns
     )
 
 
@@ -75,16 +69,10 @@ def parse_pack(
     name: str = "rules",
     check_patterns: bool = True,
 ) -> RulePack:
-    """Make a rule pack from the tables of a TOML document (or the same as a dict).
+    """Make a rule pack of `{"pack": {...}, "rule": [{...}, ...]}`; `pack` is optional.
 
-    Args:
-        document: `{"pack": {...}, "rule": [{...}, ...]}`; `pack` is optional.
-        source: what error messages call the document, usually its path.
-        name: the pack's name when the document gives none.
-        check_patterns: compile every pattern now.
-
-    Raises:
-        RuleError: the document breaks the format.
+    Error messages call the document `source`; `name` is the pack's when the document gives none.
+    Raises RuleError where the document breaks the format.
     """
     check = _Checker(source or f"pack {name!r}")
     check.known_keys(document, _TOP_KEYS, "")
@@ -116,25 +104,36 @@ def parse_pack(
     )
 
 
-def _read_toml(source: str) -> dict[str, Any]:
-    """The document in a file, or a `RuleError` that says why there is none."""
+def read_document(
+    source: str,
+    parse: Callable[[str], Any],
+    wrong: type[Exception],
+    words: tuple[str, str, str],
+) -> Any:  # noqa: ANN401
+    """The document in a text file, or a `RuleError` that says why there is none.
+
+    `parse` raises `wrong` where the text is not of the format. `words` are the format, what the
+    document is, and what path to give.
+    """
+    form, what, expected = words
     try:
-        document: dict[str, Any] = _TOML.loads(Path(source).read_text(encoding="utf-8"))
-        return document
+        return parse(Path(source).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        problem = "no such file; give the path of a TOML file with [[rule]] tables"
+        problem = f"no such file; give the path of {expected}"
     except IsADirectoryError:
-        problem = "is a folder; give the path of a TOML file with [[rule]] tables"
+        problem = f"is a folder; give the path of {expected}"
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
     except UnicodeDecodeError as error:
         problem = f"not UTF-8 text (byte {error.start}); save it as UTF-8"
-    except _TOML.TOMLDecodeError as error:
-        problem = f"not valid TOML: {error}"
+    except wrong as error:
+        problem = f"not valid {form}: {error}"
+    except KeyError as error:  # a key that occurs twice
+        problem = str(error.args[0])
     except RecursionError:
-        problem = "not a rule pack: nested too deeply"
+        problem = f"not a {what}: nested too deeply"
     except ValueError:  # Python refuses integers of thousands of digits
-        problem = "not a rule pack: it holds a number that is too long"
+        problem = f"not a {what}: it holds a number that is too long"
     except MemoryError:
         problem = "takes more memory than there is"
     raise RuleError(f"{source}: {problem}")
@@ -287,9 +286,7 @@ _WITHIN: Final = r"(?:[\w: ]{0,120}(?:\(anonymous namespace\)|<unnamed>)::)?[^<(
 def own_name_pattern(pattern: str, unless: str | None) -> str:
     """A pattern for whole names that finds what a pattern finds in the own name.
 
-    Args:
-        pattern: searched in the own name.
-        unless: names in whose own name this pattern occurs are passed over.
+    Names in whose own name `unless` occurs are passed over.
     """
     passed_over = "" if unless is None else f"(?!{_WITHIN}(?:{unless}))"
     return f"{_START}{passed_over}{_WITHIN}(?:{pattern})"

@@ -1,4 +1,4 @@
-"""Other ways to say rules, accepted as they are because people have them; and what plugins offer.
+"""Other ways to say rules; what plugins offer; and what a user chooses of all that.
 
 * Engine/model maps, JSON: `{"vllm": {"llama": {"regex|regex": "category", ".*": "misc"}}}`.
   Each model becomes a selectable pack called `ENGINE:MODEL`; the first pattern that matches wins,
@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import platformdirs
 
-from tracelens_ext.categorize.loading import load_pack, parse_pack
+from tracelens_ext.categorize.loading import load_pack, parse_pack, read_document
+from tracelens_ext.categorize.matcher import BoundPack, PythonStage, Source
 from tracelens_ext.categorize.rules import Rule, RulePack
-from tracelens_ext.errors import RuleError
+from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.hooks import Hook, Offered, Plugin, PluginAnswerError, PluginRegistry
+from tracelens_ext.lazy import pd
 
 NCCL_CLASS: Final = "nccl"
 OTHERS_CLASS: Final = "others"
@@ -35,15 +38,10 @@ _EXPECTED: Final = 'expected {"ENGINE": {"MODEL": {"regex|regex": "category"}}}'
 
 
 def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
-    """Make a rule pack from a substring map.
+    """A rule pack of a substring map: part of a kernel name (case does not matter) → category.
 
-    Args:
-        class_map: part of a kernel name (case does not matter) → category. The first key in the
-            map's order that a name contains wins.
-        name: what reports call the pack.
-
-    Raises:
-        RuleError: a key or category is no text, or one key contains another.
+    The first key in the map's order that a name contains wins. Raises RuleError where a key or
+    category is no text, or one key contains another.
     """
     if len(class_map) > _MOST_KEYS:
         raise RuleError(f"{name}: expected at most {_MOST_KEYS:,} keys, got {len(class_map):,}")
@@ -76,15 +74,11 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
 
 
 def engine_packs(document: object, source: str, *, check_patterns: bool = True) -> list[RulePack]:
-    """Make one selectable rule pack a model from an engine/model map.
+    """One selectable rule pack a model of `{"ENGINE": {"MODEL": {"regex|regex": "category"}}}`.
 
-    Args:
-        document: the decoded JSON, `{"ENGINE": {"MODEL": {"regex|regex": "category"}}}`.
-        source: what error messages call it, usually its path.
-        check_patterns: compile every pattern now, not when the model is chosen.
-
-    Raises:
-        RuleError: the document has another shape, or a pattern is not a regular expression.
+    `source` is what error messages call it; without `check_patterns` they are compiled when the
+    model is chosen. Raises RuleError for another shape, or a pattern that is not a regular
+    expression.
     """
     return [
         _whole_pack(f"{engine}:{model}", patterns, source, check_patterns=check_patterns)
@@ -123,14 +117,9 @@ def load_maps(
 ) -> list[RulePack]:
     """Read every `*.json` engine/model map in a folder, or one such file; see `engine_packs`.
 
-    Args:
-        place: the folder or file.
-        check_patterns: compile every pattern now, not when the model is chosen.
-        passed_over: if given, gets a line for each file in a folder that is no such map; there may
-            be any JSON in a folder.
-
-    Raises:
-        RuleError: there is no such folder, or the file (or one in the folder) is not such a map.
+    If given, `passed_over` gets a line for each file in a folder that is no such map: there may be
+    any JSON in a folder. Raises RuleError where there is no such folder, or a file is not such a
+    map.
     """
     folder = Path(place)
     if folder.is_file():
@@ -176,27 +165,16 @@ def pack_from_mapping(mapping: Mapping[str, Any], name: str = "categorizer") -> 
 def read_json(path: str | os.PathLike[str]) -> object:
     """Decode a JSON file."""
     source = os.fspath(path)
-    try:
+    with suppress(OSError):
         if Path(source).stat().st_size > _LARGEST:
             raise RuleError(f"{source}: is too large for a map; {_EXPECTED}")
-        return json.loads(
-            Path(source).read_text(encoding="utf-8"), object_pairs_hook=without_repetition
-        )
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror or error}"
-    except UnicodeDecodeError as error:
-        problem = f"not UTF-8 text (byte {error.start}); save it as UTF-8"
-    except json.JSONDecodeError as error:
-        problem = f"not valid JSON: {error}"
-    except KeyError as error:
-        problem = str(error.args[0])
-    except ValueError:  # Python refuses integers of thousands of digits
-        problem = "not a map: it holds a number that is too long"
-    except MemoryError:
-        problem = "takes more memory than there is"
-    except RecursionError:
-        problem = f"not a map: nested too deeply; {_EXPECTED}"
-    raise RuleError(f"{source}: {problem}")
+    document: object = read_document(
+        source,
+        lambda text: json.loads(text, object_pairs_hook=without_repetition),
+        json.JSONDecodeError,
+        ("JSON", "map", f"a JSON map: {_EXPECTED}"),
+    )
+    return document
 
 
 def without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -257,3 +235,128 @@ def _packs_from(item: RulePack | Mapping[str, object] | str, plugin: Plugin) -> 
     else:
         # The patterns of this distribution's own packs are compiled by its tests.
         yield load_pack(item, check_patterns=not plugin.own)
+
+
+# What a user chooses with `--categorizer` or `categorizer=`.
+
+CategorizerLike: TypeAlias = (
+    str
+    | os.PathLike[str]
+    | RulePack
+    | Mapping[str, Any]
+    | Callable[["pd.DataFrame"], "Sequence[str | None]"]
+)
+"""What a user may choose: a name, a JSON file, a substring or engine/model map, a function."""
+
+_USER: Final = Plugin("your maps", "", "", own=False)
+
+
+def choose(
+    choice: CategorizerLike | None,
+    registry: PluginRegistry,
+    offered: Sequence[Offered[RulePack]],
+    selectable: Mapping[str, Offered[RulePack]],
+    passed_over: Sequence[str] = (),
+) -> list[Source]:
+    """What the user's choice stands for."""
+    if choice is None:
+        return []
+    if isinstance(choice, RulePack | Mapping):
+        pack = choice if isinstance(choice, RulePack) else pack_from_mapping(choice)
+        return [BoundPack(pack, "categorizer")]
+    if isinstance(choice, (str, os.PathLike)):
+        name = os.fspath(choice)
+        if name in selectable:
+            return [_chosen(selectable[name])]
+        if Path(name).suffix.lower() == ".json":
+            return [BoundPack(map_in_file(name), "categorizer")]
+        return _by_name(name, registry, offered, selectable, passed_over)
+    if callable(choice):
+        called = getattr(choice, "__name__", type(choice).__name__)
+        return [PythonStage(called, choice, own_risk=True)]
+    raise UsageError(
+        f"categorizer: expected a name, a map or a function, got {type(choice).__name__}"
+    )
+
+
+def user_maps(
+    places: Sequence[str | os.PathLike[str] | RulePack],
+    registry: PluginRegistry,
+    passed_over: list[str],
+) -> list[Offered[RulePack]]:
+    """The engine/model maps of the user: the configuration folder's, then those of `places`.
+
+    An invalid one in the configuration folder is a problem of the registry; `passed_over` gets a
+    line for each file in the other folders that is no such map. Raises RuleError where a place does
+    not exist, or is a file that is no such map.
+    """
+    packs = []
+    for path in user_map_files():
+        with registry.guard("configuration folder"):
+            packs += load_map_file(path)
+    for place in places:
+        packs += (
+            [place] if isinstance(place, RulePack) else load_maps(place, passed_over=passed_over)
+        )
+    return [Offered(pack, _USER) for pack in packs]
+
+
+def python_stage(hook: Hook) -> PythonStage:
+    """A plugin's Python categoriser as a stage."""
+    return PythonStage(
+        hook.plugin.name, lambda table: hook.call(table=table), priority=hook.options.priority
+    )
+
+
+def _chosen(offered: Offered[RulePack]) -> BoundPack:
+    return BoundPack(offered.item, "categorizer", limited=not offered.plugin.own)
+
+
+def map_in_file(path: str) -> RulePack:
+    """The map, of whichever form, in a JSON file."""
+    document = read_json(path)
+    if not isinstance(document, Mapping):
+        raise RuleError(f'{path}: expected {{"part_of_kernel_name": "category"}}')
+    return pack_from_mapping(document, name=Path(path).name)
+
+
+def _by_name(
+    name: str,
+    registry: PluginRegistry,
+    offered: Sequence[Offered[RulePack]],
+    selectable: Mapping[str, Offered[RulePack]],
+    passed_over: Sequence[str],
+) -> list[Source]:
+    """The packs and functions of a plugin, or a single pack."""
+    hooks: list[Source] = [
+        python_stage(hook) for hook in python_hooks(registry) if hook.plugin.name == name
+    ]
+    of_plugin = [o for o in offered if o.plugin.name == name]
+    packs = [_chosen(o) for o in of_plugin if not o.item.selectable]
+    packs.sort(key=lambda source: (-source.priority, source.name))
+    if hooks or packs:
+        return [*hooks, *packs]
+    if of_plugin:
+        names = ", ".join(sorted(o.item.name for o in of_plugin))
+        raise UsageError(f"categorizer {name!r} is a collection; choose one of: {names}")
+    single = next((o for o in offered if o.item.name == name), None)
+    if single is not None:
+        return [_chosen(single)]
+    failed = next((p for p in registry.problems if p.startswith(f"{name}: ")), None)
+    if failed is not None:
+        raise UsageError(f"categorizer {name!r} failed: {failed.removeprefix(f'{name}: ')}")
+    from difflib import get_close_matches
+
+    known = sorted({*selectable, *(h.plugin.name for h in python_hooks(registry))})
+    near = get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]!r}? Known" if near else "known"
+    raise UsageError(
+        f"no categorizer is called {name!r}; {hint}: {', '.join(known) or 'none'}, "
+        f"or the path of a JSON map{not_maps(passed_over)}"
+    )
+
+
+def not_maps(passed_over: Sequence[str]) -> str:
+    """What to add to the message that a map is not there: the files that were passed over."""
+    more = f" and {len(passed_over) - 3} more" if len(passed_over) > 3 else ""
+    return f"; passed over: {'; '.join(passed_over[:3])}{more}" if passed_over else ""

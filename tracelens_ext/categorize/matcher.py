@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -43,14 +43,9 @@ class TimedPattern:
         self._searches = 0
 
     def search(self, text: str, *, limit_all: bool = True) -> bool:
-        """Whether the expression occurs in a text.
+        """Whether the expression occurs in a text; TimeoutError where that takes too long.
 
-        Args:
-            text: where to search.
-            limit_all: whether all searches together have a limit, which grows with their number.
-
-        Raises:
-            TimeoutError: this search, or all of them, take too long.
+        With `limit_all` all searches together have a limit too, which grows with their number.
         """
         started = time.perf_counter()
         found = self._pattern.search(text, timeout=_SEARCH_SECONDS) is not None
@@ -91,6 +86,7 @@ class BoundRule:
     origin: Origin  #: where the pack came from
     #: search under a time limit; False only for patterns the project has vetted
     limited: bool = True
+    _timed: dict[str, TimedPattern] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -104,17 +100,13 @@ class BoundRule:
             RuleTimeoutError: the pattern takes too long (never for vetted patterns, which then
                 count as not found: such a name is made to hang programs).
         """
-        if not self.limited and len(name) <= LONG_NAME:
-            return _vetted(self.rule.pattern).search(name) is not None
-        return self._search(self._pattern, name, "pattern")
+        return self._occurs("pattern", name)
 
     def allows(self, cpu_op: str | None) -> bool:
         """Whether the launching operation fulfils the rule's condition, if it has one."""
         if self.rule.cpu_op is None or cpu_op is None:
             return self.rule.cpu_op is None
-        if not self.limited and len(cpu_op) <= LONG_NAME:
-            return _vetted(self.rule.cpu_op).search(cpu_op) is not None
-        return self._search(self._cpu_op, cpu_op, "cpu_op")
+        return self._occurs("cpu_op", cpu_op)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -124,17 +116,14 @@ class BoundRule:
         known = rule.is_known or (self.origin == "rules" and rule.category != UNCATEGORIZED)
         return Verdict(category, rule.vendor, rule.library, self.id, self.pack.name, known)
 
-    @cached_property
-    def _pattern(self) -> TimedPattern:
-        return _compiled(self, "pattern", self.rule.pattern)
-
-    @cached_property
-    def _cpu_op(self) -> TimedPattern:
-        return _compiled(self, "cpu_op", self.rule.cpu_op or "")
-
-    def _search(self, pattern: TimedPattern, text: str, field: str) -> bool:
+    def _occurs(self, field: Literal["pattern", "cpu_op"], text: str) -> bool:
+        pattern = getattr(self.rule, field)
+        if not self.limited and len(text) <= LONG_NAME:
+            return _vetted(pattern).search(text) is not None
+        if field not in self._timed:
+            self._timed[field] = _compiled(self, field, pattern)
         try:
-            return pattern.search(text, limit_all=self.limited)
+            return self._timed[field].search(text, limit_all=self.limited)
         except TimeoutError:
             if not self.limited:
                 return False

@@ -59,14 +59,10 @@ def fold(name: str) -> str:
 
 
 def requirements(pattern: str) -> list[Requirement]:
-    """What every name that a pattern matches contains.
+    """What every name that a pattern of `regex`, compiled without flags, matches contains.
 
-    Args:
-        pattern: a pattern of the `regex` library, version 0 behaviour, compiled without flags.
-
-    Returns:
-        Sets of texts: a name that matches contains at least one text of each set, both folded.
-        The most telling come first; none at all when the pattern cannot be judged safely.
+    Sets of texts: a name that matches contains at least one text of each set, both folded. The most
+    telling come first; none at all when the pattern cannot be judged safely.
     """
     if not pattern.isascii():  # upper and lower case are not one letter for one everywhere
         return []
@@ -162,11 +158,9 @@ class Prefilter:
         self._known = frozenset(self._filed)
 
     def candidates(self, name: str, always: frozenset[int] | None = None) -> Iterator[int]:
-        """The numbers of the patterns that may match a name, in ascending order.
+        """The numbers of the patterns that may match a name, ascending.
 
-        Args:
-            name: the name.
-            always: which of the patterns that need no text to count, all by default.
+        Of those that need no text only the ones in `always` count, all by default.
         """
         folded = fold(name)
         found = set(self.always if always is None else always)

@@ -85,33 +85,21 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of knowledge: names that this pattern finds belong to this category.
+    """One line of knowledge: names that this pattern finds belong to this category."""
 
-    Attributes:
-        category: what the kernel does, in the words reports show.
-        pattern: a regular expression, searched (not anchored) in the name, case-sensitive.
-        about: what the rule is for, in a few words, or None where its pattern says it.
-        vendor: whose GPU the kernel runs on (`nvidia`, `amd`, `any`), or None.
-        library: where the kernel comes from (`cublasLt`), or None.
-        cpu_op: a regular expression that the launching CPU operation must contain, or None.
-        priority: within the pack, higher first, then position.
-        name: what to call the rule instead of its number, or None.
-        number: the position in the pack, from 1, as the author wrote it.
-        examples: names the rule must get.
-        not_examples: names its pattern must not find.
-    """
-
-    category: str
-    pattern: str
+    category: str  #: what the kernel does, in the words reports show
+    pattern: str  #: a regular expression, searched (not anchored) in the name, case-sensitive
+    #: what the rule is for, in a few words, or None where its pattern says it
     about: str | None = None
-    vendor: str | None = None
-    library: str | None = None
+    vendor: str | None = None  #: whose GPU the kernel runs on (`nvidia`, `amd`, `any`), or None
+    library: str | None = None  #: where the kernel comes from (`cublasLt`), or None
+    #: a regular expression that the launching CPU operation must contain, or None
     cpu_op: str | None = None
-    priority: int = 0
-    name: str | None = None
-    number: int = 1
-    examples: tuple[Example, ...] = ()
-    not_examples: tuple[Example, ...] = ()
+    priority: int = 0  #: within the pack, higher first, then position
+    name: str | None = None  #: what to call the rule instead of its number, or None
+    number: int = 1  #: the position in the pack, from 1, as the author wrote it
+    examples: tuple[Example, ...] = ()  #: names the rule must get
+    not_examples: tuple[Example, ...] = ()  #: names its pattern must not find
 
     @property
     def takes_any_name(self) -> bool:
@@ -128,25 +116,16 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RulePack:
-    """Rules that belong together: a file, a map, or a list made by a plugin.
+    """Rules that belong together: a file, a map, or a list made by a plugin."""
 
-    Attributes:
-        name: what users select it by and reports call it.
-        rules: in the order they were written.
-        priority: between packs of one origin, higher first, then by name.
-        selectable: when True, the pack takes part only when a user chooses it.
-        kind: `kernel` packs look at kernel names, `op` packs at names of CPU operations.
-        source: the file it came from, or None.
-        usual_for: the framework, such as `JAX`, whose traces it is chosen for unless the user
-            chooses another.
-    """
-
-    name: str
-    rules: tuple[Rule, ...]
-    priority: int = 0
-    selectable: bool = False
+    name: str  #: what users select it by and reports call it
+    rules: tuple[Rule, ...]  #: in the order they were written
+    priority: int = 0  #: between packs of one origin, higher first, then by name
+    selectable: bool = False  #: when True, the pack takes part only when a user chooses it
+    #: `kernel` packs look at kernel names, `op` packs at names of CPU operations
     kind: PackKind = "kernel"
-    source: str | None = None
+    source: str | None = None  #: the file it came from, or None
+    #: the framework, such as `JAX`, whose traces it is chosen for unless the user chooses another
     usual_for: str = ""
 
     def ordered(self) -> list[Rule]:

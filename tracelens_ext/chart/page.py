@@ -25,7 +25,7 @@ from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.excel_text import cell_text, cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
 from tracelens_ext.report.html_cards import Card
-from tracelens_ext.report.html_figures import Figure
+from tracelens_ext.report.html_figures import Figure, bar_piece, bars_spec
 from tracelens_ext.report.html_tables import FIRST_ROWS, Cell, Column, Table, TextPool, page_tables
 from tracelens_ext.report.html_text import (
     amount_text,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
+    from tracelens_ext.report.html_figures import Plotly
     from tracelens_ext.trace import Int64Array
 
 
@@ -85,13 +86,9 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
             facts=[],
             tables=tables,
             sheet_keys={_BY_CATEGORY: pivot.key},
-            data={
-                "texts": pool.texts(),
-                # The whole pivot table is in sight, its total row too.
-                "first_rows": max(FIRST_ROWS, pivot.total),
-                "tables": [table.for_script() for table in tables],
-                "figures": [{"key": figure.key, **figure.spec} for figure in figures],
-            },
+            pool=pool,
+            # The whole pivot table is in sight, its total row too.
+            first_rows=max(FIRST_ROWS, pivot.total),
         )
         beside.write_text(page, encoding="utf-8", newline="\n")
     return notes
@@ -111,34 +108,23 @@ def _figure(
     scales = [100 / (ms or 1.0) if percent else 1 / _MS for ms in wholes]
     bars = [plotly_lines(run.label) for run in runs]
     instances = [_by_category(run, run.instances) for run in runs]
-    pieces, legend = [], []
+    pieces: list[Plotly] = []
+    legend = []
     for name, row in table.iterrows():
         amounts = [0.0 if math.isnan(value) else value * _MS for value in row.tolist()]
         if not any(amounts):
             continue
         category = str(name)
         legend.append((cleaned(category), colour_of(category)))
-        pieces.append(
-            {
-                "colour": colour_of(category),
-                "values": (values := [ms * by for ms, by in zip(amounts, scales, strict=True)]),
-                "inside": [
-                    plotly_text(percent_text(value) if percent else _short(value))
-                    for value in values
-                ],
-                "hover": [
-                    f"<b>{plotly_text(elided(category, _WIDE))}</b><br>"
-                    f"{plotly_text(amount_text(ms, 'ms', whole))}{count}<br>{bar}"
-                    for ms, whole, bar, count in zip(
-                        amounts,
-                        wholes,
-                        bars,
-                        [_events(of_run[category]) for of_run in instances],
-                        strict=True,
-                    )
-                ],
-            }
-        )
+        values = [ms * by for ms, by in zip(amounts, scales, strict=True)]
+        counts = [_events(of_run[category]) for of_run in instances]
+        hover = [
+            f"<b>{plotly_text(elided(category, _WIDE))}</b><br>"
+            f"{plotly_text(amount_text(ms, 'ms', whole))}{count}<br>{bar}"
+            for ms, whole, bar, count in zip(amounts, wholes, bars, counts, strict=True)
+        ]
+        inside = map(percent_text if percent else _short, values)
+        pieces.append(bar_piece(len(pieces), values, colour_of(category), hover, inside))
     return Figure(
         key="chart-share-of-time" if percent else "chart-elapsed-time",
         title=cleaned(
@@ -148,18 +134,13 @@ def _figure(
         summary="; ".join(f"{elided(run.label, _WIDE)}: {_in_words(run)}" for run in runs[:4]),
         legend=legend,
         sheet=_BY_CATEGORY,
-        spec={
-            "axis": "%" if percent else "s",
-            "bars": [
-                {
-                    "wide": plotly_text(elided(run.label, _WIDE)),
-                    "narrow": plotly_text(elided(run.label, _NARROW)),
-                }
-                for run in runs
-            ],
-            "ends": [plotly_text(f"{_short(whole / _MS)}\u00a0s") for whole in wholes],
-            "pieces": pieces,
-        },
+        spec=bars_spec(
+            pieces,
+            [elided(run.label, _WIDE) for run in runs],
+            [elided(run.label, _NARROW) for run in runs],
+            [f"{_short(whole / _MS)}\u00a0s" for whole in wholes],
+            "%" if percent else "s",
+        ),
     )
 
 

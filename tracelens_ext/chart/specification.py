@@ -96,8 +96,7 @@ def known_models(
 
     `passed_over` gets a line for each file among `maps` that is no map.
     """
-    from tracelens_ext.categorize.choice import user_maps
-    from tracelens_ext.categorize.maps import offered_packs
+    from tracelens_ext.categorize.maps import offered_packs, user_maps
     from tracelens_ext.hooks import default_registry
 
     registry = default_registry()
@@ -117,7 +116,7 @@ def check_models(
     passed_over: Sequence[str] = (),
 ) -> None:
     """Check that there is a map for each input."""
-    from tracelens_ext.categorize.choice import not_maps
+    from tracelens_ext.categorize.maps import not_maps
 
     add = f"add yours with --maps{not_maps(passed_over)}"
     for given in inputs:

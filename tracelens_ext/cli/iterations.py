@@ -125,13 +125,9 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
 
 def _against(column: str, value: float, median: float) -> str:
     """A value and its median, with as many decimals: `idle_time 2.461 ms (median 3.907 ms)`."""
-    from tracelens_ext.tables.units import unit_of
+    from tracelens_ext.tables.units import Shown
 
-    unit = unit_of(column)
-    largest = max(abs(value), abs(median))
-    fractions = value != int(value) or median != int(median)
-    this, usual = (
-        unit.text(number, fractions=fractions, largest=largest) for number in (value, median)
-    )
+    shown = Shown.of(column, [value, median])
+    this, usual, unit = shown.text(value), shown.text(median), shown.unit
     named, symbol = column.removesuffix(f"_{unit.symbol}"), f" {unit.symbol}".rstrip()
     return f"{named} {this}{symbol} (median {usual}{symbol})"

@@ -94,8 +94,7 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
 
     Python categorisers are tried on two kernels. Report sheets need a trace and are not tried.
     """
-    from tracelens_ext.categorize.choice import python_stage
-    from tracelens_ext.categorize.maps import offered_packs, python_hooks
+    from tracelens_ext.categorize.maps import offered_packs, python_hooks, python_stage
     from tracelens_ext.readers.formats import offered_readers
 
     offered = offered_packs(registry)

@@ -20,6 +20,7 @@ from tracelens_ext.export.chosen import Choice, choose, window_of
 from tracelens_ext.export.counters import Span, counter_events
 from tracelens_ext.export.tracks import Placed, Tracks, fit_lanes, place, us_text
 from tracelens_ext.nesting import ROOT
+from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.report.manifest import GENERATOR
 from tracelens_ext.trace import NONE, EventKind, Trace
 
@@ -31,17 +32,6 @@ if TYPE_CHECKING:
 
 #: The version of what the head says under `tracelens_ext`.
 HEAD_VERSION = 1
-_WORDS = {
-    EventKind.CPU_OP: "cpu_op",
-    EventKind.USER_ANNOTATION: "user_annotation",
-    EventKind.PYTHON_FUNCTION: "python_function",
-    EventKind.RUNTIME: "cuda_runtime",
-    EventKind.DRIVER: "cuda_driver",
-    EventKind.KERNEL: "kernel",
-    EventKind.MEMCPY: "gpu_memcpy",
-    EventKind.MEMSET: "gpu_memset",
-    EventKind.GPU_ANNOTATION: "gpu_user_annotation",
-}
 #: Names of colours that chrome://tracing knows; a category has the same one in every export.
 _COLOURS = (
     *("thread_state_running", "rail_response", "rail_animation", "rail_idle", "rail_load"),
@@ -194,7 +184,7 @@ class _Piece:
         starts, durations = (trace.ts[self.rows] + shift).tolist(), trace.dur[self.rows].tolist()
         pids, tids = self.placed.pid.tolist(), self.placed.tid.tolist()
         for at, kind in enumerate(kinds):
-            word = _WORDS.get(kind)
+            word = WORDS.get(kind)
             category = f'"{word}"' if word else categories[recorded[at]]
             where = f'"pid": {pids[at]}, "tid": {tids[at]}, "ts": {us_text(starts[at])}'
             if kind == EventKind.INSTANT:

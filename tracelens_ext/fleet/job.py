@@ -81,7 +81,7 @@ def portable_rules(
 ) -> dict[str, Any]:
     """What a user's categories are made of, read, as a worker elsewhere has none of the files."""
     from tracelens_ext.categorize import KernelCategorizer, load_maps, load_pack
-    from tracelens_ext.categorize.choice import map_in_file
+    from tracelens_ext.categorize.maps import map_in_file
 
     if categorizer is not None and not isinstance(categorizer, str | os.PathLike):
         raise UsageError("categorizer: a fleet takes a name or a JSON file, no function or map")

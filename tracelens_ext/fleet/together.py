@@ -15,8 +15,9 @@ from tracelens_ext.ranks.calls import GroupCalls, group_calls, unnamed_calls
 from tracelens_ext.ranks.together import job_tables
 from tracelens_ext.report.colours import ONE_COLOUR
 from tracelens_ext.report.html import write_html
-from tracelens_ext.report.html_figures import Figure
+from tracelens_ext.report.html_figures import Figure, spec_of, trace
 from tracelens_ext.report.html_text import bytes_text, duration_text, elided, plotly_text
+from tracelens_ext.report.report import Report
 from tracelens_ext.tables.charts import Chart
 
 if TYPE_CHECKING:
@@ -157,15 +158,11 @@ def write_page(
         "clocks": tables["clocks"],
         "overlap": tables["overlap"],
     }
-    write_html(
-        path,
-        sheets,
-        figures=[*_heat_map(sheets["waits"].dropna()), *_bandwidths(sheets["bandwidths"])],
-        charts=[_ORIGINS] if _ORIGINS.fits(sheets["origins"]) else [],
-        links=links,
-        facts=_facts(tables["verdicts"]),
-        title="The ranks of a job",
-    )
+    charts = [_ORIGINS] if _ORIGINS.fits(sheets["origins"]) else []
+    facts = _facts(tables["verdicts"])
+    report = Report("The ranks of a job", sheets, facts=facts, charts=charts)
+    figures = [*_heat_map(sheets["waits"].dropna()), *_bandwidths(sheets["bandwidths"])]
+    write_html(path, report, figures=figures, links=links)
 
 
 def _facts(verdicts: pd.DataFrame) -> list[tuple[str, str]]:
@@ -192,8 +189,7 @@ def _heat_map(waits: pd.DataFrame) -> list[Figure]:
     cells = cells.reindex(range(int(cells.index.min()), int(cells.index.max()) + 1))
     rows = [[None if np.isnan(ms) else ms for ms in row] for row in cells.to_numpy().tolist()]
     longest = waits.groupby("rank")["wait_ms"].sum().nlargest(3)
-    trace = {
-        "type": "heatmap",
+    cells_drawn: dict[str, object] = {
         "x": [plotly_text(name) for name in across],
         "y": cells.index.tolist(),
         "z": rows,
@@ -204,15 +200,20 @@ def _heat_map(waits: pd.DataFrame) -> list[Figure]:
         "xgap": 1,
         "ygap": 1 if len(rows) <= 128 else 0,
     }
-    whole = {"autorange": "reversed", "tickformat": "d", "title": "rank", "showgrid": False}
+    whole = {
+        "autorange": "reversed",
+        "tickformat": "d",
+        "title": {"text": "rank"},
+        "showgrid": False,
+    }
     words = [f"rank {rank} {duration_text(ms)}" for rank, ms in longest.items()]
-    spec = {
-        "plain": [trace],
+    layout = {
         "height": int(np.clip(22 * len(rows) + 70, 180, 700)),
-        "x": {"type": "category", "title": "iteration", "showgrid": False},
-        "y": whole | ({"dtick": 1} if len(rows) <= 32 else {}),
+        "xaxis": {"type": "category", "title": {"text": "iteration"}, "showgrid": False},
+        "yaxis": whole | ({"dtick": 1} if len(rows) <= 32 else {}),
     }
     summary = f"The longest: {', '.join(words)}"
+    spec = spec_of([trace("heatmap", **cells_drawn)], layout)
     return [Figure("chart-waits", "Waits by rank and iteration", summary, [], "waits", spec)]
 
 
@@ -225,27 +226,20 @@ def _bandwidths(table: pd.DataFrame) -> list[Figure]:
     named = kinds if len(kinds) <= _MOST_LEGEND + 1 else [*kinds[:_MOST_LEGEND], "others"]
     kind = points["collective"].where(points["collective"].isin(named), "others")
     legend = [(elided(name, 40), colour) for name, colour in zip(named, _PALETTE, strict=False)]
-    traces = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": part["bytes"].tolist(),
-            "y": part["median_gb_s"].tolist(),
-            "marker": {"size": 9, "opacity": 0.7, "color": colour},
-            "customdata": [
-                plotly_text(
-                    f"{row.collective}, {bytes_text(row.bytes)}, ranks {elided(row.ranks, 50)}"
-                )
-                + f"<br>{row.median_gb_s:,.1f} GB/s, at best {row.best_gb_s:,.1f};"
-                f" calls: {row.calls:,}"
-                for row in part.itertuples()
-            ],
-            "hovertemplate": "%{customdata}<extra></extra>",
-        }
-        for part, colour in (
-            (points[kind == name], colour) for name, colour in zip(named, _PALETTE, strict=False)
+    traces: list[dict[str, object]] = []
+    for name, colour in zip(named, _PALETTE, strict=False):
+        part = points[kind == name]
+        at = {"x": part["bytes"].tolist(), "y": part["median_gb_s"].tolist()}
+        marker = {"size": 9, "opacity": 0.7, "color": colour}
+        told = [
+            plotly_text(f"{row.collective}, {bytes_text(row.bytes)}, ranks {elided(row.ranks, 50)}")
+            + f"<br>{row.median_gb_s:,.1f} GB/s, at best {row.best_gb_s:,.1f};"
+            f" calls: {row.calls:,}"
+            for row in part.itertuples()
+        ]
+        traces.append(
+            trace("scatter", len(traces), mode="markers", marker=marker, customdata=told, **at)
         )
-    ]
     best = table.groupby(table["span"].fillna(""))["best_gb_s"].max()
     where = {"node": "Best in a node", "across": "Best across nodes"}
     words = [f"{where.get(str(span), 'Best')}: {rate:,.1f} GB/s" for span, rate in best.items()]
@@ -265,12 +259,12 @@ def _bandwidths(table: pd.DataFrame) -> list[Figure]:
     summary = "; ".join(words)
     if len(points) < len(table):
         summary += f"; the {len(points):,} of {len(table):,} points with the most calls"
-    spec = {
-        "plain": traces,
+    layout = {
         "shapes": lines,
         "height": 380,
-        "x": {"type": "log", "title": "bytes of the call", "exponentformat": "SI"},
-        "y": {"title": "GB/s", "range": [0, 1.12 * float(best.max())]},
+        "xaxis": {"type": "log", "title": {"text": "bytes of the call"}, "exponentformat": "SI"},
+        "yaxis": {"title": {"text": "GB/s"}, "range": [0, 1.12 * float(best.max())]},
     }
+    spec = spec_of(traces, layout)
     title = "Bus bandwidth by size, the median of each group"
     return [Figure("chart-bandwidths", title, summary, legend, "bandwidths", spec)]

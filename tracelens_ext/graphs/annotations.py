@@ -23,7 +23,7 @@ from tracelens_ext.modules.modules import MODULE_PREFIX, SEPARATOR
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
-from tracelens_ext.text import encodable
+from tracelens_ext.text import encodable, json_value
 from tracelens_ext.trace import NONE, EventKind
 from tracelens_ext.work.grouping import number_groups
 
@@ -66,7 +66,8 @@ def find_annotations(trace: Trace, reading: ReadingOptions = AS_USUAL) -> Annota
         entries: list[object] = []
         for name, column, code in zip(_ARGUMENTS, columns, codes, strict=True):
             if code[place] != NONE and column.texts:
-                value = _parsed(column.texts[code[place]])
+                text = column.texts[code[place]]
+                value = json_value(text, text)
                 entries += _listed(value) if name == "annotation" else [{name: value}]
         said.append(_code(entries, words))
     of_gpu = np.array(said or [NONE], dtype=np.int64)[group]
@@ -119,18 +120,10 @@ def _fill(of_gpu: Int64Array, node: Int64Array, ids: Int64Array, codes: Int64Arr
     of_gpu[those] = codes[first[at[those]]]
 
 
-def _parsed(text: str) -> object:
-    """What a text stands for as JSON; the text itself if it is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
 def _listed(value: object) -> list[object]:
     """The entries of an annotation: a list, one entry, or JSON of these."""
     if isinstance(value, str) and value[:1] in {"[", "{", '"'}:
-        value = _parsed(value)
+        value = json_value(value, value)
     return value if isinstance(value, list) else [value]
 
 

@@ -40,11 +40,7 @@ SEPARATOR = " > "
 def graph_launches(work: GpuWork) -> pd.DataFrame:
     """A row a launch site: same launch call, same path of CPU ops, same sequence of GPU events.
 
-    The sequence is that of the names, in order of start within a stream.
-
-    Returns:
-        Columns as the sheet `graph_launches`. Longest busy time first. No rows without graph
-        launches.
+    The sequence is that of the names, in order of start within a stream. Longest busy time first.
     """
     rows, launch_of_gpu = _launches(work)
     site, first = _sites(work, rows, launch_of_gpu)

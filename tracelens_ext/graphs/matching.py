@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -46,17 +47,10 @@ class AlignmentBudget:
 
 
 def align(a: IntArray, b: IntArray, budget: AlignmentBudget) -> Int64Array:
-    """The element of `b` that each element of `a` corresponds to.
+    """The element of `b`, (n,), that each element of `a`, (m,), corresponds to: indices, (m,).
 
-    Args:
-        a: numbers, shape (m,).
-        b: numbers, shape (n,).
-        budget: what may be compared. Beyond it only the beginnings and ends that are alike
-            correspond.
-
-    Returns:
-        Indices into `b`, ascending, `NONE` for an element that has none; as many elements as
-        possible have one, shape (m,).
+    They ascend, `NONE` for an element that has none; as many as possible have one. Beyond the
+    budget only the beginnings and ends that are alike correspond.
     """
     result = np.full(len(a), NONE, dtype=np.int64)
     # What the other does not have corresponds to nothing; what is left is often the same.
@@ -187,12 +181,9 @@ class GraphMatcher:
             for capture in captures
         ]
         self._budget = AlignmentBudget()
-        self._of_tokens: dict[int, tuple[int, ...]] = {}
-        self._alignments: dict[tuple[_Sequence, _Content], Int64Array] = {}
-        self._fits: dict[tuple[_Sequence, int], tuple[tuple[int, int], list[int]]] = {}
-        self._bests: dict[
-            tuple[_Sequence, tuple[int, ...]], tuple[tuple[int, int], dict[int, list[int]]]
-        ] = {}
+        self._candidates = cache(self._find_candidates)
+        self._fit, self._best = cache(self._find_fit), cache(self._find_best)
+        self._aligned = cache(self._align)
         self._previous = (NONE, NONE)
 
     def matches(self) -> list[Match | None]:
@@ -237,21 +228,20 @@ class GraphMatcher:
             for place, launch in enumerate(step)
         ]
 
-    def _candidates(self, tokens: int) -> tuple[int, ...]:
+    def _find_candidates(self, tokens: int) -> tuple[int, ...]:
         """The captures that a step of so many tokens may replay; all for `NONE`."""
-        if tokens not in self._of_tokens:
-            captured = [(capture.batch_size, capture.mode) for capture in self._captures]
-            fitting = padded_sizes(tokens, captured)
-            self._of_tokens[tokens] = tuple(
-                i
-                for i, (size, mode) in enumerate(captured)
-                if tokens == NONE or size is None or (size, mode) in fitting
-            )
-        return self._of_tokens[tokens]
+        captured = [(capture.batch_size, capture.mode) for capture in self._captures]
+        fitting = padded_sizes(tokens, captured)
+        return tuple(
+            i
+            for i, (size, mode) in enumerate(captured)
+            if tokens == NONE or size is None or (size, mode) in fitting
+        )
 
     def _of_likely_mode(self, step: list[int], candidates: tuple[int, ...]) -> tuple[int, ...]:
         """Of captures those that fit a step best; of equally good ones by shapes, then by mode."""
-        fits = {i: sum(self._fit(launch, i)[0][0] for launch in step) for i in candidates}
+        sequences = [self._sequences[launch] for launch in step]
+        fits = {i: sum(self._fit(each, i)[0][0] for each in sequences) for i in candidates}
         best = [i for i in candidates if fits[i] == max(fits.values())]
         tokens = int(self._launches.tokens[step[0]])
         sizes = [(self._captures[i].likely_size, "") for i in best]
@@ -272,7 +262,7 @@ class GraphMatcher:
     ) -> Match | None:
         """The match of a launch that is at some place among the `count` launches of its step."""
         sequence = self._sequences[launch]
-        most, graphs = self._best(launch, candidates)
+        most, graphs = self._best(sequence, candidates)
         if not graphs or 2 * most[0] < max(len(sequence.node) // _ITEM, -most[1]):
             return None
         chosen = [self._piece(capture, pieces, place, count) for capture, pieces in graphs.items()]
@@ -282,16 +272,13 @@ class GraphMatcher:
         self._previous = capture, graph = chosen[0]
         return Match(capture, graph, self._aligned(sequence, self._graphs[capture][graph]))
 
-    def _best(
-        self, launch: int, candidates: tuple[int, ...]
+    def _find_best(
+        self, sequence: _Sequence, candidates: tuple[int, ...]
     ) -> tuple[tuple[int, int], dict[int, list[int]]]:
         """How well the best captured graphs fit a launch, and which these are, by capture."""
-        key = self._sequences[launch], candidates
-        if key not in self._bests:
-            fits = {i: self._fit(launch, i) for i in candidates}
-            most = max((score for score, _ in fits.values()), default=(0, 0))
-            self._bests[key] = most, {i: of_i for i, (score, of_i) in fits.items() if score == most}
-        return self._bests[key]
+        fits = {i: self._fit(sequence, i) for i in candidates}
+        most = max((score for score, _ in fits.values()), default=(0, 0))
+        return most, {i: of_i for i, (score, of_i) in fits.items() if score == most}
 
     def _piece(self, capture: int, graphs: list[int], place: int, count: int) -> tuple[int, int]:
         """Which of equally good graphs of a capture a launch replays, `NONE` if nothing tells.
@@ -307,32 +294,29 @@ class GraphMatcher:
         later = [graph for graph in graphs if (capture, graph) > self._previous]
         return capture, (later or graphs)[0]
 
-    def _fit(self, launch: int, capture: int) -> tuple[tuple[int, int], list[int]]:
+    def _find_fit(self, sequence: _Sequence, capture: int) -> tuple[tuple[int, int], list[int]]:
         """How well a capture fits a launch, and the graphs of it that fit so.
 
         Events that match are better, less of the graph's next.
         """
-        sequence = self._sequences[launch]
-        if (sequence, capture) not in self._fits:
-            best, graphs = (0, 0), list[int]()
-            of_content: dict[_Content, list[int]] = {}
-            for graph, content in enumerate(self._graphs[capture]):
-                of_content.setdefault(content, []).append(graph)
-            same = _Content(sequence.node, sequence.node)
-            likely = [(len(same), same)]
-            if same not in of_content:  # else none can be better
-                likely = self._most_common(sequence, of_content)
-            for bound, content in likely:
-                if bound < best[0] or 2 * bound < len(sequence.node) // _ITEM:
-                    break
-                matched = int((self._aligned(sequence, content) != NONE).sum())
-                score = matched, -len(content)
-                if score > best:
-                    best, graphs = score, []
-                if matched and score == best:
-                    graphs += of_content[content]
-            self._fits[sequence, capture] = best, sorted(graphs)
-        return self._fits[sequence, capture]
+        best, graphs = (0, 0), list[int]()
+        of_content: dict[_Content, list[int]] = {}
+        for graph, content in enumerate(self._graphs[capture]):
+            of_content.setdefault(content, []).append(graph)
+        same = _Content(sequence.node, sequence.node)
+        likely = [(len(same), same)]
+        if same not in of_content:  # else none can be better
+            likely = self._most_common(sequence, of_content)
+        for bound, content in likely:
+            if bound < best[0] or 2 * bound < len(sequence.node) // _ITEM:
+                break
+            matched = int((self._aligned(sequence, content) != NONE).sum())
+            score = matched, -len(content)
+            if score > best:
+                best, graphs = score, []
+            if matched and score == best:
+                graphs += of_content[content]
+        return best, sorted(graphs)
 
     def _most_common(
         self, sequence: _Sequence, contents: Iterable[_Content]
@@ -347,13 +331,8 @@ class GraphMatcher:
             bounds.append((int(np.minimum(a, b).sum() + b[self._numbers[NAMELESS]]), content))
         return sorted(bounds, key=lambda pair: -pair[0])
 
-    def _aligned(self, sequence: _Sequence, content: _Content) -> Int64Array:
-        """The node of a captured graph that each event replays, `NONE` for one that none is."""
-        if (sequence, content) not in self._alignments:
-            self._alignments[sequence, content] = self._align(sequence, content)
-        return self._alignments[sequence, content]
-
     def _align(self, sequence: _Sequence, content: _Content) -> Int64Array:
+        """The node of a captured graph that each event replays, `NONE` for one that none is."""
         events, stream = _array(sequence.node), _array(sequence.stream)
         graph = _array(content.likely)
         streams, size = np.unique(stream, return_counts=True)

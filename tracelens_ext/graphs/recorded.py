@@ -7,7 +7,6 @@ kernel in the launch; NVIDIA's does not. Engines put an annotation `capture_BATC
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ import numpy as np
 
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.experts import EXPERTS_BELOW, experts_below, is_of_experts
+from tracelens_ext.text import json_value
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
 from tracelens_ext.work.group_search import last_before
 from tracelens_ext.work.grouping import maxima, minima, number_groups
@@ -312,10 +312,7 @@ def _node_names(trace: Trace, rows: Int64Array) -> list[str]:
 
 def _text(raw: str) -> str:
     """The text that a JSON string stands for; empty for anything else."""
-    try:
-        value = json.loads(raw, strict=False)
-    except (ValueError, RecursionError):
-        return ""
+    value = json_value(raw, strict=False)
     return value if isinstance(value, str) else ""
 
 

@@ -41,18 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class GraphReplays:
-    """What the graph launches of a trace replay, n of them.
+    """What the graph launches of a trace replay, n of them."""
 
-    Attributes:
-        tree: the call tree, with the host events of the captures.
-        launches: the graph launches.
-        matches: what each replays; None where no capture fits.
-        captures: what `matches` refers to; none where only annotations tell what is replayed.
-    """
-
-    tree: CallTree
-    launches: GraphLaunches
-    matches: list[Match | None]
+    tree: CallTree  #: the call tree, with the host events of the captures
+    launches: GraphLaunches  #: the graph launches
+    matches: list[Match | None]  #: what each replays; None where no capture fits
+    #: what `matches` refers to; none where only annotations tell what is replayed
     captures: list[Capture]
 
 
@@ -62,19 +56,11 @@ def find_replays(
     cache: TraceCache | None = None,
     reading: ReadingOptions = AS_USUAL,
 ) -> GraphReplays | None:
-    """Find what the graph launches of a trace replay.
+    """Find what the graph launches of a trace replay: in its own captures, and those of `source`.
 
-    Args:
-        tree: the call tree of the trace, which may hold captures itself.
-        source: the trace of further captures, or a folder of such traces.
-        cache: where these are looked for.
-        reading: how they are read, and where annotations are.
-
-    Returns:
-        None if there is no graph launch, or neither a capture to look in nor an annotation.
-
-    Raises:
-        TraceError: `source` holds no capture, or cannot be read.
+    That is the trace of further captures, or a folder of such traces. None if there is no graph
+    launch, or neither a capture to look in nor an annotation. Raises TraceError where `source`
+    holds no capture, or cannot be read.
     """
     trace = tree.trace
     own = holds_captures(trace)
@@ -256,16 +242,10 @@ def read_captures(
 ) -> list[Capture]:
     """The captures in a trace, or in all traces in a folder and below it.
 
-    Args:
-        source: the file or folder. JSON files of a folder that are no traces are passed over.
-        tokens: the tokens of steps that are looked for: captures that the details list under
-            another batch size are not read. None for all.
-        cache: where traces are looked for.
-        known: a trace whose captures are known already; it is not read again.
-        reading: how traces are read.
-
-    Raises:
-        TraceError: there is no other capture, or a file cannot be read.
+    JSON files of a folder that are no traces are passed over, and so is `known`, a trace whose
+    captures are known already. Where the details list captures under other batch sizes than
+    `tokens` are padded to, they are not read; None is for all. Raises TraceError where there is no
+    other capture, or a file cannot be read.
     """
     path = Path(source)
     is_folder = path.is_dir()
@@ -309,12 +289,7 @@ def _files_in(folder: Path) -> list[Path]:
     """The files in a folder, and in those below it, that may be traces."""
 
     def refuse(error: OSError) -> None:
-        reason = error.strerror or error
-        raise TraceNotFoundError(
-            Path(error.filename or folder),
-            f"cannot be opened ({reason})",
-            "check the path and its permissions",
-        ) from error
+        raise TraceNotFoundError.of(Path(error.filename or folder), error) from error
 
     files = [
         Path(place, name)

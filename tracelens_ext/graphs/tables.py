@@ -65,19 +65,6 @@ def capture_notes(analyzer: TreePerfAnalyzer) -> Iterator[str]:
     yield f"{known} GPU events of graph launches have the operation of their capture{rest}."
 
 
-def _launches(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
-    """A row a site that launches a graph."""
-    return graph_launches(analyzer.work)
-
-
-def _operations(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
-    """GPU events of graph launches by captured operation.
-
-    No rows without a `capture`, and where no captured graph fits.
-    """
-    return graph_operations(analyzer.work)
-
-
 def _captures(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
     """Which captured graphs the graph launches replay.
 
@@ -109,7 +96,7 @@ GRAPH_LAUNCHES = Table(
         CATEGORY (% of kernel time): when categories are on: share in the summed durations of the
             site
         """,
-    table=_launches,
+    table=lambda analyzer: graph_launches(analyzer.work),
     when=[
         GPU_EVENTS,
         Condition(
@@ -149,7 +136,7 @@ GRAPH_OPERATIONS = Table(
         kernels [GPU events]: how many replay what those launched
         total_time_us: summed duration of these
         """,
-    table=_operations,
+    table=lambda analyzer: graph_operations(analyzer.work),
     screen="Operations inside of graph launches",
     when=CAPTURED,
 )

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import pluggy
 
@@ -24,7 +24,7 @@ from tracelens_ext.hooks.hookspecs import PROJECT, HookOptions, options_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
-    from importlib.metadata import Distribution
+    from importlib.metadata import Distribution, EntryPoint
 
 SECONDS_VARIABLE: Final = "TRACELENS_EXT_PLUGIN_SECONDS"
 """How long one call of a plugin may take, in seconds."""
@@ -98,25 +98,6 @@ def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: AN
     return answers[0]
 
 
-class EntryPointLike(Protocol):
-    """What the registry asks of an entry point."""
-
-    @property
-    def name(self) -> str:
-        """What the plugin is called."""
-
-    @property
-    def value(self) -> str:
-        """What it names, `module` or `module:object`."""
-
-    @property
-    def dist(self) -> Distribution | None:
-        """The installed distribution it belongs to."""
-
-    def load(self) -> Any:  # noqa: ANN401
-        """Import it."""
-
-
 class PluginAnswerError(TracelensError):
     """A plugin's answer has the wrong shape."""
 
@@ -179,7 +160,7 @@ class PluginRegistry:
     line; grows while hooks are called.
     """
 
-    def __init__(self, found: Iterable[EntryPointLike]) -> None:
+    def __init__(self, found: Iterable[Any]) -> None:
         self.problems: list[str] = []
         self.plugins: list[Plugin] = []
         self._manager = pluggy.PluginManager(PROJECT)
@@ -225,7 +206,7 @@ class PluginRegistry:
                         offered.append(Offered(item, hook.plugin))
         return offered
 
-    def _load(self, entry_point: EntryPointLike) -> None:
+    def _load(self, entry_point: EntryPoint) -> None:
         plugin = _describe(entry_point)
         if self._manager.has_plugin(plugin.name):
             # Two of one name stay apart in listings and messages; the second is not loaded.
@@ -294,12 +275,12 @@ def _loaded(only_own: bool) -> PluginRegistry:
 
 
 @lru_cache(maxsize=1)
-def _installed() -> list[EntryPointLike]:
+def _installed() -> list[EntryPoint]:
     """The entry points of this process: looking for them takes milliseconds."""
     return _entry_points()
 
 
-def _entry_points() -> list[EntryPointLike]:
+def _entry_points() -> list[EntryPoint]:
     """Those installed, this distribution's first: nobody else can take their names."""
     return sorted(entry_points(group=PROJECT), key=lambda e: (not _is_own(e), e.name, e.value))
 
@@ -309,14 +290,14 @@ def _only_own(*, plugins: bool) -> bool:
     return not plugins or os.environ.get(NO_PLUGINS_VARIABLE, "") not in ("", "0")
 
 
-def _is_own(entry_point: EntryPointLike) -> bool:
+def _is_own(entry_point: EntryPoint) -> bool:
     if entry_point.dist is None:
         return False
     name, _ = _name_and_version(entry_point.dist)
     return name.lower().replace("_", "-") == _OWN_DISTRIBUTION
 
 
-def _describe(entry_point: EntryPointLike) -> Plugin:
+def _describe(entry_point: EntryPoint) -> Plugin:
     distribution = entry_point.dist
     known = "unknown" if distribution is None else " ".join(_name_and_version(distribution))
     return Plugin(entry_point.name, entry_point.value, known, _is_own(entry_point))

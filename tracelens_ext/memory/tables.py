@@ -12,7 +12,7 @@ from tracelens_ext.tables.table import Condition, Table
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.tables.options import ReportOptions
@@ -23,40 +23,15 @@ _HAS_MEMORY = Condition(
 )
 
 
-# `annotation` chooses the iterations, as of the table `iterations`.
+def _of(make: Callable[[usage.Memory], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
+    """A table of what the memory events tell."""
 
+    def table(
+        analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
+    ) -> pd.DataFrame:  # `annotation` chooses the iterations, as of the table `iterations`
+        return make(analyzer.memory(annotation))
 
-def _peaks(
-    analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
-) -> pd.DataFrame:
-    """How much memory each device had allocated at most, and when."""
-    return usage.memory_peaks(analyzer.memory(annotation))
-
-
-def _at_peak(
-    analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
-) -> pd.DataFrame:
-    """What was alive at the peak of each device, by who allocated it."""
-    return usage.memory_at_peak(analyzer.memory(annotation))
-
-
-def _over_time(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
-    """How much was allocated and reserved, over time."""
-    return usage.memory_over_time(analyzer.memory())
-
-
-def _iterations(
-    analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
-) -> pd.DataFrame:
-    """When the first iterations begin."""
-    return usage.memory_iterations(analyzer.memory(annotation))
-
-
-def _by_operation(
-    analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
-) -> pd.DataFrame:
-    """What each operation allocated, and for how long."""
-    return usage.memory_by_operation(analyzer.memory(annotation))
+    return table
 
 
 def _largest(analyzer: TreePerfAnalyzer, largest: int = 10) -> pd.DataFrame:
@@ -104,7 +79,7 @@ TABLES = [
             breaks [memory events]: where the recorded totals do not add up: events before it were
              lost by the profiler
             """,
-        table=_peaks,
+        table=_of(usage.memory_peaks),
         when=[_HAS_MEMORY],
         notes=_notes,
     ),
@@ -121,7 +96,7 @@ TABLES = [
             largest_bytes [bytes]: the largest block
             % of peak [%]: of the device
             """,
-        table=_at_peak,
+        table=_of(usage.memory_at_peak),
         when=[_HAS_MEMORY],
         charts=[Chart("Memory", "memory_at_peak", "operation", "bytes", kind="memory", on="page")],
     ),
@@ -141,7 +116,7 @@ TABLES = [
             kept_bytes [bytes]: of those
             kept_from_iterations [iterations]: from how many; from every one is a leak
             """,
-        table=_by_operation,
+        table=_of(usage.memory_by_operation),
         screen=(
             "Allocated most in all: outer_operation, operation, allocations, allocated_bytes, "
             "kept_bytes, mean_lifetime_us, frees_within_operation"
@@ -176,7 +151,7 @@ TABLES = [
             allocated_bytes [bytes]: the most in a stretch of time
             reserved_bytes [bytes]: likewise; empty where it is not recorded
             """,
-        table=_over_time,
+        table=_of(usage.memory_over_time),
         when=[_HAS_MEMORY],
         asked_by="tables",
         on_every_page=True,
@@ -188,7 +163,7 @@ TABLES = [
             iteration: its name
             start_ms: since the trace's first event
             """,
-        table=_iterations,
+        table=_of(usage.memory_iterations),
         when=[_HAS_MEMORY],
         asked_by="tables",
         on_every_page=True,

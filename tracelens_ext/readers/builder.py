@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -48,29 +48,23 @@ class Interner(dict[K, int], Generic[K]):
         return np.fromiter(map(self.__getitem__, values), dtype=np.int32, count=count)
 
 
-class _Column:
-    """An array that grows a piece at a time and is joined once."""
-
-    def __init__(self, dtype: npt.DTypeLike) -> None:
-        self._dtype = np.dtype(dtype)
-        self._pieces: list[npt.NDArray[np.generic]] = []
-
-    def add(self, piece: npt.NDArray[np.generic]) -> None:
-        self._pieces.append(piece.astype(self._dtype, copy=False))
-
-    def join(self) -> npt.NDArray[np.generic]:
-        """The whole column; its pieces are released, to have only one column in memory twice."""
-        pieces, self._pieces = self._pieces, []
-        return np.concatenate(pieces) if pieces else np.empty(0, dtype=self._dtype)
+#: Columns of one number an event, and their types.
+_COLUMNS: Final = {
+    **dict.fromkeys(("ts", "dur"), np.int64),
+    **dict.fromkeys(("name", "thread", "category"), np.int32),
+    "kind": np.uint8,
+}
 
 
-class _ArgPieces:
-    def __init__(self) -> None:
-        self.rows = _Column(np.int32)
-        self.values = _Column(np.int64)
+class _Pieces(dict[str, list["npt.NDArray[Any]"]]):
+    """Name → pieces of an array, which are joined once."""
 
-    def join(self, texts: list[str] | None) -> ArgColumn:
-        return ArgColumn(self.rows.join(), self.values.join(), texts)  # type: ignore[arg-type]
+    def add(self, name: str, piece: npt.NDArray[Any], dtype: npt.DTypeLike) -> None:
+        self.setdefault(name, []).append(piece.astype(dtype, copy=False))
+
+    def join(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """The whole; its pieces are released, to have only one column in memory twice."""
+        return np.concatenate(self.pop(name, [np.empty(0, dtype=dtype)]))
 
 
 @dataclass
@@ -99,16 +93,8 @@ class TraceBuilder:
         self.dropped: Counter[str] = Counter()
         self.metadata_events = 0
         self._rows = 0
-        self._columns = {
-            "ts": _Column(np.int64),
-            "dur": _Column(np.int64),
-            "name": _Column(np.int32),
-            "kind": _Column(np.uint8),
-            "thread": _Column(np.int32),
-            "category": _Column(np.int32),
-        }
-        self._numbers: dict[str, _ArgPieces] = {}
-        self._texts: dict[str, _ArgPieces] = {}
+        self._columns, self._arg_rows, self._arg_values = _Pieces(), _Pieces(), _Pieces()
+        self._is_text: dict[str, bool] = {}
 
     @property
     def present(self) -> int:
@@ -121,12 +107,9 @@ class TraceBuilder:
         numbers: Mapping[str, tuple[IntArray, IntArray]],
         texts: Mapping[str, tuple[IntArray, IntArray]],
     ) -> None:
-        """Add events.
+        """Add events: `ts`, `dur` in ns, `name`, `kind`, `thread`, `category`, each shape (m,).
 
-        Args:
-            columns: `ts` and `dur` in ns, `name`, `kind`, `thread`, `category`, each shape (m,).
-            numbers: argument → (rows among these m, integer values).
-            texts: argument → (rows among these m, codes of `texts`).
+        An argument is (rows among these m, integers or codes of `texts`).
         """
         ts, dur = columns["ts"], columns["dur"]
         timeless = (ts <= -_MOST_BEFORE_ZERO) | (ts >= _MOST_START)
@@ -138,21 +121,45 @@ class TraceBuilder:
             keep = ~bad
             columns = {name: column[keep] for name, column in columns.items()}
             renumber = np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
-        for name, column in columns.items():
-            self._columns[name].add(column)
-        for given, store in ((numbers, self._numbers), (texts, self._texts)):
+        for name, dtype in _COLUMNS.items():
+            self._columns.add(name, columns[name], dtype)
+        for given, is_text in ((numbers, False), (texts, True)):
             for name, (rows, values) in given.items():
-                self._add_arg(store.setdefault(name, _ArgPieces()), rows, values, renumber)
+                if renumber is not None:
+                    rows = renumber[rows]
+                    values, rows = values[rows >= 0], rows[rows >= 0]
+                self._arg_rows.add(name, rows + self._rows, np.int32)
+                self._arg_values.add(name, values, np.int64)
+                self._is_text[name] = is_text
         self._rows += len(columns["ts"])
 
-    def _add_arg(
-        self, pieces: _ArgPieces, rows: IntArray, values: IntArray, renumber: Int32Array | None
+    def add_rows(
+        self,
+        rows: Mapping[str, IntArray],
+        name: IntArray,
+        kind: IntArray | int,
+        thread: IntArray,
+        category: IntArray | int,
+        numbers: Mapping[str, IntArray],
+        texts: Mapping[str, IntArray] | None = None,
     ) -> None:
-        if renumber is not None:
-            rows = renumber[rows]
-            values, rows = values[rows >= 0], rows[rows >= 0]
-        pieces.rows.add(rows + self._rows)
-        pieces.values.add(values)
+        """Add rows of a table of `start` and `end`, ns, with columns of arguments, each (m,).
+
+        Negative numbers and codes stand for rows without one.
+        """
+        every = np.zeros(len(rows["start"]), dtype=np.int64)
+        self.add(
+            {
+                "ts": rows["start"],
+                "dur": rows["end"] - rows["start"],
+                "name": name,
+                "kind": every + kind,
+                "thread": thread,
+                "category": every + category,
+            },
+            {of: _present(values) for of, values in numbers.items()},
+            {of: _present(codes) for of, codes in (texts or {}).items() if codes.max() >= 0},
+        )
 
     def finish(
         self,
@@ -167,19 +174,23 @@ class TraceBuilder:
     ) -> Trace:
         """The trace of all that was added; times become relative to the first event."""
         labels = labels or Labels()
-        columns = {name: column.join() for name, column in self._columns.items()}
-        args = {name: pieces.join(None) for name, pieces in self._numbers.items()}
+        columns = {name: self._columns.join(name, dtype) for name, dtype in _COLUMNS.items()}
         texts, same_text = _without_spelling(self.texts)
-        for name, pieces in self._texts.items():
-            column = pieces.join(texts)
-            args[name] = ArgColumn(column.rows, same_text[column.values], texts)
+        args = {}
+        for name, is_text in sorted(self._is_text.items(), key=lambda pair: pair[1]):
+            rows, values = (
+                self._arg_rows.join(name, np.int32),
+                self._arg_values.join(name, np.int64),
+            )
+            values = same_text[values] if is_text else values
+            args[name] = ArgColumn(rows, values, texts if is_text else None)
         for reason, find in _IMPLAUSIBLE.items():
-            bad = find(columns)  # type: ignore[arg-type]
+            bad = find(columns)
             if bad.any():
                 self.dropped[reason] += int(bad.sum())
                 columns = {name: column[~bad] for name, column in columns.items()}
                 args = {name: _kept(column, ~bad) for name, column in args.items()}
-        ts: Int64Array = columns["ts"]  # type: ignore[assignment]
+        ts: Int64Array = columns["ts"]
         if columns["dur"].sum(dtype=np.float64) >= _MOST_IN_ALL:
             raise TraceFormatError(
                 path,
@@ -263,6 +274,12 @@ def _kept(column: ArgColumn, keep: BoolArray) -> ArgColumn:
     having = keep[column.rows]
     rows = (np.cumsum(keep) - 1)[column.rows[having]].astype(np.int32)
     return ArgColumn(rows, column.values[having], column.texts)
+
+
+def _present(values: IntArray) -> tuple[IntArray, IntArray]:
+    """The rows that have a value, and the values."""
+    rows = np.flatnonzero(values >= 0)
+    return rows, values[rows]
 
 
 def _dense(column: ArgColumn | None, length: int) -> Int64Array:

@@ -1,36 +1,236 @@
-"""The formats that are read without a plugin: one line each.
+"""The formats that are read without a plugin, in the order in which they are asked.
 
-They come through the same hook as a plugin's readers. A reader that recognises a format by more
-than its first bytes comes before those that take whatever looks like theirs.
+They come through the same hook as a plugin's readers. A format that is recognised by more than its
+first bytes comes before those that take whatever looks like theirs. What parses one is imported
+when a file is read.
 """
 
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Reader, hookimpl
+from tracelens_ext.readers.source import SQLITE_MAGIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tracelens_ext.readers.source import ByteSource
+    from tracelens_ext.trace import Trace
+
+
+@dataclass(kw_only=True)
+class Format(Reader):
+    """A format, and the module of this package whose `read` reads a file of it."""
+
+    name: str
+    module: str
+    fits: Callable[[Path, bytes], object]  #: `recognises`
+    how_to_record: str
+    suffixes: tuple[str, ...] = ()
+    extra: str = ""
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """Whether a file is of this format."""
+        return bool(self.fits(path, head))
+
+    def read_source(self, source: ByteSource) -> Trace:
+        """Read a file."""
+        try:
+            reader = import_module(f"tracelens_ext.readers.{self.module}")
+        except ImportError as error:
+            if not (self.extra and (error.name or "").startswith("google")):
+                raise
+            raise TraceFormatError(
+                source.path,
+                "is a profile of JAX, and reading it needs protobuf, not installed here",
+                f"run: pip install 'tracelens-ext[{self.extra}]'",
+            ) from None
+        trace: Trace = reader.read(source)
+        return trace
+
+
+def _is_database(module: str, name: str, path: Path, head: bytes) -> bool | None:
+    """Whether a file is an SQLite database of that class; None where that cannot be known."""
+    if not head.startswith(SQLITE_MAGIC):
+        return False
+    known: bool | None = getattr(import_module(f"tracelens_ext.readers.{module}"), name).is_one(
+        path
+    )
+    return known
+
+
+NSYS_REPORTS, NSYS_EXPORTS = (".nsys-rep", ".qdrep"), (".sqlite",)
+ROCPD, ROCPROF_JSON, ROCPROF_TABLES = (
+    ("_results.db",),
+    ("_results.json", "_results.json.gz"),
+    ("kernel_trace.csv",),
+)
+XPLANE, XPLANE_JSON = (".xplane.pb",), (".trace.json.gz",)
+_JSON, _PERFETTO = (".json", ".json.gz"), (".pftrace", ".perfetto-trace")
+
+_NSYS = "nsys profile -t cuda,nvtx -o run PROGRAM"
+_ROCPROF = "rocprofv3 --sys-trace"
+_JAX = "with jax.profiler.trace('folder'): …"
+
+_ROCPROF_JSON = re.compile(rb'[\xef\xbb\xbf\s]*\{\s*"rocprofiler-sdk-tool"\s*:')
+#: Titles of tables of rocprofv3, and of those before it.
+_ROCPROF_TABLES = re.compile(
+    rb'[\xef\xbb\xbf]*"?[A-Z][A-Za-z]*(?:_[A-Z][A-Za-z]*)*"?,[^\n]*_Timestamp"?'
+    rb'|"Index","KernelName",[^\n]*"BeginNs"|"Name","Calls","TotalDurationNs"'
+)
+_ROCPROF_RESULTS = re.compile(
+    rb'[\xef\xbb\xbf\s]*\{\s*"traceEvents"\s*:.*?"name"\s*:\s*'
+    rb'"(?:CPU H(?:IP|SA) API|COPY|GPU\d+|Markers and Ranges)"',
+    re.DOTALL,
+)
+#: A profile of JAX begins with a plane: its id, if it is not 0, and its name.
+_PLANE = re.compile(
+    rb"\n[\x80-\xff]{0,9}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12.(?:/host:|/device:)"
+)
+#: Planes, errors, warnings and names of hosts: what there is in a profile.
+_PLANE_FIELDS = (b"\n", b"\x12", b"\x1a", b'"')
+_PLANE_PROCESS = re.compile(rb'"name"\s*:\s*"/(?:host|device):')
+#: A packet that begins with its time, sequence, clock, descriptor of a track or clock snapshot.
+_PACKET = re.compile(rb"\n[\x80-\xff]{0,3}[\0-\x7f](?:[\x40\x50]|[\xd0\xe2]\x03|\x32[\0-\x7f]\n)")
+
+
+def _is_nsys_report(path: Path, head: bytes) -> bool:
+    """Whether the content is a report, or may be one and the name says so."""
+    text = head.lstrip()
+    if path.name.lower().endswith(NSYS_REPORTS):
+        return bool(text) and not text.startswith((b"{", b"[", SQLITE_MAGIC))
+    return text.startswith(b"NVIDIA Tegra Profiler Report")
+
+
+def _is_nsys_table(_: Path, head: bytes) -> bool:
+    """Whether a file begins with any table of `nsys stats`, behind messages or at once."""
+    if head.startswith(b"{"):
+        return False
+    from tracelens_ext.readers.nsys.csv_tables import report_in
+
+    return report_in(head) is not None
+
+
+def _is_rocpd(path: Path, head: bytes) -> bool:
+    """Whether a file has the tables of rocpd; of one that is gzipped, or damaged, its name."""
+    known = _is_database("rocprof.rocpd", "RocpdDatabase", path, head)
+    return ".db" in path.suffixes if known is None else known
+
+
+def _is_rocprof_results(path: Path, head: bytes) -> object:
+    """Whether a file is a database of rocprof, before rocprofv3, or JSON with its processes."""
+    return _ROCPROF_RESULTS.match(head) or _is_database(
+        "rocprof.results", "ResultsDatabase", path, head
+    )
+
+
+def _is_xplane(path: Path, head: bytes) -> object:
+    """Whether the content begins with a plane, or may and the name says so."""
+    named = path.name.lower().endswith(XPLANE)
+    return head.startswith(_PLANE_FIELDS) if named else _PLANE.match(head)
+
+
+def _is_perfetto(path: Path, head: bytes) -> object:
+    """Whether the content begins with a packet, or may and the name says so."""
+    if path.name.lower().removesuffix(".gz").endswith(_PERFETTO):
+        return head and not head.lstrip().startswith((b"{", b"["))
+    return _PACKET.match(head)
+
+
+def _is_json(_: Path, head: bytes) -> bool:
+    """Whether a file begins as a JSON object or list does; one that is no trace is refused."""
+    text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
+    return text.startswith((b"{", b"[")) and text[1:2] != b"\0"  # which UTF-16 has there
+
+
+READERS: list[Reader] = [
+    Format(
+        name="Nsight Systems report",
+        module="nsys.export",
+        fits=_is_nsys_report,
+        how_to_record=f"{_NSYS} (the program `nsys` is needed to read it)",
+        suffixes=NSYS_REPORTS,
+    ),
+    Format(
+        name="rocprof results",
+        module="rocprof.results",
+        fits=_is_rocprof_results,
+        how_to_record="rocprof --hip-trace python train.py",
+        suffixes=("results.db",),
+    ),
+    Format(
+        name="rocprofv3 database (rocpd)",
+        module="rocprof.rocpd",
+        fits=_is_rocpd,
+        how_to_record=f"{_ROCPROF} -- python train.py",
+        suffixes=ROCPD,
+    ),
+    Format(
+        name="rocprofv3 JSON",
+        module="rocprof.json_records",
+        fits=lambda _, head: _ROCPROF_JSON.match(head),
+        how_to_record=f"{_ROCPROF} --output-format json -- python train.py",
+        suffixes=_JSON,
+    ),
+    Format(
+        name="rocprofv3 tables (CSV)",
+        module="rocprof.csv_tables",
+        fits=lambda _, head: _ROCPROF_TABLES.match(head),
+        how_to_record=f"{_ROCPROF} --output-format csv -- python train.py",
+        suffixes=ROCPROF_TABLES,
+    ),
+    Format(
+        name="Nsight Systems SQLite export",
+        module="nsys.sqlite",
+        fits=lambda *file: _is_database("nsys.sqlite", "NsysDatabase", *file) is not False,
+        how_to_record=f"{_NSYS}, then nsys export --type sqlite run.nsys-rep",
+        suffixes=NSYS_EXPORTS,
+    ),
+    Format(
+        name="nsys stats cuda_gpu_trace (CSV)",
+        module="nsys.csv_trace",
+        fits=_is_nsys_table,
+        how_to_record=f"{_NSYS}, then nsys stats -r cuda_gpu_trace --format csv run.nsys-rep",
+    ),
+    Format(
+        name="JAX/XLA profile",
+        module="xplane.reader",
+        fits=_is_xplane,
+        how_to_record=f"{_JAX} (folder/plugins/profile/…)",
+        suffixes=XPLANE,
+        extra="jax",
+    ),
+    Format(
+        name="Perfetto trace",
+        module="perfetto.making",
+        fits=_is_perfetto,
+        how_to_record="rocprofv3 --sys-trace --output-format pftrace, or PyTorch's CUPTI monitor",
+        suffixes=(".pftrace", ".pftrace.gz", ".perfetto-trace"),
+    ),
+    Format(
+        name="JAX/XLA trace for viewers (JSON)",
+        module="xplane.viewer_json",
+        fits=lambda _, head: head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head),
+        how_to_record=f"{_JAX}; it has no shapes: give the .xplane.pb beside it if you can",
+        suffixes=XPLANE_JSON,
+    ),
+    Format(
+        name="PyTorch profiler (Kineto) JSON",
+        module="kineto.reader",
+        fits=_is_json,
+        how_to_record="torch.profiler.profile(...), then export_chrome_trace('trace.json.gz')",
+        suffixes=_JSON,
+    ),
+]
 
 
 @hookimpl
 def tracelens_readers() -> list[Reader]:
     """The readers, in the order in which they are asked."""
-    from tracelens_ext.readers.kineto import KinetoReader
-    from tracelens_ext.readers.nsys import NsysDatabaseReader, NsysReportReader, NsysTableReader
-    from tracelens_ext.readers.perfetto import PerfettoReader
-    from tracelens_ext.readers.rocprof import (
-        RocpdReader,
-        RocprofJsonReader,
-        RocprofResultsReader,
-        RocprofTableReader,
-    )
-    from tracelens_ext.readers.xplane import JaxJsonReader, XplaneReader
-
-    return [
-        NsysReportReader(),
-        RocprofResultsReader(),
-        RocpdReader(),
-        RocprofJsonReader(),
-        RocprofTableReader(),
-        NsysDatabaseReader(),
-        NsysTableReader(),
-        XplaneReader(),
-        PerfettoReader(),
-        JaxJsonReader(),
-        KinetoReader(),
-    ]
+    return READERS

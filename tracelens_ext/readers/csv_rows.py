@@ -35,12 +35,7 @@ class UnfinishedRow(list[str]):
 def rows_of(opened: ByteSource, remedy: str) -> Iterator[tuple[int, list[str]]]:
     """The rows of a file, each with the line that it ends on.
 
-    Args:
-        opened: the file.
-        remedy: what to do when it is no CSV.
-
-    Raises:
-        TraceFormatError: it is no CSV, or cut off within a row.
+    Raises TraceFormatError where it is no CSV, with `remedy`, or cut off within a row.
     """
     encoding = encoding_of(opened.peek(_PIECE_BYTES))
     if encoding is None:
@@ -116,12 +111,7 @@ class UnknownUnitError(ValueError):
 
 
 def nanoseconds(cells: Sequence[Cell], unit: str | None) -> list[int | None]:
-    """Times in ns, finer digits rounded; None for an empty cell.
-
-    Args:
-        cells: the numbers.
-        unit: the unit in the title of the column; ns without one.
-    """
+    """Times in ns, finer digits rounded; None for an empty cell; ns without a unit in the title."""
     return _scaled(cells, _TIMES, unit or "ns")
 
 

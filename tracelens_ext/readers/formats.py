@@ -82,23 +82,11 @@ def read_file(
     *,
     own: bool,
 ) -> Trace | None:
-    """Read a file with the first reader that recognises it.
+    """Read a file with the first reader that recognises it; arguments as of `read_trace`.
 
-    Args:
-        source: a path or an open file.
-        progress: called as of `read_trace`.
-        cache: where a reader may keep what it converts.
-        registry: the plugins to ask instead of the installed ones.
-        reading: what the user chose.
-        own: whether this distribution's readers are asked, or those of other plugins. An error of
-            the latter becomes a problem of the registry.
-
-    Returns:
-        The trace; None if none of the other plugins can read the file.
-
-    Raises:
-        TraceError: the file cannot be read, or holds no trace that can be analysed; the message
-            says what it is.
+    `own` tells whether this distribution's readers are asked, or those of other plugins: an error
+    of theirs becomes a problem of the registry, and None is for a file that none of them can read.
+    Raises TraceError where the file cannot be read, or holds no trace that can be analysed.
     """
     registry = registry or default_registry()
     readers = offered_readers(registry)
@@ -150,12 +138,12 @@ def _as_trace(found: Mapping[str, object] | Trace, source: ByteSource) -> Trace:
 
 
 def _unknown(source: ByteSource, head: bytes, readers: list[Offered[Reader]]) -> TraceFormatError:
-    from tracelens_ext.readers.nsys import NsysDatabaseReader
+    from tracelens_ext.readers.nsys import sqlite
 
     if not readers:
         return TraceFormatError(source.path, "has no reader", "install tracelens-ext again")
     if head.startswith(SQLITE_MAGIC):
-        NsysDatabaseReader().read_source(source)  # says which tables the database has
+        sqlite.read(source)  # says which tables the database has
     return unsupported.refuse_bytes(source.path, head)
 
 

@@ -89,12 +89,8 @@ class _Ahead(NamedTuple):
 class EventStream(Generic[E]):
     """The events of a document as lists of about a slice each.
 
-    Args:
-        source: the bytes.
-        decoder: what makes events of them.
-        slice_bytes: how much text to decode at a time.
-        quick: takes most slices; their events are not yielded here.
-        threads: where it parses several slices at once.
+    `decoder` makes events of them; `quick` takes most slices, whose events are not yielded here,
+    and parses several at once in `threads`.
 
     Attributes:
         members: the document's other top-level members, complete once the events are read.
@@ -102,9 +98,8 @@ class EventStream(Generic[E]):
         damage: why the document could not be read to its end, where that is to be
             salvaged and events come before the damage.
 
-    Raises:
-        TraceCutOffError: the document ends in the middle.
-        TraceFormatError: it is not JSON, or nested too deeply.
+    Raises TraceCutOffError where the document ends in the middle, TraceFormatError where it is not
+    JSON, or nested too deeply.
     """
 
     def __init__(

@@ -46,15 +46,10 @@ class WrongError(Exception):
 
 
 class LenientText:
-    """A text, of which values are decoded.
+    """A text, of which values are decoded; `exact` keeps numbers as `Number`s.
 
-    Args:
-        text: the text.
-        exact: whether numbers are kept as `Number`s.
-        last: whether nothing comes after `text`.
-
-    Attributes:
-        position: how much of the mended text was decoded so far, in characters.
+    With `last` nothing comes after it. `position` is how much of the mended text is decoded so far,
+    in characters.
     """
 
     def __init__(self, text: str, *, exact: bool, last: bool) -> None:

@@ -50,16 +50,12 @@ class Readable(Protocol):
 
 
 class ByteSource:
-    """The decompressed bytes of a trace, read a piece at a time.
+    """The decompressed bytes of a trace, a path or an open file, read a piece at a time.
 
-    Args:
-        source: a path, or an open file (binary or text).
-        progress: called with (bytes of the file read, its size or None) after every piece.
-        cache: where a reader may keep what it converted the file to.
-        reading: what the user chose.
+    `progress` is called with (bytes of the file read, its size or None) after every piece; a reader
+    may keep what it converted the file to in the `cache`; `reading` is what the user chose.
 
     Attributes:
-        progress, cache, reading: as given.
         path: the file as the user named it.
         file: the same as a path; None if it was given as an open file.
         size: bytes of the file; None if unknown.
@@ -68,10 +64,8 @@ class ByteSource:
         damage: what is wrong with a gzip stream whose bytes before that are salvaged.
         cut_off: whether the only damage is that it ends too early.
 
-    Raises:
-        TraceNotFoundError: nothing readable is there.
-        TraceCutOffError: the gzip stream ends in the middle, or is damaged.
-        TraceTooLargeError: there is more text than may be.
+    Raises TraceNotFoundError where nothing readable is there, TraceCutOffError where the gzip
+    stream ends in the middle, or is damaged, TraceTooLargeError for more text than may be.
     """
 
     def __init__(
@@ -276,10 +270,7 @@ def _open(path: Path, reading: ReadingOptions) -> tuple[io.BufferedReader, int]:
     except TraceError:
         raise
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise TraceNotFoundError(
-            path, f"cannot be opened ({reason})", "check the path and its permissions"
-        ) from None
+        raise TraceNotFoundError.of(path, error) from None
 
 
 class _AsOpened(io.FileIO):
@@ -326,11 +317,15 @@ class _Encoded(io.RawIOBase):
 _AT_ONCE = 1 << 18
 
 
-def salvage_note(source: ByteSource, damage: TraceError, place: int, events: int) -> str:
-    """The note that goes with the events before damage, which begins at a byte of the text.
+def salvage_notes(
+    source: ByteSource, damage: TraceError | None, place: int, events: int
+) -> list[str]:
+    """The note that goes with the events before damage, if there is any, at a byte of the text.
 
     Raises the damage, when events before it are not asked for, or there are none.
     """
+    if damage is None:
+        return []
     if not source.reading.salvage:
         remedy = f"{AGAIN}, or {SALVAGE}" if events else AGAIN
         raise type(damage)(damage.path, damage.problem, remedy)
@@ -340,10 +335,9 @@ def salvage_note(source: ByteSource, damage: TraceError, place: int, events: int
         pass
     ends = source.damage is not None or isinstance(damage, TraceCutOffError)
     total = source.bytes_read if source.compressed or source.size is None else source.size
-    return (
-        f"{SALVAGED}({damage.problem}): all {events:,} events before byte {place:,} of the text are"
-        f" here; {_lost(source, ends, max(total - place, 0), events, place)}."
-    )
+    lost = _lost(source, ends, max(total - place, 0), events, place)
+    before = f"all {events:,} events before byte {place:,} of the text are here"
+    return [f"{SALVAGED}({damage.problem}): {before}; {lost}."]
 
 
 def _lost(source: ByteSource, ends: bool, lost: int, events: int, place: int) -> str:

@@ -140,26 +140,16 @@ class Database:
         """Say of an error of SQLite which file it is about, and what to do."""
         try:
             yield
-        except sqlite3.Error as error:
-            raise TraceFormatError(
-                self.path, f"is a damaged SQLite database ({one_line(str(error))})", self.remedy
-            ) from None
-        except MemoryError:  # a length in it that is wrong, as a rule
-            raise TraceFormatError(
-                self.path,
-                "is a damaged SQLite database (it asks for more memory than there is)",
-                self.remedy,
-            ) from None
-        except UnicodeDecodeError:  # SQLite quotes what is damaged in its message
-            raise TraceFormatError(
-                self.path, "is a damaged SQLite database (its texts are no UTF-8)", self.remedy
-            ) from None
+        except (sqlite3.Error, MemoryError, UnicodeDecodeError) as error:
+            why = one_line(str(error))
+            if isinstance(error, MemoryError):  # a length in it that is wrong, as a rule
+                why = "it asks for more memory than there is"
+            elif isinstance(error, UnicodeDecodeError):  # SQLite quotes what is damaged
+                why = "its texts are no UTF-8"
+            problem = f"is a damaged SQLite database ({why})"
+            raise TraceFormatError(self.path, problem, self.remedy) from None
         except OSError as error:
-            raise TraceNotFoundError(
-                self.path,
-                f"cannot be opened ({error.strerror or error})",
-                "check the path and its permissions",
-            ) from None
+            raise TraceNotFoundError.of(self.path, error) from None
 
     def has_rows(self, table: str) -> bool:
         """Whether a table is there and not empty."""
@@ -334,12 +324,6 @@ def looked_up(ids: Int64Array, find: Callable[[Int64Array], Sequence[int]]) -> I
     """What ids stand for, asked once for each distinct one; shape as `ids`."""
     distinct, number = _numbered(ids)
     return np.array(find(distinct), dtype=np.int64)[number]
-
-
-def present(values: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The rows that have a value, and the values: an argument as `TraceBuilder.add` takes it."""
-    rows = np.flatnonzero(values >= 0)
-    return rows, values[rows]
 
 
 def _numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:

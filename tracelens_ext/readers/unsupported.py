@@ -32,14 +32,7 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"PAR1", "a Parquet file", ""),
     (b"<", "HTML or XML", ""),
 )
-#: How the name of a file ends → what it is, and what to do.
-_SUFFIXES = (
-    (
-        (".pickle", ".pkl"),
-        "a pickle, no trace; a memory snapshot of PyTorch is read by one command",
-        "run: tracelens-ext memory FILE",
-    ),
-)
+_A_PICKLE = "is a pickle, no trace; a memory snapshot of PyTorch is read by one command"
 _LONGEST_NAME = 60
 _RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
 
@@ -78,9 +71,8 @@ def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
         return TraceFormatError(path, "is empty", "record the trace again")
     if encoding := encoding_of(head):
         return TraceFormatError(path, f"is {encoding} text", "save it as UTF-8")
-    for suffixes, what, remedy in _SUFFIXES:
-        if path.lower().removesuffix(".gz").endswith(suffixes):
-            return TraceFormatError(path, f"is {what}", remedy)
+    if path.lower().removesuffix(".gz").endswith((".pickle", ".pkl")):
+        return TraceFormatError(path, _A_PICKLE, "run: tracelens-ext memory FILE")
     if head[_TAR_PLACE].startswith(b"ustar"):
         return TraceFormatError(path, "is a tar archive, not a trace", f"{_UNPACK} (`tar -xf`)")
     expected = "see the formats that are read with: tracelens-ext formats"

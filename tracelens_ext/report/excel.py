@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from xlsxwriter.worksheet import Worksheet
 
     from tracelens_ext.report.excel_cells import Column
-    from tracelens_ext.report.report import Answer
+    from tracelens_ext.report.report import Report
     from tracelens_ext.tables.charts import Chart
 
 MOST_ROWS = 1_048_576  # of a sheet, with the header
@@ -52,19 +52,8 @@ _ROWS_AT_ONCE = 8192  # bounds the memory: a million rows are never all Python o
 _ROW_HEIGHT = 15.75
 
 
-def write_workbook(
-    path: str | os.PathLike[str],
-    sheets: Mapping[str, pd.DataFrame],
-    *,
-    facts: Sequence[tuple[str, object]] = (),
-    charts: Sequence[Chart] = (),
-    notes: Sequence[str] = (),
-    descriptions: Mapping[str, str] | None = None,
-    units: Mapping[str, Mapping[str, str]] | None = None,
-    answers: Sequence[Answer] = (),
-    title: str = "GPU performance report",
-) -> list[str]:
-    """Write tables to an Excel file, replacing it only when all is written.
+def write_workbook(path: str | os.PathLike[str], report: Report) -> list[str]:
+    """Write a report to an Excel file, replacing it only when all is written.
 
     The first sheet, `summary`, shows what was analysed, the answers with the charts of their
     tables, a linked index of the sheets, further facts and the notes; then comes a sheet a table,
@@ -77,19 +66,21 @@ def write_workbook(
     Charts whose numbers are all zero are left out. Gives all notes of the first sheet: those given,
     then what had to be cut or renamed to fit Excel's limits.
     """
-    all_notes = list(notes)
+    sheets, units, facts, answers = report.sheets, report.units, report.facts, report.answers
+    all_notes = list(report.notes)
     names = excel_text.unique_sheet_names(sheets, taken=(_SUMMARY, CHARTS))
     most = _most_rows(sheets.values())
     shown = {
-        name: _fitting(
-            wanted, name, with_units(frame, (units or {}).get(wanted, {})), most, all_notes
-        )
+        name: _fitting(wanted, name, with_units(frame, units.get(wanted, {})), most, all_notes)
         for name, (wanted, frame) in zip(names, sheets.items(), strict=True)
     }
-    drawn = _charts_with_tables(charts, sheets, all_notes)
-    about = descriptions or {}
+    drawn = _charts_with_tables(report, all_notes)
     index = [
-        (name, f"{len(frame):,} row{'' if len(frame) == 1 else 's'}", about.get(wanted, ""))
+        (
+            name,
+            f"{len(frame):,} row{'' if len(frame) == 1 else 's'}",
+            report.descriptions.get(wanted, ""),
+        )
         for wanted, (name, frame) in zip(sheets, shown.items(), strict=True)
     ]
     if drawn:
@@ -102,25 +93,22 @@ def write_workbook(
         if many
         else nullcontext() as temporary_folder,
     ):
-        book = Book(stored, excel_text.cleaned(title), temporary_folder)
+        book = Book(stored, excel_text.cleaned(report.title), temporary_folder)
         summary = book.xlsx.add_worksheet(_SUMMARY)
         prose = {answer.sheet for answer in answers if answer.links}
         for name, frame in shown.items():
             sheet = book.xlsx.add_worksheet(name)
             _write_table(book, sheet, frame, all_notes, whole=name in prose)
         tops = write_charts(book, book.xlsx.add_worksheet(CHARTS), drawn) if drawn else []
-        first = FirstSheet(book, summary, title)
+        first = FirstSheet(book, summary, report.title)
         first.write_facts([each for each in facts if each[0] in _FIRST], "")
         for answer in answers:
-            table = with_units(
-                sheets[answer.sheet][list(answer.columns)], (units or {})[answer.sheet]
-            )
             beside = [
                 (drawing(book, top, *each), chart_rows(each[1]))
                 for top, each in zip(tops, drawn, strict=True)
                 if each[0].sheet == answer.sheet
             ]
-            first.write_answer(answer, table, shown, beside[:1])
+            first.write_answer(answer, report.answer_table(answer), shown, beside[:1])
         first.write_index(index)
         first.write_facts([each for each in facts if each[0] not in _FIRST], "Facts")
         first.write_notes(all_notes)
@@ -171,20 +159,16 @@ def _fitting(
     return frame.iloc[:most_rows, :MOST_COLUMNS]
 
 
-def _charts_with_tables(
-    charts: Sequence[Chart], sheets: Mapping[str, pd.DataFrame], notes: list[str]
-) -> list[tuple[Chart, pd.DataFrame]]:
+def _charts_with_tables(report: Report, notes: list[str]) -> list[tuple[Chart, pd.DataFrame]]:
     """Sum what each chart shows, from the whole tables; leave out those with nothing to show."""
     drawn = []
-    for chart in charts:
-        if chart.sheet not in sheets:
-            message = f"the chart {chart.title!r} needs the sheet {chart.sheet!r}"
-            raise ValueError(message)
-        table = chart_table(sheets[chart.sheet], chart)
-        if table.empty:
-            notes.append(f"No chart “{chart.title}”: {chart.sheet} has nothing to draw.")
-        else:
-            drawn.append((chart, table))
+    for chart in report.charts:
+        if chart.on != "page" and chart.sheet in report.sheets:
+            table = chart_table(report.sheets[chart.sheet], chart)
+            if table.empty:
+                notes.append(f"No chart “{chart.title}”: {chart.sheet} has nothing to draw.")
+            else:
+                drawn.append((chart, table))
     return drawn
 
 

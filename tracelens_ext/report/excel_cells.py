@@ -19,7 +19,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.excel_text import EXCEL_LARGEST, cell_text, cell_value
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, TABLES_VERSION_KEY
-from tracelens_ext.tables.units import Quantity, fits_a_spreadsheet, header_text, spread, unit_of
+from tracelens_ext.tables.units import Quantity, Shown, fits_a_spreadsheet, header_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -218,10 +218,11 @@ def column_of(series: pd.Series) -> Column:
         content = float(max((len(text) for text in values if isinstance(text, str)), default=0))
         found = [number for number in values if isinstance(number, int | float)]
         numbers = np.asarray(found, dtype=np.float64)
-    unit, about = unit_of(header), spread(numbers)
+    shown = Shown.of(header, numbers)
+    unit = shown.unit
     if len(numbers):
-        shown = unit.text(-about["largest"], fractions=about["fractions"]).rstrip("%")
-        content = max(content, len(shown) + (len(unit.symbol) + 1 if unit.symbol else 0))
+        longest = shown.text(-shown.largest).rstrip("%")
+        content = max(content, len(longest) + (len(unit.symbol) + 1 if unit.symbol else 0))
         if unit.quantity is Quantity.BYTES:
             content = min(content, _SIZE_WIDTH)
     percent = unit.quantity is Quantity.PERCENT and len(numbers) > 0
@@ -230,7 +231,7 @@ def column_of(series: pd.Series) -> Column:
         header=header,
         width=width,
         header_lines=header_lines,
-        number_format=unit.excel_format(**about),
+        number_format=shown.excel_format,
         bars=(_COLOURS if (numbers < 0).any() else _BARS) if percent else None,
         is_text=isinstance(values, list) and not len(numbers),
         cut=cut,

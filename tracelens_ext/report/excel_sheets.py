@@ -14,7 +14,7 @@ from tracelens_ext.report import excel_text
 from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_cells import HEADER, INK, LINES, checked, column_of, put, put_text
 from tracelens_ext.tables.short_names import told_apart
-from tracelens_ext.tables.units import spread, unit_of
+from tracelens_ext.tables.units import Shown, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -160,7 +160,7 @@ def _titled(chart: Chart) -> str:
 
 def _cell_format(chart: Chart, table: pd.DataFrame) -> str:
     """Show the numbers of a chart's table and at its bars as a column of a table does."""
-    return unit_of(chart.value_column).excel_format(largest=float(table.to_numpy().max()))
+    return Shown(unit_of(chart.value_column), largest=float(table.to_numpy().max())).excel_format
 
 
 def _axis_format(unit: Unit, largest: float) -> str:
@@ -203,15 +203,13 @@ class FirstSheet:
             self._head(heading)
         for label, value in facts:
             put_text(self._sheet, self._row, 0, label, self._book.format(bold=True, valign="top"))
-            plain = excel_text.cell_value(value)
-            if isinstance(plain, int | float) and not isinstance(plain, bool):
-                unit = unit_of(label)
-                shown = unit.excel_format(**spread([plain]))
-                style = self._book.format(num_format=shown, align="left")
-                put(self._sheet, self._row, 1, plain, style)
+            text, shown = excel_text.fact_text(label, value)
+            if shown:
+                style = self._book.format(num_format=shown.excel_format, align="left")
+                put(self._sheet, self._row, 1, excel_text.cell_value(value), style)
                 self._row += 1
             else:
-                self._write_wide(1, "" if plain is None else str(plain))
+                self._write_wide(1, text)
         self._row += 1
 
     def write_answer(
@@ -224,9 +222,8 @@ class FirstSheet:
         """The first rows of a table, a chart beside it; of a chart also the rows that it takes."""
         top = self._row
         self._head(answer.title)
-        shown = table.iloc[: answer.rows]
-        columns = [column_of(series) for _, series in shown.items()]
-        if len(shown):
+        columns = [column_of(series) for _, series in table.items()]
+        if len(table):
             for place, column in enumerate(columns):
                 put(self._sheet, self._row, place, column.header, self._book.format(**HEADER))
             self._set_height(
@@ -236,7 +233,7 @@ class FirstSheet:
         names = list(answer.columns)
         reading = {"text_wrap": True, "valign": "top"}
         link = self._book.format(**LINES, **reading, underline=1, font_color=_LINK)
-        for values in zip(*(column.cells(0, len(shown)) for column in columns), strict=True):
+        for values in zip(*(column.cells(0, len(table)) for column in columns), strict=True):
             lines = 1
             for place, (name, value, column) in enumerate(zip(names, values, columns, strict=True)):
                 if name == answer.links:
@@ -252,7 +249,7 @@ class FirstSheet:
                     lines = max(lines, _lines_of(value, _WIDTHS[place]))
             self._set_height(lines)
             self._row += 1
-        for chart, rows in charts if len(shown) else ():
+        for chart, rows in charts if len(table) else ():
             beside = len(columns) <= _BESIDE
             row, place = (top, _BESIDE) if beside else (self._row, 0)
             chart.set_size({"width": _CHART_PIXELS, "height": rows * ROW_PIXELS})

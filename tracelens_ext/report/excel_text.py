@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.tables.units import fits_a_spreadsheet
+from tracelens_ext.tables.units import Shown, fits_a_spreadsheet
+from tracelens_ext.text import unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,26 +81,31 @@ def cell_value(value: object) -> CellValue:
     return str(value)
 
 
+def fact_text(label: str, value: object) -> tuple[str, Shown | None]:
+    """What a fact says, cleaned, its number as its label tells; and how that is shown."""
+    plain = cell_value(value)
+    if isinstance(plain, int | float) and not isinstance(plain, bool):
+        shown = Shown.of(label, [plain])
+        return shown.text(plain), shown
+    return "" if plain is None else cleaned(str(plain)), None
+
+
 def unique_sheet_names(wanted: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
     """Turn names of tables into names that Excel accepts for sheets.
 
     Gives a name for each: at most 31 characters, none forbidden, no two equal when the case of
     letters is ignored.
     """
-    seen = {name.casefold() for name in taken} | _RESERVED_SHEET_NAMES
-    names = []
-    for name in wanted:
-        # An apostrophe at either end would end the quotes around the name in a reference.
-        allowed = _NOT_IN_SHEET_NAME.sub("_", cleaned(name)).strip().strip("'").strip() or "sheet"
-        candidate = _cut(allowed, SHEET_NAME_CHARACTERS).rstrip(" '")
-        number = 2
-        while candidate.casefold() in seen:
-            suffix = f" ({number})"
-            candidate = _cut(allowed, SHEET_NAME_CHARACTERS - len(suffix)).rstrip(" '") + suffix
-            number += 1
-        seen.add(candidate.casefold())
-        names.append(candidate)
-    return names
+    # An apostrophe at either end would end the quotes around the name in a reference.
+    allowed = (_NOT_IN_SHEET_NAME.sub("_", cleaned(name)).strip().strip("'") for name in wanted)
+    whole = (name.strip() or "sheet" for name in allowed)
+
+    def numbered(name: str, number: int) -> str:
+        suffix = f" ({number})" if number else ""
+        return _cut(name, SHEET_NAME_CHARACTERS - len(suffix)).rstrip(" '") + suffix
+
+    reserved = {name.casefold() for name in taken} | _RESERVED_SHEET_NAMES
+    return unique([numbered(name, 0) for name in whole], numbered, taken=reserved)
 
 
 def _cut(text: str, length: int) -> str:

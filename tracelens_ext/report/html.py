@@ -11,36 +11,31 @@ import base64
 import functools
 import hashlib
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
-from tracelens_ext.report.excel_text import cell_value, cleaned
+from tracelens_ext.report.excel_text import cleaned, fact_text
 from tracelens_ext.report.html_cards import finding_cards, headline
-from tracelens_ext.report.html_drawings import (
-    memory_figures,
-    roofline_figures,
-    view_data,
-    view_figures,
-)
-from tracelens_ext.report.html_figures import Figure, bar_figure, timeline_figure
+from tracelens_ext.report.html_drawings import memory_figures, roofline_figures
+from tracelens_ext.report.html_figures import LOOK, Figure, bar_figure, timeline_figure
 from tracelens_ext.report.html_iterations import iteration_figures
-from tracelens_ext.report.html_tables import FIRST_ROWS, TextPool, page_tables
+from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS, TextPool, page_tables
 from tracelens_ext.report.html_text import json_for_script
+from tracelens_ext.report.html_views import call_tree_figures, time_axis_figures
 from tracelens_ext.tables.charts import Chart, chart_table
-from tracelens_ext.tables.units import FIRST_FACTS, Quantity, spread, unit_of, with_units
+from tracelens_ext.tables.units import FIRST_FACTS, Quantity, with_units
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tracelens_ext.report.html_figures import Figure
-    from tracelens_ext.report.report import Answer
-    from tracelens_ext.tables.charts import Chart
+    from tracelens_ext.report.html_tables import Table
+    from tracelens_ext.report.report import Report
 
 
 def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) -> list[Figure]:
@@ -55,10 +50,7 @@ def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) ->
         if chart.sheet not in sheets:
             message = f"the chart {chart.title!r} needs the sheet {chart.sheet!r}"
             raise ValueError(message)
-        if chart.kind in ("time_axis", "call_tree"):
-            figures += view_figures(sheets, chart.sheet)
-        else:
-            figures += _drawn(sheets, chart)
+        figures += _drawn(sheets, chart)
     keys = [figure.key for figure in figures]  # two charts may have one title
     return [
         replace(figure, key=f"{figure.key}-{at}") if figure.key in keys[:at] else figure
@@ -76,27 +68,24 @@ def _drawn(sheets: Mapping[str, pd.DataFrame], chart: Chart) -> list[Figure]:
         return roofline_figures(frame, sheets.get("roofline_peaks"))
     if chart.kind == "memory":
         return memory_figures(sheets)
+    if chart.kind == "time_axis":
+        return time_axis_figures(frame, sheets.get("time_axis_marks"))
+    if chart.kind == "call_tree":
+        return call_tree_figures(frame)
     table = chart_table(frame, chart)
     return [bar_figure(chart, table)] if len(table) else []
 
 
-_SCRIPTS = ("tables.js", "charts.js", "views.js")
+_SCRIPTS = ("tables.js", "charts.js")
 _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
-_FEW_WORDS = 120  # characters; a longer fact has no other beside it
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """A line of what was analysed."""
 
-    label: str  #: what it is
-    text: str  #: the value
+    label: str
+    text: str
     share: float | None = None  #: the value when it is a percentage, 0 to 100; else None
-
-    @property
-    def is_long(self) -> bool:
-        """Whether it is more than a few words."""
-        return len(self.text) > _FEW_WORDS
 
 
 def require_html_extra() -> None:
@@ -113,69 +102,86 @@ def require_html_extra() -> None:
 
 def write_html(
     path: str | os.PathLike[str],
-    sheets: Mapping[str, pd.DataFrame],
+    report: Report,
     *,
-    facts: Sequence[tuple[str, object]] = (),
-    charts: Sequence[Chart] = (),
     figures: Sequence[Figure] = (),
     links: Sequence[tuple[str, str]] = (),
-    answers: Sequence[Answer] = (),
-    notes: Sequence[str] = (),
-    descriptions: Mapping[str, str] | None = None,
-    units: Mapping[str, Mapping[str, str]] | None = None,
-    title: str = "GPU performance report",
-    source_url: str = "",
 ) -> list[str]:
-    """Write tables and charts as one self-contained HTML file.
+    """Write a report as one self-contained HTML file; gives its notes, as `page_of`."""
+    require_html_extra()
+    with written_beside(path) as beside:
+        page, notes = page_of(report, figures, links)
+        beside.write_text(page, encoding="utf-8", newline="\n")
+    return notes
+
+
+def page_of(
+    report: Report,
+    figures: Sequence[Figure] = (),
+    links: Sequence[tuple[str, str]] = (),
+    most_rows: int = MOST_ROWS,
+) -> tuple[str, list[str]]:
+    """The page of a report, and its notes: those given, then what was cut to keep it usable.
 
     The headline comes first (how busy the GPU was, exposed communication, idle time, the top
     category and operation), then charts, notes, links to the tables, facts, and the tables in the
-    order given. The index of a DataFrame is not written. Numbers are shown as their column's name
-    suggests.
-
-    `figures` are drawn already and come before `charts`, some of which `page_figures` leaves out.
-    `source_url` makes lines of Python links: an address with `{path}` and `{line}`. Gives all notes
-    of the page: those given, then what had to be cut to keep the page usable.
+    order given, `most_rows` of each. The index of a DataFrame is not written. Numbers are shown as
+    their column's name suggests. `figures` are drawn already and come before the report's charts.
     """
+    sheets, pool = {**report.sheets, **report.page_sheets}, TextPool()
+    headed = {name: with_units(sheets[name], report.units.get(name, {})) for name in sheets}
+    tables, cut = page_tables(headed, report.descriptions, pool, most_rows)
+    notes = [*report.notes, *cut]
+    facts = [_fact(label, value) for label, value in report.facts]
+    page = render_page(
+        title=cleaned(report.title),
+        subtitle=next((PurePath(f.text).name for f in facts if f.label == "Trace"), ""),
+        first=[f"{fact.label}: {fact.text}" for fact in facts if fact.label in FIRST_FACTS],
+        found=finding_cards(sheets, report.answers, report.source_url),
+        cards=headline(sheets),
+        notes=[cleaned(note) for note in notes],
+        figures=[*figures, *page_figures(sheets, report.charts)],
+        links=[(cleaned(name), address) for name, address in links],
+        coverage=[fact for fact in facts if fact.share is not None],
+        facts=[fact for fact in facts if fact.share is None],
+        tables=tables,
+        sheet_keys={name: table.key for name, table in zip(sheets, tables, strict=True)},
+        pool=pool,
+    )
+    return page, notes
+
+
+def cell_of(report: Report) -> str:
+    """The page for a cell of a notebook, in a frame of its own; tables have their first rows."""
     require_html_extra()
-    with written_beside(path) as beside:
-        pool = TextPool()
-        headed = {name: with_units(sheets[name], (units or {}).get(name, {})) for name in sheets}
-        tables, cut = page_tables(headed, descriptions or {}, pool)
-        drawn = [*figures, *page_figures(sheets, charts)]
-        data = {
-            "texts": pool.texts(),
-            "first_rows": FIRST_ROWS,
-            "tables": [table.for_script() for table in tables],
-            "figures": [{"key": figure.key, **figure.spec} for figure in drawn],
-            **view_data(sheets),
-        }
-        all_notes = [*notes, *cut]
-        shown_facts = [_fact(label, value) for label, value in facts]
-        page = render_page(
-            title=cleaned(title),
-            subtitle=_subtitle(shown_facts),
-            first=[cleaned(f"{label}: {value}") for label, value in facts if label in FIRST_FACTS],
-            **finding_cards(sheets, answers, source_url),
-            cards=headline(sheets),
-            notes=[cleaned(note) for note in all_notes],
-            figures=drawn,
-            links=[(cleaned(name), address) for name, address in links],
-            coverage=[fact for fact in shown_facts if fact.share is not None],
-            facts=[fact for fact in shown_facts if fact.share is None],
-            tables=tables,
-            sheet_keys={name: table.key for name, table in zip(sheets, tables, strict=True)},
-            data=data,
-        )
-        beside.write_text(page, encoding="utf-8", newline="\n")
-    return all_notes
+    page, _ = page_of(report, most_rows=FIRST_ROWS)
+    source = page.translate({ord("&"): "&amp;", ord("'"): "&#39;", ord("<"): "&lt;"})
+    style = "width: 100%; height: 720px; border: 0"
+    return f"<iframe sandbox='allow-scripts' style='{style}' srcdoc='{source}'></iframe>"
 
 
-def render_page(*, data: object, **shown: object) -> str:
-    """Fill the page's template; everything but the page's own parts is escaped."""
+def render_page(
+    *,
+    tables: Sequence[Table],
+    figures: Sequence[Figure],
+    pool: TextPool,
+    first_rows: int = FIRST_ROWS,
+    **shown: Any,  # noqa: ANN401  # what else the template names
+) -> str:
+    """Fill the page's template; everything but the page's own parts is escaped.
+
+    `pool` holds the texts of the tables, of which `first_rows` are in sight at first.
+    """
     from jinja2 import DictLoader, Environment, StrictUndefined
     from markupsafe import Markup
 
+    data = {
+        "texts": pool.texts(),
+        "first_rows": first_rows,
+        "tables": [table.for_script() for table in tables],
+        "figures": [{"key": figure.key, **figure.spec} for figure in figures],
+        "look": LOOK,
+    }
     script = "\n".join(_template(name) for name in _SCRIPTS)
     plotly, packed = _plotly()
     environment = Environment(
@@ -187,6 +193,8 @@ def render_page(*, data: object, **shown: object) -> str:
     )
     return environment.get_template("report.html.jinja").render(
         **shown,
+        tables=tables,
+        figures=figures,
         style=Markup(_template("report.css")),  # noqa: S704  # a file of this package
         script=Markup(script),  # noqa: S704  # files of this package
         plotly=Markup(packed),  # noqa: S704  # base64
@@ -217,16 +225,7 @@ def _content_hash(script: str) -> str:
 
 def _fact(label: str, value: object) -> Fact:
     """Show the value of a fact with the unit that its label tells."""
-    plain = cell_value(value)
-    label = cleaned(label)
-    if not isinstance(plain, int | float) or isinstance(plain, bool):
-        return Fact(label, "" if plain is None else cleaned(str(plain)))
-    unit = unit_of(label)
-    text = unit.text(plain, **spread([plain]))
-    is_share = unit.quantity is Quantity.PERCENT and 0 <= plain <= 100
-    return Fact(label, text, float(plain) if is_share else None)
-
-
-def _subtitle(facts: Sequence[Fact]) -> str:
-    traces = [fact.text for fact in facts if fact.label == "Trace"]
-    return PurePath(traces[0]).name if traces else ""
+    text, shown = fact_text(label, value)
+    if shown is None or shown.unit.quantity is not Quantity.PERCENT or text.startswith("-"):
+        return Fact(cleaned(label), text)
+    return Fact(cleaned(label), text, shown.largest if shown.largest <= 100 else None)

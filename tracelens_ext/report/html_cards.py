@@ -128,27 +128,13 @@ _PLACE = 90  # characters of a name
 _FRAME = re.compile(r"(.+)\(([0-9]+)\): ")
 
 
-@dataclass(frozen=True)
-class FindingCard:
-    """A finding, as the page shows it."""
-
-    id: str  #: which kind of finding
-    title: str  #: a sentence
-    confidence: str  #: `high`, `medium` or `low`
-    place: str  #: where most of it is; empty if unknown
-    advice: str  #: what to change
-    snippet: str  #: the change in code; may be empty
-    sheet: str  #: the table that shows the evidence
-    #: kind of place, or `evidence` → its texts, each with the address of its source
-    details: Mapping[str, Sequence[tuple[str, str]]]
-
-
 def finding_cards(
     sheets: Mapping[str, pd.DataFrame], answers: Sequence[Answer], source_url: str = ""
 ) -> dict[str, object]:
-    """What the page's template needs of the findings: a heading, cards, how many more there are.
+    """What the page's template shows of the findings: a heading, cards, how many more there are.
 
-    Nothing without the sheet.
+    Nothing without the sheet. Details are texts by kind of place, or `evidence`, each with the
+    address of its source.
 
     `answers`: that of the sheet `findings` has the heading. `source_url`: where lines of Python
     are, with `{path}` and `{line}`; empty if nowhere.
@@ -159,22 +145,19 @@ def finding_cards(
     rows = sheets[_SHEET].to_dict("records")
     details = sheets.get("finding_details", pd.DataFrame({"finding": []}))
     cards = [
-        FindingCard(
-            id=cleaned(row["finding"]),
-            title=cleaned(row["title"]),
-            confidence=row["confidence"],
-            place=elided(row["largest_place"], _PLACE),
-            advice=cleaned(row["advice"]),
-            snippet=cleaned(row["snippet"]),
-            sheet=answer.linked(row["see"], sheets),
-            details=_details(details[details["finding"] == row["finding"]], source_url),
-        )
+        {
+            **{name: cleaned(row[name]) for name in ("title", "confidence", "advice", "snippet")},
+            "id": cleaned(row["finding"]),
+            "place": elided(row["largest_place"], _PLACE),
+            "sheet": answer.linked(row["see"], sheets),
+            "details": _details(details[details["finding"] == row["finding"]], source_url),
+        }
         for row in rows[:_MOST]
     ]
     return {
-        "findings_heading": answer.title,
-        "findings": cards,
-        "more_findings": len(rows) - len(cards),
+        "heading": answer.title,
+        "cards": cards,
+        "more": len(rows) - len(cards),
     }
 
 

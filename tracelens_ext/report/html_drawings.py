@@ -1,4 +1,4 @@
-"""The drawings of a page that are no bars: roofline, memory, time axis and call tree.
+"""The drawings of a page that are no bars: roofline and memory.
 
 *Roofline*: what each operation reached, below what its GPU can do; both axes are logarithmic. A
 point is an operation with its arguments: FLOPs per byte across, TFLOP/s up, its area the time
@@ -7,21 +7,19 @@ on it, as they compute nothing.
 
 *Memory*: a figure a device; allocated and reserved over time, and beside it the largest of what was
 alive at the peak, coloured by phase.
-
-*Time axis* and *call tree*: their data, in whole ns.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of
-from tracelens_ext.report.excel_text import cleaned
-from tracelens_ext.report.html_figures import Figure
+from tracelens_ext.report.html_figures import MARK, Figure, is_narrow, spec_of, trace
 from tracelens_ext.report.html_text import (
     bytes_text,
     duration_text,
@@ -30,14 +28,18 @@ from tracelens_ext.report.html_text import (
     plotly_lines,
     plotly_text,
 )
+from tracelens_ext.report.html_views import SINCE, start_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
+    from tracelens_ext.report.html_figures import Plotly
+
 _MOST_POINTS = 400
 _IN_SUMMARY = 3
+_TOLD = ["op_name", "Input Dims", "bound", "% of roofline", "gpu_time_ms", "time_lost_ms"]
 _SMALLEST, _LARGEST, _HEIGHT = 5.0, 42.0, 420  # pixels
 
 
@@ -63,31 +65,18 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Fi
     hover = [
         f"<b>{plotly_lines(str(name))}</b><br>{plotly_lines(str(dims).replace(', ()', ''))}<br>"
         + plotly_text(_in_figures(bound, percent, ms, rest))
-        for name, dims, bound, percent, ms, rest in zip(
-            part["op_name"],
-            part["Input Dims"],
-            part["bound"],
-            part["% of roofline"],
-            part["gpu_time_ms"],
-            part["time_lost_ms"],
-            strict=True,
-        )
+        for name, dims, bound, percent, ms, rest in part[_TOLD].itertuples(index=False)
     ]
     sizes = np.maximum(_SMALLEST, _LARGEST * np.sqrt(size[drawn] / largest))
-    points = []
+    points: list[Plotly] = []
     for family in named:
         places = [at for at, each in enumerate(families) if each == family]
         marker = {"size": sizes[places].tolist(), "color": colour_of(family), "opacity": 0.75}
+        marker |= {"line": {"width": 0.5, "color": "#ffffff"}}
+        at = {"x": x[places].tolist(), "y": y[places].tolist()}
+        told = [hover[at] for at in places]
         points.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": x[places].tolist(),
-                "y": y[places].tolist(),
-                "marker": {**marker, "line": {"width": 0.5, "color": "#ffffff"}},
-                "customdata": [hover[at] for at in places],
-                "hovertemplate": "%{customdata}<extra></extra>",
-            }
+            trace("scatter", len(points), mode="markers", **at, marker=marker, customdata=told)
         )
     return [
         Figure(
@@ -96,22 +85,23 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Fi
             summary=_largest_in_words(part, size[drawn], lost=bool(known)),
             legend=[(family, colour_of(family)) for family in named],
             sheet="roofline",
-            spec={
-                "plain": points,
-                "below": _roofs(peaks, memory, across),
-                "height": _HEIGHT,
-                "x": _logarithmic("FLOPs per byte", *across),
-                "y": _logarithmic(
-                    "TFLOP/s", float(y.min()) / 2, 2 * max([float(y.max()), *peaks.values()])
-                ),
-            },
+            spec=spec_of(
+                [*_roofs(peaks, memory, across), *points],
+                {
+                    "height": _HEIGHT,
+                    "xaxis": _logarithmic("FLOPs per byte", *across),
+                    "yaxis": _logarithmic(
+                        "TFLOP/s", float(y.min()) / 2, 2 * max([float(y.max()), *peaks.values()])
+                    ),
+                },
+            ),
         )
     ]
 
 
-def _logarithmic(title: str, low: float, high: float) -> dict[str, object]:
-    ends = [math.log10(low), math.log10(high)]
-    return {"type": "log", "dtick": 1, "exponentformat": "none", "range": ends, "title": title}
+def _logarithmic(title: str, low: float, high: float) -> Plotly:
+    ends = {"range": [math.log10(low), math.log10(high)], "title": {"text": title}}
+    return {"type": "log", "dtick": 1, "exponentformat": "none", **ends}
 
 
 def _numbers(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
@@ -126,33 +116,22 @@ def _intensity(frame: pd.DataFrame) -> npt.NDArray[np.float64]:
     return result
 
 
-def _roofs(
-    peaks: dict[str, float], memory: float | None, across: list[float]
-) -> list[dict[str, object]]:
+def _roofs(peaks: dict[str, float], memory: float | None, across: list[float]) -> list[Plotly]:
     """The lines: bandwidth times intensity, up to the peak of each type."""
     if not memory:
         return []
-    lines: list[dict[str, object]] = []
+    lines: list[Plotly] = []
     by_peak: dict[float, list[str]] = {}
     for name, peak in peaks.items():  # types with one peak have one line
         by_peak.setdefault(peak, []).append(name)
     for peak, names in by_peak.items():
         name = f"{', '.join(names)}: {peak:,.4g} TFLOP/s; {memory:,.3g} TB/s"
         places = [across[0], peak / memory, across[1]]
-        lines.append(
-            {
-                "type": "scatter",
-                "mode": "lines+text",
-                "x": places,
-                "y": [min(at * memory, peak) for at in places],
-                "line": {"width": 1.5, "color": "#8b93a1"},
-                "text": ["", "", plotly_text(name)],
-                "textposition": "top left",
-                "textfont": {"size": 11},
-                "hoverinfo": "skip",
-                "cliponaxis": False,
-            }
-        )
+        text = {"text": ["", "", plotly_text(name)], "textposition": "top left"}
+        look = {"line": {"width": 1.5, "color": GREY}, "textfont": {"size": 11}}
+        y = [min(at * memory, peak) for at in places]
+        line = trace("scatter", mode="lines+text", x=places, y=y, hoverinfo="skip", **text, **look)
+        lines.append(line)
     return lines
 
 
@@ -181,6 +160,7 @@ _NAME = 36  # characters
 #: Operations that tell nothing of what the memory is for; those around them do.
 _ONLY_ALLOCATE = ("aten::empty", "aten::resize_")
 _AUTOGRAD = "autograd::engine::evaluate_function: "
+_ROOM_FOR_ITERATION = 95  # pixels of its name
 _RESERVED = "#e58a2b"
 #: What stands in the legend for each phase, and its colour; nothing else has a phase.
 _PHASES = {
@@ -218,6 +198,18 @@ def _memory_figure(
     at = allocated.index(max(allocated))
     bars = _alive(part)
     phases = [phase for phase in _PHASES if any(bar[1] == phase for bar in bars)]
+    data: list[Plotly] = []
+    for piece, (name, colour, values) in enumerate(lines):
+        told = f"<b>{name}</b><br>%{{y:,.4s}}B at %{{x:,.3f}} ms<extra></extra>"
+        look = {"mode": "lines", "line": {"width": 1.5, "shape": "hv", "color": colour}}
+        data.append(trace("scatter", piece, x=moments, y=values, hovertemplate=told, **look))
+    highest = {"x": [moments[at]], "y": [allocated[at]], "hovertemplate": "Peak<extra></extra>"}
+    data.append(trace("scatter", 0, mode="markers", marker=MARK, **highest))
+    for piece, phase in enumerate(phases, len(lines)):
+        data += _bars_of(phase, bars, peak, piece)
+    start, end = moments[0], max(moments[-1], moments[0] + 1e-3)
+    starts = [] if marks is None else marks["start_ms"].tolist()
+    across = [min([start, *starts]), end]
     return Figure(
         key=f"chart-memory-{device}",
         title=f"Memory of {'the host' if device == _HOST else f'device {device}'}",
@@ -227,38 +219,87 @@ def _memory_figure(
             *(_PHASES[phase] for phase in phases),
         ],
         sheet="memory_at_peak",
-        spec={
-            "levels": [
-                {
-                    "colour": colour,
-                    "values": values,
-                    "hover": [
-                        f"<b>{name}</b><br>{bytes_text(value)} at {ms:,.3f} ms"
-                        for value, ms in zip(values, moments, strict=True)
-                    ],
-                }
-                for name, colour, values in lines
-            ],
-            "ms": moments,
-            "end": bytes_text(max(max(values) for _, _, values in lines)),
-            "peak": {"ms": moments[at], "value": allocated[at]},
-            "iterations": [
-                {"name": plotly_text(elided(name, _NAME)), "ms": ms}
-                for name, ms in ([] if marks is None else marks.to_numpy().tolist())
-            ],
-            "bars": [
-                {
-                    "name": plotly_text(elided(name, _NAME)),
-                    "end": f"{bytes_text(size)} ({percent_text(100 * size / (peak or 1))})",
-                    "value": max(size, 0),
-                    "piece": len(lines) + phases.index(phase),
-                    "colour": _PHASES[phase][1],
-                    "hover": f"<b>{plotly_lines(name)}</b><br>{bytes_text(size)}",
-                }
-                for name, phase, size in bars
-            ],
-        },
+        spec=spec_of(
+            data,
+            {"shapes": [start_line(ms, "y domain") for ms in starts]},
+            partial(_memory_layout, across=across, bars=len(bars), marks=marks),
+        ),
     )
+
+
+def _bars_of(
+    phase: str, bars: Sequence[tuple[str, str, int]], peak: int, piece: int
+) -> list[Plotly]:
+    """What of a phase was alive at the peak: its bars, and the names above them."""
+    mine = [(at, name, size) for at, (name, own, size) in enumerate(bars) if own == phase]
+    ys, axes = [at for at, _, _ in mine], {"xaxis": "x2", "yaxis": "y2"}
+    sizes = [max(size, 0) or None for _, _, size in mine]
+    hover = [f"<b>{plotly_lines(name)}</b><br>{bytes_text(size)}" for _, name, size in mine]
+    names = [
+        plotly_text(
+            f"{elided(name, _NAME)}: {bytes_text(size)} ({percent_text(100 * size / (peak or 1))})"
+        )
+        for _, name, size in mine
+    ]
+    look = {"orientation": "h", "width": 0.36, "marker": {"color": _PHASES[phase][1]}}
+    above = {"y": [y - 0.2 for y in ys], "textposition": "top right", "textfont": {"size": 11}}
+    return [
+        trace("bar", piece, x=sizes, y=ys, customdata=hover, **look, **axes),
+        trace(
+            "scatter",
+            piece,
+            mode="text",
+            x=[0] * len(ys),
+            text=names,
+            hoverinfo="skip",
+            **above,
+            **axes,
+        ),
+    ]
+
+
+def _memory_layout(
+    room: int, *, across: Sequence[float], bars: int, marks: pd.DataFrame | None
+) -> Plotly:
+    """The bars stand below the lines where there is no room beside."""
+    narrow = is_narrow(room)
+    share, left = (1.0, 50) if narrow else (0.64, 64)
+    names = [] if marks is None else marks.to_numpy().tolist()
+    per_ms = (room - left) * share / (across[1] - across[0])  # pixels
+    every = math.ceil(len(names) / max(1, room * share // _ROOM_FOR_ITERATION))
+    named = [
+        (name, ms)
+        for name, ms in names[:: every or 1]
+        if (across[1] - ms) * per_ms >= _ROOM_FOR_ITERATION
+    ]
+    return {
+        "height": 420 + bars * 32 if narrow else 380,
+        "margin": {"l": left, "r": 12, "t": 24, "b": 42},
+        "xaxis": {"domain": [0, share], "range": across, "title": SINCE},
+        "yaxis": {
+            "domain": [0.54 if narrow else 0, 1],
+            "rangemode": "tozero",
+            "tickformat": "~s",
+            "ticksuffix": "B",
+            "nticks": 6,
+        },
+        "xaxis2": {
+            "domain": [0, 1] if narrow else [share + 0.04, 1],
+            "anchor": "y2",
+            "rangemode": "tozero",
+            "visible": False,
+        },
+        "yaxis2": {
+            "domain": [0, 0.43 if narrow else 1],
+            "anchor": "x2",
+            "range": [bars - 0.4, -0.9],
+            "visible": False,
+        },
+        "annotations": [
+            {"text": plotly_text(elided(name, _NAME)), "x": ms, "y": 1, "yref": "y domain"}
+            for name, ms in named
+        ],
+    }
 
 
 def _alive(part: pd.DataFrame) -> list[tuple[str, str, int]]:
@@ -282,114 +323,3 @@ def _peak_in_words(bars: list[tuple[str, str, int]], peak: int, ms: float) -> st
         for name, _, size in bars[:_IN_SUMMARY]
     ]
     return f"At most {bytes_text(peak)} allocated, at {duration_text(ms)}: {', '.join(named)}"
-
-
-_LABEL = 120  # characters
-_MOST_CATEGORIES = 24  # in the legend
-_MOST_MARKS = 400  # of a kind
-
-
-def view_figures(sheets: Mapping[str, pd.DataFrame], sheet: str) -> list[Figure]:
-    """The figure of `time_axis` or `call_tree`; its data is what `view_data` says."""
-    frame = sheets[sheet]
-    if not frame["gpu_time_ns"].sum():
-        return []
-    if sheet == "time_axis":
-        sums = frame.groupby("category")["gpu_time_ns"].sum()
-    else:
-        top = frame[frame["parent"] < 0]
-        sums = top.groupby("label")["gpu_time_ns"].sum()
-    sums = sums.sort_values(ascending=False)
-    total = int(sums.sum())
-    parts = [
-        f"{elided(str(name), _LABEL)} {percent_text(100 * ns / total)}"
-        for name, ns in sums.head(_IN_SUMMARY).items()
-    ]
-    axis = sheet == "time_axis"
-    return [
-        Figure(
-            key=sheet.replace("_", "-"),
-            title="GPU work over time" if axis else "GPU time in the call tree",
-            summary="as wide as the time of both; red takes longer than the baseline, blue less"
-            if "colour" in frame
-            else f"{duration_text(total / 1e6)} of GPU work: {', '.join(parts)}",
-            legend=[(str(name), colour_of(str(name))) for name in sums.index[:_MOST_CATEGORIES]]
-            if axis
-            else [],
-            sheet=sheet,
-            spec={"view": sheet},
-        )
-    ]
-
-
-def view_data(sheets: Mapping[str, pd.DataFrame]) -> dict[str, object]:
-    """What the script draws, by the names of the tables."""
-    data: dict[str, object] = {}
-    if "time_axis" in sheets:
-        data["time_axis"] = _time_axis(sheets["time_axis"], sheets.get("time_axis_marks"))
-    if "call_tree" in sheets:
-        data["call_tree"] = _call_tree(sheets["call_tree"])
-    return data
-
-
-def _time_axis(frame: pd.DataFrame, marks: pd.DataFrame | None) -> dict[str, object]:
-    bins = int(frame["bin"].max()) + 1
-    order = frame.groupby("category")["gpu_time_ns"].sum().sort_values(ascending=False).index
-    rows = []
-    for device, part in frame.groupby("device"):
-        cells = part.set_index("bin").groupby("category")["gpu_time_ns"]
-        ns = {name: own.reindex(range(bins), fill_value=0).tolist() for name, own in cells}
-        ordered = {plotly_text(name): ns[name] for name in order if name in ns}
-        rows.append({"rank": None, "device": device, "ns": ordered})
-    marked: dict[str, list[dict[str, object]]] = {"iteration": [], "hole": []}
-    findings: dict[str, dict[str, Any]] = {}
-    for each in [] if marks is None else marks.to_dict("records"):
-        name = plotly_text(elided(each["name"], _LABEL))
-        span = {"start_ms": each["start_ms"], "end_ms": each["end_ms"]}
-        if each["kind"] == "finding":
-            known = {"id": cleaned(each["finding"]), "title": name, "intervals": []}
-            findings.setdefault(each["finding"], known)["intervals"].append(span)
-            continue
-        marks_of_kind = marked["iteration" if each["kind"] == "iteration" else "hole"]
-        if len(marks_of_kind) < _MOST_MARKS:
-            marks_of_kind.append({"name": name, "device": each["device"], **span})
-    return {
-        "start_ms": float(frame["start_ms"].min()),
-        "end_ms": float(frame["end_ms"].max()),
-        "bins": bins,
-        "rows": rows,
-        "iterations": marked["iteration"],
-        "holes": marked["hole"],
-        "findings": list(findings.values()),
-        "colours": {plotly_text(name): colour_of(name) for name in order},
-    }
-
-
-def _call_tree(frame: pd.DataFrame) -> dict[str, object]:
-    total = int(frame.loc[frame["parent"] < 0, "gpu_time_ns"].sum())
-    rows = frame.to_dict("records")
-    return {
-        "labels": [plotly_text(elided(row["label"], _LABEL)) for row in rows],
-        "parents": [row["parent"] for row in rows],
-        "ns": [row["gpu_time_ns"] for row in rows],
-        "kinds": [row["kind"] for row in rows],
-        "categories": [plotly_text(row["category"]) for row in rows],
-        "colours": [row.get("colour") or _colour(row["kind"], row["category"]) for row in rows],
-        "hover": [
-            row.get("hover")
-            or f"{duration_text(row['gpu_time_ns'] / 1e6)}"
-            f" ({percent_text(100 * row['gpu_time_ns'] / total)})"
-            for row in rows
-        ],
-    }
-
-
-def _colour(kind: str, category: str) -> str:
-    """Of a kernel that of its category; of an operation a paler one; of a module none."""
-    if kind == "module":
-        return "#dfe3ea"
-    colour = colour_of(category)
-    if kind != "operation":
-        return colour
-    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{(part + 255) // 2:02x}" for part in parts)

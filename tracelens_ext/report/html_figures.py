@@ -1,8 +1,7 @@
-"""One chart of the HTML report: what plotly is to draw, as plain data.
+"""One chart of the HTML report, as plotly draws it: data, and a layout for each of three widths.
 
-Bars, pieces, colours and texts, the texts escaped for plotly already, so that the page's script
-never touches a text of the trace. Fonts, widths and the colours of the page are the script's
-affair: they depend on the screen.
+Texts are escaped for plotly here, so that the page's script never touches one of the trace: it
+takes the layout that fits the screen, and hides the pieces that the legend's buttons turn off.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from html import unescape
+from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of, is_name
@@ -28,9 +28,11 @@ from tracelens_ext.tables.short_names import told_apart
 from tracelens_ext.tables.units import unit_of, with_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tracelens_ext.tables.charts import Chart
+
+    Plotly = dict[str, Any]  # a trace or a layout, as plotly has it
 
 _MS_PER = {"ns": 1e-6, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 _IN_SUMMARY = 3  # bars
@@ -55,6 +57,89 @@ _SPLIT_IDLE = (
 )
 
 
+#: The `meta` of a trace, or the `name` of an annotation, that goes when any piece is hidden.
+WHOLE = "whole"
+_HOVER = "%{customdata}<extra></extra>"
+_AXIS = {"fixedrange": True, "zeroline": False, "title": {"standoff": 6, "font": {"size": 11}}}
+#: What all figures have in common: a template of plotly.
+LOOK = {
+    "data": {
+        "bar": [{"hovertemplate": _HOVER, "marker": {"line": {"width": 0}}}],
+        "scatter": [{"hovertemplate": _HOVER, "cliponaxis": False}],
+    },
+    "layout": {
+        "barmode": "stack",
+        "margin": {"l": 56, "r": 12, "t": 12, "b": 44},
+        "showlegend": False,  # it stands above the chart, in HTML
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {
+            "family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
+            "size": 12,
+        },
+        "dragmode": False,
+        "hovermode": "closest",
+        "hoverlabel": {
+            "align": "left",
+            "bgcolor": "#22262e",
+            "bordercolor": "#22262e",
+            "font": {"color": "#ffffff", "size": 12},
+            "namelength": -1,
+        },
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
+        "annotationdefaults": {
+            "align": "left",
+            "font": {"size": 11},
+            "showarrow": False,
+            "xanchor": "left",
+            "yanchor": "bottom",
+        },
+    },
+}
+#: The marker of what stands out.
+MARK = {
+    "symbol": "diamond",
+    "size": 8,
+    "color": "#d1495b",
+    "line": {"width": 1, "color": "#ffffff"},
+}
+#: Pixels from which on there is room for names beside bars, and for longer names.
+_NARROW_ENDS, _WIDE_BEGINS = 640, 980
+_NARROWEST, _DIGIT, _TICK = 360, 7.2, 80  # pixels: of a page, of a character, of a number's tick
+
+
+def spec_of(
+    data: Sequence[Plotly], layout: Plotly, rooms: Callable[[int], Plotly] | None = None
+) -> Plotly:
+    """What the script hands to plotly.
+
+    `rooms` gives the parts of the layout that hang on the width, in pixels.
+    """
+    fitting = []
+    for least in (0, _NARROW_ENDS, _WIDE_BEGINS):
+        room = max(least, _NARROWEST)
+        part = rooms(room) if rooms else {}
+        own = layout.get("xaxis", {}) | part.get("xaxis", {})
+        fitting.append({"from": least, **part, "xaxis": {"nticks": room // _TICK, **own}})
+    return {"data": data, "layout": layout, "rooms": fitting}
+
+
+def trace(kind: str, hidden_by: int | str | None = None, /, **parts: Any) -> Plotly:  # noqa: ANN401
+    """A trace of plotly; `hidden_by` is a place in the legend, `WHOLE`, or none."""
+    return {"type": kind, "meta": hidden_by, **parts}
+
+
+def is_narrow(room: int) -> bool:
+    """Whether names have no room beside what they name."""
+    return room < _NARROW_ENDS
+
+
+def text_width(texts: Iterable[str]) -> float:
+    """About the pixels that the widest of some texts takes, none for none."""
+    return _DIGIT * max((len(unescape(text)) for text in texts), default=0)
+
+
 @dataclass(frozen=True)
 class Figure:
     """A chart of the page."""
@@ -65,11 +150,7 @@ class Figure:
     #: name and colour (CSS) of the pieces, in their order; none when bars are whole
     legend: list[tuple[str, str]]
     sheet: str  #: the table that holds its numbers
-    #: what the script draws: the unit of its `axis`; the names of its `bars`; what stands at their
-    #: `ends`; and its `pieces`, each with a value a bar, what to say of it beside the pointer,
-    #: perhaps `inside` it, and a colour or a colour a bar. Upright bars (`html_iterations`) have a
-    #: spec of their own
-    spec: dict[str, object]
+    spec: Plotly  #: what `spec_of` gives
     #: what it shows as rows of texts, with a header, where no table has it so
     numbers: Sequence[Sequence[str]] = ()
 
@@ -98,42 +179,101 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     for place, name in enumerate(table.columns):
         amounts = table.iloc[:, place].tolist()
         of = f"{plotly_text(name)}: " if stacked else ""
-        pieces.append(
-            {
-                "colour": colour_of(name) if stacked else _bar_colours(labels, chart.label_column),
-                "values": [amount * scale for amount in amounts],
-                "hover": [
-                    f"<b>{plotly_lines(label)}</b><br>{of}"
-                    f"{plotly_text(amount_text(amount, unit, whole, signed=signed))}"
-                    for label, amount in zip(labels, amounts, strict=True)
-                ],
-            }
-        )
+        hover = [
+            f"<b>{plotly_lines(label)}</b><br>{of}"
+            f"{plotly_text(amount_text(amount, unit, whole, signed=signed))}"
+            for label, amount in zip(labels, amounts, strict=True)
+        ]
+        colour = colour_of(name) if stacked else _bar_colours(labels, chart.label_column)
+        pieces.append(bar_piece(place, [amount * scale for amount in amounts], colour, hover))
     return Figure(
         key=f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}",
         title=cleaned(chart.title),
         summary=_in_words([short(label, _IN_WORDS) for label in labels], sums, whole),
         legend=[(cleaned(name), colour_of(name)) for name in table.columns] if stacked else [],
         sheet=chart.sheet,
-        spec={
-            "axis": plotly_text(axis),
-            "bars": [
-                {"wide": plotly_text(wide), "narrow": plotly_text(narrow)}
-                for wide, narrow in zip(
-                    *(told_apart(names, width) for width in (_WIDE, _NARROW)), strict=True
-                )
-            ],
-            "ends": [  # in the unit of the axis
-                plotly_text(
-                    f"{amount * scale:{'+' if signed else ''},.4g}\u00a0{axis}".rstrip()
-                    + (f" ({percent_text(100.0 * amount / whole)})" if whole else "")
-                )
+        spec=bars_spec(
+            pieces,
+            told_apart(names, _WIDE),
+            told_apart(names, _NARROW),
+            [  # in the unit of the axis
+                f"{amount * scale:{'+' if signed else ''},.4g}\u00a0{axis}".rstrip()
+                + (f" ({percent_text(100.0 * amount / whole)})" if whole else "")
                 for amount in sums
             ],
-            "pieces": pieces,
-        },
+            axis,
+        ),
         numbers=_numbers(chart, table, axis, scale),
     )
+
+
+def bar_piece(
+    place: int,
+    values: Sequence[float],
+    colour: str | Sequence[str],
+    hover: Sequence[str],
+    inside: Iterable[str] = (),
+) -> Plotly:
+    """A piece of each of some bars; `hover` is escaped, `inside` not yet."""
+    texts = [*map(plotly_text, inside)]
+    some = [value or None for value in values]  # a bar of no length would have an outline
+    line = {"width": 0.5, "color": "rgba(255,255,255,0.45)"}
+    about = {"customdata": hover, "marker": {"color": colour, "line": line}, "text": texts}
+    anchor = {"insidetextanchor": "middle", "textangle": 0} if texts else {"textposition": "none"}
+    at = [*range(len(some))]
+    return trace("bar", place, orientation="h", x=some, y=at, **about, **anchor)
+
+
+def bars_spec(
+    pieces: Sequence[Plotly],
+    wide: Sequence[str],
+    narrow: Sequence[str],
+    ends: Sequence[str],
+    axis: str,
+) -> Plotly:
+    """Bars below one another, made of `bar_piece`: their names, longer and shorter; their ends."""
+    sums = [
+        sum(value or 0.0 for value in values)
+        for values in zip(*(p["x"] for p in pieces), strict=True)
+    ]
+    shown = [*map(plotly_text, ends)]
+    past = [max(each, 0.0) for each in sums]
+    texts = {"text": [f"  {end}" for end in shown], "textposition": "middle right"}
+    at_ends = trace(  # what is true of whole bars only
+        "scatter", WHOLE, mode="text", x=past, y=[*range(len(sums))], hoverinfo="skip", **texts
+    )
+    lowest, highest = min(sums, default=0.0), max(sums, default=0.0)
+    bounds = {"clipmin": min(lowest, 0.0), "clipmax": max(highest, 0.0) or (0.0 if lowest else 1.0)}
+
+    def room_for(room: int) -> Plotly:
+        names = [*map(plotly_text, wide if room >= _WIDE_BEGINS else narrow)]
+        above = is_narrow(room)
+        return {
+            "height": len(names) * (44 if above else 27) + 34,
+            "bargap": 0.52 if above else 0.26,
+            "margin": {"l": 16, "r": text_width(shown) + 18, "t": 4, "b": 26},
+            "yaxis": {
+                "range": [len(names) - 0.5, -0.75 if above else -0.5],
+                "showgrid": False,
+                "automargin": True,
+                "showticklabels": not above,
+                "tickmode": "array",
+                "tickvals": [*range(len(names))],
+                "ticktext": names,
+            },
+            "annotations": [
+                {"text": name, "x": 0, "y": at - 0.25, "xshift": -3}
+                for at, name in enumerate(names if above else [])
+            ],
+        }
+
+    across = {
+        "autorangeoptions": bounds,
+        "rangemode": "tozero",
+        "ticksuffix": f" {plotly_text(axis)}",
+    }
+    look = {"uniformtext": {"mode": "hide", "minsize": 12}, "xaxis": across}
+    return spec_of([*pieces, at_ends], look, room_for)
 
 
 def _numbers(chart: Chart, table: pd.DataFrame, axis: str, scale: float) -> list[list[str]]:
@@ -157,25 +297,23 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
     rows = zip(devices, frame["type"], frame["time ms"], frame["percent"], strict=True)
     found = {(device, kind): (float(ms), float(percent)) for device, kind, ms, percent in rows}
     bars = list(dict.fromkeys(devices))
-    names = ["GPU" if device is None else plotly_text(f"GPU {device}") for device in bars]
+    names = ["GPU" if device is None else f"GPU {device}" for device in bars]
     totals = [found.get((device, "total_time"), (0.0, 0.0))[0] for device in bars]
-    pieces, legend, said = [], [], []
-    for kind, name, colour in timeline_pieces(frame):
+    pieces: list[Plotly] = []
+    legend, said = [], []
+    is_split = {kind for kind, _, _ in _SPLIT_IDLE} <= set(frame["type"])
+    for kind, name, colour in (
+        (*TIMELINE_PIECES[:-1], *_SPLIT_IDLE) if is_split else TIMELINE_PIECES
+    ):
         amounts = [found.get((device, kind), (0.0, 0.0)) for device in bars]
         if not any(share for _, share in amounts):
             continue
         shares = [share for _, share in amounts]
-        pieces.append(
-            {
-                "colour": colour,
-                "values": shares,
-                "inside": [plotly_text(percent_text(share)) for share in shares],
-                "hover": [
-                    f"<b>{name}</b>, {bar}<br>{plotly_text(amount_text(ms, 'ms', total))}"
-                    for bar, (ms, _), total in zip(names, amounts, totals, strict=True)
-                ],
-            }
-        )
+        hover = [
+            f"<b>{name}</b>, {plotly_text(bar)}<br>{plotly_text(amount_text(ms, 'ms', total))}"
+            for bar, (ms, _), total in zip(names, amounts, totals, strict=True)
+        ]
+        pieces.append(bar_piece(len(pieces), shares, colour, hover, map(percent_text, shares)))
         legend.append((name, colour))
         said.append(f"{name.lower()} {_span(shares)}")
     return Figure(
@@ -184,21 +322,8 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
         summary=", ".join(said).capitalize(),
         legend=legend,
         sheet="gpu_timeline",
-        spec={
-            "axis": "%",
-            "bars": [{"wide": name, "narrow": name} for name in names],
-            "ends": [plotly_text(duration_text(total)) for total in totals],
-            "pieces": pieces,
-        },
+        spec=bars_spec(pieces, names, names, [*map(duration_text, totals)], "%"),
     )
-
-
-def timeline_pieces(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """Give the pieces that make up the total time: row of `gpu_timeline`, name, colour."""
-    pieces = list(TIMELINE_PIECES)
-    if {kind for kind, _, _ in _SPLIT_IDLE} <= set(frame["type"]):
-        pieces[-1:] = _SPLIT_IDLE
-    return pieces
 
 
 def axis_of(unit: str, longest: float) -> tuple[str, float]:

@@ -11,15 +11,27 @@ they reach.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import colour_of
-from tracelens_ext.report.html_figures import TIMELINE_PIECES, Figure, axis_of
+from tracelens_ext.report.html_figures import (
+    MARK,
+    TIMELINE_PIECES,
+    WHOLE,
+    Figure,
+    axis_of,
+    is_narrow,
+    spec_of,
+    text_width,
+    trace,
+)
 from tracelens_ext.report.html_text import (
     duration_text,
     elided,
@@ -34,6 +46,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from tracelens_ext.report.html_figures import Plotly
+
     Float64Array = npt.NDArray[np.float64]
     IntArray = npt.NDArray[np.int64]
 
@@ -45,6 +59,12 @@ _IN_HOVER = 6  # categories
 _TITLE = 60  # characters
 #: A bar is cut when it is so many times the median, and the axis ends at so many.
 _FAR_BEYOND, _AXIS_ENDS = 6.0, 3.0
+_ABOVE = 1.08  # of the highest bar: room for what stands on it
+_FEW_BARS = 12  # that are narrower than their places
+_RIGHT = 12  # pixels
+#: Pixels of the lines of wall time: the one behind has the page's colour, so that the other is seen
+#: on any.
+_LINES = (5, 2)
 _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
 _SHEET = "iterations"
 _WALL = "Wall time"
@@ -159,6 +179,40 @@ def _figure(
     axis, scale = axis_of("ms", ceiling)
     numbered, counted_in = _numbered(labels)
     marked = sorted(odd, key=lambda at: -abs(sums[at] - float(np.median(sums))))
+
+    def heights_of(piece: _Piece) -> list[float | None]:
+        return [value or None for value in (bars.means(piece.values) * scale).tolist()]
+
+    gap = 0.4 if len(heights) < _FEW_BARS else 0.14
+    data = [
+        trace("bar", place, y=heights_of(piece), marker={"color": piece.colour}, hoverinfo="skip")
+        for place, piece in enumerate(pieces)
+    ]
+    if not by_category:
+        drawn = np.where(walls <= ceiling, walls * scale, np.nan)
+        data += _wall_lines(drawn, len(pieces), min(0.5, (1 - gap) / 2 + 0.07))
+    shown = sorted(marked[:_MOST_MARKS])
+    tops = [(min(float(sums[at]), ceiling) + 0.025 * ceiling) * scale for at in shown]
+    told = [
+        f"<b>{plotly_lines(labels[at])}</b> is odd<br>{plotly_lines(odd[at])}<br>"
+        + _time_line("wall time", wall[at])
+        for at in shown
+    ]
+    places = [at // bars.most for at in shown]
+    look = {"mode": "markers", "marker": MARK}
+    data.append(trace("scatter", WHOLE, x=places, y=tops, customdata=told, **look))
+    # Over the whole height of each bar: what it is.
+    hover, unseen = _hovers(labels, wall, pieces, bars), {"width": 1, "marker": {"opacity": 0}}
+    data.append(trace("bar", yaxis="y2", y=[1] * len(heights), customdata=hover, **unseen))
+    clip = {"autorangeoptions": {"clipmax": ceiling * scale * _ABOVE}, "rangemode": "tozero"}
+    layout = {
+        "bargap": gap,
+        "yaxis": {**clip, "ticksuffix": f" {axis}", "nticks": 6},
+        "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
+    }
+    names = [numbered[start] for start in bars.starts.tolist()]
+    ends = _ends(heights, walls, ceiling)
+    rooms = partial(_layout, names=names, across=elided(counted_in, _TITLE), ends=ends)
     return Figure(
         key=f"chart-{title.lower().replace(' ', '-')}" + (f"-{number}" if number else ""),
         title=f"{title}, {elided(where, _TITLE)}" if where else title,
@@ -168,32 +222,50 @@ def _figure(
             *([] if by_category else [(_WALL, _LINE)]),
         ],
         sheet=_SHEET,
-        spec={
-            "upright": True,
-            "axis": plotly_text(axis),
-            "across": plotly_text(elided(counted_in, _TITLE)),
-            "ceiling": ceiling * scale,
-            "names": [plotly_text(numbered[start]) for start in bars.starts.tolist()],
-            "ends": _ends(heights, walls, ceiling),
-            "hover": _hovers(labels, wall, pieces, bars),
-            "pieces": [
-                {"colour": piece.colour, "values": (bars.means(piece.values) * scale).tolist()}
-                for piece in pieces
-            ],
-            "walls": []
-            if by_category
-            else [height * scale if height <= ceiling else None for height in walls.tolist()],
-            "marks": [
-                {
-                    "bar": at // bars.most,
-                    "height": min(float(sums[at]), ceiling) * scale,
-                    "hover": f"<b>{plotly_lines(labels[at])}</b> is odd"
-                    f"<br>{plotly_lines(odd[at])}<br>{_time_line('wall time', wall[at])}",
-                }
-                for at in sorted(marked[:_MOST_MARKS])
-            ],
-        },
+        spec=spec_of(data, layout, rooms),
     )
+
+
+def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[Plotly]:
+    """Lines across each bar, a little wider; the style sheet gives the colours."""
+    ys = [None if math.isnan(height) else height for height in heights.tolist()]
+    x = [x for bar in range(len(ys)) for x in (bar - reach, bar + reach, None)]
+    y = [y for height in ys for y in (height, height, None)]
+    line = trace("scatter", piece, mode="lines", x=x, y=y, hoverinfo="skip")
+    return [{**line, "line": {"width": pixels, "simplify": False}} for pixels in _LINES]
+
+
+def _layout(room: int, *, names: Sequence[str], across: str, ends: Sequence[str]) -> Plotly:
+    left = 46 if is_narrow(room) else 64
+    width = room - left - _RIGHT
+    every = max(1, math.ceil(len(names) * (text_width(names) + 14) / width))
+    edge = max(0.2, len(names) * 0.015)  # bars
+    return {
+        "height": 210 if is_narrow(room) else 260,
+        "margin": {"l": left, "r": _RIGHT, "t": 22 if any(ends) else 12, "b": 42},
+        "xaxis": {
+            "range": [-0.5 - edge, len(names) - 0.5 + edge],
+            "showgrid": False,
+            "tickmode": "array",
+            "tickvals": [*range(0, len(names), every)],
+            "ticktext": [plotly_text(name) for name in names[::every]],
+            "tickangle": 0,
+            "title": {"text": plotly_text(across)},
+        },
+        "annotations": _annotations([*map(plotly_text, ends)], width),
+    }
+
+
+def _annotations(ends: Sequence[str], width: int) -> list[Plotly]:
+    """How high the bars are that the axis cuts; of neighbours without room for both, the first."""
+    apart = (text_width(["1,234.56 ms", *ends]) + 10) * len(ends) / width  # bars
+    found: list[Plotly] = []
+    for bar, end in enumerate(ends):
+        if end and (not found or bar - found[-1]["x"] >= apart):
+            edge = "right" if bar > len(ends) - apart / 2 else "center"
+            side = {"xanchor": "left" if bar < apart / 2 else edge, "yref": "paper"}
+            found.append({"name": WHOLE, "text": f"↑ {end}", "x": bar, "y": 1, **side})
+    return found
 
 
 def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
@@ -210,9 +282,9 @@ def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
 def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[str]:
     """What stands on the bars that the axis cuts, or whose line for the wall time is beyond it."""
     return [
-        plotly_text(duration_text(height))
+        duration_text(height)
         if height > ceiling
-        else plotly_text(f"wall time {duration_text(wall)}")
+        else f"wall time {duration_text(wall)}"
         if wall > ceiling
         else ""
         for height, wall in zip(heights.tolist(), walls.tolist(), strict=True)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cell_value, cleaned
-from tracelens_ext.tables.units import Quantity, header_text, spread, unit_of
+from tracelens_ext.tables.units import Quantity, Shown, header_text, is_numeric
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,8 +46,7 @@ class TextPool:
         return list(self._numbers)
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell as HTML shows it."""
 
     text: str  #: what it says
@@ -114,13 +113,16 @@ class Table:
 
 
 def page_tables(
-    sheets: Mapping[str, pd.DataFrame], descriptions: Mapping[str, str], pool: TextPool
+    sheets: Mapping[str, pd.DataFrame],
+    descriptions: Mapping[str, str],
+    pool: TextPool,
+    most_rows: int = MOST_ROWS,
 ) -> tuple[list[Table], list[str]]:
-    """Prepare tables for a page."""
+    """Prepare tables for a page; also say what of them is cut."""
     tables: list[Table] = []
     notes: list[str] = []
     for number, (name, frame) in enumerate(sheets.items()):
-        rows, total = _rows_that_fit(frame), len(frame)
+        rows, total = _rows_that_fit(frame, most_rows), len(frame)
         if rows < total:
             notes.append(
                 f"{name}: the first {rows:,} of {total:,} rows are in this page, sorting and "
@@ -143,10 +145,10 @@ def page_tables(
     return tables, notes
 
 
-def _rows_that_fit(frame: pd.DataFrame) -> int:
+def _rows_that_fit(frame: pd.DataFrame, most_rows: int) -> int:
     """Choose how many rows to embed: not too many, and not too much text in them."""
-    rows = min(len(frame), MOST_ROWS)
-    places = [n for n in range(frame.shape[1]) if not _is_numeric(frame.iloc[:, n])]
+    rows = min(len(frame), most_rows)
+    places = [n for n in range(frame.shape[1]) if not is_numeric(frame.iloc[:, n])]
     while rows > FIRST_ROWS:
         distinct = [set(_texts(frame.iloc[:rows, place])) for place in places]
         if sum(len(text) for texts in distinct for text in texts) <= MOST_CHARACTERS:
@@ -158,7 +160,7 @@ def _rows_that_fit(frame: pd.DataFrame) -> int:
 def _column(series: pd.Series, pool: TextPool) -> tuple[Column, int]:
     """Look at a column once; also say how many of its texts were cut."""
     header = cell_text(header_text(series.name))[0]
-    if _is_numeric(series):
+    if is_numeric(series):
         return _number_column(series, header), 0
     texts = _texts(series)
     coded: dict[str, int] = {}
@@ -174,13 +176,6 @@ def _column(series: pd.Series, pool: TextPool) -> tuple[Column, int]:
     return Column(header, "text", values, first, long=long), sum(text in cut for text in texts)
 
 
-def _is_numeric(series: pd.Series) -> bool:
-    from pandas.api.types import is_bool_dtype, is_complex_dtype, is_numeric_dtype
-
-    dtype = series.dtype
-    return is_numeric_dtype(dtype) and not is_bool_dtype(dtype) and not is_complex_dtype(dtype)
-
-
 def _texts(series: pd.Series) -> list[str]:
     """Give the values of a column that is not of numbers as texts, empty ones where none is."""
     if isinstance(series.dtype, pd.StringDtype):
@@ -190,8 +185,9 @@ def _texts(series: pd.Series) -> list[str]:
 
 
 def _number_column(series: pd.Series, header: str) -> Column:
-    values, unit = _numbers(series), unit_of(header)
-    about = spread([value for value in values if isinstance(value, int | float)])
+    values = _numbers(series)
+    shown = Shown.of(header, [value for value in values if isinstance(value, int | float)])
+    unit = shown.unit
     percent, identifier = (
         unit.quantity is each for each in (Quantity.PERCENT, Quantity.IDENTIFIER)
     )
@@ -201,14 +197,14 @@ def _number_column(series: pd.Series, header: str) -> Column:
             first.append(Cell(value or ""))
             continue
         bar = min(max(float(value), 0.0), 100.0) if percent and not unit.signed else None
-        first.append(Cell(unit.text(value, **about), bar))
+        first.append(Cell(shown.text(value), bar))
     return Column(
         header,
         "number",
         values,
         first,
         style="percent" if percent else "identifier" if identifier else "plain",
-        decimals=len(unit.text(0.0, **about).rstrip("%").partition(".")[2]),
+        decimals=shown.decimals,
         signed=unit.signed,
     )
 

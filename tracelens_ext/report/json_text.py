@@ -19,6 +19,7 @@ from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, TABLES_VERS
 from tracelens_ext.report.terminal import UNSAFE
 from tracelens_ext.tables.units import header_text
 from tracelens_ext.text import encodable as encodable
+from tracelens_ext.text import unique
 
 if TYPE_CHECKING:
     import re
@@ -33,16 +34,8 @@ _LEAST, _MOST = -(2**63), 2**64 - 1  # whole numbers beyond are texts
 
 def plain_headers(frame: pd.DataFrame) -> list[str]:
     """The names of the columns as texts, no two alike: a second `a` is called `a_2`."""
-    seen: set[str] = set()
-    headers = []
-    for name in frame.columns:
-        header = candidate = encodable(header_text(name))
-        number = 2
-        while candidate in seen:
-            candidate, number = f"{header}_{number}", number + 1
-        seen.add(candidate)
-        headers.append(candidate)
-    return headers
+    names = (encodable(header_text(name)) for name in frame.columns)
+    return unique(names, "{}_{}".format, same=str)
 
 
 def plain_column(series: pd.Series) -> list[Plain]:
@@ -122,17 +115,18 @@ def _escape(found: re.Match[str]) -> str:
 def _pieces(report: Report) -> Iterator[str]:
     from tracelens_ext import __version__
 
-    facts = {encodable(label): plain_value(value) for label, value in report.facts}
     head = {
         "generator": GENERATOR,
         "version": __version__,
         TABLES_VERSION_KEY: TABLES_VERSION,
-        "title": encodable(report.title),
-        "facts": facts,
-        "notes": [encodable(note) for note in report.notes],
-        **{name: _plain(value) for name, value in report.members.items()},
+        "title": report.title,
+        "facts": dict(report.facts),
+        "notes": report.notes,
+        **report.members,
     }
-    yield json.dumps(head, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
+    yield json.dumps(_plain(head), indent=1, ensure_ascii=False, allow_nan=False).removesuffix(
+        "\n}"
+    )
     yield ',\n "tables": {'
     separator = "\n"
     for name, frame in report.sheets.items():

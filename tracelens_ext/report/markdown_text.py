@@ -13,11 +13,11 @@ import re
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.excel_text import fact_text
 from tracelens_ext.report.json_text import Plain, encodable, plain_column, plain_headers
-from tracelens_ext.report.json_text import plain_value as plain
 from tracelens_ext.report.manifest import GENERATOR
 from tracelens_ext.report.terminal import safe_text
-from tracelens_ext.tables.units import FIRST_FACTS, spread, unit_of
+from tracelens_ext.tables.units import FIRST_FACTS, Shown, is_numeric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,9 +54,8 @@ def markdown_text(report: Report) -> Iterator[str]:
         yield "\n" + "".join(f"- {_sentence(note)}\n" for note in report.notes)
     if report.facts:
         yield "\n|  |  |\n| :--- | :--- |\n"
-        yield "".join(
-            f"| {cell(label)} | {cell(_fact(label, value))} |\n" for label, value in report.facts
-        )
+        for label, value in report.facts:
+            yield _line([cell(label), cell(fact_text(label, value)[0])])
     for name, frame in report.sheets.items():
         yield f"\n## {inline(name)}\n"
         description = report.descriptions.get(name)
@@ -92,18 +91,11 @@ def _sentence(text: str) -> str:
     return " ".join(words)
 
 
-def _fact(label: str, value: object) -> str:
-    known = plain(value)
-    if isinstance(known, int | float) and not isinstance(known, bool):
-        return unit_of(label).text(known, **spread([known]))
-    return "" if known is None else str(known)
-
-
 def _table(frame: pd.DataFrame) -> Iterator[str]:
     headers = plain_headers(frame)
     if not headers:
         return
-    numeric = [_is_numeric(frame.iloc[:, place]) for place in range(len(headers))]
+    numeric = [is_numeric(frame.iloc[:, place]) for place in range(len(headers))]
     yield "\n" + _line([cell(header) for header in headers])
     yield _line(["---:" if right else ":---" for right in numeric])
     columns = [
@@ -125,15 +117,10 @@ def _text_cell(value: Plain) -> str:
     return "" if value is None else cell(str(value))
 
 
-def _is_numeric(series: pd.Series) -> bool:
-    kinds = pd.api.types
-    return kinds.is_numeric_dtype(series.dtype) and not kinds.is_bool_dtype(series.dtype)
-
-
 def _number_cells(series: pd.Series, header: str) -> list[str]:
     """The numbers of a column, all with as many decimals as its unit deserves."""
     values = [
         value if isinstance(value, int | float) else math.nan for value in plain_column(series)
     ]
-    unit, about = unit_of(header), spread(values)
-    return [unit.text(value, **about) for value in values]
+    shown = Shown.of(header, values)
+    return [shown.text(value) for value in values]

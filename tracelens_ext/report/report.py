@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -137,12 +137,21 @@ class Report:
         return short_repr("Report", f"{self.title}, tables (rows): {rows}")
 
     def _repr_html_(self) -> str:
+        """What a notebook shows: the page, or some tables where its packages are missing."""
+        from tracelens_ext.report.html import cell_of
+
+        try:
+            return cell_of(self)
+        except UsageError as error:
+            hint = f"Without charts: {error}"
         lines = [f"{label}: {value}" for label, value in self.facts if label in FIRST_FACTS]
-        tables = {}
-        for answer in self.answers:
-            frame = self.sheets[answer.sheet][list(answer.columns)]
-            tables[answer.title] = with_units(frame, self.units.get(answer.sheet, {}))
-        return cell_html(self.title, [*lines, *self.notes], tables)
+        tables = {answer.title: self.answer_table(answer) for answer in self.answers}
+        return cell_html(self.title, [hint, *lines, *self.notes], tables)
+
+    def answer_table(self, answer: Answer) -> pd.DataFrame:
+        """What is shown of an answer, its columns named with their units."""
+        frame = self.sheets[answer.sheet][list(answer.columns)].head(answer.rows)
+        return with_units(frame, self.units.get(answer.sheet, {}))
 
 
 def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> list[str]:
@@ -174,11 +183,15 @@ def write_report(
     for path, chosen in places.items():
         require_format(chosen)
         if not isinstance(chosen, Format):
-            _write_page(report, path)
+            from tracelens_ext.report.html import write_html
+
+            write_html(path, report)
         elif chosen.is_folder:
             _write_folder(report, chosen, path, inputs, force=force)
         elif chosen is Format.xlsx:
-            _write_workbook(report, path)
+            from tracelens_ext.report.excel import write_workbook
+
+            write_workbook(path, report)
         else:
             _write_text(path, report_text(report, chosen))
     return list(places)
@@ -201,30 +214,10 @@ def _write_folder(
     report: Report, chosen: Format, folder: Path, inputs: Sequence[str | Path], *, force: bool
 ) -> None:
     from tracelens_ext.report.manifest import check_folder
-    from tracelens_ext.report.table_files import unique_file_names, write_csvs, write_parquets
+    from tracelens_ext.report.table_files import file_names, write_tables
 
-    names = [f"{name}{chosen.suffix}" for name in unique_file_names(report.sheets)]
-    check_folder(folder, names, inputs, force=force)
-    (write_csvs if chosen is Format.csv else write_parquets)(folder, report.sheets)
-
-
-def _write_workbook(report: Report, path: Path) -> None:
-    from tracelens_ext.report.excel import write_workbook
-
-    charts = [c for c in report.charts if c.on != "page" and c.sheet in report.sheets]
-    write_workbook(path, report.sheets, charts=charts, **_shared(report))
-
-
-def _write_page(report: Report, path: Path) -> None:
-    from tracelens_ext.report.html import write_html
-
-    sheets, source_url = {**report.sheets, **report.page_sheets}, report.source_url
-    write_html(path, sheets, charts=report.charts, source_url=source_url, **_shared(report))
-
-
-def _shared(report: Report) -> dict[str, Any]:
-    names = ("facts", "units", "answers", "notes", "descriptions", "title")
-    return {name: getattr(report, name) for name in names}
+    check_folder(folder, file_names(report.sheets, chosen.suffix), inputs, force=force)
+    write_tables(folder, report.sheets, chosen.suffix)
 
 
 def _write_text(path: Path, pieces: Iterable[str]) -> None:

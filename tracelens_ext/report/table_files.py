@@ -17,6 +17,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.folder import write_folder
 from tracelens_ext.report.json_text import plain_column, plain_headers
 from tracelens_ext.report.manifest import GENERATOR
+from tracelens_ext.text import unique
 
 if TYPE_CHECKING:
     import os
@@ -29,43 +30,40 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _NAME_BYTES = 200  # of the 255 that a file system allows, with room for the suffix
 
 
-def unique_file_names(wanted: Iterable[str]) -> list[str]:
-    """Turn names of tables into names of files, without suffix, that every system accepts.
+def file_names(wanted: Iterable[str], suffix: str) -> list[str]:
+    """Turn names of tables into names of files that every system accepts.
 
     Gives a name for each; no two are equal when the case of letters is ignored.
     """
-    seen: set[str] = set()
     names = []
     for name in wanted:
         allowed = _NOT_IN_FILE_NAME.sub("_", name).strip().strip(".") or "table"
         if _RESERVED.fullmatch(allowed):
             allowed = f"_{allowed}"
-        allowed = allowed.encode()[:_NAME_BYTES].decode(errors="ignore")
-        candidate, number = allowed, 2
-        while candidate.casefold() in seen:
-            candidate, number = f"{allowed}_{number}", number + 1
-        seen.add(candidate.casefold())
-        names.append(candidate)
-    return names
+        names.append(allowed.encode()[:_NAME_BYTES].decode(errors="ignore"))
+    return [f"{name}{suffix}" for name in unique(names, "{}_{}".format)]
+
+
+def write_tables(
+    folder: str | os.PathLike[str], sheets: Mapping[str, pd.DataFrame], suffix: str = ".csv"
+) -> list[Path]:
+    """Write each table to a file of its own; `suffix`: `.csv` or `.parquet`.
+
+    The files take their places as `write_folder` says. The index of a DataFrame is not written.
+    """
+    write = write_csv if suffix == ".csv" else write_parquet
+    tables = zip(file_names(sheets, suffix), sheets.values(), strict=True)
+    return write_folder(folder, {name: partial(write, frame=frame) for name, frame in tables})
 
 
 _REPLACE_SURROGATES = "tracelens_ext.replace"
 
 
-def write_csvs(folder: str | os.PathLike[str], sheets: Mapping[str, pd.DataFrame]) -> list[Path]:
-    """Write each table to a file of its own, `NAME.csv`.
-
-    The files take their places as `write_folder` says. The index of a DataFrame is not written;
-    None, NaN and NaT become empty fields, lone surrogates U+FFFD.
-    Numbers have all their digits, and lines end with a line feed.
-    """
-    names = [f"{name}.csv" for name in unique_file_names(sheets)]
-    tables = zip(names, sheets.values(), strict=True)
-    return write_folder(folder, {name: partial(write_csv, frame=frame) for name, frame in tables})
-
-
 def write_csv(path: Path, frame: pd.DataFrame) -> None:
-    """Write one table to a file, as `write_csvs` says."""
+    """Write a table: numbers have all their digits, and lines end with a line feed.
+
+    None, NaN and NaT become empty fields, lone surrogates U+FFFD.
+    """
     codecs.register_error(_REPLACE_SURROGATES, _replace_surrogates)
     # The csv module does not quote a bare carriage return, which readers take for a line's end.
     quoting: Literal[0, 2] = (
@@ -97,22 +95,9 @@ def _has_carriage_return(frame: pd.DataFrame) -> bool:
     return False
 
 
-def write_parquets(
-    folder: str | os.PathLike[str], sheets: Mapping[str, pd.DataFrame]
-) -> list[Path]:
-    """Write each table to a file of its own, `NAME.parquet`.
-
-    The files take their places as `write_folder` says. The index of a DataFrame is not written;
-    what is missing, not a number or infinite is null; a column of several types is one of texts.
-    """
-    parquet = _pyarrow("pyarrow.parquet")
-
-    def write_one(path: Path, frame: pd.DataFrame) -> None:
-        parquet.write_table(arrow_table(frame), path)
-
-    names = [f"{name}.parquet" for name in unique_file_names(sheets)]
-    tables = zip(names, sheets.values(), strict=True)
-    return write_folder(folder, {name: partial(write_one, frame=frame) for name, frame in tables})
+def write_parquet(path: Path, frame: pd.DataFrame) -> None:
+    """Write a table: what is missing, not a number or infinite is null."""
+    _pyarrow("pyarrow.parquet").write_table(arrow_table(frame), path)
 
 
 def _pyarrow(module: str = "pyarrow") -> Any:  # noqa: ANN401  # it has no type hints
@@ -120,7 +105,7 @@ def _pyarrow(module: str = "pyarrow") -> Any:  # noqa: ANN401  # it has no type 
 
 
 def arrow_table(frame: pd.DataFrame) -> Any:  # noqa: ANN401
-    """A table as pyarrow has it; see `write_parquets`."""
+    """A table as pyarrow has it; a column of several types is one of texts."""
     pyarrow = _pyarrow()
     arrays = [_arrow_array(frame.iloc[:, place]) for place in range(frame.shape[1])]
     table = pyarrow.Table.from_arrays(arrays, names=plain_headers(frame))

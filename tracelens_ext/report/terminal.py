@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.short_names import cut_middle, told_apart
-from tracelens_ext.tables.units import Quantity, fitting_unit, header_text, spread, unit_of
+from tracelens_ext.tables.units import (
+    Quantity,
+    Shown,
+    fitting_unit,
+    header_text,
+    is_numeric,
+    unit_of,
+)
 from tracelens_ext.text import NO_NAME
 
 if TYPE_CHECKING:
@@ -171,9 +178,7 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
     from rich.cells import cell_len
 
     header = header_text(series.name)
-    kinds = pd.api.types
-    is_number = kinds.is_integer_dtype(series.dtype) or kinds.is_float_dtype(series.dtype)
-    if is_number:
+    if numeric := is_numeric(series):
         if fit_units:
             header, series = _in_fitting_unit(header, series)
         cells = _number_cells(series, header)
@@ -184,7 +189,7 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
             for value, empty in zip(series.tolist(), missing, strict=True)
         ]
     width = max((cell_len(cell) for cell in cells), default=0)
-    return _Column(safe_text(header), cells, is_number, width, stays)
+    return _Column(safe_text(header), cells, numeric, width, stays)
 
 
 def _in_fitting_unit(header: str, series: pd.Series) -> tuple[str, pd.Series]:
@@ -205,18 +210,18 @@ def _in_fitting_unit(header: str, series: pd.Series) -> tuple[str, pd.Series]:
 
 def _number_cells(series: pd.Series, header: str) -> list[str]:
     """Format the numbers of a column alike, so that their points line up."""
-    unit = unit_of(header)
     if series.dtype.kind in "iu":  # exact, which doubles are not
+        shown = Shown(unit_of(header), fractions=False)
         return [
-            "" if missing else unit.text(int(value), fractions=False)
+            "" if missing else shown.text(int(value))
             for value, missing in zip(series.tolist(), series.isna().tolist(), strict=True)
         ]
     values = [float(value) for value in series.astype(object).where(series.notna(), float("nan"))]
-    about = spread(values)
-    tiny = unit.quantity is Quantity.TIME and not unit.signed and about["largest"] >= 1
+    shown = Shown.of(header, values)
+    unit = shown.unit
+    tiny = unit.quantity is Quantity.TIME and not unit.signed and shown.largest >= 1
     return [
-        "<0.001" if tiny and 0 < value < _LEAST_SHOWN else unit.text(value, **about)
-        for value in values
+        "<0.001" if tiny and 0 < value < _LEAST_SHOWN else shown.text(value) for value in values
     ]
 
 

@@ -26,21 +26,14 @@ PREFILL, DECODE, MIXED, DIFFUSION, OTHER = "prefill", "decode", "mixed", "diffus
 
 @dataclass(frozen=True)
 class Group:
-    """The requests of a step that are in one phase.
+    """The requests of a step that are in one phase."""
 
-    Attributes:
-        requests: how many.
-        tokens: the tokens they compute, Σ of the query lengths.
-        keys: Σ of the key lengths; None where the annotation does not say, as for the next two.
-        squares: Σ of the squares of the query lengths.
-        products: Σ of query length times key length.
-    """
-
-    requests: int = 0
-    tokens: int = 0
+    requests: int = 0  #: how many
+    tokens: int = 0  #: the tokens they compute, Σ of the query lengths
+    #: Σ of the key lengths; None where the annotation does not say, as for the next two
     keys: int | None = None
-    squares: int | None = None
-    products: int | None = None
+    squares: int | None = None  #: Σ of the squares of the query lengths
+    products: int | None = None  #: Σ of query length times key length
 
 
 #: Of a group without requests everything is known.
@@ -49,19 +42,13 @@ NOBODY: Final = Group(keys=0, squares=0, products=0)
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step computes.
+    """What a step computes."""
 
-    Attributes:
-        phase: `prefill`, `decode`, `mixed`, `diffusion`, or a name that the user gave.
-        context: the requests whose prompt is read.
-        generation: the requests that generate.
-        counts_tokens: whether the annotation says how many tokens there are; else each request is
-            taken to generate one.
-    """
-
-    phase: str
-    context: Group = NOBODY
-    generation: Group = NOBODY
+    phase: str  #: `prefill`, `decode`, `mixed`, `diffusion`, or a name that the user gave
+    context: Group = NOBODY  #: the requests whose prompt is read
+    generation: Group = NOBODY  #: the requests that generate
+    #: whether the annotation says how many tokens there are; else each request is taken to generate
+    #: one
     counts_tokens: bool = field(default=True, compare=False)
 
     @property

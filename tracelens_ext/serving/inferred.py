@@ -9,7 +9,6 @@ of an engine's step say where steps are, shapes then only their phase.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from tracelens_ext.serving.annotations import DECODE, PREFILL, Batch, Group
 from tracelens_ext.serving.steps import Steps, find_steps, steps_at
+from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, EventKind
 from tracelens_ext.work.group_search import engine_frames, items_before
 from tracelens_ext.work.memoize import once_for_each
@@ -182,8 +182,5 @@ def _parsed(trace: Trace, argument: str, row: int) -> list[object]:
     code = int(column.at(np.array([row]))[0])
     if code == NONE or not column.texts:
         return []
-    try:
-        value = json.loads(column.texts[code])
-    except (ValueError, RecursionError):
-        return []
+    value = json_value(column.texts[code])
     return value if isinstance(value, list) else []

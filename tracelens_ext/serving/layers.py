@@ -44,27 +44,16 @@ _MOST_NAMES: Final = 256  # that are tried, the most frequent ones
 
 @dataclass(frozen=True, eq=False)
 class PhaseLayers:
-    """The layers of the steps of one phase that run the same kernels: s steps, m layers.
+    """The layers of the steps of one phase that run the same kernels: s steps, m layers."""
 
-    Attributes:
-        phase: of the steps.
-        of_phase: how many steps the phase has; s of them are looked at.
-        events: of each step the GPU events on its longest stream, by start, (s, n).
-        begin: where each layer begins among those, (m,).
-        end: one past its last, (m,).
-        kind: equal for layers with the same kernels, numbered by first layer, (m,).
-        busy_ns: busy time of each layer of each step, (s, m).
-        span_ns: first start to last end of it, (s, m).
-    """
-
-    phase: str
-    of_phase: int
-    events: Int64Array
-    begin: Int64Array
-    end: Int64Array
-    kind: Int64Array
-    busy_ns: Int64Array
-    span_ns: Int64Array
+    phase: str  #: of the steps
+    of_phase: int  #: how many steps the phase has; s of them are looked at
+    events: Int64Array  #: of each step the GPU events on its longest stream, by start, (s, n)
+    begin: Int64Array  #: where each layer begins among those, (m,)
+    end: Int64Array  #: one past its last, (m,)
+    kind: Int64Array  #: equal for layers with the same kernels, numbered by first layer, (m,)
+    busy_ns: Int64Array  #: busy time of each layer of each step, (s, m)
+    span_ns: Int64Array  #: first start to last end of it, (s, m)
 
 
 @once_for_each

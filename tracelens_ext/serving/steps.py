@@ -30,7 +30,7 @@ from tracelens_ext.work.patterns import UserPattern
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray, Trace
+    from tracelens_ext.trace import BoolArray, Int64Array, Trace
     from tracelens_ext.tree import CallTree
 
 #: The order in which tables show phases; those of the user follow.
@@ -44,25 +44,15 @@ OwnPhase = tuple[str, str]
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The steps of a trace by thread and start, k of them.
+    """The steps of a trace by thread and start, k of them."""
 
-    Attributes:
-        name: the annotation that says most of each.
-        batch: what it says.
-        thread: index into `Trace.threads`, (k,).
-        start: ns since the trace's first event, (k,).
-        end: likewise, (k,).
-        of_gpu: the step in which each GPU event was launched, `NONE` for none, (g,).
-        note: how they were found, where no annotation of the host tells; empty otherwise.
-    """
-
-    name: list[str]
-    batch: list[Batch]
-    thread: Int64Array
-    start: Int64Array
-    end: Int64Array
-    of_gpu: Int64Array
-    note: str = ""
+    name: list[str]  #: the annotation that says most of each
+    batch: list[Batch]  #: what it says
+    thread: Int64Array  #: index into `Trace.threads`, (k,)
+    start: Int64Array  #: ns since the trace's first event, (k,)
+    end: Int64Array  #: likewise, (k,)
+    of_gpu: Int64Array  #: the step in which each GPU event was launched, `NONE` for none, (g,)
+    note: str = ""  #: how they were found, where no annotation of the host tells; empty otherwise
     phases: list[str] = field(init=False)  #: the phases that occur, in the order of tables
     phase: Int64Array = field(init=False)  #: of each step, an index into those, (k,)
 
@@ -109,11 +99,8 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     """The steps that annotations name, none where there is no such annotation.
 
     A GPU event belongs to the step during which, on the step's thread, its launch began; where only
-    the GPU has annotations, to the one during which it started on its device.
-
-    Args:
-        tree: the call tree.
-        own: phases that the user names; they win over those of engines.
+    the GPU has annotations, to the one during which it started on its device. Phases of the user's
+    `own` win over those of engines.
     """
     trace = tree.trace
     for kind in (EventKind.USER_ANNOTATION, EventKind.GPU_ANNOTATION):
@@ -129,9 +116,13 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     order = np.lexsort((rows, -end, start, thread))
     rows, thread, start, end = rows[order], thread[order], start[order], end[order]
     begins = outermost(thread, end)
-    begins &= ~_rounded(begins, thread, start, end)
-    if on_gpu:  # each stream of a step has an annotation of its own
-        begins &= ~_goes_on(begins, thread, trace.name[rows], (start, end))
+    # Some are within the one before but for rounded times; each stream of a step on the GPU has an
+    # annotation of its own.
+    begins &= ~_goes_on(begins, thread, start, end, end - int(NS_PER_US))
+    if on_gpu:
+        name = trace.name[rows].astype(np.int64)
+        key = thread * (len(trace.names) + 1) + name
+        begins &= ~_goes_on(begins, key, start, end, np.zeros_like(end))
     step = np.cumsum(begins) - 1
     first = np.flatnonzero(np.diff(step, prepend=-1))
     best = first.tolist()
@@ -149,31 +140,19 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     )
 
 
-def _rounded(
-    begins: BoolArray, thread: Int64Array, start: Int64Array, end: Int64Array
-) -> BoolArray:
-    """Which of the ranges that begin a step are within the one before but for rounded times."""
-    at = np.flatnonzero(begins)
-    before, this = at[:-1], at[1:]
-    result: BoolArray = np.zeros(len(begins), dtype=bool)
-    result[this] = (
-        (thread[this] == thread[before])
-        & (start[this] < end[before])
-        & (end[this] <= end[before] + NS_PER_US)
-    )
-    return result
-
-
 def _goes_on(
-    begins: BoolArray, thread: Int64Array, name: IntArray, where: tuple[Int64Array, Int64Array]
+    begins: BoolArray,
+    key: Int64Array,
+    start: Int64Array,
+    end: Int64Array,
+    least: Int64Array,
 ) -> BoolArray:
-    """Which of the ranges that begin a step overlap the one before, of the same name, instead."""
-    start, end = where
+    """Which ranges that begin a step overlap the one before of their key, which ends so late."""
     at = np.flatnonzero(begins)
     before, this = at[:-1], at[1:]
-    same = (thread[this] == thread[before]) & (name[this] == name[before])
     result: BoolArray = np.zeros(len(begins), dtype=bool)
-    result[this] = same & (start[this] < end[before])
+    overlaps = (key[this] == key[before]) & (start[this] < end[before])
+    result[this] = overlaps & (least[this] <= end[before])
     return result
 
 
@@ -186,15 +165,10 @@ def steps_at(
     *,
     on_gpu: bool = False,
 ) -> Steps:
-    """Steps at these places, with the GPU work that each launched.
+    """Steps at these places, with the GPU work that each launched; k names and batches.
 
-    Args:
-        tree: the call tree.
-        names: of each step, k of them.
-        batches: of each, k of them.
-        where: thread, start and end of each, by thread and start, none within another, each (k,).
-        note: how they were found, a sentence.
-        on_gpu: whether they are times of devices, whose numbers among processes stand for threads.
+    `where` is thread, start and end of each, by thread and start, none within another, each (k,).
+    With `on_gpu` they are times of devices, whose numbers among processes stand for threads.
     """
     trace, (thread, start, end) = tree.trace, where
     of_gpu = np.full(len(tree.linked), NONE, dtype=np.int64)

@@ -12,10 +12,12 @@ from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.serving.steps import Steps
     from tracelens_ext.tables.options import ReportOptions
+    from tracelens_ext.work.gpu_work import GpuWork
 
 
 def _has_steps(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
@@ -51,19 +53,13 @@ def phase_notes(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> Itera
     yield from layers.layer_notes(analyzer.work, steps)
 
 
-def _phase_steps(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> pd.DataFrame:
-    """A row a step, the slowest first."""
-    return step_table(analyzer.work, analyzer.serving_steps(phases))
+def _of(make: Callable[[GpuWork, Steps], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
+    """A table of the steps."""
 
+    def table(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> pd.DataFrame:
+        return make(analyzer.work, analyzer.serving_steps(phases))
 
-def _layers(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> pd.DataFrame:
-    """A row a layer of each phase."""
-    return layers.layer_table(analyzer.work, analyzer.serving_steps(phases))
-
-
-def _layer_kernels(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> pd.DataFrame:
-    """The kernels of one layer."""
-    return layers.layer_kernel_table(analyzer.work, analyzer.serving_steps(phases))
+    return table
 
 
 TABLES = [
@@ -83,7 +79,7 @@ TABLES = [
             gpu_events [GPU events]: that it launched
             kernels [kernels]: those of them that are kernels
             """,
-        table=_phase_steps,
+        table=_of(step_table),
         screen=(
             "Slowest steps: step, phase, start_ms, generation_requests, tokens, gpu_busy_ms, "
             "gpu_us_per_token, idle_ms, kernels"
@@ -105,7 +101,7 @@ TABLES = [
             span_us [µs]: first start to last end, mean over the steps
             odd: `time` far from other layers of its kind, `kernels` if no other runs the same
             """,
-        table=_layers,
+        table=_of(layers.layer_table),
         when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
     ),
     Table(
@@ -122,7 +118,7 @@ TABLES = [
             avg_duration_us: mean over the layers and steps
             % of layer: of the durations of the layer
             """,
-        table=_layer_kernels,
+        table=_of(layers.layer_kernel_table),
         screen="A layer: position, avg_duration_us, % of layer, cpu_op, kernel_name",
         when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
     ),

@@ -12,7 +12,7 @@ import math
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 
@@ -52,65 +52,70 @@ class Unit:
     decimals: int = 0  #: digits after the point that are worth showing
     signed: bool = False  #: a difference, shown with its sign
 
-    def excel_format(self, *, fractions: bool = True, largest: float = math.inf) -> str:
-        """Give the Excel number format.
 
-        `fractions` and `largest` (absolute value) are of the whole column, so that points line up.
-        """
-        if self.quantity is Quantity.IDENTIFIER:
-            return "General" if fractions else "0"
-        if self.quantity is Quantity.BYTES and not self.signed:
+@dataclass(frozen=True)
+class Shown:
+    """How the numbers of a column are shown, whoever shows them; points line up."""
+
+    unit: Unit
+    fractions: bool = True  #: some of them are not whole
+    largest: float = math.inf  #: the largest absolute value
+
+    @classmethod
+    def of(cls, name: str, numbers: npt.ArrayLike) -> Shown:
+        """A column's, or a fact's, by its name; infinities and what is missing tell nothing."""
+        import numpy as np  # here: the command line knows units before it needs numpy
+
+        values = np.asarray(numbers, dtype=np.float64)
+        values = values[np.isfinite(values)]
+        fractions = bool((values != np.floor(values)).any())
+        return cls(unit_of(name), fractions, float(np.abs(values).max(initial=0.0)))
+
+    @property
+    def excel_format(self) -> str:
+        """The Excel number format."""
+        symbol, signed = self.unit.symbol, self.unit.signed
+        if self.unit.quantity is Quantity.IDENTIFIER:
+            return "General" if self.fractions else "0"
+        if self.unit.quantity is Quantity.BYTES and not signed:
             # Two conditions and the rest: all that a format may hold.
             return '[>=1000000000]#,##0.00,,," GB";[>=1000000]#,##0.00,," MB";#,##0" B"'
-        decimals = self._decimals(fractions=fractions, largest=largest)
-        number = "#,##0" + ("." + "0" * decimals if decimals else "")
-        number += {"": "", "%": '"%"', "x": '"x"'}.get(self.symbol, f'" {self.symbol}"')
-        return f"+{number};-{number};{number}" if self.signed else number
+        number = "#,##0" + ("." + "0" * self.decimals if self.decimals else "")
+        number += {"": "", "%": '"%"', "x": '"x"'}.get(symbol, f'" {symbol}"')
+        return f"+{number};-{number};{number}" if signed else number
 
-    def _decimals(self, *, fractions: bool, largest: float) -> int:
-        """Choose the decimals so that the largest number of a column keeps three digits."""
-        decimals = self.decimals
-        if self.quantity in (Quantity.COUNT, Quantity.UNKNOWN):
-            if not fractions:
+    @property
+    def decimals(self) -> int:
+        """Digits after the point, so that the largest number of a column keeps three."""
+        decimals = self.unit.decimals
+        if self.unit.quantity in (Quantity.COUNT, Quantity.UNKNOWN):
+            if not self.fractions:
                 return 0
-            decimals = 3 if self.quantity is Quantity.UNKNOWN else 2
-        if 0 < largest < 1 and decimals:
-            decimals = max(decimals, 2 - math.floor(math.log10(largest)))
+            decimals = 3 if self.unit.quantity is Quantity.UNKNOWN else 2
+        if 0 < self.largest < 1 and decimals:
+            decimals = max(decimals, 2 - math.floor(math.log10(self.largest)))
         return min(decimals, _MOST_DECIMALS)
 
-    def text(self, value: float, *, fractions: bool = True, largest: float = math.inf) -> str:
-        """Show a number to a reader of a terminal: without its unit, except for percentages.
-
-        What is not a number gives an empty text. The options are those of `excel_format`.
-        """
+    def text(self, value: float) -> str:
+        """A number without its unit, except for percentages; an empty text for none."""
         if not math.isfinite(value):
             return "" if math.isnan(value) else str(value)
-        sign = "+" if self.signed else ""
-        if self.quantity is Quantity.IDENTIFIER:
+        sign = "+" if self.unit.signed else ""
+        if self.unit.quantity is Quantity.IDENTIFIER:
             return f"{int(value)}" if value == int(value) else f"{value:.6g}"
-        if self.quantity is Quantity.PERCENT:
+        if self.unit.quantity is Quantity.PERCENT:
             return "<0.1%" if not sign and 0 < value < _SMALL_PERCENT else f"{value:{sign}.1f}%"
-        decimals = self._decimals(fractions=fractions, largest=largest)
-        if not decimals and isinstance(value, int):  # exact, which a double is not
+        if not self.decimals and isinstance(value, int):  # exact, which a double is not
             return f"{value:{sign},d}"
-        return f"{value:{sign},.{decimals}f}"
+        return f"{value:{sign},.{self.decimals}f}"
 
 
-class Spread(TypedDict):
-    """What the text of a number must know of its column."""
-
-    fractions: bool  #: some numbers are not whole
-    largest: float  #: the largest absolute value
-
-
-def spread(numbers: npt.ArrayLike) -> Spread:
-    """What `Unit` is told of a column; infinities and what is missing tell nothing."""
-    import numpy as np  # here: the command line knows units before it needs numpy
-
-    values = np.asarray(numbers, dtype=np.float64)
-    values = values[np.isfinite(values)]
-    fractions = bool((values != np.floor(values)).any())
-    return Spread(fractions=fractions, largest=float(np.abs(values).max(initial=0.0)))
+def is_numeric(series: pd.Series) -> bool:
+    """Whether a column holds numbers: no truth values, nothing complex."""
+    kinds, dtype = pd.api.types, series.dtype
+    return kinds.is_numeric_dtype(dtype) and not (
+        kinds.is_bool_dtype(dtype) or kinds.is_complex_dtype(dtype)
+    )
 
 
 _PERCENT = re.compile(r"%|percent|\bpct\b")

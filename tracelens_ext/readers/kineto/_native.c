@@ -1,9 +1,10 @@
-/* Slices of Kineto's JSON to columns: what `SliceReader` does, as compiled code without the GIL.
+/* Slices of Kineto's JSON to columns: what `slice_of` does, as compiled code without the GIL.
 
    `parse` takes only what is strict JSON and usual: whatever it does not take, and whatever it is
    not sure that msgspec takes, it refuses (None), and Python decodes that slice. It says nothing of
    what is wrong. Numbers that are no plain decimal numbers are handed back one by one. Codes are
-   those of the slice, in order of first sight; `native.py` makes them those of the trace.
+   those of the slice, in order of first sight; `KinetoColumns.take` makes them those of
+   the trace.
 
    Nothing is read beyond the end of the text, and no NUL is expected there. A `Ptr` that a function
    returns is behind what it has read; NULL refuses the slice. */

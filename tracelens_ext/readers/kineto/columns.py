@@ -1,33 +1,31 @@
-"""Decoded Kineto events to columns, a slice at a time, in codes of interners.
+"""Slices of Kineto's events as columns: of decoded events, or of what the compiled reader answers.
 
-This is the reference for `native.py`, whose answers are the same.
+`_native.c` refuses slices that are not quite right, or unusual, and `slice_of` takes those. Of any
+other slice both say the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import defaultdict
 from contextlib import suppress
-from itertools import islice
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec import Raw
 
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.kineto.schema import (
+    ARGUMENTS,
+    CATEGORIES,
     METADATA,
     MISSING,
-    NAME_IN_FILE,
     NO_TEXT,
+    PHASES,
     PLAN,
-    Args,
     Event,
-    UnusualNumberError,
+    Plan,
     kind_of,
-    mend,
     parse_integers,
     parse_nanoseconds,
 )
@@ -35,185 +33,110 @@ from tracelens_ext.text import encodable
 from tracelens_ext.trace import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
+    from types import ModuleType
+
+    from numpy.typing import DTypeLike
+
+    from tracelens_ext.trace import Int64Array
 
 IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.integer[Any]]]
-#: Argument → (rows that have it, its values or their codes).
-ArgPieces: TypeAlias = Mapping[str, tuple[IntArray, IntArray]]
+#: The rows that have an argument, ascending; its values or their codes.
+_Piece: TypeAlias = tuple[IntArray, IntArray]
 #: (phase, category, process, thread), as the trace spells them.
 Lane = tuple[str, str, int | str, int | str]
-#: The first of the kinds whose events may lack a duration.
-MOMENTARY = EventKind.FLOW_START
 #: An event that is not on a timeline: its kind, name, process and thread, and its arguments `name`
 #: and `labels`.
 Special = tuple[int, str, int | str, int | str, str, str]
 
 
-class SliceColumns(msgspec.Struct, frozen=True):
-    """The events of a slice, m of them on a timeline.
+class Slice(msgspec.Struct, frozen=True):
+    """The events of a slice, m of them on a timeline, in codes of its own."""
 
-    Attributes:
-        count: how many events the slice holds in all.
-        special: those that are not on a timeline.
-        lane: codes of (phase, category, process, thread), shape (m,).
-        name: codes of names, shape (m,).
-        kind: `EventKind`s, shape (m,).
-        ts, dur: ns, shape (m,).
-        numbers: argument → (rows among these m, integers).
-        texts: argument → (rows among these m, codes of texts).
-    """
-
-    count: int
-    special: list[Special]
-    lane: IntArray
-    name: IntArray
-    kind: IntArray
-    ts: IntArray
-    dur: IntArray
-    numbers: ArgPieces
-    texts: ArgPieces
+    count: int  #: how many events the slice holds in all
+    special: list[Special]  #: those that are not on a timeline
+    lanes: list[Lane]  #: what codes stand for, of all events
+    names: list[str]  #: likewise, of those on a timeline
+    words: list[bytes]  #: likewise, of texts of arguments: JSON
+    lane: IntArray  #: codes, shape (m,)
+    name: IntArray  #: codes, shape (m,)
+    kind: IntArray  #: `EventKind`s, shape (m,)
+    ts: Int64Array  #: ns, shape (m,)
+    dur: Int64Array  #: ns, shape (m,)
+    numbers: Mapping[str, _Piece]  #: argument → (rows among these m, integers)
+    texts: Mapping[str, _Piece]  #: argument → (rows among these m, codes of words)
 
 
-class SliceReader:
-    """Makes events of text, and columns of events.
+def slice_of(events: list[Event]) -> Slice:
+    """The columns of decoded events."""
+    count = len(events)
+    lanes: Interner[Lane] = Interner()
+    names: Interner[str] = Interner()
+    lane = lanes.codes([(e.ph, e.cat, e.pid, e.tid) for e in events], count)
+    kind = np.array([kind_of(phase, category) for phase, category, *_ in lanes], np.uint8)[lane]
+    special: list[Special] = []
+    for row in np.flatnonzero(kind >= METADATA).tolist():
+        e = events[row]
+        about = _decoded(e.args.name), _decoded(e.args.labels)
+        special.append((int(kind[row]), e.name, e.pid, e.tid, *about))
+    if special:
+        keep = np.flatnonzero(kind < METADATA)
+        events = [events[row] for row in keep.tolist()]
+        lane, kind = lane[keep], kind[keep]
+    name = names.codes([e.name for e in events], len(events))
+    words: Interner[bytes] = Interner()
+    arguments = _arguments(events, kind, words)
+    ts = parse_nanoseconds([e.ts for e in events])
+    dur = parse_nanoseconds([e.dur for e in events])
+    values = list(lanes), list(names), list(words)
+    return Slice(count, special, *values, lane, name, kind, ts, dur, *arguments)
 
-    Args:
-        names, texts: interners for the codes of names, and of argument texts (bytes).
 
-    Attributes:
-        lanes: interner for the codes of lanes.
-    """
-
-    def __init__(self, names: Interner[str], texts: Interner[bytes]) -> None:
-        self.names, self.texts = names, texts
-        self.lanes: Interner[Lane] = Interner()
-        self._decoder = msgspec.json.Decoder(list[Event])
-        self._kind_of_lane = np.empty(0, dtype=np.uint8)
-
-    def decode(self, text: bytes | memoryview) -> list[Event]:
-        """Decode a JSON array of events; raises `msgspec.DecodeError` when one is unusual."""
-        return self._decoder.decode(text)
-
-    def columns(self, events: list[Event]) -> SliceColumns:
-        """The columns of a slice's events."""
-        count = len(events)
-        lane = self.lanes.codes(
-            zip(
-                [e.ph for e in events],
-                [e.cat for e in events],
-                [e.pid for e in events],
-                [e.tid for e in events],
-                strict=True,
-            ),
-            count,
-        )
-        if len(self.lanes) > len(self._kind_of_lane):
-            further = islice(self.lanes, len(self._kind_of_lane), None)
-            kinds = [kind_of(phase, category) for phase, category, _, _ in further]
-            self._kind_of_lane = np.append(self._kind_of_lane, np.array(kinds, dtype=np.uint8))
-        kind = self._kind_of_lane[lane]
-        special: list[Special] = []
-        rows = np.flatnonzero(kind >= METADATA)
-        if len(rows):
-            for row in rows.tolist():
-                e = events[row]
-                args = e.args.name, e.args.labels
-                special.append(special_of(int(kind[row]), e.name, e.pid, e.tid, *args))
-            keep = np.flatnonzero(kind < METADATA)
-            events = [events[row] for row in keep.tolist()]
-            lane, kind = lane[keep], kind[keep]
-        ts = _parse([e.ts for e in events], parse_nanoseconds)
-        dur = _parse([e.dur for e in events], parse_nanoseconds)
-        dur[(kind >= MOMENTARY) & (dur < 0)] = 0
-        name = self.names.codes([e.name for e in events], len(events))
-        return SliceColumns(
-            count, special, lane, name, kind, ts, dur, *self._arguments(events, kind)
-        )
-
-    def _arguments(self, events: list[Event], kind: IntArray) -> tuple[ArgPieces, ArgPieces]:
-        numbers: dict[str, tuple[list[IntArray], list[Raw]]] = {}
-        texts: dict[str, tuple[list[IntArray], list[IntArray]]] = {}
-        for plan in PLAN:
-            rows = np.flatnonzero(plan.wanted[kind])
-            if not len(rows):
-                continue
-            having = [events[row] for row in rows.tolist()]
-            if plan.flow_id:
-                numbers["flow id"] = [rows], [e.id for e in having]
-            args = [e.args for e in having] if plan.numbers or plan.texts else []
-            for field in plan.numbers:
-                of_plans, tokens = numbers.setdefault(NAME_IN_FILE[field], ([], []))
-                of_plans.append(rows)
-                tokens += map(attrgetter(field), args)
-            for group in plan.texts:
-                for field, (having_text, codes) in self._text_group(rows, args, group).items():
-                    of_plans, of_texts = texts.setdefault(NAME_IN_FILE[field], ([], []))
-                    of_plans.append(having_text)
-                    of_texts.append(codes)
-        count = len(events)
-        return _parsed(numbers, count), {
-            name: in_row_order(of_plans, np.concatenate(codes), count)
-            for name, (of_plans, codes) in texts.items()
-        }
-
-    def _text_group(
-        self, rows: IntArray, args: list[Args], fields: tuple[str, ...]
-    ) -> dict[str, tuple[IntArray, IntArray]]:
-        leader = attrgetter(fields[0])
-        having = [i for i, a in enumerate(args) if leader(a) is not NO_TEXT]
+def _arguments(
+    events: list[Event], kind: IntArray, words: Interner[bytes]
+) -> tuple[dict[str, _Piece], dict[str, _Piece]]:
+    """The numbers and the texts that are wanted of each kind."""
+    numbers: dict[str, list[_Piece]] = defaultdict(list)
+    texts: dict[str, list[_Piece]] = defaultdict(list)
+    for plan in PLAN:
+        rows = np.flatnonzero(plan.wanted[kind])
+        having = [events[row] for row in rows.tolist()]
         if not having:
-            return {}
-        rows, args = rows[having], [args[i] for i in having]
-        result: dict[str, tuple[IntArray, IntArray]] = {}
-        for field in fields:
-            tokens = list(map(attrgetter(field), args))
-            codes = self.texts.codes(map(bytes, tokens), len(tokens))
-            present = (codes != self.texts[b""]) & (codes != self.texts[b"null"])
-            if present.any():
-                result[field] = (rows[present], codes[present])
-        return result
+            continue
+        of_plan = {n: [getattr(e.args, ARGUMENTS[n]) for e in having] for n in plan.numbers}
+        if plan.flow_id:
+            of_plan["flow id"] = [e.id for e in having]
+        for name, tokens in of_plan.items():
+            numbers[name].append(_without_missing(rows, parse_integers(tokens)))
+        for group in plan.texts:
+            first = ARGUMENTS[group[0]]
+            said = [i for i, e in enumerate(having) if getattr(e.args, first) is not NO_TEXT]
+            for name in group if said else ():
+                codes = words.codes(
+                    [bytes(getattr(having[i].args, ARGUMENTS[name])) for i in said], len(said)
+                )
+                there = (codes != words[b""]) & (codes != words[b"null"])
+                texts[name].append((rows[said][there], codes[there]))
+    return _joined(numbers), _joined(texts)
 
 
-def special_of(
-    kind: int, event: str, process: int | str, thread: int | str, name: bytes, labels: bytes
-) -> Special:
-    """An event that is not on a timeline; of its arguments the JSON, empty if it has none."""
-    return kind, event, process, thread, _decoded(name), _decoded(labels)
+def _without_missing(rows: IntArray, values: Int64Array) -> _Piece:
+    there = values != MISSING
+    return rows[there], values[there]
 
 
-def _parsed(
-    tokens_of: Mapping[str, tuple[list[IntArray], list[Raw]]], count: int
-) -> dict[str, tuple[IntArray, IntArray]]:
-    """The integers that several kinds of `count` events have; rows ascending."""
-    result: dict[str, tuple[IntArray, IntArray]] = {}
-    for name, (of_plans, tokens) in tokens_of.items():
-        rows, values = in_row_order(of_plans, _parse(tokens, parse_integers), count)
-        present = values != MISSING
-        if not present.all():
-            rows, values = rows[present], values[present]
+def _joined(pieces: Mapping[str, list[_Piece]]) -> dict[str, _Piece]:
+    """The arguments that events have, rows ascending, of what was found of several plans."""
+    found = {}
+    for name, parts in pieces.items():
+        rows, values = parts[0]
+        if len(parts) > 1:
+            rows, values = (np.concatenate(part) for part in zip(*parts, strict=True))
+            order = np.argsort(rows, kind="stable")
+            rows, values = rows[order], values[order]
         if len(rows):
-            result[name] = rows, values
-    return result
-
-
-def in_row_order(
-    of_plans: list[IntArray], values: IntArray, count: int
-) -> tuple[IntArray, IntArray]:
-    """Join the rows, among `count`, that several plans found; rows ascending, values likewise."""
-    if len(of_plans) == 1:
-        return of_plans[0], values
-    rows = np.concatenate(of_plans)
-    by_row, has = np.empty(count, dtype=values.dtype), np.zeros(count, dtype=bool)
-    by_row[rows], has[rows] = values, True
-    rows = np.flatnonzero(has)
-    return rows, by_row[rows]
-
-
-def _parse(tokens: list[Raw], parse: Callable[[list[Raw]], IntArray]) -> IntArray:
-    try:
-        return parse(tokens)
-    except UnusualNumberError:
-        return parse(mend(tokens, integer=parse is parse_integers))
+            found[name] = rows, values
+    return found
 
 
 def _decoded(text: bytes) -> str:
@@ -227,3 +150,73 @@ def _decoded(text: bytes) -> str:
             value = json.loads(bytes(text).decode("utf-8", "surrogateescape"), strict=False)
             return encodable(value) if isinstance(value, str) else ""
         return ""
+
+
+# The compiled reader.
+
+_NAMES = (*ARGUMENTS, "flow id")
+_PLACE = {name: place for place, name in enumerate(_NAMES)}
+
+
+def _numbers_of(plan: Plan) -> tuple[str, ...]:
+    return (*(["flow id"] * plan.flow_id), *plan.numbers)
+
+
+def native_schema(native: ModuleType) -> object:
+    """What the compiled code looks for."""
+    plans = []
+    for plan in PLAN:
+        numbers, *groups = (
+            bytes(_PLACE[name] for name in g) for g in (_numbers_of(plan), *plan.texts)
+        )
+        plans.append((bytes(np.flatnonzero(plan.wanted).tolist()), numbers, groups))
+    words = [(list(codes), bytes(codes.values())) for codes in (CATEGORIES, PHASES)]
+    fields = list(Event.__struct_fields__)
+    return native.schema(fields, list(ARGUMENTS), *words, plans, int(EventKind.OTHER))
+
+
+def native_slice(answer: tuple[Any, ...]) -> Slice:
+    """The columns of what the compiled code says of a slice.
+
+    That is how many events it holds; (kind, lane, name, arguments `name` and `labels` as JSON) of
+    special ones; lanes, names, words; bytes of lane, name, kind, ts, dur; by argument, the flow's
+    id last, the bytes of rows and values; by text of a plan those of rows and codes; of numbers
+    that are no plain ones (argument, or -2 for `ts` and -1 for `dur`; place; JSON).
+    """
+    count, special, lanes, names, words, lane, name, kind, ts, dur, numbers, columns, odd = answer
+    kinds = np.frombuffer(kind, np.uint8)
+    pieces = [_piece(rows, values, np.int64) for rows, values in numbers]
+    times = [np.frombuffer(each, np.int64) for each in (ts, dur)]
+    for column in {column for column, *_ in odd}:
+        places, tokens = zip(*(each[1:] for each in odd if each[0] == column), strict=True)
+        values = (times[column] if column < 0 else pieces[column][1]).copy()
+        if column < 0:
+            times[column] = values
+            values[list(places)] = parse_nanoseconds(tokens)
+        else:
+            values[list(places)] = parse_integers(tokens)
+            pieces[column] = _without_missing(pieces[column][0], values)
+    wanted = (plan for plan in PLAN if plan.wanted[np.flatnonzero(np.bincount(kinds))].any())
+    of_number = {n: [pieces[_PLACE[n]]] for plan in wanted for n in _numbers_of(plan)}
+    of_text: dict[str, list[_Piece]] = defaultdict(list)
+    names_of_texts = (name for plan in PLAN for group in plan.texts for name in group)
+    for argument, (rows, codes) in zip(names_of_texts, columns, strict=True):
+        if rows:
+            of_text[argument].append(_piece(rows, codes, np.int32))
+    others: list[Special] = [
+        (at, event, *lanes[place][2:], *map(_decoded, about))
+        for at, place, event, *about in special
+    ]
+    found = (
+        np.frombuffer(lane, np.int32),
+        np.frombuffer(name, np.int32),
+        kinds,
+        times[-2],
+        times[-1],
+    )
+    args = _joined(of_number), _joined(of_text)
+    return Slice(count, others, lanes, names, words, *found, *args)
+
+
+def _piece(rows: bytes, values: bytes, kind: DTypeLike) -> _Piece:
+    return np.frombuffer(rows, np.int32), np.frombuffer(values, kind)

@@ -4,7 +4,7 @@ Supports: events of every kind that Kineto names, complete (``ph: X``), instant 
 ``.json`` and ``.json.gz``; Kineto's own layout and any other; integer or fractional µs since boot
 or since 1970; the spellings of old versions (``Kernel``, ``Runtime``, ``Operator``, ``Memcpy``,
 ``async_gpu`` …); integer and text process and thread ids.
-Ignores: arguments that `kineto_schema.Args` does not name. Unknown kinds are kept as `OTHER`.
+Ignores: arguments that `schema.py` does not name. Unknown kinds are kept as `OTHER`.
 Format: ``libkineto/src/output_json.cpp`` and ``ActivityType.cpp`` of pytorch/kineto, and the
 "Trace Event Format" document of the Chromium project.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from itertools import islice
+from functools import partial
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -25,40 +25,50 @@ from tracelens_ext.readers.ahead import threads
 from tracelens_ext.readers.builder import Labels, TraceBuilder
 from tracelens_ext.readers.json_events import SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
-from tracelens_ext.readers.kineto.columns import SliceReader
-from tracelens_ext.readers.kineto.native import NativeReader
-from tracelens_ext.readers.kineto.schema import NAME_IN_FILE, NO_PHASE, Event
+from tracelens_ext.readers.kineto.columns import native_schema, native_slice, slice_of
+from tracelens_ext.readers.kineto.schema import ARGUMENTS, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
-from tracelens_ext.readers.source import salvage_note
+from tracelens_ext.readers.source import salvage_notes
+from tracelens_ext.readers.unsupported import refuse_members
 from tracelens_ext.text import encodable
-from tracelens_ext.trace import Conventions, Device
+from tracelens_ext.trace import Conventions, Device, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from types import ModuleType
 
-    from tracelens_ext.readers.kineto.columns import SliceColumns, Special
+    from tracelens_ext.readers.kineto.columns import Slice, Special
     from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Trace
 
 
 _EVENTS_AT_ONCE = 4096
+_decode_text = msgspec.json.Decoder(str).decode
+#: The first of the kinds whose events may lack a duration.
+_MOMENTARY = EventKind.FLOW_START
 
 FORMAT = "PyTorch profiler (Kineto) JSON"
 
 
 class KinetoColumns:
-    """Takes slices of events into a `TraceBuilder`; also repairs unusual events."""
+    """Takes slices of events into a `TraceBuilder`; also repairs unusual events.
 
-    def __init__(self) -> None:
+    With the compiled reader it is a `QuickReader` too.
+    """
+
+    def __init__(self, library: ModuleType | None = None) -> None:
         self.builder = TraceBuilder()
         self.labels = Labels()
-        self.slices = SliceReader(self.builder.names, self.builder.texts)
-        self._thread_of_lane = np.empty(0, dtype=np.int32)
-        self._category_of_lane = np.empty(0, dtype=np.int32)
+        self.decode = msgspec.json.Decoder(list[Event]).decode
+        self._parse = partial(library.parse, native_schema(library)) if library else None
 
-    def decode(self, text: bytes) -> list[Event]:
-        """Decode a JSON array of events."""
-        return self.slices.decode(text)
+    def parse(self, text: bytes) -> Slice | None:
+        """What a slice holds by the compiled reader, None if it is refused; any thread may ask."""
+        try:
+            answer = self._parse(text, _decode_text) if self._parse is not None else None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        return None if answer is None else native_slice(answer)
 
     def repair(self, event: object) -> Event | None:
         """An event whose fields have unusual types; None, and counted, when it is no object."""
@@ -73,12 +83,12 @@ class KinetoColumns:
 
     def _repaired(self, event: dict[str, object]) -> Event:
         args = event.get("args")
-        fields: dict[str, object] = {key: _text(event.get(key)) for key in ("ph", "cat", "name")}
+        fields: dict[str, object] = {key: text_of(event.get(key)) for key in ("ph", "cat", "name")}
         fields |= _present(event, ("ts", "dur", "id"))
-        fields["args"] = _present(args, NAME_IN_FILE.values()) if isinstance(args, dict) else {}
+        fields["args"] = _present(args, ARGUMENTS) if isinstance(args, dict) else {}
         (repaired,) = self.decode(msgspec.json.encode([fields], enc_hook=_python_value))
         # Apart, because numbers beyond 64 bits cannot be encoded.
-        repaired.pid, repaired.tid = _label(event.get("pid")), _label(event.get("tid"))
+        repaired.pid, repaired.tid = label_of(event.get("pid")), label_of(event.get("tid"))
         return repaired
 
     def add_objects(self, events: list[object]) -> None:
@@ -91,34 +101,27 @@ class KinetoColumns:
 
     def add(self, events: list[Event]) -> None:
         """Take over a slice of events."""
-        self.take(self.slices.columns(events))
+        self.take(slice_of(events))
 
-    def take(self, found: SliceColumns) -> None:
-        """Take over the columns of a slice, in codes of this object's own interners."""
-        if len(self.slices.lanes) > len(self._thread_of_lane):
-            self._extend_lane_tables()
+    def take(self, found: Slice) -> int:
+        """Take over a slice, in the order of the file; how many events it holds."""
+        builder = self.builder
+        threads = [builder.threads[process, thread] for _, _, process, thread in found.lanes]
+        categories = [builder.categories[category] for _, category, _, _ in found.lanes]
         for special in found.special:
             self._take_special(special)
+        words = builder.texts.codes(found.words, len(found.words))
         columns = {
             "ts": found.ts,
-            "dur": found.dur,
-            "name": found.name,
+            "dur": np.where((found.kind >= _MOMENTARY) & (found.dur < 0), 0, found.dur),
+            "name": builder.names.codes(found.names, len(found.names))[found.name],
             "kind": found.kind,
-            "thread": self._thread_of_lane[found.lane],
-            "category": self._category_of_lane[found.lane],
+            "thread": np.array(threads, dtype=np.int32)[found.lane],
+            "category": np.array(categories, dtype=np.int32)[found.lane],
         }
-        self.builder.add(columns, found.numbers, found.texts)
-
-    def _extend_lane_tables(self) -> None:
-        """An entry for each lane: its thread, its category."""
-        lanes, builder = self.slices.lanes, self.builder
-        further = list(islice(lanes, len(self._thread_of_lane), None))
-        threads = [builder.threads[process, thread] for _, _, process, thread in further]
-        categories = [builder.categories[category] for _, category, _, _ in further]
-        self._thread_of_lane = np.append(self._thread_of_lane, np.array(threads, dtype=np.int32))
-        self._category_of_lane = np.append(
-            self._category_of_lane, np.array(categories, dtype=np.int32)
-        )
+        texts = {name: (rows, words[codes]) for name, (rows, codes) in found.texts.items()}
+        builder.add(columns, found.numbers, texts)
+        return found.count
 
     def _take_special(self, special: Special) -> None:
         kind, event, process, thread, name, labels = special
@@ -134,19 +137,19 @@ class KinetoColumns:
             self.labels.threads[process, thread] = name
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     """Any JSON value as clean text; bytes that were no UTF-8 become U+FFFD."""
     return "" if value is None else encodable(str(value))
 
 
-def _label(value: object) -> int | str:
+def label_of(value: object) -> int | str:
     """A process or thread id."""
     if value is None:
         return "?"
     try:
         return int(value) if isinstance(value, Number) else index(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        return _text(value)
+        return text_of(value)
 
 
 def _present(holder: Mapping[str, object], names: Iterable[str]) -> dict[str, object]:
@@ -165,40 +168,31 @@ def plain(value: object) -> object:
     if isinstance(value, Number):
         return Raw(value.encode())
     if isinstance(value, str):
-        return _text(value)
+        return text_of(value)
     if isinstance(value, list):
         return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {_text(key): plain(item) for key, item in value.items()}
+        return {text_of(key): plain(item) for key, item in value.items()}
     return value
 
 
-def read(source: ByteSource) -> tuple[Trace | None, Mapping[str, object]]:
-    """Read a Kineto document.
-
-    Returns:
-        The trace, None when the document is JSON but has no `traceEvents`; and the document's
-        other top-level members.
+def read(source: ByteSource) -> Trace:
+    """Read a Kineto document; JSON without `traceEvents` is refused, by name if it is known.
 
     Raises:
         TraceCutOffError, TraceFormatError: as `EventStream` says; of a document that is to be
             salvaged too, where nothing comes before the damage.
     """
-    columns = KinetoColumns()
     library = compiled_reader()
-    quick = None if library is None else NativeReader(library, columns.slices, columns.take)
-    count = source.threads() if quick else 0
-    with threads(count) as pool:
-        stream = EventStream(source, columns, SLICE_BYTES, quick, pool)
+    columns = KinetoColumns(library)
+    with threads(source.threads() if library else 0) as pool:
+        stream = EventStream(source, columns, SLICE_BYTES, columns if library else None, pool)
         for events in stream:
             columns.add(events)
     if not stream.found_events:
-        return None, stream.members
-    notes: tuple[str, ...] = ()
-    if stream.damage is not None:
-        notes = (salvage_note(source, stream.damage, stream.place, columns.builder.present),)
-    trace = _finish(columns, stream.members, source.path, source.bytes_read, notes)
-    return trace, stream.members
+        raise refuse_members(source.path, stream.members)
+    notes = salvage_notes(source, stream.damage, stream.place, columns.builder.present)
+    return _finish(columns, stream.members, source.path, source.bytes_read, tuple(notes))
 
 
 def from_events(events: Iterable[object], members: Mapping[str, object], path: str) -> Trace:
@@ -238,7 +232,7 @@ def _devices(properties: object) -> tuple[Device, ...]:
     return tuple(
         Device(
             entry["id"],
-            _text(entry.get("name")),
+            text_of(entry.get("name")),
             units=_number(entry.get("numSms")),
             warp=_number(entry.get("warpSize")),
             memory_bytes=_number(entry.get("totalGlobalMem")),
@@ -284,9 +278,8 @@ def _list(value: object) -> list[object]:
 
 def _conventions(said: object) -> Conventions:
     members = said if isinstance(said, Mapping) else {}
-    known: dict[str, bool | str | None] = {}
-    for each in fields(Conventions):
-        value = members.get(each.name, each.default)
-        if type(value) is bool or (each.name == "categorizer" and isinstance(value, str)):
-            known[each.name] = value
-    return Conventions(**known)  # type: ignore[arg-type]
+    wanted = {each.name: type(each.default) for each in fields(Conventions)}
+    known = {
+        name: members[name] for name, kind in wanted.items() if type(members.get(name)) is kind
+    }
+    return Conventions(**known)

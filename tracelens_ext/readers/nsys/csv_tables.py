@@ -68,14 +68,6 @@ _SPELLINGS = {
     "corrid": ("correlationid",),
     "strm": ("stream",),
 }
-#: Columns that a report must have.
-_COLUMNS = {
-    Report.KERNELS: ("totaltime", "instances", "name"),
-    Report.MEMORY_TIME: ("totaltime", "count", "operation"),
-    Report.MEMORY_SIZE: ("total", "count", "operation"),
-    Report.RANGES: ("name", "projectedstart", "projectedduration"),
-    Report.GPU_TRACE: ("start", "duration", "corrid", "name"),
-}
 #: Columns that are read where they are there.
 _OPTIONAL = {
     Report.GPU_TRACE: ("device", "strm", "srcmemkd", "dstmemkd"),
@@ -84,9 +76,9 @@ _OPTIONAL = {
 }
 #: What has all these columns is that report; the first that fits, so the special come first.
 _RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (Report.RANGES, _COLUMNS[Report.RANGES]),
+    (Report.RANGES, ("name", "projectedstart", "projectedduration")),
     ("cuda_api_trace", ("start", "duration", "name", "result")),
-    (Report.GPU_TRACE, _COLUMNS[Report.GPU_TRACE]),
+    (Report.GPU_TRACE, ("start", "duration", "corrid", "name")),
     ("nvtx_pushpop_trace", ("start", "end", "duration", "durchild", "name")),
     ("nvtx_kern_sum", ("nvtxrange", "kernelname")),
     ("cuda_kern_exec_trace", ("apistart", "kernelname")),
@@ -94,10 +86,10 @@ _RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("nvtx_gpu_proj_sum", ("range", "totalprojtime")),
     ("nvtx_sum or nvtx_pushpop_sum", ("totaltime", "range")),
     ("cuda_gpu_sum or cuda_api_gpu_sum", ("totaltime", "category", "operation")),
-    (Report.MEMORY_TIME, _COLUMNS[Report.MEMORY_TIME]),
-    (Report.MEMORY_SIZE, _COLUMNS[Report.MEMORY_SIZE]),
+    (Report.MEMORY_TIME, ("totaltime", "count", "operation")),
+    (Report.MEMORY_SIZE, ("total", "count", "operation")),
     ("cuda_api_sum or osrt_sum", ("totaltime", "numcalls", "name")),
-    (Report.KERNELS, _COLUMNS[Report.KERNELS]),
+    (Report.KERNELS, ("totaltime", "instances", "name")),
     ("another sum of nsys stats", ("totaltime", "name")),
 )
 
@@ -235,7 +227,7 @@ def _find(rows: Rows, report: Report, source: str) -> Table:
 
 
 def _table(rows: Iterator[tuple[int, Row]], titles: Row, report: Report, source: str) -> Table:
-    known = (*_COLUMNS[report], *_OPTIONAL.get(report, ()))
+    known = (*dict(_RECOGNISED)[report], *_OPTIONAL.get(report, ()))
     places = {column: at for column, at in _places(titles).items() if column in known}
     units = {column: unit for column, (_, unit) in places.items()}
     body = _body(rows, len(titles), source)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner, TraceBuilder
-from tracelens_ext.readers.kineto.schema import MISSING_NS
+from tracelens_ext.readers.kineto.schema import MISSING_NS, WORDS
 from tracelens_ext.readers.nsys.csv_tables import Piece, Report, open_report
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.readers.sqlite_columns import distinct_rows
@@ -29,18 +29,13 @@ if TYPE_CHECKING:
 FORMAT = "nsys stats cuda_gpu_trace (CSV)"
 
 _KINDS = (("[CUDA memcpy", EventKind.MEMCPY), ("[CUDA memset", EventKind.MEMSET))
-_CATEGORIES = {
-    EventKind.KERNEL: "kernel",
-    EventKind.MEMCPY: "gpu_memcpy",
-    EventKind.MEMSET: "gpu_memset",
-}
 #: How tables spell the kinds of memory.
 _MEMORY = {"pageable": 0, "pinned": 1, "device": 2, "array": 3, "managed": 4}
 _ORDINAL = re.compile(r"(.*?)\s*\((\d{1,9})\)\s*", re.DOTALL)
 _MOST_ID = 2**62
 
 
-def read_gpu_trace(source: TableSource | ByteSource) -> Trace:
+def read(source: TableSource | ByteSource) -> Trace:
     """Read a `cuda_gpu_trace` table.
 
     Returns:
@@ -75,7 +70,7 @@ def _add(piece: Piece, builder: TraceBuilder, devices: _Devices) -> None:
     known: Interner[str] = Interner()
     name_of = known.codes(names, count)
     kinds = [_kind(name) for name in known]
-    categories = builder.categories.codes((_CATEGORIES[kind] for kind in kinds), len(kinds))
+    categories = builder.categories.codes((WORDS[kind] for kind in kinds), len(kinds))
     rows = np.arange(count)
     numbers = {"correlation": (rows, _ids(piece.whole("corrid")))}
     for argument, column in zip(MEMORY_KINDS, ("srcmemkd", "dstmemkd"), strict=True):
@@ -84,8 +79,8 @@ def _add(piece: Piece, builder: TraceBuilder, devices: _Devices) -> None:
             numbers[argument] = rows, np.array(kinds_of, dtype=np.int64)
     builder.add(
         {
-            "ts": _times(piece.nanoseconds("start")),
-            "dur": _times(piece.nanoseconds("duration")),
+            "ts": _filled(piece.nanoseconds("start"), MISSING_NS),
+            "dur": _filled(piece.nanoseconds("duration"), MISSING_NS),
             "name": builder.names.codes(known, len(known))[name_of],
             "kind": np.array(kinds, dtype=np.int64)[name_of],
             "thread": threads[place_of],
@@ -100,11 +95,6 @@ def _kind(name: str) -> EventKind:
     return next((kind for start, kind in _KINDS if name.startswith(start)), EventKind.KERNEL)
 
 
-def _times(values: Sequence[int | None]) -> Int64Array:
-    """Times as the builder takes them, which counts out those that are missing."""
-    return _filled(values, MISSING_NS)
-
-
 def _ids(values: Sequence[int | None]) -> Int64Array:
     """Ids; `NONE` for one that is missing or no id."""
     ids = _filled(values, NONE)
@@ -112,6 +102,7 @@ def _ids(values: Sequence[int | None]) -> Int64Array:
 
 
 def _filled(values: Sequence[int | None], missing: int) -> Int64Array:
+    """Numbers; `MISSING_NS` for times that are missing, which the builder counts out."""
     if None in values:
         values = [missing if value is None else value for value in values]
     return np.array(values, dtype=np.int64)

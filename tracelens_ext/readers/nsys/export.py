@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.readers.nsys import sqlite
 from tracelens_ext.readers.unsupported import one_line
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.readers.source import ByteSource
+    from tracelens_ext.trace import Trace
 
 _TROUBLE = re.compile(
     r"error|fail|cannot|can't|could not|unable|invalid|corrupt|unsupported|not supported|no such"
@@ -27,8 +29,17 @@ _TROUBLE = re.compile(
 )
 
 
+def read(source: ByteSource) -> Trace:
+    """Read a report."""
+    if source.file is None or source.compressed:
+        what = "a report of Nsight Systems that is gzipped or an open file"
+        raise TraceFormatError(source.path, f"is {what}", "unpack it and give its path")
+    with _exported(source) as database:
+        return sqlite.read(source, database)
+
+
 @contextmanager
-def exported(source: ByteSource) -> Iterator[Path]:
+def _exported(source: ByteSource) -> Iterator[Path]:
     """The SQLite export of a report, for as long as it is read.
 
     It is looked for and kept in the cache of the source; without, it is removed afterwards. Raises

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.nsys.places import PROCESS_SHIFT, emitted_op
-from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows, present
+from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
@@ -131,26 +131,13 @@ class NvtxRanges:
         category = np.empty(len(style), dtype=np.int64)
         for number, word in _STYLES.items():
             category[style == number] = self._builder.categories[word]
-        duration = chunk["end"] - chunk["start"]
-        duration[is_open | (style == _MARK)] = 0
-        numbers = {
-            argument: present(self._texts.column(argument, text))
-            for argument in ("External id", "Sequence number")
-        }
-        self._builder.add(
-            {
-                "ts": chunk["start"],
-                "dur": duration,
-                "name": self._texts.column("name", text),
-                "kind": np.where(
-                    style == _MARK, EventKind.INSTANT, self._texts.column("kind", text)
-                ),
-                "thread": self._places.host_threads(chunk["globalTid"]),
-                "category": category,
-            },
-            numbers,
-            {name: present(codes) for name, codes in arguments.items() if codes.max() >= 0},
-        )
+        momentary = is_open | (style == _MARK)
+        chunk["end"] = np.where(momentary, chunk["start"], chunk["end"])
+        name, kind, *numbers = (self._texts.column(of, text) for of in _KNOWN[:4])
+        kind = np.where(style == _MARK, EventKind.INSTANT, kind)
+        thread = self._places.host_threads(chunk["globalTid"])
+        told = dict(zip(_KNOWN[2:], numbers, strict=False))
+        self._builder.add_rows(chunk, name, kind, thread, category, told, arguments)
 
 
 class _RangeTexts:

@@ -19,7 +19,7 @@ from tracelens_ext.readers.builder import Labels, TraceBuilder
 from tracelens_ext.readers.nsys.places import MEMSET_NAME, Places, api_name, memcpy_name
 from tracelens_ext.readers.nsys.ranges import TABLE as NVTX
 from tracelens_ext.readers.nsys.ranges import NvtxRanges
-from tracelens_ext.readers.sqlite_columns import MISSING, Database, looked_up, present
+from tracelens_ext.readers.sqlite_columns import MISSING, Database, looked_up
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Int64Array, Trace
 
 _SEVERE, _MOST_TOLD = ("2", "3"), 5  # warnings and errors
@@ -73,7 +74,7 @@ _COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
 _MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
 _GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
-_LIBRARIES = ("CUBLAS_EVENTS", "CUDNN_EVENTS")
+_LIBRARIES = {"CUBLAS_EVENTS": "cublas", "CUDNN_EVENTS": "cudnn"}
 _OF_CUDA = (_KERNELS, _COPIES, _MEMSETS, _GRAPHS, _CALLS)
 
 _GRID = ("gridX", "gridY", "gridZ")
@@ -83,19 +84,15 @@ _ON_HOST = ("start", "end", "globalTid", "nameId")
 _DRIVER_CLASS = 1
 
 
-def read(
-    path: str,
-    source: Path | bytes,
-    progress: Callable[[int, int | None], None] | None = None,
-) -> Trace:
-    """Read an export, which messages call `path`, from a file or from its bytes.
+def read(source: ByteSource, exported: Path | None = None) -> Trace:
+    """Read an export, or what a report was `exported` to.
 
     Raises TraceFormatError where it is damaged, no export of Nsight Systems, or has no CUDA events.
     """
-    with NsysDatabase(path, source) as database:
+    with NsysDatabase(source.path, exported or source.file_or_bytes()) as database:
         if not any(map(database.has_rows, _OF_CUDA)):
             raise _without_cuda(database)
-        return _Export(database, progress).read()
+        return _Export(database, source.progress).read()
 
 
 def _without_cuda(database: NsysDatabase) -> TraceFormatError:
@@ -158,37 +155,27 @@ class _Export:
 
     def _calls(self) -> None:
         columns = (*_ON_HOST, "correlationId", "eventClass")
+        categories = self._builder.categories
         for chunk in self._database.chunks(_CALLS, columns):
             driver = chunk["eventClass"] == _DRIVER_CLASS
+            words = [categories[word] for word in ("cuda_runtime", "cuda_driver")]
             kind = np.where(driver, EventKind.DRIVER, EventKind.RUNTIME)
-            words = [self._builder.categories[w] for w in ("cuda_runtime", "cuda_driver")]
-            category = np.where(driver, words[1], words[0])
-            self._add_host(chunk, kind, category, {"correlation": chunk["correlationId"]})
-        for table in _LIBRARIES:
+            numbers = {"correlation": chunk["correlationId"]}
+            self._add_host(chunk, kind, np.where(driver, words[1], words[0]), numbers)
+        for table, word in _LIBRARIES.items():
             for chunk in self._database.chunks(table, _ON_HOST):
-                kind = np.full(len(chunk["start"]), EventKind.CPU_OP)
-                category = np.full(len(kind), self._builder.categories[_library(table)])
-                self._add_host(chunk, kind, category, {})
+                self._add_host(chunk, EventKind.CPU_OP, categories[word], {})
 
     def _add_host(
         self,
         chunk: dict[str, Int64Array],
-        kind: Int64Array,
-        category: Int64Array,
+        kind: Int64Array | int,
+        category: Int64Array | int,
         numbers: dict[str, Int64Array],
     ) -> None:
-        self._builder.add(
-            {
-                "ts": chunk["start"],
-                "dur": chunk["end"] - chunk["start"],
-                "name": self._names(chunk["nameId"], api_name),
-                "kind": kind,
-                "thread": self._places.host_threads(chunk["globalTid"]),
-                "category": category,
-            },
-            {name: present(values) for name, values in numbers.items()},
-            {},
-        )
+        name = self._names(chunk["nameId"], api_name)
+        thread = self._places.host_threads(chunk["globalTid"])
+        self._builder.add_rows(chunk, name, kind, thread, category, numbers)
 
     # Work on the GPU.
 
@@ -234,23 +221,10 @@ class _Export:
             chunk["globalPid"], chunk["deviceId"], chunk["streamId"]
         )
         numbers = {"correlation": chunk["correlationId"], "stream": chunk["streamId"]}
-        numbers |= {
-            name: chunk[name]
-            for name in ("bytes", "grid", "shared memory", *MEMORY_KINDS)
-            if name in chunk
-        }
-        self._builder.add(
-            {
-                "ts": chunk["start"],
-                "dur": chunk["end"] - chunk["start"],
-                "name": name,
-                "kind": np.full(len(name), kind),
-                "thread": thread,
-                "category": np.full(len(name), self._builder.categories[category]),
-            },
-            {name: present(values) for name, values in (numbers | {"device": device}).items()},
-            {},
-        )
+        told = ("bytes", "grid", "shared memory", *MEMORY_KINDS)
+        numbers |= {name: chunk[name] for name in told if name in chunk} | {"device": device}
+        code = self._builder.categories[category]
+        self._builder.add_rows(chunk, name, kind, thread, code, numbers)
 
     # Names.
 
@@ -277,7 +251,3 @@ class _Export:
 
 
 _KEPT_META_DATA = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
-
-
-def _library(table: str) -> str:
-    return table.partition("_")[0].lower()

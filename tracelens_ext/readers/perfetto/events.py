@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import struct
-from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from tracelens_ext.readers.builder import Interner
-from tracelens_ext.readers.kineto.schema import NAME_IN_FILE, PLAN, Plan
+from tracelens_ext.readers.kineto.schema import PLAN
 from tracelens_ext.readers.perfetto import packets as said
 from tracelens_ext.readers.perfetto.packets import Message, Sequences, number_in
 from tracelens_ext.readers.xplane.many_messages import VARINT, fields_of, varints
@@ -22,14 +21,6 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array
 
 
-def _number_fields(plan: Plan) -> tuple[str, ...]:
-    return plan.numbers
-
-
-def _text_fields(plan: Plan) -> tuple[str, ...]:
-    return sum(plan.texts, ())
-
-
 #: Of `TracePacket`.
 _TRACK_EVENT, _COUNTER_EVENT, _STAGE_EVENT, _DESCRIPTOR = 11, 52, 53, 60
 _FOREIGN = (1, 2, 5, 51)  # of the kernel of a phone, its processes, and of Chrome
@@ -37,9 +28,12 @@ _FOREIGN = (1, 2, 5, 51)  # of the kernel of a phone, its processes, and of Chro
 BEGIN, END, INSTANT, STAGE, VALUE = 1, 2, 3, 4, 5
 #: Argument → whether it is a text, and the kinds of events of which it is wanted.
 KINDS_WITH: Final = {
-    NAME_IN_FILE[field]: (as_text, np.any([p.wanted for p in PLAN if field in names(p)], axis=0))
-    for as_text, names in ((False, _number_fields), (True, _text_fields))
-    for field in sorted(set(chain.from_iterable(map(names, PLAN))))
+    name: (as_text, np.any([p.wanted for p, names in plans if name in names], axis=0))
+    for as_text, plans in (
+        (False, [(p, p.numbers) for p in PLAN]),
+        (True, [(p, sum(p.texts, ())) for p in PLAN]),
+    )
+    for name in sorted({name for _, names in plans for name in names})
 }
 #: Arguments that are read, and those that only tell what an event is; and other names of the same.
 WANTED: Final = tuple(dict.fromkeys((*KINDS_WITH, "grid", "cbid")))

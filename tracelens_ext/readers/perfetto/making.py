@@ -24,7 +24,7 @@ from tracelens_ext.readers.kineto.schema import kind_of
 from tracelens_ext.readers.perfetto import events as packed
 from tracelens_ext.readers.perfetto.events import Events, ends_of
 from tracelens_ext.readers.perfetto.packets import MOST, message_at, text_in, windows
-from tracelens_ext.readers.source import AGAIN, salvage_note
+from tracelens_ext.readers.source import AGAIN, salvage_notes
 from tracelens_ext.readers.sqlite_columns import distinct_rows
 from tracelens_ext.readers.xplane.many_messages import (
     PADDING,
@@ -322,7 +322,5 @@ def read(source: ByteSource) -> Trace:
     except MessageError:
         problem = f"is damaged behind byte {place:,}"
         damage = damage or TraceFormatError(source.path, problem, AGAIN)
-    notes: tuple[str, ...] = ()
-    if damage is not None:
-        notes = (salvage_note(source, damage, place, events.count),)
-    return TraceMaker(events).finish(source.path, FORMAT, size, notes)
+    notes = salvage_notes(source, damage, place, events.count)
+    return TraceMaker(events).finish(source.path, FORMAT, size, tuple(notes))

@@ -33,7 +33,7 @@ from tracelens_ext.readers.rocprof.records import (
     RocprofRecords,
     kernel_name,
 )
-from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_note
+from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
 from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
 from tracelens_ext.trace import NONE, EventKind
 
@@ -279,9 +279,9 @@ class TableReader:
             count += len(whole)
             if whole:
                 yield _Piece(table, whole)
-            if damage is not None:
-                note = salvage_note(table.source, damage, table.source.bytes_read, count)
-                self._records.notes.append(note)
+            notes = salvage_notes(table.source, damage, table.source.bytes_read, count)
+            self._records.notes += notes
+            if notes:
                 return
 
     # Agents.
@@ -349,11 +349,15 @@ class TableReader:
             piece.codes("domain", builder.categories.__getitem__),
         )
         columns["thread"] = piece.whole("thread_id")
-        guid = piece.codes("guid", self._guids.__getitem__)
-        distinct, number = distinct_rows(guid, piece.whole("process_id"), columns["thread"])
-        processes = [self._host_process(*row) for row in distinct]
-        columns["process"] = np.array(processes, dtype=np.int64)[number]
+        columns["process"] = self._processes(piece, "process_id", "thread_id")
         self._records.add_calls(columns)
+
+    def _processes(self, piece: _Piece, *titles: str) -> Int64Array:
+        """The process of each row, by these columns: those of the host, or the thread alone."""
+        find = self._host_process if len(titles) > 1 else self._gpu_process
+        guid = piece.codes("guid", self._guids.__getitem__)
+        distinct, number = distinct_rows(guid, *map(piece.whole, titles))
+        return np.array([find(*row) for row in distinct], dtype=np.int64)[number]
 
     def _host_process(self, guid: int, pid: int, thread: int) -> int:
         process = self._records.process((guid, pid), "?" if pid == MISSING else pid)
@@ -370,14 +374,8 @@ class TableReader:
         return self._records.process((guid, "?"), "?") if known is None else known
 
     def _add_work(self, kind: EventKind, piece: _Piece, columns: dict[str, Int64Array]) -> None:
-        guid = piece.codes("guid", self._guids.__getitem__)
-        if "process_id" in piece:
-            distinct, number = distinct_rows(guid, *map(piece.whole, ("process_id", "thread_id")))
-            processes = [self._host_process(*row) for row in distinct]
-        else:
-            distinct, number = distinct_rows(guid, piece.whole("thread_id"))
-            processes = [self._gpu_process(*row) for row in distinct]
-        columns["process"] = np.array(processes, dtype=np.int64)[number]
+        titles = ("process_id", "thread_id") if "process_id" in piece else ("thread_id",)
+        columns["process"] = self._processes(piece, *titles)
         self._records.add_work(kind, columns)
 
     def _add_dispatches(self, piece: _Piece) -> None:

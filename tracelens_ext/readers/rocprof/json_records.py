@@ -34,11 +34,10 @@ from tracelens_ext.readers.rocprof.records import (
     Operations,
     RocprofRecords,
     Symbol,
-    call_kind,
     kernel_name,
     type_of,
 )
-from tracelens_ext.readers.source import ByteSource, salvage_note
+from tracelens_ext.readers.source import ByteSource, salvage_notes
 from tracelens_ext.readers.sqlite_columns import distinct_rows, looked_up
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
@@ -65,9 +64,8 @@ def read(source: ByteSource) -> Trace:
     for items in stream:
         decoder.process.take(decoder.path, items)
     decoder.end_process()
-    if stream.damage is not None:
-        present = records.builder.present
-        records.notes.append(salvage_note(source, stream.damage, stream.place, present))
+    present = records.builder.present
+    records.notes += salvage_notes(source, stream.damage, stream.place, present)
     return records.finish(source.path, FORMAT, source.bytes_read)
 
 
@@ -251,8 +249,8 @@ class _Process:
     def _add_calls(self, columns: dict[str, Int64Array]) -> None:
         builder = self._records.builder
         columns["domain"], columns["name"] = self._words(columns)
-        kinds = [call_kind(word) == EventKind.USER_ANNOTATION for word in builder.categories]
-        markers = np.flatnonzero(np.array(kinds, dtype=bool)[columns["domain"]])
+        kinds = self._records.kinds(columns["domain"])
+        markers = np.flatnonzero(kinds == EventKind.USER_ANNOTATION)
         ids = columns["correlation"][markers].tolist()
         for row, message in zip(markers.tolist(), map(self._messages.get, ids), strict=True):
             if message:

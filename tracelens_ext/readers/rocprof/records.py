@@ -17,7 +17,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Labels, TraceBuilder
-from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows, present
+from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, Conventions, Device, EventKind
 
@@ -71,7 +71,8 @@ class Agent(msgspec.Struct):
     def device(self, ordinal: int) -> Device:
         """What it is as a GPU of that number."""
         memory = sum(bank.size_in_bytes for bank in self.mem_banks)
-        numbers = (_positive(n) for n in (self.cu_count, self.wave_front_size, memory))
+        sizes = (self.cu_count, self.wave_front_size, memory)
+        numbers = (size if 0 < size < MOST_ID else 0 for size in sizes)
         return Device(ordinal, self.product_name or self.name, *numbers)
 
 
@@ -143,6 +144,11 @@ class RocprofRecords:
         """The codes of names of calls, ranges and copies."""
         return [self.builder.names[text or NO_NAME] for text in texts]
 
+    def kinds(self, domain: Int64Array) -> Int64Array:
+        """What records of these domains, codes of `categories`, are; shape as `domain`."""
+        kinds = [int(call_kind(word)) for word in self.builder.categories]
+        return np.array(kinds, dtype=np.int64)[domain]
+
     def add_calls(self, columns: Mapping[str, Int64Array]) -> None:
         """Add calls, ranges and marks.
 
@@ -150,8 +156,7 @@ class RocprofRecords:
         codes of the builder; `correlation`.
         """
         for piece in _pieces(columns):
-            kinds = np.array([call_kind(domain) for domain in self.builder.categories])
-            kind = kinds[piece["domain"]]
+            kind = self.kinds(piece["domain"])
             self._has_calls |= bool((kind != EventKind.USER_ANNOTATION).any())
             mark = (kind == EventKind.USER_ANNOTATION) & (piece["start"] == piece["end"])
             self._add(
@@ -177,7 +182,7 @@ class RocprofRecords:
                     numbers[name] = piece[name]
             if GEOMETRY[0] in piece:
                 numbers["grid"] = _blocks([piece[name] for name in GEOMETRY])
-            self._add(piece, np.full(len(threads), kind), threads, numbers)
+            self._add(piece, kind, threads, numbers)
 
     def device_of_copy(
         self, name: Int64Array, source: Int64Array, target: Int64Array
@@ -201,22 +206,12 @@ class RocprofRecords:
     def _add(
         self,
         piece: Mapping[str, Int64Array],
-        kind: Int64Array,
+        kind: Int64Array | int,
         thread: Int32Array,
-        numbers: Mapping[str, Int64Array],
+        columns: Mapping[str, Int64Array],
     ) -> None:
-        self.builder.add(
-            {
-                "ts": piece["start"],
-                "dur": piece["end"] - piece["start"],
-                "name": piece["name"],
-                "kind": kind,
-                "thread": thread,
-                "category": piece["domain"],
-            },
-            {name: present(np.where(ids < MOST_ID, ids, NONE)) for name, ids in numbers.items()},
-            {},
-        )
+        numbers = {name: np.where(ids < MOST_ID, ids, NONE) for name, ids in columns.items()}
+        self.builder.add_rows(piece, piece["name"], kind, thread, piece["domain"], numbers)
 
     def drop(self, reason: str, count: int) -> None:
         """Count records that are left out."""
@@ -247,10 +242,6 @@ class RocprofRecords:
             )
         conventions = Conventions(gpu_by_process=True, annotations_are_operations=True)
         return replace(trace, conventions=conventions)
-
-
-def _positive(value: int) -> int:
-    return value if 0 < value < MOST_ID else 0
 
 
 def _blocks(geometry: list[Int64Array]) -> Int64Array:

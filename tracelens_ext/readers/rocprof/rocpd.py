@@ -25,7 +25,6 @@ from tracelens_ext.readers.rocprof.records import (
     RECORD,
     Agent,
     RocprofRecords,
-    call_kind,
     kernel_name,
 )
 from tracelens_ext.readers.sqlite_columns import MISSING, Database, looked_up
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens_ext.readers.source import ByteSource
-    from tracelens_ext.trace import BoolArray, Int64Array, Trace
+    from tracelens_ext.trace import Int64Array, Trace
 
     Columns = dict[str, Int64Array]
 
@@ -239,18 +238,15 @@ class _Tables:
     def _samples(self) -> None:
         """Marks of roctx; other samples are of what is not analysed."""
         for chunk in self._chunks("rocpd_sample", "timestamp", "name_id", "tid"):
-            marks = self._is_marker(chunk["domain"])
+            marks = self._records.kinds(chunk["domain"]) == EventKind.USER_ANNOTATION
             self._records.drop("samples that are no marks", int((~marks).sum()))
             chunk = {column: values[marks] for column, values in chunk.items()}
             self._add_calls(chunk | {"start": chunk["timestamp"], "end": chunk["timestamp"]})
 
-    def _is_marker(self, domain: Int64Array) -> BoolArray:
-        kinds = [call_kind(word) == EventKind.USER_ANNOTATION for word in self._builder.categories]
-        return np.array(kinds, dtype=bool)[domain]
-
     def _add_calls(self, chunk: Columns) -> None:
         chunk["name"] = self._names(chunk["name_id"])
-        marker = np.flatnonzero(self._is_marker(chunk["domain"]))
+        kinds = self._records.kinds(chunk["domain"])
+        marker = np.flatnonzero(kinds == EventKind.USER_ANNOTATION)
         if len(marker):
             self._name_markers(chunk, marker)
         chunk["thread"] = self._thread_of(chunk["tid"])

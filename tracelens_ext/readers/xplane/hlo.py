@@ -100,20 +100,14 @@ _PROGRAM: Final = re.compile(r"(.*)\((\d{1,18})\)$", re.DOTALL)
 
 
 class Arguments(NamedTuple):
-    """The arguments of an operation, the first three as the JSON of a list.
+    """The arguments of an operation, the first three as the JSON of a list."""
 
-    Attributes:
-        dims: sizes of each operand.
-        types: type of each operand.
-        concrete: texts `name=value`: `opcode`, `target` of a call of a library, `result`, of a
-            window `stride`, `padding` and `dilation`, and `source`, the file and the line.
-        instruction: as `Trace.instructions` has it.
-    """
-
-    dims: bytes
-    types: bytes
+    dims: bytes  #: sizes of each operand
+    types: bytes  #: type of each operand
+    #: texts `name=value`: `opcode`, `target` of a library call, `result`, of a window `stride`,
+    #: `padding` and `dilation`, and `source`, the file and the line
     concrete: bytes
-    instruction: int
+    instruction: int  #: as `Trace.instructions` has it
 
 
 class Programs:

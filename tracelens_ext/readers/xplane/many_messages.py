@@ -40,19 +40,12 @@ class MessageError(ValueError):
 
 
 class Fields(NamedTuple):
-    """Fields of messages, k of them; those of one message are in their order.
+    """Fields of messages, k of them; those of one message are in their order."""
 
-    Attributes:
-        message: which message has it, (k,).
-        key: its number times 8, and its wire type, (k,).
-        value: the whole number; of others how many bytes, (k,).
-        start: where the bytes begin, (k,).
-    """
-
-    message: Int64Array
-    key: Int64Array
-    value: Int64Array
-    start: Int64Array
+    message: Int64Array  #: which message has it, (k,)
+    key: Int64Array  #: its number times 8, and its wire type, (k,)
+    value: Int64Array  #: the whole number; of others how many bytes, (k,)
+    start: Int64Array  #: where the bytes begin, (k,)
 
     def numbers(self, number: int, count: int) -> Int64Array:
         """A whole number of each of `count` messages; 0 where one has none."""
@@ -133,12 +126,7 @@ def varints(data: Bytes, at: Int64Array) -> tuple[Int64Array, Int64Array]:
 
 
 class DamagedError(Exception):
-    """A message that cannot be taken apart further.
-
-    Attributes:
-        place: the byte where the field that is damaged begins.
-        is_cut: whether the message only ends too early.
-    """
+    """A message that cannot be taken apart from the byte `place` on, or only ends too early."""
 
     def __init__(self, place: int, *, is_cut: bool) -> None:
         super().__init__(place)

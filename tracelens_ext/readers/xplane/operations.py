@@ -30,40 +30,27 @@ _ARGUMENTS = ("Input Dims", "Input type", "Concrete Inputs")
 
 @dataclass(frozen=True, eq=False)
 class Operations:
-    """Events that are made for a recording of n events, k of them.
+    """Events that are made for a recording of n events, k of them."""
 
-    Attributes:
-        kind: an `EventKind`, (k,).
-        ts, dur: ns, (k,).
-        name: code of its name, (k,).
-        like: an event of its thread, (k,).
-        arguments: argument → (rows of operations, those of the recording too, ascending; JSON).
-        instructions: of the same rows, as `Trace.instructions` has them.
-    """
-
-    kind: Int64Array
-    ts: Int64Array
-    dur: Int64Array
-    name: Int64Array
-    like: Int64Array
+    kind: Int64Array  #: an `EventKind`, (k,)
+    ts: Int64Array  #: ns, (k,)
+    dur: Int64Array  #: ns, (k,)
+    name: Int64Array  #: code of its name, (k,)
+    like: Int64Array  #: an event of its thread, (k,)
+    #: argument → (rows of operations, those of the recording too, ascending; JSON)
     arguments: dict[str, tuple[Int64Array, list[bytes]]]
+    #: of the same rows, as `Trace.instructions` has them
     instructions: tuple[Int64Array, Int64Array]
 
 
 @dataclass(frozen=True, eq=False)
 class _Calls:
-    """Calls of instructions, k of them, in order of thread and start.
+    """Calls of instructions, k of them, in order of thread and start."""
 
-    Attributes:
-        event: a GPU event of each, (k,).
-        launch: its first launch, (k,).
-        start, end: ns, (k,).
-    """
-
-    event: Int64Array
-    launch: Int64Array
-    start: Int64Array
-    end: Int64Array
+    event: Int64Array  #: a GPU event of each, (k,)
+    launch: Int64Array  #: its first launch, (k,)
+    start: Int64Array  #: ns, (k,)
+    end: Int64Array  #: ns, (k,)
 
 
 def find_operations(

@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.source import AGAIN, salvage_note
+from tracelens_ext.readers.source import AGAIN, salvage_notes
 from tracelens_ext.readers.xplane.hlo import Programs, message_class
 from tracelens_ext.readers.xplane.many_messages import (
     DamagedError,
@@ -65,9 +65,7 @@ def read(source: ByteSource) -> Trace:
         profile.read(data)
     except DamagedError as error:
         damage, place = damage or _damage(source.path, error), error.place
-    notes = []
-    if damage is not None:
-        notes.append(salvage_note(source, damage, place, profile.recording.present))
+    notes = salvage_notes(source, damage, place, profile.recording.present)
     return profile.finish(len(data), notes)
 
 

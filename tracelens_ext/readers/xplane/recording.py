@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
+from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.readers.xplane.operations import find_operations, numbered
 from tracelens_ext.trace import NONE, ArgColumn, Conventions, EventKind
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tracelens_ext.readers.xplane.hlo import Arguments
-    from tracelens_ext.trace import Device, Int64Array, Trace
+    from tracelens_ext.trace import Int64Array, Trace
 
     Lane = tuple[int | str, int | str]
     #: Statistic → (rows, ascending; values or codes of texts).
@@ -38,17 +39,7 @@ _SIZE: Final = re.compile(r"\bsize:(\d{1,18})\b")
 _DRIVER_CALL: Final = re.compile("cu[A-Z]")
 _PYTHON_FRAME: Final = "$"
 _INSTRUCTION: Final = "instruction"
-_WORDS: Final = {
-    EventKind.KERNEL: "kernel",
-    EventKind.MEMCPY: "gpu_memcpy",
-    EventKind.MEMSET: "gpu_memset",
-    EventKind.GPU_ANNOTATION: "gpu_user_annotation",
-    EventKind.RUNTIME: "runtime",
-    EventKind.DRIVER: "driver",
-    EventKind.CPU_OP: "cpu_op",
-    EventKind.PYTHON_FUNCTION: "python_function",
-    EventKind.USER_ANNOTATION: "user_annotation",
-}
+_WORDS: Final = {**WORDS, EventKind.RUNTIME: "runtime", EventKind.DRIVER: "driver"}
 
 
 class Recording:
@@ -96,26 +87,14 @@ class Recording:
         self,
         arguments_of: Callable[[int, str, str], Arguments | None],
         notes: Callable[[], list[str]] = list,
-        *,
-        path: str,
-        format_name: str,
-        bytes_read: int,
-        devices: tuple[Device, ...] = (),
-        metadata: Mapping[str, object] | None = None,
         programs: Sequence[bytes] = (),
+        **about: Any,  # noqa: ANN401  # of `TraceBuilder.finish`
     ) -> Trace:
         """The trace.
 
-        Args:
-            arguments_of: what the HLO says of an operation: of the program's id (`NONE` for
-                unknown), the module's and the operation's name.
-            notes: what the user should know, asked when all is read.
-            path: what the trace calls the file.
-            format_name: what the format is called.
-            bytes_read: size of the file, unpacked.
-            devices: the GPUs that it describes.
-            metadata: what else it says of itself.
-            programs: those that `arguments_of` refers to, which may add to them.
+        `arguments_of` tells what the HLO says of an operation, by the program's id (`NONE` for
+        unknown), the module's and the operation's name; it may add to `programs`, which it refers
+        to. `notes` are asked when all is read.
         """
         events = Events(self, self._pieces, self._stats)
         builder = self._builder
@@ -137,15 +116,8 @@ class Recording:
         }
         columns |= {"kind": kind, "category": words[kind]}
         builder.add(columns, events.numbers() | {_INSTRUCTION: operations.instructions}, texts)
-        trace = builder.finish(
-            path=path,
-            format_name=format_name,
-            bytes_read=bytes_read,
-            devices=devices,
-            metadata=metadata,
-            labels=Labels(processes=self.planes, threads=self.lines),
-            notes=tuple(notes()),
-        )
+        labels = Labels(processes=self.planes, threads=self.lines)
+        trace = builder.finish(labels=labels, notes=tuple(notes()), **about)
         args = dict(trace.args)
         return replace(
             trace,
