@@ -279,6 +279,7 @@ def main() -> None:
     wanted = options.only.split(",")
     if unknown := sorted(set(wanted) - set(PARTS)):
         parser.error(f"--only: there is no {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    DATA.mkdir(exist_ok=True)
     here = Path(__file__).parent
     for part in wanted:
         title, work = PARTS[part]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.gaps.hosts import innermost_during
+from tracelens_ext.gaps.hosts import innermost_during, innermost_moments
 from tracelens_ext.trace import NONE, EventKind
 
 Nested = list[tuple[int, int]]
@@ -74,3 +74,35 @@ def test_against_a_plain_loop(
     assert (nobody == NONE).all()
     ignored = innermost_during(tree, (kind,), thread, begins, ends, "op ")
     assert (ignored == NONE).all()
+
+
+@given(nested(), st.lists(st.tuples(st.integers(0, 100), st.integers(1, 40)), max_size=6))
+def test_moments_against_each_moment(events: Nested, stretches: list[tuple[int, int]]) -> None:
+    """Stretches may overlap, as the gaps of several devices do; no pairs of them are made."""
+    maker = TraceMaker()
+    maker.op("first", -1, 1, thread=99)
+    for number, (start, end) in enumerate(events):
+        maker.op(f"op {number}", start, end - start)
+    trace = TreePerfAnalyzer(maker.document()).trace
+    mine = [row for row in range(len(trace)) if trace.name_of(row).startswith("op ")]
+    thread = np.full(len(stretches), trace.thread[mine[0]] if mine else 0)
+    begins = np.array([1000 * (at + 1) for at, _ in stretches], dtype=np.int64)
+    ends = begins + np.array([1000 * length for _, length in stretches], dtype=np.int64)
+    moments = innermost_moments(trace, (EventKind.CPU_OP,), thread, begins, ends)
+    assert len(moments.row) <= 2 * len(events)
+    covered, of_row = [0] * len(stretches), dict.fromkeys(mine, 0)
+    for number, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+        for moment in range(begin, end, 1000):
+            around = [row for row in mine if trace.ts[row] <= moment < trace.end[row]]
+            at = moments.rows_at(thread[:1], np.array([moment])).tolist()
+            if around:
+                innermost = min(around, key=lambda row: (int(trace.dur[row]), -row))
+                assert at == [innermost]
+                covered[number] += 1000
+                of_row[innermost] += 1000
+            else:
+                assert at == [NONE]
+    assert moments.time_in(thread, begins, ends).tolist() == covered
+    time = np.bincount(moments.row, moments.time_of(thread, begins, ends), len(trace))
+    assert {row: time[row] for row in mine} == of_row
+    assert not moments.time_in(thread * 0 + NONE, begins, ends).any()

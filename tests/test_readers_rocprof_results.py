@@ -65,6 +65,15 @@ def test_databases_have_calls_kernels_and_copies(tmp_path: Path) -> None:
     assert analyzer.trace.device.tolist() == [1, 1]
 
 
+def test_rows_of_a_table_without_times_are_counted(tmp_path: Path) -> None:
+    path = database(tmp_path)
+    with sqlite3.connect(path) as made:
+        made.execute("ALTER TABLE COPY RENAME COLUMN EndNs TO Finished")
+    made.close()
+    assert list(kernels(path).values()) == [(1, 50)]
+    assert read_trace(path, cache=False).provenance.dropped == {"no usable duration (dur)": 1}
+
+
 def test_names_may_be_numbers_of_texts_beside(tmp_path: Path) -> None:
     assert kernels(database(tmp_path, names_beside=True))["void k<float>()"] == (1, 50)
 

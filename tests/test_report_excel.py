@@ -353,7 +353,9 @@ def test_the_limits_are_those_of_excel() -> None:
 
 @either_way
 @without_leftovers
-@pytest.mark.parametrize("refused", ["_write_string", "_write_number", "set_column", "autofilter"])
+@pytest.mark.parametrize(
+    "refused", ["_write_string", "_check_dimensions", "set_column", "autofilter"]
+)
 def test_a_workbook_that_lacks_a_part_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
@@ -512,7 +514,7 @@ def interrupted(*_: object) -> None:
 @without_leftovers
 @pytest.mark.parametrize(
     ("owner", "place"),
-    [(Path, "open"), (Workbook, "_store_workbook"), (Worksheet, "_write_number")],
+    [(Path, "open"), (Workbook, "_store_workbook"), (Worksheet, "_check_dimensions")],
 )
 @pytest.mark.parametrize(
     ("failure", "error"), [(full, OutputError), (interrupted, KeyboardInterrupt)]

@@ -135,6 +135,24 @@ def test_permissions_and_links_stay(tmp_path: Path) -> None:
     assert (link / "a.csv").stat().st_mode & 0o777 == 0o604
 
 
+def test_a_link_that_changes_meanwhile_parts_no_report(tmp_path: Path) -> None:
+    one, other, link = tmp_path / "one", tmp_path / "other", tmp_path / "link"
+    for folder in (one, other):
+        folder.mkdir()
+        (folder / "mine.txt").write_text("mine")  # so that files are renamed one by one
+    link.symlink_to(one)
+
+    def turned(path: Path) -> None:
+        link.unlink()
+        link.symlink_to(other)
+        path.write_text("new")
+
+    write_folder(link, files("new", NAMES[:1]) | {NAMES[1]: turned} | files("new", NAMES[2:]))
+    assert manifest_files(one) == NAMES
+    assert sorted(path.name for path in one.glob("*.csv")) == NAMES
+    assert [path.name for path in other.iterdir()] == ["mine.txt"]
+
+
 def test_a_failure_leaves_the_old_folder(tmp_path: Path) -> None:
     def full(_: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

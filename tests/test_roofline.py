@@ -25,6 +25,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.hooks.registry import SECONDS_VARIABLE
 from tracelens_ext.iterations.selection import Selection
+from tracelens_ext.operations import launchers
 from tracelens_ext.report.html import page_figures
 from tracelens_ext.roofline import found as rows_found
 from tracelens_ext.roofline import groups, models, operation
@@ -89,6 +90,7 @@ def test_what_is_all_different_is_looked_at_once(monkeypatch: pytest.MonkeyPatch
 
     for module, name in (
         (groups, "parsed"),
+        (launchers, "parsed"),
         (rows_found, "RooflineRow"),
         (operation, "Tensor"),
         (BoundRule, "finds"),
@@ -100,13 +102,35 @@ def test_what_is_all_different_is_looked_at_once(monkeypatch: pytest.MonkeyPatch
     made = document(*each)
     for n, event in enumerate(e for e in made["traceEvents"] if e.get("cat") == "kernel"):
         event["name"] = f"k{n}"
-    found = TreePerfAnalyzer(made, use_kernel_name_categories=True).roofline()
+    analyzer = TreePerfAnalyzer(made, use_kernel_name_categories=True)
+    found = analyzer.roofline()
     assert [len(row.operation.tensors) for row in found.rows] == [2] * count
     assert asked["RooflineRow"] == count
     assert asked["Tensor"] == 2 * count
     assert asked["parsed"] <= count + 3
     assert asked["finds"] <= 4 * count
     assert asked["allows"] <= count + 30
+    asked.clear()
+    analyzer.get_df_kernel_launchers_unique_args()
+    analyzer.table("short_kernels_summary")
+    assert asked["parsed"] <= count + 3
+
+
+def test_shorter_operations_beyond_the_bound_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = [("aten::mm", arguments([n, 8], [8, n]), 10.0 + n) for n in range(1, 8)]
+    whole = analyzed(*each).get_df_roofline()
+    monkeypatch.setattr(groups, "MOST_OPERATIONS", 3)
+    monkeypatch.setattr(rows_found, "MOST_OPERATIONS", 3)
+    analyzer = analyzed(*each)
+    cut = analyzer.get_df_roofline()
+    assert cut.head(3).astype(str).equals(whole.head(3).astype(str).replace("None", "nan"))
+    others = cut.iloc[3]
+    assert (len(cut), others["op_name"], others["Input Dims"]) == (4, "(other operations)", "")
+    assert others["why_no_model"] == "only the 3 longest operations of a trace have one"
+    for column in ("count", "gpu_time_ms"):
+        assert cut[column].sum() == pytest.approx(whole[column].sum())
+    assert "the largest without: (other operations)" in str(modelled(analyzer.roofline()))
+    assert len(analyzed(*each[:3]).get_df_roofline()) == 3
 
 
 def test_a_row_an_operation_with_its_best_case() -> None:

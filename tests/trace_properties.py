@@ -104,6 +104,26 @@ def _gpu_time_of_database(data: bytes) -> tuple[int, int] | None:
     return total, total
 
 
+def _gpu_time_of_results(data: bytes) -> tuple[int, int] | None:
+    """What SQL says of rocprof's own databases: kernels are in KERN where OPS has none."""
+    times = 'SELECT BeginNs, EndNs FROM "{}" NOT INDEXED'
+    with closing(sqlite3.connect(":memory:")) as connection:
+        try:
+            connection.deserialize(data)
+            query = "SELECT name FROM sqlite_master WHERE type = 'table' AND typeof(sql) = 'text'"
+            tables = {name for (name,) in connection.execute(query)}
+            found: list[tuple[Any, Any]] = []
+            for name in ("OPS", "KERN", "COPY"):
+                if name in tables and not (name == "KERN" and found):
+                    found += connection.execute(times.format(name)).fetchall()
+        except (sqlite3.Error, UnicodeError):
+            return None
+    if not all(type(each) is int for both in found for each in both):
+        return None
+    total = sum(end - begin for begin, end in found)
+    return total, total
+
+
 def _gpu_time_of_table(data: bytes) -> tuple[int, int] | None:
     try:
         rows = list(csv.DictReader(io.StringIO(data.decode(), newline="")))
@@ -201,7 +221,7 @@ _GPU_TIMES: dict[str, Callable[[bytes], tuple[int, int] | None]] = {
     ".pftrace": _gpu_time_of_perfetto,
     ".xplane.pb": _gpu_time_of_profile,
     ".csv": lambda _: None,  # what it sums up is not durations of events
-    "results.db": lambda _: None,  # its table says how long, not when
+    "results.db": _gpu_time_of_results,
 }
 
 

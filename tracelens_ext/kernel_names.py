@@ -35,6 +35,8 @@ def short_name(name: str) -> str:
     `reduce_kernel<512, 1>`, and `_ZN5aiter3mlaILi8EEEvPf` becomes `mla<8>`. A name that
     is no C++ signature stays as it is.
     """
+    if name.isidentifier() and not name.startswith("_Z"):
+        return name  # nothing to cut, as in the names of Triton's kernels
     text = _CLONE.sub("", name.strip()).removeprefix("void ")
     if text.startswith("_Z"):
         return _demangled(text)

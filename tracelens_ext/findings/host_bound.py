@@ -10,7 +10,7 @@ from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.findings.profiler_overhead import recorder_percent
 from tracelens_ext.gaps.causes import HOST, LAUNCH_OVERHEAD, SYNCHRONISATION
-from tracelens_ext.gaps.hosts import innermost_at
+from tracelens_ext.gaps.hosts import innermost_moments
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, NS_PER_US, EventKind
 from tracelens_ext.work.grouping import sums
@@ -69,11 +69,13 @@ def _detect(inspection: Inspection) -> Finding | None:
 def _split(inspection: Inspection, claim: Claim) -> dict[str, float]:
     """What the host was in during a claim, ms; nothing where no operation and call is recorded."""
     trace, (start, end, _, gap, _, thread) = inspection.work.trace, claim.intervals
-    stretch, row, ns = innermost_at(trace, (EventKind.CPU_OP, *LAUNCH_KINDS), thread, start, end)
-    if not len(row):
+    kinds = EventKind.CPU_OP, *LAUNCH_KINDS
+    moments = innermost_moments(trace, kinds, thread, start, end)
+    row, ns = moments.row, moments.time_of(thread, start, end)
+    if not ns.any():
         return {}
     launches = (trace.kind[row] != EventKind.CPU_OP) | inspection.starts_work(row)
-    left = end - start - np.bincount(stretch, ns, len(start))
+    left = end - start - moments.time_in(thread, start, end)
     _, number = np.unique(gap, return_inverse=True)
     long = np.bincount(number, left)[number] >= _LONG_NS
     nothing = left[:0]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens_ext.findings.finding import Place
-from tracelens_ext.gaps.hosts import HOST_KINDS, innermost_at, labels_of
+from tracelens_ext.gaps.hosts import HOST_KINDS, Moments, innermost_moments, labels_of
 from tracelens_ext.intervals import inside
 from tracelens_ext.iterations.measured import named_iterations
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.modules.modules import has_modules, module_of_gpu
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
-from tracelens_ext.work.grouping import number_groups
+from tracelens_ext.work.grouping import number_groups, texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,9 +76,10 @@ def ranked(code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array) -
     total = np.bincount(number, ns[known]) / NS_PER_MS
     count = np.bincount(number)
     order = np.argsort(-total, kind="stable")
-    names = [labels[int(code[known[i]])] for i in first[order].tolist()]
+    names = texts(code[known[first[order]]], labels)
     found = zip(names, total[order].tolist(), count[order].tolist(), strict=True)
-    return _merged([Place(*place) for place in found if place[0]])[: 4 * MOST_PLACES]
+    shown = set(islice(dict.fromkeys(filter(None, names)), 4 * MOST_PLACES))
+    return _merged([Place(*place) for place in found if place[0] in shown])
 
 
 def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
@@ -86,10 +89,24 @@ def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     devices = len(claim.devices)
 
     def ranks(kinds: tuple[EventKind, ...]) -> list[Place]:
-        stretch, row, ns = _innermost(trace, kinds, thread, start, end)
-        code, labels = labels_of(trace, row)
-        first, number = number_groups([code, gap[stretch]])  # a place counts once in a gap
-        return ranked(code[first], labels, np.bincount(number, ns) / devices) if len(row) else []
+        parts = _innermost(trace, kinds, thread, start, end)
+        stretches = [(thread[asked], start[asked], end[asked]) for _, asked in parts]
+        ns = [part.time_of(*its) for (part, _), its in zip(parts, stretches, strict=True)]
+        code, labels = labels_of(trace, np.concatenate([part.row for part, _ in parts]))
+        code = np.where(np.concatenate(ns) > 0, code, NONE)
+        bounds = np.cumsum([len(each) for each in ns])[:-1]
+
+        def gaps_with(label: str) -> int:
+            gaps = [
+                gap[asked][part.chosen(codes == labels.index(label)).time_in(*its) > 0]
+                for (part, asked), its, codes in zip(
+                    parts, stretches, np.split(code, bounds), strict=True
+                )
+            ]
+            return len(np.unique(np.concatenate(gaps)))  # a place counts once in a gap
+
+        found = ranked(code, labels, np.concatenate(ns) / devices)
+        return [replace(place, count=gaps_with(place.name)) for place in found]
 
     return {
         "operations": ranks(HOST_KINDS["host_op"]),
@@ -101,19 +118,21 @@ def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
 
 def _innermost(
     trace: Trace, kinds: tuple[EventKind, ...], thread: IntArray, start: Int64Array, end: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """As `innermost_at`; of Python frames those that somebody can change, where there are any."""
-    found = innermost_at(trace, kinds, thread, start, end, ("ProfilerStep#", *_NO_LINES))
-    told = np.zeros(len(start), dtype=bool)
-    told[found[0]] = True
-    other = np.flatnonzero(~told)
-    if not len(other) or EventKind.PYTHON_FUNCTION not in kinds:
-        return found
-    stretches = thread[other], start[other], end[other]
-    stretch, row, ns = innermost_at(trace, kinds, *stretches, ("ProfilerStep#",))
-    both = zip(found, (other[stretch], row, ns), strict=True)
-    stretch, row, ns = (np.concatenate(columns) for columns in both)
-    return stretch, row, ns
+) -> list[tuple[Moments, Int64Array]]:
+    """The innermost events around stretches of time, and which of those were asked about.
+
+    Of Python frames those that somebody can change, then the others, where there are none of these.
+    """
+    asked = np.arange(len(start))
+    found = []
+    for ignored in (_NO_LINES, ()):
+        stretches = thread[asked], start[asked], end[asked]
+        moments = innermost_moments(trace, kinds, *stretches, ("ProfilerStep#", *ignored))
+        found.append((moments, asked))
+        asked = asked[moments.time_in(*stretches) == 0]
+        if EventKind.PYTHON_FUNCTION not in kinds or not len(asked):
+            break
+    return found
 
 
 def _iterations_during(
@@ -198,6 +217,8 @@ def operations_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Ar
 def _around(
     work: GpuWork, kinds: tuple[EventKind, ...], calls: Int64Array, ns: IntArray | Float64Array
 ) -> list[Place]:
-    trace, begun = work.trace, work.trace.ts[calls]
-    stretch, row, _ = _innermost(trace, kinds, trace.thread[calls], begun, begun + 1)
-    return ranked(*labels_of(trace, row), ns[stretch])
+    trace, thread, begun = work.trace, work.trace.thread[calls], work.trace.ts[calls]
+    row = np.full(len(calls), NONE, dtype=np.int64)
+    for moments, asked in _innermost(trace, kinds, thread, begun, begun + 1):
+        row[asked] = moments.rows_at(thread[asked], begun[asked])
+    return ranked(*labels_of(trace, row), ns)

@@ -7,14 +7,14 @@ innermost event that covers at least half of that time.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.intervals import inside, union
+from tracelens_ext.intervals import union
 from tracelens_ext.nesting import MOST_STEPS, ROOT, nearest_marked, nest
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
-from tracelens_ext.work.group_search import last_before
+from tracelens_ext.work.group_search import by_group_and_time, items_before, last_before
 from tracelens_ext.work.grouping import number_groups
 from tracelens_ext.work.memoize import once_for_each
 
@@ -121,18 +121,60 @@ def innermost_during(
     return result
 
 
-def innermost_at(
+class Moments(NamedTuple):
+    """Stretches of time of host threads in one event each, apart, by thread and time; m of them."""
+
+    thread: IntArray
+    start: Int64Array
+    end: Int64Array
+    row: Int64Array  #: the event
+
+    def chosen(self, which: BoolArray) -> Moments:
+        """Some of them."""
+        return Moments(self.thread[which], self.start[which], self.end[which], self.row[which])
+
+    def rows_at(self, thread: IntArray, time: Int64Array) -> Int64Array:
+        """The event of a thread at a time, `NONE` without."""
+        at = last_before(self.thread, self.start, thread, time + 1)
+        here = at != NONE
+        here[here] = self.end[at[here]] > time[here]
+        row = np.full(len(time), NONE, dtype=np.int64)
+        row[here] = self.row[at[here]]
+        return row
+
+    def time_in(self, thread: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
+        """How long a thread was in any of them during each stretch of time, ns."""
+        length = np.append(0, np.cumsum(self.end - self.start))
+
+        def until(time: Int64Array) -> Int64Array:
+            before = items_before(self.thread, self.start, thread, time)
+            at = np.maximum(before - 1, 0)
+            beyond = np.maximum(self.end[at] - time, 0)
+            return length[before] - np.where((before > 0) & (self.thread[at] == thread), beyond, 0)
+
+        return until(end) - until(start) if len(self.row) else np.zeros(len(start), dtype=np.int64)
+
+    def time_of(self, thread: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
+        """What of each lies in stretches of time of its thread, which may overlap; summed, ns."""
+        result = np.zeros(len(self.row), dtype=np.int64)
+        for times, sign in ((start, 1), (end, -1)):
+            order = by_group_and_time(thread, times)
+            passed = np.append(0, np.cumsum(times[order]))
+            for moment, side in ((self.end, sign), (self.start, -sign)):
+                begun = items_before(thread[order], times[order], self.thread, moment)
+                result += side * (begun * moment - passed[begun])
+        return result
+
+
+def innermost_moments(
     trace: Trace,
     kinds: Sequence[EventKind],
     thread: IntArray,
     start: Int64Array,
     end: Int64Array,
     ignored: str | tuple[str, ...] = (),
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """The innermost events of host threads in some stretches of time, moment by moment.
-
-    The stretch, the row, and how long the thread was in no event within that one, ns, (j,).
-    """
+) -> Moments:
+    """The innermost events of host threads, moment by moment, around some stretches of time."""
     rows = _running(trace, kinds, thread, start, end, shortest=1)
     rows = rows[trace.named(trace.name[rows], lambda name: not name.startswith(ignored))]
     rows, parent = _nested(trace, rows)
@@ -145,19 +187,8 @@ def innermost_at(
     at = np.lexsort((sequence, moment, lane))
     moment, lane, here = moment[at], lane[at], here[at]
     real = (lane[1:] == lane[:-1]) & (moment[1:] > moment[:-1]) & (here[:-1] != ROOT)
-    first, last, lane, here = moment[:-1][real], moment[1:][real], lane[:-1][real], here[:-1][real]
-    found = []
-    by_thread = np.argsort(thread, kind="stable")
-    for number in np.unique(lane).tolist():
-        both = (number, number + 1)
-        asked = by_thread[slice(*np.searchsorted(thread, both, sorter=by_thread))]
-        mine = slice(*np.searchsorted(lane, both))
-        begin, until, stretch, segment = inside(start[asked], end[asked], first[mine], last[mine])
-        found.append((asked[stretch], rows[here[mine][segment]], until - begin))
-    nothing = np.empty(0, dtype=np.int64)
-    columns = zip((nothing,) * 3, *found, strict=True)
-    stretch, row, ns = (np.concatenate(column) for column in columns)
-    return stretch, row, ns
+    events = rows[here[:-1][real]]
+    return Moments(lane[:-1][real], moment[:-1][real], moment[1:][real], events)
 
 
 @once_for_each

@@ -15,6 +15,7 @@ from tracelens_ext.work.grouping import (
     Groups,
     Labelled,
     group_labelled,
+    joined,
     number_groups,
     percent,
     sums,
@@ -91,15 +92,10 @@ def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
     """As `kernel_summary`, with what TraceLens's sheet of kernels tells as well."""
     frame, groups = _summary(work)
     category, labels = _parent_op_category(work)
-    first, _ = number_groups([groups.number, work.trace.stream])
-    streams: list[list[str]] = [[] for _ in range(len(groups))]
-    for group, stream in zip(
-        groups.number[first].tolist(), work.trace.stream[first].tolist(), strict=True
-    ):
-        if stream >= 0:
-            streams[group].append(str(stream))
+    stream = work.trace.stream
+    streams = {each: str(each) for each in np.unique(stream[stream >= 0]).tolist()}
     frame["op category"] = texts(category[groups.first], labels)
-    frame["streams"] = [", ".join(each) for each in streams]
+    frame["streams"] = joined(groups.number, streams, stream, len(groups))
     frame["% of total time"] = percent(groups.total, total_time_ns)
     return frame
 

@@ -21,6 +21,7 @@ from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 from tracelens_ext.work.grouping import (
     Labelled,
     group_labelled,
+    joined,
     maxima,
     minima,
     number_groups,
@@ -75,9 +76,9 @@ def kernel_statistics(
         "kind": kind,
     }
     if work.categories is not None:
-        labels = work.categories.labels
+        labels = dict(enumerate(work.categories.labels))
         code = work.categories.code[mask]
-        columns["kernel_category"] = _joined(code, groups.number, labels, len(groups))
+        columns["kernel_category"] = joined(groups.number, labels, code, len(groups))
     columns["full_names"] = full
     columns["example_full_name"] = texts(example, work.trace.names)
     frame = pd.DataFrame(columns)
@@ -117,15 +118,6 @@ def _full_names(name: np.ndarray, code: Int64Array, size: int) -> tuple[Int64Arr
     order = np.lexsort((first, -often, group))
     leading = order[np.unique(group[order], return_index=True)[1]]
     return np.bincount(group, minlength=size).astype(np.int64), name[first[leading]]
-
-
-def _joined(category: np.ndarray, code: Int64Array, labels: list[str], size: int) -> list[str]:
-    """The categories of each group as one text."""
-    first, _ = number_groups([code, category])
-    of_group: list[list[str]] = [[] for _ in range(size)]
-    for group, label in zip(code[first].tolist(), category[first].tolist(), strict=True):
-        of_group[group].append(labels[label])
-    return [", ".join(found) for found in of_group]
 
 
 #: Python frames that only pass a call on: of PyTorch, Triton, Python itself and its built-ins.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -24,14 +24,10 @@ from tracelens_ext.work.grouping import number_groups
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import Int32Array, Int64Array, IntArray, Trace
-    from tracelens_ext.work.gpu_work import GpuWork
-
-    RowArray = IntArray
     from collections.abc import Callable
 
-    from tracelens_ext.trace import BoolArray, IntArray
-
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Trace
+    from tracelens_ext.work.gpu_work import GpuWork
 
 #: Arguments that tell two launches of one operation apart.
 ARGUMENTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
@@ -86,7 +82,7 @@ def find_launchers(work: GpuWork) -> Launchers:
     )
 
 
-def _forest(work: GpuWork, places: RowArray) -> tuple[Int32Array, Int64Array]:
+def _forest(work: GpuWork, places: IntArray) -> tuple[Int32Array, Int64Array]:
     """How given positions of the tree nest, and which of them is innermost at each GPU event.
 
     Parents among the positions, `ROOT` without one; indices into them, `NONE` for a GPU event below
@@ -104,7 +100,7 @@ def _forest(work: GpuWork, places: RowArray) -> tuple[Int32Array, Int64Array]:
     return index[above].astype(np.int32), innermost
 
 
-def busy_below(work: GpuWork, rows: RowArray) -> Int64Array:
+def busy_below(work: GpuWork, rows: IntArray) -> Int64Array:
     """Busy time of all GPU events below some distinct host events of the tree, ns."""
     position = work.tree.position[rows]
     order = np.argsort(position)
@@ -145,7 +141,7 @@ def launcher_table(work: GpuWork, launchers: Launchers) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _text_column(codes: RowArray, labels: list[str]) -> pd.Categorical[str]:
+def _text_column(codes: IntArray, labels: list[str]) -> pd.Categorical[str]:
     """The texts that codes stand for; only those that occur are kept, equal ones merged."""
     first, inverse = number_groups([codes])
     numbers: dict[str, int] = {}
@@ -154,7 +150,7 @@ def _text_column(codes: RowArray, labels: list[str]) -> pd.Categorical[str]:
     return pd.Categorical.from_codes(np.array(merged, dtype=np.int64)[inverse], categories)
 
 
-def _thread_columns(trace: Trace, rows: RowArray) -> dict[str, pd.Categorical[str]]:
+def _thread_columns(trace: Trace, rows: IntArray) -> dict[str, pd.Categorical[str]]:
     """What the trace calls the process and the thread of each event."""
     thread = trace.thread[rows]
     texts = {
@@ -290,13 +286,13 @@ def op_argument(trace: Trace, rows: IntArray, name: str) -> tuple[Int64Array, li
 
     Codes, and the distinct texts: tuples as Python writes them, empty where an event has none.
     """
-    return argument_values(trace, rows, name, as_tuples, "")
+    return argument_values(trace, rows, name, _shown_once(trace), "")
 
 
-@lru_cache(maxsize=1024)  # the types of operations repeat
-def as_tuples(text: str) -> str:
-    """`[[4, 3], []]` as `((4, 3), ())`; a text that is no JSON as it is."""
-    return parsed(text)[1]
+@once_for_each
+def _shown_once(_: Trace) -> Callable[[str], str]:
+    """`[[4, 3], []]` as `((4, 3), ())`, each text once: several tables show the same."""
+    return cache(lambda text: parsed(text)[1])
 
 
 def parsed(text: str) -> tuple[object, str]:

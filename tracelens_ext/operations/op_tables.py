@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.intervals import stable_order
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_marked
 from tracelens_ext.operations.launchers import ARGUMENTS
@@ -136,8 +135,7 @@ class _Groups:
         self.of_row = inverse(np.argsort(first))[number]
         self.first = np.sort(first)
         self.count = np.bincount(self.of_row, minlength=len(first))
-        self._start = np.cumsum(self.count) - self.count
-        self._sorted: dict[str, Float64Array] = {}
+        self._grouped = table.groupby(self.of_row)
 
     def keys(self) -> dict[str, list[str]]:
         """What the groups have in common, column by column."""
@@ -149,28 +147,7 @@ class _Groups:
 
     def statistic(self, column: str, metric: str) -> Float64Array:
         """A statistic of each group's numbers, (k,); `std` is NaN for a group of one."""
-        if column not in self._sorted:
-            values = self._table[column].to_numpy(dtype=np.float64)
-            ascending = np.argsort(values)
-            order = ascending[stable_order(self.of_row[ascending])]  # by group, then by value
-            self._sorted[column] = values[order]
-        values, start, size = self._sorted[column], self._start, self.count
-        result: Float64Array = np.full(len(size), np.nan)
-        if not len(size):
-            return result
-        total = np.add.reduceat(values, start)
-        if metric == "std":
-            squares = np.add.reduceat((values - np.repeat(total / size, size)) ** 2, start)
-            np.divide(squares, size - 1, out=result, where=size > 1)
-            return np.sqrt(result)
-        result[:] = {
-            "mean": total / size,
-            "median": (values[start + (size - 1) // 2] + values[start + size // 2]) / 2,
-            "min": values[start],
-            "max": values[start + size - 1],
-            "sum": total,
-        }[metric]
-        return result
+        return self._grouped[column].agg(metric).to_numpy(dtype=np.float64)
 
 
 def _factorized(column: pd.Series[Any]) -> tuple[IntArray, list[Any]]:
@@ -219,8 +196,8 @@ class LaunchedKernels:
         """
         order = np.argsort(uids)
         place = np.minimum(np.searchsorted(uids, self._uid, sorter=order), max(len(uids) - 1, 0))
-        full: list[list[dict[str, object]]] = [[] for _ in range(groups)]
-        short: list[list[dict[str, object]]] = [[] for _ in range(groups)]
+        full: list[list[str]] = [[] for _ in range(groups)]
+        short: list[list[str]] = [[] for _ in range(groups)]
         if not len(uids):
             return [], []
         place = order[place]
@@ -228,28 +205,21 @@ class LaunchedKernels:
         sums = group_durations(
             [group[place[known]], self._name[known], self._stream[known]], self._duration[known]
         )
-        columns = (*sums.keys, sums.count, sums.total, sums.shortest, sums.longest)
-        for number, code, stream, count, total, shortest, longest in zip(
+        times = (sums.total, sums.mean, sums.shortest, sums.longest)
+        columns = (*sums.keys, sums.count, *(time / NS_PER_US for time in times))
+        for number, code, stream, count, total, mean, shortest, longest in zip(
             *(column.tolist() for column in columns), strict=True
         ):
             name = self._labels[code]
-            mean = round(total / count / NS_PER_US, 3)
-            full[number].append(
-                {
-                    "name": name,
-                    "stream": stream,
-                    "count": count,
-                    "total_duration_us": total / NS_PER_US,
-                    "mean_duration_us": mean,
-                    "min_duration_us": shortest / NS_PER_US,
-                    "max_duration_us": longest / NS_PER_US,
-                }
-            )
             cut = name if len(name) <= _SHORT_NAME else name[: _SHORT_NAME - 1] + "…"
-            short[number].append(
-                {"name": cut, "stream": stream, "count": count, "mean_duration_us": mean}
+            about = f"'stream': {stream}, 'count': {count}"
+            about_one = f"'mean_duration_us': {round(mean, 3)}"
+            full[number].append(
+                f"{{'name': {name!r}, {about}, 'total_duration_us': {total}, {about_one},"
+                f" 'min_duration_us': {shortest}, 'max_duration_us': {longest}}}"
             )
-        return [str(entries) for entries in full], [str(entries) for entries in short]
+            short[number].append(f"{{'name': {cut!r}, {about}, {about_one}}}")
+        return [f"[{', '.join(its)}]" for its in full], [f"[{', '.join(its)}]" for its in short]
 
 
 def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:

@@ -215,15 +215,18 @@ def _write_rows(
     # Of several lines the first is seen: rows have a fixed height.
     many_lines = book.format(**LINES, text_wrap=True, valign="top")
     plain = [
-        (place, column.width, book.format(**LINES, num_format=column.number_format))
-        for place, column in enumerate(columns)
+        (column.width, book.format(**LINES, num_format=column.number_format)) for column in columns
     ]
     for start in range(0, rows, _ROWS_AT_ONCE):
         part = [column.cells(start, start + _ROWS_AT_ONCE) for column in columns]
         for row, values in enumerate(zip(*part, strict=True), start + 1):
-            for value, (place, width, style) in zip(values, plain, strict=True):
+            cells = []
+            for value, (width, style) in zip(values, plain, strict=True):
                 chosen = style
                 if isinstance(value, str):
                     chosen = style if len(value) <= width else long_text
                     chosen = many_lines if whole or "\n" in value else chosen
-                put(sheet, row, place, value, chosen)
+                cells.append((value, chosen))
+            if not (sheet.constant_memory and sheet.write_plain(row, cells)):
+                for place, cell in enumerate(cells):
+                    put(sheet, row, place, *cell)

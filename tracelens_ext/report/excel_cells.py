@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from xlsxwriter import Workbook
-from xlsxwriter.utility import _preserve_whitespace, xl_rowcol_to_cell_fast
+from xlsxwriter.utility import xl_rowcol_to_cell_fast
 from xlsxwriter.worksheet import Worksheet
 
 from tracelens_ext.errors import OutputError
@@ -22,6 +22,8 @@ from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, TABLES_VERS
 from tracelens_ext.tables.units import Quantity, Shown, fits_a_spreadsheet, header_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
     from xlsxwriter.format import Format
 
@@ -54,11 +56,6 @@ class _Sheet(Worksheet):  # type: ignore[misc]  # XlsxWriter declares no types
             content = "/>"
         elif kind == "String" and not self.constant_memory:
             content = f' t="s"><v>{cell.string}</v></c>'
-        elif kind == "String" and not cell.string.startswith("<r>"):
-            text = self._escape_control_characters(cell.string)
-            space = ' xml:space="preserve"' if _preserve_whitespace(text) else ""
-            text = self._escape_data(text)
-            content = f' t="inlineStr"><is><t{space}>{text}</t></is></c>'
         else:
             kind = ""
         if not kind or cell.format is None:
@@ -66,6 +63,31 @@ class _Sheet(Worksheet):  # type: ignore[misc]  # XlsxWriter declares no types
         else:
             style = cell.format._get_xf_index()
             self.fh.write(f'<c r="{xl_rowcol_to_cell_fast(row, col)}" s="{style}"{content}')
+
+    def write_plain(self, row: int, cells: Sequence[tuple[CellValue, Format]]) -> bool:
+        """Write the next row of a sheet in files at once; False, and nothing, if `put` has to."""
+        self._write_single_row(row)  # the one before
+        parts = []
+        for place, (value, style) in enumerate(cells):
+            if value in (None, "") or value != value:  # as NaN does
+                content = "/>"
+            elif isinstance(value, str):
+                if "_x" in value or "\r" in value or value.startswith("<r>"):
+                    return False
+                space = ' xml:space="preserve"' if value != value.strip() else ""
+                text = value if value.isprintable() else self._escape_control_characters(value)
+                content = f' t="inlineStr"><is><t{space}>{self._escape_data(text)}</t></is></c>'
+            elif isinstance(value, bool):
+                content = f' t="b"><v>{value:d}</v></c>'
+            else:
+                content = f"><v>{value:.16G}</v></c>"
+            number = style.xf_index or style._get_xf_index()
+            parts.append(f'<c r="{xl_rowcol_to_cell_fast(row, place)}" s="{number}"{content}')
+        checked(self._check_dimensions(row, len(cells) - 1))
+        self._write_row(row, None)
+        self.fh.write("".join(parts))
+        self._xml_end_tag("row")
+        return True
 
     def _calculate_spans(self) -> None:
         """Leave out which columns each row uses."""

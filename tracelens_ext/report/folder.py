@@ -53,9 +53,11 @@ def write_folder(
         suffixes = {Path(name).suffix for name in writers}
         old = [name for name in manifest_files(target) if name not in writers]
         kept = [name for name in old if keep or Path(name).suffix not in suffixes]
-        if not _exchanged(place, target, writers, kept):
+        # A link may change before the last file is there: all go where it leads now.
+        here = place if place.absolute() == target else target
+        if not _exchanged(here, target, writers, kept):
             target.mkdir(exist_ok=True)
-            _one_by_one(place, writers, kept, sorted({*old} - {*kept}))
+            _one_by_one(here, writers, kept, sorted({*old} - {*kept}))
     except OSError as error:
         raise output_error(str(place), error) from error
     except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links

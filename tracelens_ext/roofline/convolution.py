@@ -43,20 +43,10 @@ _FORWARD = {
 }
 
 
-class _Shape(NamedTuple):
-    """Operations without a bias, the shape of the result, and the settings."""
-
-    flops: int
-    result: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    output_padding: tuple[int, ...]
-    groups: int
-    transposed: bool
-
-
-def _shape(op: Operation, x: Tensor, weight: Tensor, at: _Places) -> _Shape:
+def _shape(
+    op: Operation, x: Tensor, weight: Tensor, at: _Places
+) -> tuple[int, tuple[int, ...], dict[str, object]]:
+    """Operations without a bias, the shape of the result, and what experts read."""
     n = len(weight.dims) - 2
     if n < 1 or len(x.dims) != n + 2:
         raise NoModelError("the recorded shapes are not those of a convolution with a batch")
@@ -66,30 +56,34 @@ def _shape(op: Operation, x: Tensor, weight: Tensor, at: _Places) -> _Shape:
     padding, extra = _each(op, at.padding, n, 0), _each(op, at.output_padding, n, 0)
     groups = op.whole(at.groups, 1) or 1
     transposed = at.transposed if isinstance(at.transposed, bool) else bool(op.value(at.transposed))
-    sizes, kernel = x.dims[2:], weight.dims[2:]
-
-    def shaped(flops: int, result: tuple[int, ...]) -> _Shape:
-        lists = tuple(stride), tuple(padding), tuple(dilation), tuple(extra)
-        return _Shape(flops, result, *lists, groups, transposed)
-
+    kernel = weight.dims[2:]
+    reach = [dilation[i] * (kernel[i] - 1) - 2 * padding[i] + 1 for i in range(n)]
     if transposed:  # each element of the input meets all elements of its filters
-        spatial = tuple(
-            (sizes[i] - 1) * stride[i]
-            - 2 * padding[i]
-            + dilation[i] * (kernel[i] - 1)
-            + extra[i]
-            + 1
-            for i in range(n)
-        )
-        result = (x.dims[0], weight.dims[1] * groups, *spatial)
-        return shaped(2 * x.elements * math.prod(weight.dims[1:]), result)
-    spatial = tuple(
-        (sizes[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // max(stride[i], 1) + 1
-        for i in range(n)
-    )
-    result = (x.dims[0], weight.dims[0], *spatial)
-    flops = 2 * math.prod(result) * (x.dims[1] // groups) * math.prod(kernel)
-    return shaped(flops, result)
+        channels = weight.dims[1] * groups
+        spatial = [(x.dims[2 + i] - 1) * stride[i] + reach[i] + extra[i] for i in range(n)]
+        flops = 2 * x.elements * math.prod(weight.dims[1:])
+    else:
+        channels = weight.dims[0]
+        spatial = [(x.dims[2 + i] - reach[i]) // max(stride[i], 1) + 1 for i in range(n)]
+        places = x.dims[0] * channels * math.prod(spatial)
+        flops = 2 * places * (x.dims[1] // groups) * math.prod(kernel)
+    result = (x.dims[0], channels, *spatial)
+    parameters = {
+        "convNd": f"conv{n}d",
+        "input_shape": x.dims,
+        "filter_shape": weight.dims,
+        "output_shape": result,
+        "dtype_input_weight": (x.kind, weight.kind),
+        "input_stride": x.strides,
+        "weight_stride": weight.strides,
+        "stride": tuple(stride),
+        "padding": tuple(padding),
+        "dilation": tuple(dilation),
+        "transposed_conv": transposed,
+        "output_padding": tuple(extra),
+        "groups": groups,
+    }
+    return flops, result, parameters
 
 
 def _each(op: Operation, i: int | None, n: int, default: int) -> list[int]:
@@ -108,15 +102,15 @@ def forward(op: Operation) -> Cost:
     at = _FORWARD[op.plain_name]
     x, weight = op.need(0), op.need(1)
     bias = op.tensor(at.bias) if at.bias is not None else None
-    shape = _shape(op, x, weight, at)
-    elements = math.prod(shape.result)
+    flops, result, parameters = _shape(op, x, weight, at)
+    elements = math.prod(result)
     return Cost(
         family="CONV_fwd",
-        flops=shape.flops + (elements if bias else 0),
+        flops=flops + (elements if bias else 0),
         bytes=bytes_read(x, weight, bias) + elements * x.item,
         data_type=short_type(x.kind),
         engine="matrix",
-        parameters=_parameters(x, weight, shape) | {"bias": bias is not None},
+        parameters=parameters | {"bias": bias is not None},
     )
 
 
@@ -126,7 +120,7 @@ def backward(op: Operation) -> Cost:
     mask = op.value(10)
     if not isinstance(mask, list | tuple) or len(mask) != 3:
         raise NoModelError("which gradients are wanted is not recorded")
-    shape = _shape(op, x, weight, _Places(None, 4, 5, 6, 7, 8, 9))
+    flops, _, parameters = _shape(op, x, weight, _Places(None, 4, 5, 6, 7, 8, 9))
     of_input, of_weight, of_bias = map(bool, mask)
     read = grad.read + (x.read if of_weight else 0) + (weight.read if of_input else 0)
     written = (x.written if of_input else 0) + (weight.written if of_weight else 0)
@@ -134,30 +128,12 @@ def backward(op: Operation) -> Cost:
         written += grad.dims[1] * weight.item
     return Cost(
         family="CONV_bwd",
-        flops=shape.flops * (of_input + of_weight) + (grad.elements if of_bias else 0),
+        flops=flops * (of_input + of_weight) + (grad.elements if of_bias else 0),
         bytes=read + written,
         data_type=short_type(x.kind),
         engine="matrix",
-        parameters=_parameters(x, weight, shape) | {"dgrad": of_input, "wgrad": of_weight},
+        parameters=parameters | {"dgrad": of_input, "wgrad": of_weight},
     )
-
-
-def _parameters(x: Tensor, weight: Tensor, shape: _Shape) -> dict[str, object]:
-    return {
-        "convNd": f"conv{len(x.dims) - 2}d",
-        "input_shape": x.dims,
-        "filter_shape": weight.dims,
-        "output_shape": shape.result,
-        "dtype_input_weight": (x.kind, weight.kind),
-        "input_stride": x.strides,
-        "weight_stride": weight.strides,
-        "stride": shape.stride,
-        "padding": shape.padding,
-        "dilation": shape.dilation,
-        "transposed_conv": shape.transposed,
-        "output_padding": shape.output_padding,
-        "groups": shape.groups,
-    }
 
 
 MODELS = {**dict.fromkeys(_FORWARD, forward), "convolution_backward": backward}

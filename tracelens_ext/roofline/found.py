@@ -18,7 +18,7 @@ import numpy as np
 from tracelens_ext.hooks import PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, one_line, time_limit
 from tracelens_ext.lazy import pd
-from tracelens_ext.roofline.groups import OperationGroups, group_operations
+from tracelens_ext.roofline.groups import MOST_OPERATIONS, OTHERS, OperationGroups, group_operations
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import Cost, NoModelError, Operation, short_type
 from tracelens_ext.roofline.peaks import peaks_of_devices
@@ -26,7 +26,7 @@ from tracelens_ext.roofline.reasons import why_slow
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from tracelens_ext.work.gpu_work import GpuWork
 
     Modelled = tuple[Cost | None, str]
-    from tracelens_ext.roofline.operation import Operation
 
 #: Kernels that compute single-precision products with the TF32 units; Hopper's `nvjet` and
 #: CUTLASS' `s1688` kernels for single precision have no other.
@@ -136,7 +135,9 @@ def _costs(
     of_plugins: dict[str, list[int]] = defaultdict(list)
     for i, op in enumerate(operations):
         offered = models[op.model_name]
-        if not op.types:
+        if op.name == OTHERS:
+            result[i] = None, f"only the {MOST_OPERATIONS:,} longest operations of a trace have one"
+        elif not op.types:
             result[i] = None, "no shapes were recorded"
         elif host[i]:
             result[i] = _modelled(_host_copy, op)
@@ -242,29 +243,31 @@ def _best_case(
 
 def roofline_table(roofline: Roofline) -> pd.DataFrame:
     """A row for each operation and its arguments, the longest GPU time first."""
-    rows = roofline.rows
+    rows, groups = roofline.rows, roofline.groups
     costs = [row.cost for row in rows]
+    gpu_ns = groups.gpu_ns.astype(np.float64)
+    measured = np.where(gpu_ns > 0, gpu_ns, np.nan)  # work of no time has no rate
+    # What is None becomes NaN.
+    best_ns = np.array([row.roofline_ns for row in rows], dtype=np.float64)
+    flops = np.array([cost.flops if cost else None for cost in costs], dtype=np.float64)
+    moved = np.array([cost.bytes if cost else None for cost in costs], dtype=np.float64)
     columns: dict[str, object] = {
         "op_name": [row.operation.name for row in rows],
         "family": [cost.family if cost else None for cost in costs],
-        **roofline.groups.texts,
-        "count": roofline.groups.count,
-        "gpu_time_ms": roofline.groups.gpu_ns / NS_PER_MS,
+        **groups.texts,
+        "count": groups.count,
+        "gpu_time_ms": gpu_ns / NS_PER_MS,
         "flops": pd.array([cost.flops if cost else None for cost in costs], dtype="Int64"),
         "bytes": pd.array([cost.bytes if cost else None for cost in costs], dtype="Int64"),
         "engine": [cost.engine if cost else None for cost in costs],
         "data_type": [cost.data_type if cost else None for cost in costs],
         **{name: [getattr(row, name) for row in rows] for name in ("model", "why_no_model")},
-        "tflops_per_s": _numbers(_rate(row, "flops") for row in rows),
-        "tb_per_s": _numbers(_rate(row, "bytes") for row in rows),
-        "roofline_time_ms": _numbers(row.roofline_ns for row in rows) / NS_PER_MS,
+        "tflops_per_s": flops * groups.count / measured / 1e3,  # 1,000 a ns are 10^12 a second
+        "tb_per_s": moved * groups.count / measured / 1e3,
+        "roofline_time_ms": best_ns / NS_PER_MS,
         "bound": [row.bound for row in rows],
-        "% of roofline": _numbers(
-            None if row.roofline_ns is None or not row.gpu_ns else row.roofline_ns / row.gpu_ns
-            for row in rows
-        )
-        * 100,
-        "time_lost_ms": _numbers(row.lost_ns for row in rows) / NS_PER_MS,
+        "% of roofline": best_ns / measured * 100,
+        "time_lost_ms": np.maximum(gpu_ns - best_ns, 0.0) / NS_PER_MS,
         "why_slow": [row.why_slow for row in rows],
     }
     return pd.DataFrame(columns)
@@ -280,17 +283,6 @@ def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
     if known := [peaks for peaks in roofline.peaks.values() if peaks is not None]:
         roofs["memory"] = known[0].memory / 1e3
     return pd.DataFrame({"what": list(roofs), "peak": list(roofs.values())})
-
-
-def _numbers(values: Iterable[float | None]) -> npt.NDArray[np.float64]:
-    return np.array(list(values), dtype=np.float64)  # what is None becomes NaN
-
-
-def _rate(row: RooflineRow, what: str) -> float | None:
-    """Operations or bytes of all calls over their time: 1,000 a ns are 10^12 a second."""
-    if row.cost is None or not row.gpu_ns:
-        return None
-    return float(getattr(row.cost, what) * row.count / row.gpu_ns / 1e3)
 
 
 _MOST_TENSORS: Final = 4

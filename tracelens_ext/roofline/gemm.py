@@ -27,10 +27,10 @@ def matrix_product(
         raise NoModelError("the recorded shapes are not those of a matrix product")
     batch = math.prod(a.dims[:-2])
     (m, k), n = a.dims[-2:], b.dims[-1]
-    return _product(batch, m, n, k, a, b, added, result)
+    return product(batch, m, n, k, a, b, added, result)
 
 
-def _product(
+def product(
     batch: int,
     m: int,
     n: int,
@@ -40,6 +40,7 @@ def _product(
     added: Tensor | None = None,
     result: str | None = None,
 ) -> Cost:
+    """As `matrix_product`, by its sizes."""
     elements, bias = batch * m * n, added is not None
     k *= 2 if a.kind == b.kind == "c10::Float4_e2m1fn_x2" else 1
     complex_ = "complex" in a.kind
@@ -104,7 +105,7 @@ def linear(op: Operation) -> Cost:
     if not x.dims or len(weight.dims) != 2 or x.dims[-1] != weight.dims[1]:
         raise NoModelError("the recorded shapes are not those of a linear layer")
     rows, (n, k) = math.prod(x.dims[:-1]), weight.dims
-    return _product(1, rows, n, k, x, weight, bias)
+    return product(1, rows, n, k, x, weight, bias)
 
 
 def matmul(op: Operation) -> Cost:
@@ -116,13 +117,13 @@ def matmul(op: Operation) -> Cost:
         raise NoModelError("the recorded shapes are not those of a matrix product")
     batch = max(math.prod(a.dims[:-2]), math.prod(b.dims[:-2]))
     (m, k), n = a.dims[-2:], b.dims[-1]
-    return _product(batch, m, n, k, a, b)
+    return product(batch, m, n, k, a, b)
 
 
 def _vector_times(a: Tensor, b: Tensor) -> Cost:
     if not a.dims or len(b.dims) != 2 or a.dims[-1] != b.dims[0]:
         raise NoModelError("the recorded shapes are not those of a matrix product")
-    return _product(1, 1, b.dims[1], b.dims[0], a, b)
+    return product(1, 1, b.dims[1], b.dims[0], a, b)
 
 
 def mv(op: Operation) -> Cost:
@@ -133,7 +134,7 @@ def mv(op: Operation) -> Cost:
         raise NoModelError("the recorded shapes are not those of a product with a vector")
     rows = a.dims[0] if len(a.dims) == 2 else 1
     added = op.need(0) if adds and op.value(3) != 0 else None
-    return _product(1, rows, 1, v.dims[0], a, v, added)
+    return product(1, rows, 1, v.dims[0], a, v, added)
 
 
 def grouped_mm(op: Operation) -> Cost:
@@ -147,7 +148,7 @@ def grouped_mm(op: Operation) -> Cost:
     if len(a.dims) == 3 == len(b.dims):
         return matrix_product(a, b, result=result)
     if sorted((len(a.dims), len(b.dims))) == [2, 3] and a.dims[-1] == b.dims[-2]:
-        return _product(1, a.dims[-2], b.dims[-1], a.dims[-1], a, b, result=result)
+        return product(1, a.dims[-2], b.dims[-1], a.dims[-1], a, b, result=result)
     raise NoModelError("the sizes of the groups are not recorded")
 
 

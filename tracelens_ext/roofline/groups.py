@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 #: Copies that cross the link between host and device.
 _HOST_COPY: Final = re.compile(r"memcpy.*(HtoD|DtoH|HtoH|Host)", re.IGNORECASE)
+#: The longest so many operations are told apart; a recording of real work has some thousands.
+MOST_OPERATIONS: Final = 20_000
+#: What the operations beyond those are called together.
+OTHERS: Final = "(other operations)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +52,7 @@ def group_operations(
 ) -> OperationGroups:
     """Group the launchers of a trace by their names and arguments, the longest time first.
 
+    Beyond `MOST_OPERATIONS` groups the shorter ones are one, the last: `OTHERS`, without arguments.
     A launcher takes part with all that it launched if its first GPU event is `selected`, (g,).
     """
     trace = work.trace
@@ -64,17 +69,21 @@ def group_operations(
     batch, batches = _batches(work, trace.name[rows], first_gpu[taken])
     work_of, works = _works(trace, rows)
     first, group = number_groups([trace.name[rows], *codes, batch, work_of])
-    gpu_ns = sums(group, launchers.direct_ns[taken], len(first))
-    order = np.lexsort((first, -gpu_ns))
-    first, group = first[order], inverse(order)[group]
+    order = np.lexsort((first, -sums(group, launchers.direct_ns[taken], len(first))))
+    group = np.minimum(inverse(order)[group], MOST_OPERATIONS)
+    first = first[order][: MOST_OPERATIONS + 1]
     of_launcher = np.full(len(launchers) + 1, NONE, dtype=np.int64)
     of_launcher[taken] = group
     of_gpu = of_launcher[launchers.of_gpu]
     kernels, host_ns = _kernels(work, of_gpu, len(first))
+    names = texts(trace.name[rows[first]], trace.names)
+    told = rows[first]
+    if len(first) > MOST_OPERATIONS:
+        names[-1], kernels[-1], told[-1] = OTHERS, [], NONE
     values, shown = [], {}
     missing: tuple[object, str] = ((), "")
     for argument in ARGUMENTS:
-        number, pairs = argument_values(trace, rows[first], argument, parsed, missing)
+        number, pairs = argument_values(trace, told, argument, parsed, missing)
         value, text = zip(*pairs, strict=True) if pairs else ((), ())
         values.append([value[i] for i in number.tolist()])
         shown[argument] = texts(number, text)
@@ -90,7 +99,7 @@ def group_operations(
             works[done] if done != NONE else None,
         )
         for name, its, arguments, step, done in zip(
-            texts(trace.name[rows[first]], trace.names),
+            names,
             kernels,
             zip(*values, strict=True),
             batch[first].tolist(),
@@ -102,7 +111,7 @@ def group_operations(
         operations,
         shown,
         np.bincount(group, minlength=len(first)),
-        gpu_ns[order],
+        sums(group, launchers.direct_ns[taken], len(first)),
         host_ns,
         trace.device[first_gpu[taken[first]]],
         of_gpu,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from tracelens_ext.operations.experts import is_of_experts
-from tracelens_ext.roofline.gemm import linear
+from tracelens_ext.roofline.gemm import linear, product
 from tracelens_ext.roofline.operation import (
     ELEMENT_BYTES,
     Cost,
@@ -101,19 +101,10 @@ def weights_first(op: Operation) -> Cost:
     """Skinny products of vLLM for ROCm: weights [N, K], activations [M, K], bias."""
     weights, x = op.need(0), op.need(1)
     bias = next((t for t in op.tensors[2:] if t.dims == weights.dims[:1]), None)
-    kinds = [weights.kind, x.kind]
     if not x.dims or len(weights.dims) != 2 or x.dims[-1] != weights.dims[1]:
         raise NoModelError("the recorded shapes are not those of a linear layer")
     (n, k), m = weights.dims, x.elements // max(1, x.dims[-1])
-    result = _HALF if _is_small(x) else x.kind
-    return Cost(
-        family="GEMM",
-        flops=2 * m * n * k + (m * n if bias else 0),
-        bytes=bytes_read(weights, x, bias) + m * n * ELEMENT_BYTES[result],
-        data_type=short_type(x.kind),
-        engine="matrix",
-        parameters={"B": 1, "M": m, "N": n, "K": k, "bias": bias is not None, "dtype_A_B": kinds},
-    )
+    return product(1, m, n, k, x, weights, bias, _HALF if _is_small(x) else x.kind)
 
 
 def fused_experts(op: Operation) -> Cost:

@@ -10,14 +10,15 @@ import numpy as np
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.operations.launchers import ARGUMENTS
+from tracelens_ext.roofline.found import roofline_table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
     from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.roofline.found import Roofline, RooflineRow
+    from tracelens_ext.roofline.found import Roofline
     from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.serving.steps import Steps
     from tracelens_ext.trace import Float64Array, Trace
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
 NO_FAMILY = "(no model)"
 #: Unlinked GPU time above this share deserves a word, percent.
 _MANY_UNLINKED = 1.0
-_FAMILY_COLUMNS: Final = (
-    *("family", "gpu_time_ms", "gpu_time_%", "tflops_per_s", "tb_per_s", "% of roofline"),
-    "time_lost_ms",
-)
 _NAMED = 3  # operations that a note names
 _WHOLE_TRACE = "the whole trace"
 
@@ -70,44 +67,34 @@ def modelled(roofline: Roofline) -> Modelled:
 
 def family_summary(roofline: Roofline) -> pd.DataFrame:
     """A row a family of operations, the longest GPU time first."""
-    families: dict[str, list[RooflineRow]] = {}
-    for row in roofline.rows:
-        families.setdefault(row.cost.family if row.cost else NO_FAMILY, []).append(row)
-    total = max(sum(row.gpu_ns for row in roofline.rows), 1)
-    records = []
-    for family, rows in families.items():
-        ns = sum(row.gpu_ns for row in rows)
-        known = [row for row in rows if row.roofline_ns is not None]
-        records.append(
-            {
-                "family": family,
-                "gpu_time_ms": ns / NS_PER_MS,
-                "gpu_time_%": 100.0 * ns / total,
-                "tflops_per_s": _rate(rows, lambda cost: cost.flops),
-                "tb_per_s": _rate(rows, lambda cost: cost.bytes),
-                "% of roofline": _percent(known),
-                "time_lost_ms": lost_ms(known) if known else np.nan,
-            }
-        )
-    columns = {**dict.fromkeys(_FAMILY_COLUMNS, "float64"), "family": "object"}
-    frame = pd.DataFrame(records, columns=list(columns)).astype(columns)
-    return frame.sort_values("gpu_time_ms", ascending=False, kind="stable", ignore_index=True)
-
-
-def lost_ms(rows: Iterable[RooflineRow]) -> float:
-    """The time lost by some operations together."""
-    return sum(row.lost_ns or 0.0 for row in rows) / NS_PER_MS
-
-
-def _rate(rows: Sequence[RooflineRow], of: Callable[..., int]) -> float:
-    ns = sum(row.gpu_ns for row in rows if row.cost)
-    done = sum(of(row.cost) * row.count for row in rows if row.cost)
-    return done / ns / 1e3 if ns else np.nan
-
-
-def _percent(rows: Sequence[RooflineRow]) -> float:
-    ns = sum(row.gpu_ns for row in rows)
-    return 100.0 * sum(row.roofline_ns or 0.0 for row in rows) / ns if ns else np.nan
+    table = roofline_table(roofline).fillna({"family": NO_FAMILY})
+    ns, count = roofline.groups.gpu_ns.astype(np.float64), roofline.groups.count
+    modelled, known = table["flops"].notna(), table["roofline_time_ms"].notna()
+    parts = pd.DataFrame(
+        {
+            "ns": ns,
+            "modelled_ns": ns * modelled,
+            "known_ns": ns * known,
+            "best_ns": table["roofline_time_ms"] * NS_PER_MS,
+            "lost_ms": table["time_lost_ms"],
+            **{each: table[each].astype("float64") * count for each in ("flops", "bytes")},
+        }
+    )
+    sums = parts.groupby(table["family"], sort=False).sum(min_count=1)
+    sums = sums.sort_values("ns", ascending=False, kind="stable")
+    modelled_ns, known_ns = (
+        sums[name].where(sums[name] > 0) for name in ("modelled_ns", "known_ns")
+    )
+    columns = {
+        "family": sums.index.astype(object),
+        "gpu_time_ms": sums["ns"] / NS_PER_MS,
+        "gpu_time_%": 100.0 * sums["ns"] / max(ns.sum(), 1),
+        "tflops_per_s": sums["flops"] / modelled_ns / 1e3,
+        "tb_per_s": sums["bytes"] / modelled_ns / 1e3,
+        "% of roofline": 100.0 * sums["best_ns"] / known_ns,
+        "time_lost_ms": sums["lost_ms"],
+    }
+    return pd.DataFrame(columns).reset_index(drop=True)
 
 
 def utilisation(
@@ -184,7 +171,8 @@ def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]
     known = [row for row in rows if row.roofline_ns is not None]
     if known:
         roofline_ms = sum(row.roofline_ns or 0.0 for row in known) / NS_PER_MS
-        facts += [("Roofline time (ms)", roofline_ms), ("Time lost (ms)", lost_ms(known))]
+        lost_ms = sum(row.lost_ns or 0.0 for row in known) / NS_PER_MS
+        facts += [("Roofline time (ms)", roofline_ms), ("Time lost (ms)", lost_ms)]
     return facts
 
 
@@ -298,49 +286,36 @@ FAMILIES: Final = {
 def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
     """The operations of a family, the longest GPU time first."""
     found = [
-        (i, r, r.cost) for i, r in enumerate(roofline.rows) if r.cost and r.cost.family == family
+        (i, row.cost)
+        for i, row in enumerate(roofline.rows)
+        if row.cost and row.cost.family == family
     ]
     if not found and family not in FAMILIES:
         there = sorted(roofline.families | FAMILIES.keys())
         raise UsageError(f"there is no family {family!r}; there are {', '.join(there)}")
     named = dict.fromkeys(FAMILIES.get(family, "").split()) or dict.fromkeys(
-        key for _, _, cost in found for key in cost.parameters
+        key for _, cost in found for key in cost.parameters
     )
-    rows, costs = [row for _, row, _ in found], [cost for _, _, cost in found]
-    numbers = [
-        (cost.flops, cost.bytes, row.count, row.gpu_ns, row.roofline_ns, row.lost_ns)
-        for row, cost in zip(rows, costs, strict=True)
-    ]
-    flops, moved, count, gpu_ns, best_ns, lost_ns = (
-        np.array(numbers, dtype=np.float64).reshape(-1, 6).T  # what is None becomes NaN
-    )
-    texts = roofline.groups.texts
+    places, costs = [i for i, _ in found], [cost for _, cost in found]
+    table = roofline_table(roofline).iloc[places].reset_index(drop=True)
+    flops, moved = (table[name].to_numpy(dtype=np.float64) for name in ("flops", "bytes"))
+    gpu_us, count = roofline.groups.gpu_ns[places] / NS_PER_US, roofline.groups.count[places]
     columns: dict[str, object] = {
-        "name": [row.operation.name for row in rows],
+        "name": table["op_name"],
         **{f"param: {key}": [_shown(c.parameters.get(key)) for c in costs] for key in named},
         "GFLOPS_first": flops / 1e9,
         "Data Moved (MB)_first": moved / 1e6,
-        "FLOPS/Byte_first": _ratio(flops, moved),
-        "TB/s": _ratio(moved * count, gpu_ns) / 1e3,
-        "TFLOPS/s": _ratio(flops * count, gpu_ns) / 1e3,
+        "FLOPS/Byte_first": np.divide(flops, moved, out=flops * np.nan, where=moved > 0),
+        "TB/s": table["tb_per_s"],
+        "TFLOPS/s": table["tflops_per_s"],
         "Compute Spec": [f"{cost.engine}_{cost.data_type}" for cost in costs],
-        **{f"{a}_first": [texts[a][i] for i, _, _ in found] for a in ARGUMENTS},
-        "Kernel Time (µs)_mean": gpu_ns / count / NS_PER_US,
-        "Kernel Time (µs)_sum": gpu_ns / NS_PER_US,
-        "name_count": count.astype(np.int64),
-        "bound": [row.bound for row in rows],
-        "% of roofline": 100.0 * _ratio(best_ns, gpu_ns),
-        "time_lost_ms": lost_ns / NS_PER_MS,
-        "why_slow": [row.why_slow for row in rows],
+        **{f"{argument}_first": table[argument] for argument in ARGUMENTS},
+        "Kernel Time (µs)_mean": gpu_us / count,
+        "Kernel Time (µs)_sum": gpu_us,
+        "name_count": count,
+        **{name: table[name] for name in ("bound", "% of roofline", "time_lost_ms", "why_slow")},
     }
     return pd.DataFrame(columns)
-
-
-def _ratio(part: Float64Array, whole: Float64Array) -> Float64Array:
-    """One by the other, NaN where there is nothing to divide by."""
-    result: Float64Array = np.full(len(part), np.nan)
-    np.divide(part, whole, out=result, where=whole > 0)
-    return result
 
 
 def _shown(value: object) -> object:

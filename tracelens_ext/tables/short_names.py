@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from os.path import commonprefix
 from typing import TYPE_CHECKING
 
@@ -71,10 +72,12 @@ def with_short_names(table: pd.DataFrame, column: str = "kernel_name") -> pd.Dat
 
 def _alike(labels: dict[str, str], texts: Iterable[str]) -> list[list[str]]:
     """The texts that share a label."""
-    groups: dict[str, list[str]] = {}
-    for text in texts:
-        groups.setdefault(labels[text], []).append(text)
-    return [group for group in groups.values() if len(group) > 1]
+    count = Counter(map(labels.__getitem__, texts))
+    groups: dict[str, list[str]] = {label: [] for label, texts in count.items() if texts > 1}
+    for text in texts if groups else ():
+        if (label := labels[text]) in groups:
+            groups[label].append(text)
+    return list(groups.values())
 
 
 def _with_difference(text: str, differ_at: int, width: int, mark: str) -> str:

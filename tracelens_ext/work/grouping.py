@@ -178,6 +178,16 @@ def texts(codes: IntArray, labels: Sequence[str]) -> list[str]:
     return [labels[code] for code in codes.tolist()]
 
 
+def joined(number: IntArray, labels: Mapping[int, str], code: IntArray, groups: int) -> list[str]:
+    """The distinct labels of each group as one text; codes without a label are left out."""
+    first, _ = number_groups([number, code])
+    found: list[list[str]] = [[] for _ in range(groups)]
+    for group, each in zip(number[first].tolist(), code[first].tolist(), strict=True):
+        if each in labels:
+            found[group].append(labels[each])
+    return [", ".join(its) for its in found]
+
+
 def percent(part: IntArray | Float64Array, whole: IntArray | int) -> Float64Array:
     """`part` in percent of `whole`, 0 where that is 0; shape of `part`."""
     divisor = np.broadcast_to(np.asarray(whole, dtype=np.float64), part.shape)
