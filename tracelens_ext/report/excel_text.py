@@ -82,12 +82,12 @@ def cell_value(value: object) -> CellValue:
 
 
 def fact_text(label: str, value: object) -> tuple[str, Shown | None]:
-    """What a fact says, cleaned, its number as its label tells; and how that is shown."""
+    """What a fact says, its number as its label tells; and how that is shown."""
     plain = cell_value(value)
     if isinstance(plain, int | float) and not isinstance(plain, bool):
         shown = Shown.of(label, [plain])
         return shown.text(plain), shown
-    return "" if plain is None else cleaned(str(plain)), None
+    return "" if plain is None else str(plain), None
 
 
 def unique_sheet_names(wanted: Iterable[str], taken: Iterable[str] = ()) -> list[str]:

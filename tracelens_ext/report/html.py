@@ -227,5 +227,5 @@ def _fact(label: str, value: object) -> Fact:
     """Show the value of a fact with the unit that its label tells."""
     text, shown = fact_text(label, value)
     if shown is None or shown.unit.quantity is not Quantity.PERCENT or text.startswith("-"):
-        return Fact(cleaned(label), text)
+        return Fact(cleaned(label), cleaned(text))
     return Fact(cleaned(label), text, shown.largest if shown.largest <= 100 else None)
