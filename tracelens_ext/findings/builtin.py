@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tracelens_ext.findings.inspection import Detector, own_texts
 from tracelens_ext.hooks import hookimpl
+
+if TYPE_CHECKING:
+    from tracelens_ext.findings.inspection import Detector
 
 #: One file each, which has the `DETECTOR`. The first that claims a part of the wall time has it.
 _FILES: Final = (
@@ -52,6 +54,8 @@ _FILES: Final = (
 @hookimpl
 def tracelens_findings() -> list[Detector]:
     """The built-in detectors, with what `texts.toml` says of each."""
+    from tracelens_ext.findings.inspection import own_texts
+
     modules = [import_module(f"tracelens_ext.findings.{name}") for name in _FILES]
     found: list[Detector] = [module.DETECTOR for module in modules]
     told = [own_texts().get(each.id, {}) for each in found]
