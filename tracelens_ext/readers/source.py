@@ -20,7 +20,6 @@ from tracelens_ext.errors import (
 )
 from tracelens_ext.readers.ahead import DAMAGE, GZIP, Gunzip, ReadAhead, threads_for
 from tracelens_ext.settings import AS_USUAL, ReadingOptions, size_text
-from tracelens_ext.trace import SALVAGED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -324,6 +323,8 @@ def salvage_notes(
 
     Raises the damage, when events before it are not asked for, or there are none.
     """
+    from tracelens_ext.trace import SALVAGED
+
     if damage is None:
         return []
     if not source.reading.salvage:
