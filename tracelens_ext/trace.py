@@ -307,13 +307,14 @@ class Trace:
 
     def names_matching(self, test: Callable[[str], object]) -> npt.NDArray[np.bool_]:
         """Which of `names` pass a test, such as the `search` of a pattern; shape of `names`."""
-        return np.fromiter(map(bool, map(test, self.names)), bool, len(self.names))
+        return np.fromiter(map(test, self.names), bool, len(self.names))
 
     def named(self, codes: IntArray, test: Callable[[str], object]) -> BoolArray:
         """Which of some codes of `names` pass a test; each of those names is tested once."""
         asked = np.flatnonzero(np.bincount(codes, minlength=1))
         passes = np.zeros(len(self.names), dtype=bool)
-        passes[asked] = [bool(test(self.names[code])) for code in asked.tolist()]
+        names = map(self.names.__getitem__, asked.tolist())
+        passes[asked] = np.fromiter(map(test, names), bool, len(asked))
         return passes[codes]
 
     @cached_property

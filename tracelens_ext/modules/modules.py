@@ -127,18 +127,20 @@ def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
 
 
 def _module_rows(trace: Trace) -> Int64Array:
-    names = trace.names_matching(lambda name: name.startswith(MODULE_PREFIX))
-    frames = trace.rows_of(EventKind.PYTHON_FUNCTION) if names.any() else np.empty(0, np.int64)
-    rows: Int64Array = frames[names[trace.name[frames]]]
+    frames = trace.rows_of(EventKind.PYTHON_FUNCTION)
+    rows: Int64Array = frames[trace.named(trace.name[frames], _is_module)]
     return rows
 
 
 def _is_replayed_module(trace: Trace) -> BoolArray:
     """Which of the events that graphs replay are module frames, (r,)."""
-    names = trace.names_matching(lambda name: name.startswith(MODULE_PREFIX))
-    added = slice(trace.recorded, None)
-    result: BoolArray = names[trace.name[added]] & (trace.kind[added] == EventKind.PYTHON_FUNCTION)
+    result: BoolArray = trace.kind[trace.recorded :] == EventKind.PYTHON_FUNCTION
+    result[result] = trace.named(trace.name[trace.recorded :][result], _is_module)
     return result
+
+
+def _is_module(name: str) -> bool:
+    return name.startswith(MODULE_PREFIX)
 
 
 @once_for_each
