@@ -24,7 +24,7 @@ def encodable(text: str) -> str:
     They come from escapes in JSON and from file names that are no UTF-8; where pyarrow is
     installed, pandas refuses them too.
     """
-    return _SURROGATE.sub("\ufffd", text)
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def unique(

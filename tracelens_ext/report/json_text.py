@@ -48,11 +48,11 @@ def plain_column(series: pd.Series) -> list[Plain]:
     if kind in "biu" and not series.hasnans:
         return list(series.tolist())
     if kind == "f":
-        values = [float(value) for value in series.to_numpy(dtype="float64", na_value=math.nan)]
+        values = series.to_numpy(dtype="float64", na_value=math.nan).tolist()
         return [value if math.isfinite(value) else None for value in values]
     missing = series.isna().tolist()
     return [
-        None if empty else _plain_cell(value)
+        None if empty else encodable(value) if type(value) is str else _plain_cell(value)
         for value, empty in zip(series.tolist(), missing, strict=True)
     ]
 
@@ -140,13 +140,13 @@ def _pieces(report: Report) -> Iterator[str]:
 def _rows(frame: pd.DataFrame) -> Iterator[str]:
     import msgspec
 
-    encode = msgspec.json.encode
+    encoder = msgspec.json.Encoder()
     headers = plain_headers(frame)
     separator = "\n"
     for start in range(0, len(frame), _ROWS_AT_ONCE):
         part = frame.iloc[start : start + _ROWS_AT_ONCE]
         columns = [plain_column(part.iloc[:, place]) for place in range(len(headers))]
         rows = zip(*columns, strict=True) if columns else iter([()] * len(part))
-        lines = [encode(dict(zip(headers, row, strict=True))).decode() for row in rows]
-        yield separator + ",\n".join(f"   {line}" for line in lines)
+        lines = encoder.encode_lines([dict(zip(headers, row, strict=True)) for row in rows])
+        yield f"{separator}   " + lines.decode().removesuffix("\n").replace("\n", ",\n   ")
         separator = ",\n"
