@@ -133,6 +133,7 @@ def test_elapsed_given_is_gpu_and_the_rest() -> None:
     assert {"gemm", "moe_gemm", "attn", "nccl_and_custom_ar", "non-gpu-H_D_memops"} <= set(found)
 
 
+@pytest.mark.slow
 def test_spellings_and_order_do_not_matter(capsys: pytest.CaptureFixture[str]) -> None:
     one, two = "run2.sqlite,vllm,llama,1", "run2.sqlite,vllm,gpt-oss,2"
     printed = []
@@ -251,6 +252,7 @@ def test_tables_of_a_report_in_the_same_folder_stay() -> None:
     assert {"result.csv", *before} <= set(manifest_files("x"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_tables")
 def test_an_unfinished_folder_is_told_and_mended(capsys: pytest.CaptureFixture[str]) -> None:
     """As a run leaves it that is killed between two renames."""

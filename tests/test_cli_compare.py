@@ -249,6 +249,7 @@ def test_both_commands_compose_one_comparison(tmp_path: Path) -> None:
     assert one == other
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_tables")
 def test_a_trace_against_its_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The last four have a median of 39 µs and deviations of 3, 1, 3 and 1, so of 2; 50 is 5.5."""

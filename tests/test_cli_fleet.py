@@ -30,6 +30,7 @@ def fleet(*arguments: object) -> int:
     return run(["fleet", *map(str, arguments), "--workers", "0"])
 
 
+@pytest.mark.slow
 @needs_fleet
 @pytest.mark.usefixtures("_ranks")
 def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:

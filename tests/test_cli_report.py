@@ -355,6 +355,7 @@ def test_bad_rules_stop_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert names(tmp_path) == ["a.json", "b.json", "r.toml"]
 
 
+@pytest.mark.slow
 @needs_html
 @pytest.mark.usefixtures("few_tables")
 def test_traces_of_one_name_have_reports_of_different_names(tmp_path: Path) -> None:
@@ -425,6 +426,7 @@ def test_no_two_reports_share_a_name(traces: list[Path], one_folder: bool) -> No
 # With a comparison.
 
 
+@pytest.mark.slow
 @needs_html
 @pytest.mark.usefixtures("few_tables")
 def test_compare_writes_one_workbook_more(
@@ -460,6 +462,7 @@ def test_compare_writes_one_workbook_more(
     assert rows[1][:3] == ["aten::mm", 0.08, 0.1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_tables")
 def test_a_comparison_of_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a.json", "b.json"):

@@ -289,6 +289,7 @@ def test_the_tables_are_what_a_naive_loop_finds(
     assert timeline["idle_time"] >= 0
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(step_lists, step_lists)
 def test_swapping_two_traces_turns_every_sign(

@@ -80,6 +80,7 @@ def exported_demo(demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return exported(demo_trace, tmp_path_factory.mktemp("exported") / "e.json")
 
 
+@pytest.mark.slow
 def test_what_is_read_back_gives_the_same_tables(short_demo_trace: Path, tmp_path: Path) -> None:
     document = exported(short_demo_trace, tmp_path / "e.json.gz", "--stacks")
     assert min(event["ts"] for event in slices(document)) == 0
@@ -172,6 +173,7 @@ def test_a_file_of_the_user_stays(short_demo_trace: Path, tmp_path: Path) -> Non
     assert run(["export", str(short_demo_trace), "-o", str(tmp_path / "x.txt")]) == 2
 
 
+@pytest.mark.slow
 def test_ranks_share_no_ids_and_say_that_clocks_are_unknown(
     short_demo_trace: Path, tmp_path: Path
 ) -> None:
@@ -347,6 +349,7 @@ def asked(trace: Path, sql: str, capsys: pytest.CaptureFixture[str]) -> list[dic
     return rows
 
 
+@pytest.mark.slow
 def test_every_documented_query_gives_rows(
     short_demo_trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -405,6 +408,7 @@ def test_what_does_more_than_read_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_database_holds_the_same(
     short_demo_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

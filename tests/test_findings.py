@@ -157,6 +157,7 @@ def test_a_plugin_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPat
     assert "no answer within 0.1 s" in plugins.problems[0]
 
 
+@pytest.mark.slow
 @given(traces())
 @settings(deadline=None)
 def test_savings_never_exceed_the_wall_time(document: Document) -> None:

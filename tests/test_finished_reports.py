@@ -273,6 +273,7 @@ def test_an_input_is_never_written_over(workbook: Path, capsys: pytest.CaptureFi
     assert sorted(Path("t").iterdir()) == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_folder", "few_tables")
 def test_folders_and_patterns_stand_for_reports_where_they_have_no_traces(
     capsys: pytest.CaptureFixture[str],

@@ -118,6 +118,7 @@ def test_the_parts_have_what_the_analyses_say(done: tuple[Path, Path, FleetResul
     assert calls["sequence"].tolist() == [1] * 8
 
 
+@pytest.mark.slow
 def test_a_trace_without_gpu_events_is_no_failure(tmp_path: Path) -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 50)
@@ -158,6 +159,7 @@ def test_odd_ranks_do_not_stop_the_others(ranks: Path, tmp_path: Path) -> None:
 # Failures.
 
 
+@pytest.mark.slow
 def test_failures_are_listed_and_the_rest_is_done(ranks: Path, tmp_path: Path) -> None:
     whole = (ranks / "rank1.json.gz").read_bytes()
     (ranks / "rank1.json.gz").write_bytes(whole[: len(whole) // 2])

@@ -158,6 +158,7 @@ def test_annotations_of_ones_own_are_iterations(demo_trace: Path, tmp_path: Path
     assert "no annotation like 'nothing such'" in first
 
 
+@pytest.mark.slow
 def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
     analyzer = TreePerfAnalyzer(demo_trace)
     report = build_perf_report(analyzer, for_page=True)

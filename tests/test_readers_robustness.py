@@ -124,6 +124,7 @@ def _large_text() -> bytes:
     return LAYOUTS["kineto"](maker.document()).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "zipped"), [("none", False), ("odd", True), ("cut", False), ("cut", True)]
 )

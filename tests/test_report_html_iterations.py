@@ -194,6 +194,7 @@ def test_many_categories_are_a_dozen_and_the_rest() -> None:
     assert sum(heights(found)) == pytest.approx(total)
 
 
+@pytest.mark.slow
 @given(st.integers(2, 3 * MOST_BARS), st.integers(0, 2**32 - 1))
 def test_of_many_a_bar_is_the_mean_of_some(count: int, seed: int) -> None:
     frame = iterations(count)

@@ -47,6 +47,7 @@ def test_at_160_columns_everything_is_there() -> None:
     assert lines[6].split()[-4:] == ["1", "0.220", "220.000", "<0.1%"]
 
 
+@pytest.mark.slow
 def test_a_wider_terminal_never_shows_less_of_a_name() -> None:
     shown = 0
     for width in range(30, 130):
