@@ -76,9 +76,13 @@ def check(
         assert next(iter(savings_after)) == ident
 
 
-#: Each problem goes into the first four traces, and in turn into one of the others.
+#: Each problem goes into the first two traces, one of the next two in turn, and one of the rest.
 _IN = list(TRACES)
-_PUT = [(name, ident) for at, ident in enumerate(PROBLEMS) for name in (*_IN[:4], _IN[4 + at % 3])]
+_PUT = [
+    (name, ident)
+    for at, ident in enumerate(PROBLEMS)
+    for name in (*_IN[:2], _IN[2 + at % 2], _IN[4 + at % 3])
+]
 
 
 @pytest.mark.real_data

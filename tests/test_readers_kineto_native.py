@@ -383,7 +383,7 @@ def test_the_version_says_which_reader(
 @pytest.mark.process
 def test_damaged_traces_under_sanitizers() -> None:
     """Some seconds of them; `make fuzz` does more."""
-    command = [sys.executable, str(FUZZ), "--seconds", "15", "--seed", "29"]
+    command = [sys.executable, str(FUZZ), "--seconds", "8", "--seed", "29"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode == 2:
         pytest.skip(done.stdout.strip())
