@@ -175,13 +175,15 @@ def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tracelens_ext.findings.finding import Findings
     from tracelens_ext.tables import registry
 
     few = ("timeline.", "iterations.", "kernels.tables:BY_CATEGORY")
     lists = tuple(each for each in registry._LISTS if each.startswith(few))
     assert len(lists) == len(few)
     monkeypatch.setattr("tracelens_ext.tables.registry._LISTS", lists)
-    monkeypatch.setattr("tracelens_ext.findings.detect.offered_detectors", lambda *_: [])
+    none = Findings(0.0)
+    monkeypatch.setattr("tracelens_ext.findings.detect.find_findings", lambda *_, **__: none)
 
 
 @pytest.fixture

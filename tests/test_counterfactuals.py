@@ -131,7 +131,7 @@ def demo_before(steps: int) -> tuple[float, dict[str, float]]:
     return savings(build_demo_trace(steps=steps))
 
 
-_QUICK = ("dataloader", "slow-gemm")
+_QUICK = ("dataloader",)
 
 
 @pytest.mark.parametrize(
