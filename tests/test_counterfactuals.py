@@ -78,11 +78,11 @@ def check(
 
 #: Each problem goes into the first two traces, one of the next two in turn, and one of the rest.
 _IN = list(TRACES)
-_PUT = [
+_PUT = sorted(  # by trace, so that one process reads it
     (name, ident)
     for at, ident in enumerate(PROBLEMS)
     for name in (*_IN[:2], _IN[2 + at % 2], _IN[4 + at % 3])
-]
+)
 
 
 @pytest.mark.real_data
