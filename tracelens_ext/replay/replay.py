@@ -136,7 +136,8 @@ class _Pass:
         self.ends: dict[int, Int64Array] = {}  # of what something waits for
         first = np.searchsorted(program.lane, lanes).tolist()
         self.next = dict(zip(lanes.tolist(), first, strict=True))
-        self.reached: dict[int, Int64Array] = {}  # the end of each stream so far
+        never = np.full(len(changes), -(2**62))
+        self.reached = dict.fromkeys(self.next, never)  # the end of each stream so far
 
     def run(self) -> Int64Array:
         """The wall times, (c,)."""
@@ -152,7 +153,8 @@ class _Pass:
                 node, source = pairs[at]
                 self._advance(lane[source], source)
                 self._advance(lane[node], node - 1)
-                self._advance(lane[node], node, self.ends[source])
+                time = np.maximum(self.reached[lane[node]], self.ends[source])[None]
+                self._reach(lane[node], node, time, time)
                 continue
             time = self.returned[base[at]] + self.block_offset[at]
             for node in awaited[at]:
@@ -168,7 +170,7 @@ class _Pass:
             self.wall = np.maximum(self.wall, self.reached[number])
         return self.wall
 
-    def _advance(self, lane: int, until: int, waited: Int64Array | None = None) -> None:
+    def _advance(self, lane: int, until: int) -> None:
         """Run the nodes of a stream up to one.
 
         Each starts when it may and its predecessor has ended: with c the time that the ones before
@@ -180,20 +182,19 @@ class _Pass:
             duration, gaps = self.duration[rows], self.gap[rows]
             ready = self.returned[self.replay.base_of_node[rows]] + self.offset[rows]
             np.maximum(ready, self.program.earliest[rows, None], out=ready)
-            if waited is not None:
-                np.maximum(ready, waited, out=ready)
-            if lane in self.reached:
-                ready[0] = np.maximum(ready[0], self.reached[lane] + gaps[0])
+            np.maximum(ready[0], self.reached[lane] + gaps[0], out=ready[0])
             if stop - first > 1:
                 taken = np.zeros_like(ready)
                 np.cumsum(duration[:-1] + gaps[1:], axis=0, out=taken[1:])
                 ready = np.maximum.accumulate(ready - taken, axis=0) + taken
-            end = ready + duration
-            self.start[rows] = ready[:, 0]
-            for node in self.kept[bisect_left(self.kept, first) : bisect_left(self.kept, stop)]:
-                self.ends[node] = end[node - first]
-            self.reached[lane], self.next[lane] = end[-1], stop
+            self._reach(lane, first, ready, ready + duration)
 
+    def _reach(self, lane: int, first: int, start: Int64Array, end: Int64Array) -> None:
+        """Take down when nodes of a stream started and ended."""
+        stop = self.next[lane] = first + len(end)
+        self.start[first:stop], self.reached[lane] = start[:, 0], end[-1]
+        for node in self.kept[bisect_left(self.kept, first) : bisect_left(self.kept, stop)]:
+            self.ends[node] = end[node - first]
 
 #: Calls that the program waits in, or that the GPU waits for; others are time of the host.
 _TELLING: Final = re.compile(
