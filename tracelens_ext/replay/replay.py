@@ -134,7 +134,7 @@ class _Pass:
             np.column_stack, times
         )
         self.gap = np.column_stack(gaps if len(set(map(id, gaps))) > 1 else gaps[:1])
-        self.wall = np.array(least)
+        self.wall, self.earliest = np.array(least), program.earliest[:, None]
         self.start = np.zeros(len(program.lane), dtype=np.int64)
         self.returned = np.zeros((len(replay.recorded), len(least)), dtype=np.int64)
         self.kept = np.unique(np.append(program.awaited[:, 1], program.waits[:, 1])).tolist()
@@ -182,17 +182,23 @@ class _Pass:
         it take, at c + the greatest (ready - c) so far, which needs no loop.
         """
         while (first := self.next[lane]) <= until:
-            stop = min(until + 1, first + _ROWS_AT_ONCE)
-            rows = slice(first, stop)
-            duration, gaps = self.duration[rows], self.gap[rows]
-            ready = self.returned[self.replay.base_of_node[rows]] + self.offset[rows]
-            np.maximum(ready, self.program.earliest[rows, None], out=ready)
+            rows = slice(first, min(until + 1, first + _ROWS_AT_ONCE))
+            if first == until:  # as most often, in half the time
+                start = np.maximum(self._ready(first), self.reached[lane] + self.gap[first])
+                self._reach(lane, first, start[None], (start + self.duration[first])[None])
+                continue
+            ready, duration, gaps = self._ready(rows), self.duration[rows], self.gap[rows]
             np.maximum(ready[0], self.reached[lane] + gaps[0], out=ready[0])
-            if stop - first > 1:
-                taken = np.zeros_like(ready)
-                np.cumsum(duration[:-1] + gaps[1:], axis=0, out=taken[1:])
-                ready = np.maximum.accumulate(ready - taken, axis=0) + taken
+            taken = np.zeros_like(ready)
+            np.cumsum(duration[:-1] + gaps[1:], axis=0, out=taken[1:])
+            ready = np.maximum.accumulate(ready - taken, axis=0) + taken
             self._reach(lane, first, ready, ready + duration)
+
+    def _ready(self, rows: int | slice) -> Int64Array:
+        """When nodes may start, but for their stream."""
+        called = self.returned[self.replay.base_of_node[rows]] + self.offset[rows]
+        ready: Int64Array = np.maximum(called, self.earliest[rows])
+        return ready
 
     def _reach(self, lane: int, first: int, start: Int64Array, end: Int64Array) -> None:
         """Take down when nodes of a stream started and ended."""
