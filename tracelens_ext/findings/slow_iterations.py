@@ -21,7 +21,7 @@ from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
-    from tracelens_ext.work.lanes import Gaps
+    from tracelens_ext.work.gpu_work import Gaps
 
 _WALL = "wall_time_ms"
 _NOT_PARTS = ("iteration", "process", "device", "start_ms", _WALL, "kernels", "whole", "odd")

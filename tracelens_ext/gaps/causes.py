@@ -26,25 +26,28 @@ before E. In a trace without any launches nothing is known of the host.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import numpy as np
 
+from tracelens_ext.errors import UsageError
 from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, Trace
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, Trace
+from tracelens_ext.work.gpu_work import Gaps, Scope, find_gaps, find_lanes
 from tracelens_ext.work.group_search import (
     by_group_and_time,
     items_before,
     last_before,
     running_maximum,
 )
-from tracelens_ext.work.grouping import maxima, minima
-from tracelens_ext.work.lanes import Gaps, Scope, find_gaps, find_lanes
+from tracelens_ext.work.grouping import maxima, minima, sums
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
+    from tracelens_ext.iterations.selection import Selection
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -95,25 +98,84 @@ class Pieces(NamedTuple):
         return within_them, self.chosen(without)._replace(start=begin, end=until)
 
 
-class Division(NamedTuple):
-    """The gaps of a scope, k of them, divided."""
+@dataclass(frozen=True, eq=False)
+class ClassifiedGaps:
+    """Gaps with their causes, k of them."""
 
-    pieces: Pieces
+    gaps: Gaps  #: when each began and ended, and between which events
+    pieces: Pieces  #: the gaps divided by cause; of whole devices, unless selected, with edges
     launch: Int64Array  #: row of the launch of the event after, `NONE` without, (k,)
-    returned: Int64Array  #: until when the gap may be the host's: R, within the gap, (k,)
+    returned: Int64Array  #: until when each may be the host's: R, within the gap, (k,)
     synchronising: Int64Array  #: row of the synchronising call that ran, `NONE` without, (k,)
+    selected: BoolArray  #: which GPU events are selected, (g,)
 
-    def chosen(self, which: BoolArray) -> Division:
-        """That of some of the gaps, without edges."""
-        number = np.append(np.where(which, np.cumsum(which) - 1, NONE), NONE)
-        pieces = self.pieces._replace(gap=number[self.pieces.gap])
-        columns = (column[which] for column in self[1:])
-        return Division(pieces.chosen(pieces.gap != NONE), *columns)
+    def __len__(self) -> int:
+        return len(self.gaps)
+
+    @cached_property
+    def events(self) -> Int64Array:
+        """How many selected GPU events each lane has, (p,)."""
+        lanes = self.gaps.lanes
+        return np.bincount(lanes.of_gpu[self.selected], minlength=len(lanes))
+
+    @cached_property
+    def within(self) -> Pieces:
+        """The pieces that are parts of gaps."""
+        return self.pieces.chosen(self.pieces.gap != NONE)
+
+    @cached_property
+    def cause(self) -> Int64Array:
+        """The cause of most of each gap, an index into `CAUSES`, (k,)."""
+        return self.main_cause(np.arange(len(self)), len(self))
+
+    def main_cause(self, group: Int64Array, groups: int) -> Int64Array:
+        """The cause of most of the idle time of each group of gaps, `group` being each gap's."""
+        main: Int64Array = by_cause(self.within, group[self.within.gap], groups).argmax(axis=1)
+        return main
+
+    def idle_by_cause_ms(self) -> dict[int | str, dict[str, float]]:
+        """The idle time of each device by cause; without a selection that is all of its wall."""
+        lanes = self.gaps.lanes
+        rows = (by_cause(self.pieces, self.pieces.lane, len(lanes)) / NS_PER_MS).tolist()
+        times = [dict(zip(CAUSES, row, strict=True)) for row in rows]
+        return dict(zip(lanes.device_labels, times, strict=True))
+
+    def of(self, selected: BoolArray) -> ClassifiedGaps:
+        """Those that selected GPU events end, without edges."""
+        which = selected[self.gaps.after]
+        pieces = self.within.chosen(which[self.within.gap])
+        return ClassifiedGaps(
+            self.gaps.chosen(which),
+            pieces._replace(gap=(np.cumsum(which) - 1)[pieces.gap]),
+            *(column[which] for column in (self.launch, self.returned, self.synchronising)),
+            selected,
+        )
+
+
+def by_cause(pieces: Pieces, group: Int64Array, groups: int) -> Int64Array:
+    """The time of pieces by their groups and causes, ns, (groups, causes)."""
+    cells = group * len(CAUSES) + pieces.cause
+    times = sums(cells, pieces.end - pieces.start, groups * len(CAUSES))
+    return times.reshape(groups, len(CAUSES))
 
 
 @once_for_each
-def divide_gaps(work: GpuWork, scope: Scope) -> Division:
-    """Divide each gap of the streams, or of the devices, by its causes; see the module."""
+def classify_gaps(
+    work: GpuWork, scope: Scope = "stream", selection: Selection | None = None
+) -> ClassifiedGaps:
+    """Divide each gap of the streams, or of the devices, by its causes; see the module.
+
+    A gap is selected when the event after it is. (The gaps of a device belong to no stream: its
+    number does not restrict them.)
+    """
+    if scope not in (scopes := get_args(Scope)):
+        raise UsageError(f"no such scope: {scope!r}; choose from {', '.join(scopes)}")
+    if selection is not None:
+        selected = selection.of(work)
+        if scope == "device" and selection.stream is not None:
+            selected = replace(selection, stream=None).of(work)
+        whole = classify_gaps(work, scope)
+        return whole if selected.all() else whole.of(selected)
     trace, gaps, calls = work.trace, find_gaps(work, scope), _host_calls(work)
     launch = work.tree.launch_of_gpu[gaps.after]
     linked = launch != NONE
@@ -138,7 +200,9 @@ def divide_gaps(work: GpuWork, scope: Scope) -> Division:
         parts.append(_edges(work))
     pieces = late.joined(*parts)
     pieces = _without_parts(work, scope, pieces.chosen(pieces.end > pieces.start))
-    return Division(pieces, launch, returned, calls.synchronising(thread, begun, gaps))
+    synchronising = calls.synchronising(thread, begun, gaps)
+    everything = np.ones(len(work), dtype=bool)
+    return ClassifiedGaps(gaps, pieces, launch, returned, synchronising, everything)
 
 
 def _left(

@@ -21,9 +21,10 @@ from tracelens_ext.work.memoize import once_for_each
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.gaps.classified import ClassifiedGaps
+    from tracelens_ext.gaps.causes import ClassifiedGaps
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
     from tracelens_ext.tree import CallTree
+    from tracelens_ext.work.gpu_work import GpuWork
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 
@@ -51,6 +52,7 @@ def labels_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
 
 
 def host_rows(
+    work: GpuWork,
     classified: ClassifiedGaps,
     column: HostColumn,
     chosen: IntArray | slice = slice(None),
@@ -60,14 +62,14 @@ def host_rows(
 
     As `host_call` a synchronisation has the call that synchronised; `ignored` names tell nothing.
     """
-    trace = classified.work.trace
+    trace = work.trace
     start, end = classified.gaps.start[chosen], classified.gaps.end[chosen]
     launch = classified.launch[chosen]
     linked = launch != NONE
     safe = np.where(linked, launch, 0)
     begun, thread = trace.ts[safe], np.where(linked, trace.thread[safe], NONE)
     until = np.where(linked & (begun > start) & (begun < end), begun, end)
-    tree, kinds = classified.work.tree, HOST_KINDS[column]
+    tree, kinds = work.tree, HOST_KINDS[column]
     rows = innermost_during(tree, kinds, thread, start, until, ignored)
     if column == "host_call":
         is_cause = classified.synchronising[chosen] != NONE

@@ -7,25 +7,23 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.gaps.causes import CAUSES, EDGE
-from tracelens_ext.gaps.classified import classify_gaps
-from tracelens_ext.gaps.histogram import BINS, telling_histogram
+from tracelens_ext.gaps.causes import CAUSES, EDGE, classify_gaps
 from tracelens_ext.gaps.hosts import HOST_KINDS, host_rows, labels_of
+from tracelens_ext.gaps.told import BINS, telling_histogram
 from tracelens_ext.kernels.statistics import simple_codes
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.table import Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.tree import UNLINKED
+from tracelens_ext.work.gpu_work import busy_within, find_lanes
 from tracelens_ext.work.grouping import group_labelled, maxima, number_groups, percent, sums, texts
-from tracelens_ext.work.lanes import busy_within, find_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.iterations.selection import Selection
     from tracelens_ext.trace import IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
-    from tracelens_ext.work.lanes import Gaps, Scope
+    from tracelens_ext.work.gpu_work import Gaps, GpuWork, Scope
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 
@@ -85,8 +83,8 @@ def gap_hosts(
     """Idle time by what the host was in, longest first."""
     classified = classify_gaps(work, scope, selection)
     duration, trace = classified.gaps.duration, work.trace
-    op, ops = labels_of(trace, host_rows(classified, "host_op"))
-    frame, frames = labels_of(trace, host_rows(classified, "python_frame"))
+    op, ops = labels_of(trace, host_rows(work, classified, "host_op"))
+    frame, frames = labels_of(trace, host_rows(work, classified, "python_frame"))
     op[classified.launch == NONE] = len(ops)
     keys = {"host_op": (op, [*ops, UNLINKED]), "python_frame": (frame, frames)}
     columns, groups = group_labelled(keys, duration)
@@ -232,7 +230,7 @@ def gaps(
     )
     if longest is not None:
         for column in HOST_KINDS:
-            rows = host_rows(classified, column, order).tolist()
+            rows = host_rows(work, classified, column, order).tolist()
             shown = [names[trace.name[row]] if row != NONE else "" for row in rows]
             frame[column] = pd.array(shown, dtype="str")
     return frame

@@ -27,9 +27,9 @@ from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Trace
 from tracelens_ext.work.busy_time import BusyTime
-from tracelens_ext.work.gpu_work import COMMUNICATION, GpuWork
+from tracelens_ext.work.gpu_work import COMMUNICATION, GpuWork, find_lanes
 from tracelens_ext.work.group_search import engine_frames, outermost
-from tracelens_ext.work.lanes import find_lanes, find_launches
+from tracelens_ext.work.launches import find_launches
 from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import Expression, UserPattern, user_pattern
 

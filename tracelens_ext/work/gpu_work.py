@@ -1,20 +1,24 @@
-"""What the GPU events of a trace are: the columns that every analysis of GPU time shares."""
+"""The GPU events of a trace: their columns, on which lanes they ran, and when those were idle."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, builtin_categorizer
-from tracelens_ext.errors import UsageError
-from tracelens_ext.trace import MEMORY_KINDS, NONE, EventKind, no_arg
+from tracelens_ext.errors import TraceFormatError, UsageError
+from tracelens_ext.intervals import covered, holes
+from tracelens_ext.trace import MEMORY_KINDS, NONE, EventKind
+from tracelens_ext.work.group_search import by_group_and_time
+from tracelens_ext.work.grouping import number_groups
+from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, Trace
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Trace
     from tracelens_ext.tree import CallTree
 
 
@@ -198,7 +202,7 @@ def pageable_copies(work: GpuWork) -> tuple[BoolArray, BoolArray]:
     pageable = trace.names_matching(_PAGEABLE.match)[work.name]
     known = trace.names_matching(_TOLD.match)[work.name]
     for argument in MEMORY_KINDS:
-        kind = trace.args.get(argument, no_arg()).at(work.rows)
+        kind = trace.arg(argument).at(work.rows)
         pageable |= kind == _PAGEABLE_KIND
         known |= (kind >= 0) & (kind < _UNKNOWN_KIND)
     return pageable, known
@@ -206,7 +210,125 @@ def pageable_copies(work: GpuWork) -> tuple[BoolArray, BoolArray]:
 
 def gigabytes_per_second(work: GpuWork, events: Int64Array) -> float:
     """How fast some GPU events moved their bytes together; NaN where no size was recorded."""
-    size = work.trace.args.get("bytes", no_arg()).at(work.rows[events])
+    size = work.trace.arg("bytes").at(work.rows[events])
     told = size > 0
     time = int(work.duration[events][told].sum())
     return float(size[told].sum()) / time if time else np.nan
+
+
+Scope = Literal["stream", "device"]
+
+
+@dataclass(frozen=True, eq=False)
+class Lanes:
+    """What is idle or busy as a whole: the streams of a trace, or its devices, p of them."""
+
+    scope: Scope  #: which of the two
+    process: list[int | str]  #: the process of each as the trace spells it, p of them
+    device: Int64Array  #: its number, `NONE` where the trace does not say, (p,)
+    stream: Int64Array  #: likewise; `NONE` for a whole device, (p,)
+    of_gpu: Int64Array  #: the lane of each GPU event, (g,)
+
+    def __len__(self) -> int:
+        return len(self.process)
+
+    @property
+    def device_labels(self) -> list[int | str]:
+        """What the devices are called: by their number, with the process where two have one."""
+        numbers: list[int] = self.device.tolist()
+        return [
+            number if numbers.count(number) == 1 else f"{number} of process {process}"
+            for number, process in zip(numbers, self.process, strict=True)
+        ]
+
+
+@once_for_each
+def find_lanes(work: GpuWork, scope: Scope) -> Lanes:
+    """The streams, or the devices (all streams of one taken together), on which GPU events ran."""
+    trace = work.trace
+    process = trace.process_of_thread[trace.thread[work.rows]]
+    keys: list[IntArray] = [process, trace.device]
+    if scope == "stream":
+        keys.append(trace.stream)
+    elif trace.conventions.gpu_by_process:
+        keys = [trace.device]  # two processes may share one
+    first, number = number_groups(keys)
+    return Lanes(
+        scope=scope,
+        process=[trace.threads[i][0] for i in trace.thread[work.rows[first]].tolist()],
+        device=trace.device[first],
+        stream=trace.stream[first] if scope == "stream" else np.full(len(first), NONE),
+        of_gpu=number,
+    )
+
+
+def busy_within(work: GpuWork, device: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
+    """How long a device (an index into the lanes) is busy in each stretch of time, ns, (k,)."""
+    of_gpu = find_lanes(work, "device").of_gpu
+    busy = np.zeros(len(device), dtype=np.int64)
+    for number in np.unique(device).tolist():
+        mine, here = of_gpu == number, device == number
+        busy[here] = covered(work.start[mine], work.end[mine], start[here], end[here])
+    return busy
+
+
+#: Sums of gaps, ns, fit in 64 bits below this, 146 years; streams count one by one.
+_MOST_IN_ALL = 2**62
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """The gaps of all lanes, k of them, by lane, then by time."""
+
+    lanes: Lanes  #: the streams or devices
+    lane: Int64Array  #: of each gap, an index into those, (k,)
+    start: Int64Array  #: when the event before ended, ns since the trace's first event, (k,)
+    end: Int64Array  #: when the event after started, (k,)
+    before: Int64Array  #: the event that ended last, a place in `trace.gpu_rows`, (k,)
+    after: Int64Array  #: the event that ended the gap, likewise, (k,)
+    overlapped: Int64Array  #: how much of the gap other streams of the device were busy, ns, (k,)
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    @cached_property
+    def duration(self) -> Int64Array:
+        """Length of each gap, ns, always more than 0, (k,)."""
+        return self.end - self.start
+
+    def chosen(self, which: BoolArray | IntArray) -> Gaps:
+        """Some of the gaps."""
+        columns = [field.name for field in fields(self) if field.name != "lanes"]
+        return replace(self, **{name: getattr(self, name)[which] for name in columns})
+
+
+@once_for_each
+def find_gaps(work: GpuWork, scope: Scope) -> Gaps:
+    """The gaps between successive GPU events of each stream, or of each device.
+
+    All events count, unlinked ones too; the gaps of a device are what its timeline calls idle.
+    Events that overlap count as one stretch of work: the one that ended last is the one before.
+    """
+    lanes = find_lanes(work, scope)
+    order = _in_order(lanes.of_gpu, work.start, work.end)
+    of_lane = np.split(order, np.flatnonzero(np.diff(lanes.of_gpu[order])) + 1)
+    found = [holes(work.start, work.end, mine) for mine in of_lane]
+    before, after = map(np.concatenate, zip(*found, strict=True))
+    begins, ends = work.end[before], work.start[after]
+    if (ends - begins).sum(dtype=np.float64) >= _MOST_IN_ALL:
+        path = work.trace.provenance.path
+        raise TraceFormatError(
+            path, "its GPU is idle for more than a century", "check the times of its GPU events"
+        )
+    overlapped = busy_within(work, find_lanes(work, "device").of_gpu[after], begins, ends)
+    return Gaps(lanes, lanes.of_gpu[after], begins, ends, before, after, overlapped)
+
+
+def _in_order(lane: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
+    """By lane, start and end; there are few lanes."""
+    order = by_group_and_time(lane, start)
+    by_lane, begun = lane[order], start[order]
+    together = (by_lane[1:] == by_lane[:-1]) & (begun[1:] == begun[:-1])
+    if (together & (end[order[1:]] < end[order[:-1]])).any():
+        return np.lexsort((end, start, lane))
+    return order
