@@ -15,7 +15,7 @@ def trace_suffixes() -> tuple[str, ...]:
     """How the names of traces end, by the readers that take part."""
     from tracelens_ext.readers.formats import offered_readers, suffixes_of
 
-    found = [suffix for each in offered_readers() for suffix in suffixes_of(each.item)]
+    found = (suffix for each in offered_readers() for suffix in suffixes_of(each.item))
     return tuple(dict.fromkeys(found))
 
 

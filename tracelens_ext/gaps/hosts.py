@@ -30,6 +30,7 @@ HostColumn = Literal["host_op", "host_call", "python_frame"]
 
 #: As in `<built-in method item of Tensor object at 0x7f3a91c04d60>`.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_IGNORED = ("ProfilerStep#",)  # it tells nothing
 #: What is told of the host, by column.
 HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
     "host_op": (EventKind.CPU_OP, EventKind.USER_ANNOTATION),
@@ -56,25 +57,20 @@ def host_rows(
     classified: ClassifiedGaps,
     column: HostColumn,
     chosen: IntArray | slice = slice(None),
-    ignored: tuple[str, ...] = ("ProfilerStep#",),
 ) -> Int64Array:
     """Rows of the events that the host was in during each (chosen) gap, `NONE` where there is none.
 
-    As `host_call` a synchronisation has the call that synchronised; `ignored` names tell nothing.
+    As `host_call` a synchronisation has the call that synchronised.
     """
     trace = work.trace
     start, end = classified.gaps.start[chosen], classified.gaps.end[chosen]
-    launch = classified.launch[chosen]
+    launch, cause = classified.launch[chosen], classified.synchronising[chosen]
     linked = launch != NONE
     safe = np.where(linked, launch, 0)
     begun, thread = trace.ts[safe], np.where(linked, trace.thread[safe], NONE)
     until = np.where(linked & (begun > start) & (begun < end), begun, end)
-    tree, kinds = work.tree, HOST_KINDS[column]
-    rows = innermost_during(tree, kinds, thread, start, until, ignored)
-    if column == "host_call":
-        is_cause = classified.synchronising[chosen] != NONE
-        rows = np.where(is_cause, classified.synchronising[chosen], rows)
-    return rows
+    rows = innermost_during(work.tree, HOST_KINDS[column], thread, start, until, _IGNORED)
+    return np.where(cause != NONE, cause, rows) if column == "host_call" else rows
 
 
 def innermost_during(
@@ -100,6 +96,11 @@ def innermost_during(
         rows, parent = tree.rows, tree.parent_position
         threads, starts = _places(tree)
     tells = np.isin(np.arange(len(EventKind)), kinds)
+
+    def told(of: Int64Array) -> BoolArray:
+        named = trace.named(trace.name[of], lambda name: not name.startswith(ignored))
+        return tells[trace.kind[of]] & named
+
     result = np.full(len(thread), NONE, dtype=np.int64)
     middle = start + (end - start) // 2  # what covers more than half covers this
     at = last_before(threads, starts, thread, middle + 1)
@@ -108,14 +109,11 @@ def innermost_during(
     while len(climbing):
         steps += 1
         if steps == MOST_STEPS:  # from here on, past all that tells nothing
-            told = ~trace.named(trace.name[rows], lambda name: name.startswith(ignored))
-            parent = nearest_marked(parent, tells[trace.kind[rows]] & told)
+            parent = nearest_marked(parent, told(rows))
         here = rows[at[climbing]]
-        fits = tells[trace.kind[here]]
-        fits &= ~trace.named(trace.name[here], lambda name: name.startswith(ignored))
         inside = np.minimum(trace.end_of(here), end[climbing])
         inside -= np.maximum(trace.ts[here], start[climbing])
-        fits &= inside * 2 >= (end - start)[climbing]
+        fits = told(here) & (inside * 2 >= (end - start)[climbing])
         result[climbing[fits]] = here[fits]
         climbing = climbing[~fits]
         at[climbing] = parent[at[climbing]]

@@ -54,14 +54,13 @@ def gap_summary(
     for scope in scopes:
         each = classify_gaps(work, scope, selection)
         pieces = each.pieces.chosen(each.pieces.cause != EDGE)
-        idle_of, gap = pieces.end - pieces.start, pieces.gap
-        first, number = number_groups([pieces.cause, gap, pieces.lane])
-        of_gap = pieces.cause[first], sums(number, idle_of, len(first))
-        count = np.bincount(of_gap[0], minlength=EDGE)
-        idle = sums(pieces.cause, idle_of, EDGE)
-        overlapped = np.zeros(len(gap), dtype=np.int64)
+        length, cause = pieces.end - pieces.start, pieces.cause
+        first, number = number_groups([cause, pieces.gap, pieces.lane])
+        of_gap = cause[first], sums(number, length, len(first))
+        count, idle = np.bincount(of_gap[0], minlength=EDGE), sums(cause, length, EDGE)
+        overlapped = np.zeros(len(length), dtype=np.int64)
         if scope == "stream":
-            device = find_lanes(work, "device").of_gpu[each.gaps.after[gap]]
+            device = find_lanes(work, "device").of_gpu[each.gaps.after[pieces.gap]]
             overlapped = busy_within(work, device, pieces.start, pieces.end)
         columns = {
             "scope": pd.array([scope] * EDGE, dtype="str"),
@@ -71,7 +70,7 @@ def gap_summary(
             "% of idle time": percent(idle, int(idle.sum())),
             "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
             "max_gap_us": np.maximum(maxima(*of_gap, EDGE), 0) / NS_PER_US,
-            "overlapped_time_ms": sums(pieces.cause, overlapped, EDGE) / NS_PER_MS,
+            "overlapped_time_ms": sums(cause, overlapped, EDGE) / NS_PER_MS,
         }
         parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True)
@@ -188,13 +187,9 @@ def gaps(
     longest: int | None = None,
     selection: Selection | None = None,
 ) -> pd.DataFrame:
-    """A row a gap, by stream and time.
+    """A row a gap, by stream and time; or so many of the longest, with what the host was doing.
 
-    Args:
-        work: the GPU events.
-        scope: `stream` for the idle times of each stream, `device` for those of all streams.
-        longest: only so many, the longest first, with what the host was doing.
-        selection: which GPU events end the gaps, all by default.
+    `scope` is `stream` for the idle times of each stream, `device` for those of all streams.
 
     Raises:
         UsageError: there is no such scope, `longest` is negative, or nothing is selected.
@@ -206,34 +201,30 @@ def gaps(
     if longest is not None:
         order = np.argsort(-classified.gaps.duration, kind="stable")[:longest]
     gaps, lanes = classified.gaps.chosen(order), classified.gaps.lanes
-    trace = work.trace
-    op, labels = work.tree.cpu_op_label_of_gpu
-    launch = classified.launch[order]
-    linked = launch != NONE
-    begun = trace.ts[np.where(linked, launch, 0)]
-    names = trace.names
-    process = [str(label) for label in lanes.process]
-    frame = pd.DataFrame(
-        {
-            "process": pd.array(texts(gaps.lane, process), dtype="str"),
-            "device": lanes.device[gaps.lane],
-            "stream": lanes.stream[gaps.lane],
-            "start_us": gaps.start / NS_PER_US,
-            "gap_us": gaps.duration / NS_PER_US,
-            "overlapped_us": gaps.overlapped / NS_PER_US,
-            "cause": pd.array(texts(classified.cause[order], CAUSES), dtype="str"),
-            "cpu_op": pd.array(texts(op[gaps.after], labels), dtype="str"),
-            "kernel_before": pd.array(texts(work.name[gaps.before], names), dtype="str"),
-            "kernel_after": pd.array(texts(work.name[gaps.after], names), dtype="str"),
-            "launch_delay_us": np.where(linked, (gaps.end - begun) / NS_PER_US, np.nan),
-        }
-    )
-    if longest is not None:
-        for column in HOST_KINDS:
-            rows = host_rows(work, classified, column, order).tolist()
-            shown = [names[trace.name[row]] if row != NONE else "" for row in rows]
-            frame[column] = pd.array(shown, dtype="str")
-    return frame
+    trace, names, launch = work.trace, work.trace.names, classified.launch[order]
+    delay = gaps.end - trace.ts[np.maximum(launch, 0)]
+    told = {
+        "cause": (classified.cause[order], CAUSES),
+        "cpu_op": (work.tree.cpu_op_label_of_gpu[0][gaps.after], work.tree.cpu_op_label_of_gpu[1]),
+        "kernel_before": (work.name[gaps.before], names),
+        "kernel_after": (work.name[gaps.after], names),
+    }
+    process = texts(gaps.lane, [str(label) for label in lanes.process])
+    columns = {
+        "process": pd.array(process, dtype="str"),
+        "device": lanes.device[gaps.lane],
+        "stream": lanes.stream[gaps.lane],
+        "start_us": gaps.start / NS_PER_US,
+        "gap_us": gaps.duration / NS_PER_US,
+        "overlapped_us": gaps.overlapped / NS_PER_US,
+        **{name: pd.array(texts(*column), dtype="str") for name, column in told.items()},
+        "launch_delay_us": np.where(launch != NONE, delay / NS_PER_US, np.nan),
+    }
+    for column in HOST_KINDS if longest is not None else ():
+        rows = host_rows(work, classified, column, order).tolist()
+        shown = [names[trace.name[row]] if row != NONE else "" for row in rows]
+        columns[column] = pd.array(shown, dtype="str")
+    return pd.DataFrame(columns)
 
 
 def gaps_longest(
