@@ -90,7 +90,7 @@ def innermost_during(
         # What encloses one that may cover half of a stretch is as long, and runs in it: they nest
         # as all events do, and are a few hundred where all are a million.
         shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
-        rows, parent = _nested(trace, _running(trace, kinds, thread, start, end, shortest / 2))
+        rows, parent = nested(trace, _running(trace, kinds, thread, start, end, shortest / 2))
         threads, starts = trace.thread[rows], trace.ts[rows]
     else:
         rows, parent = tree.rows, tree.parent_position
@@ -177,7 +177,7 @@ def innermost_moments(
     """The innermost events of host threads, moment by moment, around some stretches of time."""
     rows = _running(trace, kinds, thread, start, end, shortest=1)
     rows = rows[trace.named(trace.name[rows], lambda name: not name.startswith(ignored))]
-    rows, parent = _nested(trace, rows)
+    rows, parent = nested(trace, rows)
     position = np.arange(len(rows))
     # At each moment of a thread what ends has ended, the inner first, before anything begins.
     moment = np.concatenate((trace.end_of(rows), trace.ts[rows]))
@@ -197,7 +197,7 @@ def _places(tree: CallTree) -> tuple[Int32Array, Int64Array]:
     return tree.trace.thread[tree.rows], tree.trace.ts[tree.rows]
 
 
-def _nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int32Array]:
+def nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int32Array]:
     """Some host events in tree order, and the position of the parent of each."""
     begins, ends, childless = trace.ts[rows], trace.end_of(rows), np.zeros(len(rows), dtype=bool)
     nesting = nest(trace.thread[rows], begins, ends, trace.external_id[rows], childless)
