@@ -8,12 +8,11 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding, Place
 from tracelens_ext.findings.inspection import Detector, Inspection
-from tracelens_ext.iterations.iterations import Iterations, find_iterations
+from tracelens_ext.iterations.iterations import Iterations, find_iterations, named_iterations
 from tracelens_ext.iterations.measured import (
     ODD_AT_LEAST,
     ODD_BEYOND,
     iteration_table,
-    named_iterations,
     odd_among,
 )
 from tracelens_ext.lazy import pd

@@ -42,10 +42,9 @@ class Selection:
             iterations = _with_step(work, self.pstep)
             of_gpu = iterations.started_in if self.pstep_by == "time" else iterations.of_gpu
             selected &= iterations.has_number(self.pstep)[of_gpu]
-        if self.stream is not None:
-            selected &= _numbered("stream", work.trace.stream, self.stream)
-        if self.device is not None:
-            selected &= _numbered("device", work.trace.device, self.device)
+        for what, wanted in (("stream", self.stream), ("device", self.device)):
+            if wanted is not None:
+                selected &= _numbered(what, getattr(work.trace, what), wanted)
         if self.category is not None:
             selected &= _of_category(work, self.category)
         return selected
@@ -53,16 +52,10 @@ class Selection:
     @property
     def text(self) -> str:
         """The conditions in words, such as `ProfilerStep#5, stream 7`; empty for none."""
-        parts = []
-        if self.pstep is not None:
-            parts.append(f"ProfilerStep#{self.pstep} (by {self.pstep_by})")
-        if self.device is not None:
-            parts.append(f"device {self.device}")
-        if self.stream is not None:
-            parts.append(f"stream {self.stream}")
-        if self.category is not None:
-            parts.append(f"category {self.category}")
-        return ", ".join(parts)
+        step = f"ProfilerStep#{self.pstep} (by {self.pstep_by})" if self.pstep is not None else ""
+        others = {name: getattr(self, name) for name in ("device", "stream", "category")}
+        told = [f"{name} {value}" for name, value in others.items() if value is not None]
+        return ", ".join(filter(None, [step, *told]))
 
     def left_out(self, work: GpuWork) -> str:
         """What a step by launch leaves out for want of a launch, a sentence; empty for nothing."""

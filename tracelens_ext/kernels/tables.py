@@ -9,7 +9,6 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.short_names import with_short_names
 from tracelens_ext.tables.table import CATEGORIES, GPU_EVENTS, Condition, Table
-from tracelens_ext.timeline.timeline import total_time_ns
 from tracelens_ext.tree import UNLINKED
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 def _kernels_by_category(work: GpuWork) -> pd.DataFrame:
     """GPU time by operation, category and kernel."""
-    return _as_described(KERNELS_BY_CATEGORY, kernels.kernel_detail(work, total_time_ns(work)))
+    return _as_described(KERNELS_BY_CATEGORY, kernels.kernel_detail(work))
 
 
 def _kernel_names(work: GpuWork) -> pd.DataFrame:
@@ -184,7 +183,7 @@ KERNEL_SUMMARY = Table(
         Percent of kernels time (%): of the summed durations of all kernels
         Percent of total time (%): of `total_time` of `gpu_timeline`
         """,
-    table=lambda work: kernels.reference_kernel_summary(work, total_time_ns(work)),
+    table=kernels.reference_kernel_summary,
     asked_by="kernel_summary",
     method='table("kernel_summary")',
     charts=[
@@ -220,14 +219,10 @@ def _short_kernels_summary(
     tracelens_sheets: bool = False,
 ) -> pd.DataFrame:
     """Short kernels by operation, arguments and name."""
-    table = statistics.short_kernels_summary(
-        work, short_kernel_threshold_us, total_time_ns(work), topk_short_kernels
-    )
+    table = statistics.short_kernels_summary(work, short_kernel_threshold_us, topk_short_kernels)
     if tracelens_sheets:
         return table
-    if "Parent cpu_op" in table:
-        table["Parent cpu_op"] = table["Parent cpu_op"].replace("", UNLINKED)
-    return with_short_names(table, "Kernel name")
+    return with_short_names(table.replace({"Parent cpu_op": {"": UNLINKED}}), "Kernel name")
 
 
 SHORT = [

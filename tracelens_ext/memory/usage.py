@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.iterations.iterations import Iterations, iteration_at
-from tracelens_ext.iterations.measured import named_iterations
+from tracelens_ext.iterations.iterations import Iterations, iteration_at, named_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import HOST, MemoryEvents, find_owners, read_memory_events
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US

@@ -121,14 +121,13 @@ def _rank(trace: Trace) -> str:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Shares of the summed durations of all GPU events; percent, 0 to 100."""
+    """What the tables leave unexplained, of all GPU events; percent of their time, 0 to 100."""
 
     events: int  #: GPU events
     total_ns: int  #: sum of their durations
     unlinked_events: int  #: those whose launch is not in the trace
-    unlinked_percent: float  #: their share of the time
-    #: share of the time that no rule knows; None without categories
-    uncategorized_percent: float | None
+    unlinked_percent: float
+    uncategorized_percent: float | None  #: of what no rule knows; None without categories
     uncategorized_names: int  #: distinct names that no rule knows
     names: int  #: distinct names
     #: up to five of them by time: (name, percent of GPU time)
@@ -148,30 +147,22 @@ def whole_graphs(trace: Trace) -> set[str]:
 
 def coverage(work: GpuWork) -> Coverage:
     """Measure what the tables leave unexplained."""
-    total = int(work.duration.sum())
+    total, unlinked = int(work.duration.sum()), ~work.tree.linked
 
     def share(part: np.ndarray | int) -> float:
         return 100.0 * float(part) / total if total else 0.0
 
-    unlinked = ~work.tree.linked
-    unknown_percent: float | None = None
-    unknown_names = 0
-    largest: tuple[tuple[str, float], ...] = ()
-    if work.categories is not None:
-        unknown = ~work.categories.known
-        groups = group_durations([work.name[unknown]], work.duration[unknown])
-        unknown_percent, unknown_names = share(work.duration[unknown].sum()), len(groups)
-        largest = tuple(
-            (work.trace.names[name], share(time))
-            for name, time in zip(groups.keys[0][:5].tolist(), groups.total.tolist(), strict=False)
-        )
+    known = work.categories is None or work.categories.known
+    unknown = np.flatnonzero(~np.broadcast_to(known, len(work)))
+    groups = group_durations([work.name[unknown]], work.duration[unknown])
+    largest = zip(groups.keys[0][:5].tolist(), groups.total.tolist(), strict=False)
     return Coverage(
         events=len(work),
         total_ns=total,
         unlinked_events=int(unlinked.sum()),
         unlinked_percent=share(work.duration[unlinked].sum()),
-        uncategorized_percent=unknown_percent,
-        uncategorized_names=unknown_names,
+        uncategorized_percent=None if work.categories is None else share(groups.total.sum()),
+        uncategorized_names=len(groups),
         names=len(np.unique(work.name)),
-        largest_uncategorized=largest,
+        largest_uncategorized=tuple((work.trace.names[n], share(time)) for n, time in largest),
     )

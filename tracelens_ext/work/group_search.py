@@ -5,19 +5,15 @@ Groups are few, so a loop over them costs nothing; within one of them numpy does
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.intervals import stable_order
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray, Trace
-
-#: How Python frames of a step of a serving engine end: vLLM's and SGLang's.
-_ENGINE_STEP = re.compile(r".*: (?:execute_model|forward_batch_generation)$")
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
 
 def by_group_and_time(group: IntArray, time: Int64Array) -> Int64Array:
@@ -75,25 +71,3 @@ def outermost(group: IntArray, end: Int64Array) -> BoolArray:
         reach = np.maximum.accumulate(end[those])
         keep[those[1:]] = end[those[1:]] > reach[:-1]
     return keep
-
-
-def engine_frames(trace: Trace) -> Int64Array:
-    """The rows of the outermost Python frames of an engine's steps, by thread and start.
-
-    None where annotations name the steps: where one is around a frame, and not twice as long.
-    """
-    rows = trace.rows_of(EventKind.PYTHON_FUNCTION)
-    rows = rows[trace.named(trace.name[rows], _ENGINE_STEP.match)]
-    order = np.lexsort((rows, -trace.end_of(rows), trace.ts[rows], trace.thread[rows]))
-    rows = rows[order]
-    rows = rows[outermost(trace.thread[rows].astype(np.int64), trace.end_of(rows))]
-    marks = trace.rows_of(EventKind.USER_ANNOTATION)
-    marks = marks[by_group_and_time(trace.thread[marks], trace.ts[marks])]
-    if len(marks) and len(rows):
-        threads, times = trace.thread[marks].astype(np.int64), trace.ts[marks]
-        at = last_before(threads, times, trace.thread[rows].astype(np.int64), trace.ts[rows] + 1)
-        around = (at != NONE) & (trace.end_of(marks[at]) >= trace.end_of(rows))
-        if (around & (trace.dur[marks[at]] < 2 * trace.dur[rows])).any():
-            return rows[:0]
-    found: Int64Array = rows
-    return found
