@@ -1,8 +1,4 @@
-"""When intervals run (busy time, in which overlaps count once) and when none does (idle time).
-
-And sorting in linear time. All times are int64; intervals are given as start and end arrays of one
-shape.
-"""
+"""When intervals run, and when none does; sorting in linear time. Times are int64."""
 
 from __future__ import annotations
 
@@ -62,27 +58,18 @@ def covered(
 
 
 def non_overlapped_time(start: Int64Array, end: Int64Array) -> Int64Array:
-    """The part of each event during which no earlier event runs; they add up to the union.
+    """The part of each event during which no earlier one runs, ns, (k,); they add up to the union.
 
     Of two events the one that starts first is the earlier; of two that start together, the one
     that comes first here.
-
-    Args:
-        start: ns, shape (k,), in any order.
-        end: no less than `start`, shape (k,).
-
-    Returns:
-        ns, shape (k,), in the order of the events.
     """
     share = np.zeros(len(start), dtype=np.int64)
-    if not len(start):
-        return share
     order = np.argsort(start, kind="stable")
-    sorted_start, sorted_end = start[order], end[order]
-    reach = np.maximum.accumulate(sorted_end)
+    start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
     # What is covered when an event starts; before the first event nothing is.
-    covered = np.concatenate((sorted_start[:1], reach[:-1]))
-    share[order] = np.maximum(sorted_end - np.maximum(sorted_start, covered), 0)
+    covered = np.concatenate((start[:1], reach[:-1]))
+    share[order] = np.maximum(end - np.maximum(start, covered), 0)
     return share
 
 
@@ -93,15 +80,8 @@ def outside(
 
     Starts and ends of the parts that are left, and the window of each, by window and time.
     """
-    begin = np.searchsorted(last, start, side="right")
-    count = np.maximum(np.searchsorted(first, end, side="left") - begin, 0) + 1
-    window = np.repeat(np.arange(len(start)), count)
-    before = np.arange(len(window)) - np.repeat(np.cumsum(count) - count, count) + begin[window]
-    opens = np.concatenate(([np.iinfo(np.int64).min], last))[before]
-    closes = np.concatenate((first, [np.iinfo(np.int64).max]))[before]
-    opens, closes = np.maximum(opens, start[window]), np.minimum(closes, end[window])
-    left = closes > opens
-    return opens[left], closes[left], window[left]
+    ever = np.iinfo(np.int64)
+    return inside(start, end, np.append(ever.min, last), np.append(first, ever.max))[:3]
 
 
 def inside(

@@ -39,18 +39,10 @@ class Nesting:
 def nest(
     thread: Int32Array, start: Int64Array, end: Int64Array, tie: Int64Array, childless: BoolArray
 ) -> Nesting:
-    """Nest intervals by time on their threads.
+    """Nest intervals by time on their threads (non-negative); all of shape (m,).
 
-    Args:
-        thread: which intervals can enclose one another, non-negative, shape (m,).
-        start: shape (m,).
-        end: no less than `start`, shape (m,).
-        tie: of two equal intervals, the one with the lower number is the parent; with equal
-            numbers the first.
-        childless: of two equal intervals that are both marked, neither is the parent of the other.
-
-    Returns:
-        The nesting. Intervals that overlap without nesting are siblings.
+    Of two equal intervals the one with the lower `tie` is the parent, with equal numbers the first;
+    if both are marked as `childless` neither is. Those that overlap without nesting are siblings.
     """
     order = _tree_order(thread, start, end, tie)
     lane, left, right = thread[order], start[order], end[order]
@@ -205,8 +197,7 @@ def insert_below(
     """Put further events into a forest in tree order, each below a node and before its children.
 
     Of the new ones, those of one owner (a position) follow one another, parents first; `above` is
-    the parent of each, an index into `new`, `ROOT` for one right below its owner. Rows and parents
-    of all.
+    the parent of each, an index into `new`, `ROOT` for one right below its owner.
     """
     order = np.argsort(owner, kind="stable")
     place = np.empty(len(new), dtype=np.int64)

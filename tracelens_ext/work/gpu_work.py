@@ -139,12 +139,11 @@ class GpuWork:
     def is_communication(self) -> BoolArray:
         """Whether the built-in packs call an event communication, whatever was chosen, (g,)."""
         chosen = self.categorizer
-        if chosen is not None and chosen.is_builtin and self.categories is not None:
-            builtin = self.categories  # the same question, asked already
-        else:
-            builtin = self._categorize(builtin_categorizer())
-        wanted = np.array([label == COMMUNICATION for label in builtin.labels] or [False])
-        result: BoolArray = wanted[builtin.code] & self.is_kernel
+        asked = chosen is not None and chosen.is_builtin  # the same question, asked already
+        found = self.categories if asked else None
+        found = found or self._categorize(builtin_categorizer())
+        wanted = np.array([label == COMMUNICATION for label in found.labels])
+        result: BoolArray = wanted[found.code] & self.is_kernel
         return result
 
     @cached_property
@@ -154,39 +153,26 @@ class GpuWork:
         result: BoolArray = (self.kind == EventKind.MEMCPY) | (self.is_kernel & as_kernel)
         return result
 
-    @property
-    def _context(self) -> tuple[Int64Array, list[str | None]]:
-        """The CPU op that tells what a kernel is for: codes, shape (g,), and what they stand for.
-
-        None without a CPU op; for the kernels of a graph whose capture is not known, as one op
-        around its launch says nothing of each of them; for copies, whose names say it all; and for
-        annotations, called as users like.
-        """
-        tree, trace = self.tree, self.trace
-        op = tree.cpu_op_of_gpu
-        telling = (op != NONE) & ~tree.by_opaque_graph & self.is_kernel
-        telling &= trace.kind[op] == EventKind.CPU_OP
-        code = np.full(len(self), len(trace.names), dtype=np.int64)
-        code[telling] = trace.name[tree.cpu_op_of_gpu[telling]]
-        return code, [*trace.names, None]
-
     def _categorize(self, categorizer: KernelCategorizer) -> Categories:
-        """Ask for each distinct (name, CPU op) once.
+        """Ask for each distinct name and CPU op, which tells what the kernel is for, once.
 
-        Memcpys and memsets are memory ops, unless a rule matches, be it the catch-all of a map.
+        No CPU op tells it of the kernels of a graph whose capture is not known, as the one around
+        its launch says nothing of each of them; of copies, whose names say it all; nor annotations,
+        called as users like. Memcpys and memsets are memory ops, unless a rule matches, be it the
+        catch-all of a map.
         """
-        op_code, ops = self._context
-        pairs = self.name.astype(np.int64) * len(ops) + op_code
-        distinct, inverse = np.unique(pairs, return_inverse=True)
-        names = [self.trace.names[i] for i in (distinct // len(ops)).tolist()]
-        launched_by = [ops[i] for i in (distinct % len(ops)).tolist()]
-        decisions = categorizer.categorize(names, launched_by)
+        trace, op = self.trace, self.tree.cpu_op_of_gpu
+        telling = (op != NONE) & ~self.tree.by_opaque_graph & self.is_kernel
+        telling &= trace.kind[op] == EventKind.CPU_OP
+        first, number = number_groups([self.name, np.where(telling, trace.name[op], NONE)])
+        names = [trace.names[code] for code in self.name[first].tolist()]
+        ops = [trace.name_of(op[at]) if telling[at] else None for at in first.tolist()]
+        decisions = categorizer.categorize(names, ops)
         labels = sorted({*decisions.category, MEMORY_OPS})
         place = {label: i for i, label in enumerate(labels)}
-        code = np.array([place[a] for a in decisions.category], dtype=np.int32)[inverse]
-        known = np.array(decisions.known, dtype=bool)[inverse]
-        unmatched = np.array([label == UNCATEGORIZED for label in labels])[code]
-        memory = unmatched & ~known & ~self.is_kernel
+        code = np.array([place[a] for a in decisions.category], dtype=np.int32)[number]
+        known = np.array(decisions.known, dtype=bool)[number]
+        memory = (code == place.get(UNCATEGORIZED, NONE)) & ~known & ~self.is_kernel
         code[memory] = place[MEMORY_OPS]
         return Categories(code, labels, known | memory)
 

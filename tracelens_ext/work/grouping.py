@@ -26,8 +26,8 @@ def number_groups(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
 
     The first place of each combination, and the number of each place.
     """
-    combined, bound = _from_zero(keys[0])
-    for key in keys[1:]:
+    combined, bound = np.zeros(len(keys[0]), dtype=np.int64), 1
+    for key in keys:
         code, count = _from_zero(key)
         if bound * count > _MOST_COMBINATIONS:  # without holes again, before it overflows
             combined, bound = ranks(combined)
@@ -113,8 +113,7 @@ class Groups:
 
         They begin with `total`, `avg`, `min` or `max`, and end in `ms` or `us`.
         """
-        ns: dict[str, IntArray | Float64Array] = {"total": self.total, "avg": self.mean}
-        ns |= {"min": self.shortest, "max": self.longest}
+        ns = {"total": self.total, "avg": self.mean, "min": self.shortest, "max": self.longest}
         per = {"ms": NS_PER_MS, "us": NS_PER_US}
         return {
             name: self.count if name == "count" else ns[name.split("_")[0]] / per[name[-2:]]
@@ -136,17 +135,17 @@ class Groups:
 def group_durations(keys: Sequence[IntArray], duration: Int64Array) -> Groups:
     """Group events by columns of codes; the groups, by total duration, then by first event."""
     first, number = number_groups(keys)
-    total = sums(number, duration, len(first))
+    total, count = sums(number, duration, len(first)), len(first)
     order = np.lexsort((first, -total))
-    number = inverse(order)[number]
+    number, first = inverse(order)[number], first[order]
     return Groups(
-        keys=tuple(key[first[order]] for key in keys),
-        number=number,
-        first=first[order],
-        count=np.bincount(number, minlength=len(order)),
-        total=total[order],
-        shortest=minima(number, duration, len(order)),
-        longest=maxima(number, duration, len(order)),
+        tuple(key[first] for key in keys),
+        number,
+        first,
+        np.bincount(number, minlength=count),
+        total[order],
+        minima(number, duration, count),
+        maxima(number, duration, count),
     )
 
 
@@ -219,17 +218,15 @@ class CallPaths:
 
 def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
     """Number the distinct paths of a forest, one level of depth after the other."""
-    names = int(name.max()) + 1 if len(name) else 1
+    names = int(name.max(initial=0)) + 1
     of_node = np.full(len(parent), ROOT, dtype=np.int64)
-    parents: list[Int64Array] = [np.empty(0, dtype=np.int64)]
-    last_names: list[Int64Array] = [np.empty(0, dtype=np.int64)]
+    pairs = [np.empty(0, dtype=np.int64)]
     known = 0
     for level in levels(depths(parent)):
         above = np.where(parent[level] == ROOT, ROOT, of_node[parent[level]])
-        pairs = (above + 1) * names + name[level].astype(np.int64)
-        distinct, which = np.unique(pairs, return_inverse=True)
+        distinct, which = np.unique((above + 1) * names + name[level], return_inverse=True)
         of_node[level] = which + known
-        parents.append(distinct // names - 1)
-        last_names.append(distinct % names)
+        pairs.append(distinct)
         known += len(distinct)
-    return CallPaths(of_node, np.concatenate(parents), np.concatenate(last_names))
+    above, last = np.divmod(np.concatenate(pairs), names)
+    return CallPaths(of_node, above - 1, last)
