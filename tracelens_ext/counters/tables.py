@@ -85,13 +85,9 @@ def copies(work: GpuWork) -> pd.DataFrame:
 
 def copy_bandwidth(work: GpuWork) -> pd.DataFrame:
     """A row a device and direction; see the sheet `copy_bandwidth`."""
-    table = copies(work).groupby(["device", "direction"])
-    return table.agg(
-        copies=("gb_per_s", "size"),
-        mean=("gb_per_s", "mean"),
-        max=("gb_per_s", "max"),
-        bytes=("bytes", "sum"),
-    ).reset_index()
+    groups = copies(work).groupby(["device", "direction"])
+    table = groups["gb_per_s"].agg(copies="size", mean="mean", max="max")
+    return table.assign(bytes=groups["bytes"].sum()).reset_index()
 
 
 def _direction(name: str) -> str:

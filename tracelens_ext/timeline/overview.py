@@ -39,7 +39,7 @@ def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
         facts.append(("Steps", steps.label(steps.whole) or "none whole"))
     facts += [
         ("Events", made.present),
-        ("Events dropped", trace.provenance.dropped_text or "none"),
+        ("Events dropped", made.dropped_text or "none"),
         ("CPU operations", trace.count_of(*trace.operation_kinds)),
         ("GPU events", covered.events),
         ("GPU events unlinked", covered.unlinked_events),

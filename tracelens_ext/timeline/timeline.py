@@ -13,6 +13,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
+from tracelens_ext.work.grouping import number_groups
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array
@@ -22,32 +23,31 @@ if TYPE_CHECKING:
 def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd.DataFrame:
     """How the GPU spent its time, as the sheet `gpu_timeline`; no rows without GPU events.
 
-    Args:
-        work: the GPU events.
-        micro_idle_thresh_us: splits idle time into holes up to this many µs and longer ones.
+    `micro_idle_thresh_us` splits idle time into holes up to this many µs and longer ones.
     """
     if micro_idle_thresh_us is not None and not micro_idle_thresh_us >= 0:
         raise UsageError(
             f"micro_idle_thresh_us is {micro_idle_thresh_us}; expected a time of at least 0"
         )
-    device = work.trace.device
-    present = np.unique(device[work.counted])
-    blocks = [
-        (int(number), _timeline_of(work, work.counted & (device == number), micro_idle_thresh_us))
-        for number in present
-    ]
+    parts = _counted_by_device(work)
     records = [
-        {"device": number, "type": kind, "time ms": time / NS_PER_MS, "percent": percent}
-        for number, times in blocks
-        for kind, time, percent in times
+        (device, kind, time / NS_PER_MS, 100.0 * time / times["total_time"] if time else 0.0)
+        for device, chosen in parts.items()
+        for times in [_times(work, chosen, micro_idle_thresh_us)]
+        for kind, time in times.items()
     ]
     frame = pd.DataFrame(records, columns=["device", "type", "time ms", "percent"])
-    return frame if len(present) > 1 else frame.drop(columns="device")
+    return frame if len(parts) > 1 else frame.drop(columns="device")
 
 
-def _timeline_of(
-    work: GpuWork, chosen: BoolArray, micro_idle_thresh_us: float | None
-) -> list[tuple[str, int, float]]:
+def _counted_by_device(work: GpuWork) -> dict[int, BoolArray]:
+    """Which GPU events of each device count in the timeline."""
+    device = work.trace.device
+    present = np.unique(device[work.counted]).tolist()
+    return {number: work.counted & (device == number) for number in present}
+
+
+def _times(work: GpuWork, chosen: BoolArray, micro_idle_thresh_us: float | None) -> dict[str, int]:
     def length(part: BoolArray) -> int:
         part = part & chosen
         return union_length(work.start[part], work.end[part])
@@ -69,19 +69,14 @@ def _timeline_of(
     if micro_idle_thresh_us is not None:
         micro = int(idle[idle <= micro_idle_thresh_us * 1000].sum())
         times |= {"micro_idle_time": micro, "macro_idle_time": total - busy - micro}
-    times |= {
-        "total_time": total,
-        "total_comm_time": length(communication),
-        "total_memcpy_time": length(copy),
-    }
-    return [(kind, time, 100.0 * time / total if total else 0.0) for kind, time in times.items()]
+    totals = {"total_comm_time": length(communication), "total_memcpy_time": length(copy)}
+    return {**times, "total_time": total, **totals}
 
 
 def total_time_ns(work: GpuWork) -> int:
     """First start to last end of GPU work, summed over the devices, ns."""
-    device = work.trace.device
-    chosen = [work.counted & (device == number) for number in np.unique(device[work.counted])]
-    return sum(int(work.end[part].max() - work.start[part].min()) for part in chosen)
+    parts = _counted_by_device(work).values()
+    return sum(int(work.end[part].max() - work.start[part].min()) for part in parts)
 
 
 MOST_BINS = 600
@@ -89,21 +84,19 @@ MOST_BINS = 600
 
 def time_axis(work: GpuWork) -> pd.DataFrame:
     """How long GPU events of each category ran in each bin; summed, so overlaps count twice."""
-    found = work.categories
-    code = found.code if found is not None else np.zeros(len(work), dtype=np.int32)
+    found, device = work.categories, work.trace.device
     labels = found.labels if found is not None else ["GPU work"]
+    code = found.code if found is not None else np.zeros(len(work), dtype=np.int32)
     edges = np.linspace(work.start.min(), work.end.max(), MOST_BINS + 1).astype(np.int64)
     edges = np.unique(edges)
     if len(edges) < 2:
         edges = np.array([edges[0], edges[0] + 1])
-    device = work.trace.device
-    pairs, group = np.unique(np.stack((device, code)), axis=1, return_inverse=True)
     parts = []
-    for at, (number, category) in enumerate(pairs.T.tolist()):
-        own = group.reshape(-1) == at
+    for at, group in enumerate((groups := number_groups([device, code]))[0].tolist()):
+        own = groups[1] == at
         ns = np.diff(_work_until(edges, work.start[own], work.end[own]))
         bins = np.flatnonzero(ns)
-        columns = {"device": number, "category": labels[category], "bin": bins}
+        columns = {"device": device[group], "category": labels[code[group]], "bin": bins}
         times = {"start_ms": edges[bins] / NS_PER_MS, "end_ms": edges[bins + 1] / NS_PER_MS}
         parts.append(pd.DataFrame({**columns, **times, "gpu_time_ns": ns[bins]}))
     return pd.concat(parts, ignore_index=True)
