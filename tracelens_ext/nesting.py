@@ -23,7 +23,7 @@ ROOT = -1
 #: Below so many nodes a level, numpy takes longer for a level than a loop for its nodes.
 _NARROW: Final = 50
 #: Levels to climb one by one before all nodes are told where their climb ends.
-MOST_STEPS: Final = 1000
+_MOST_STEPS: Final = 1000
 
 AnyInt = TypeVar("AnyInt", "Int32Array", "Int64Array")
 
@@ -100,7 +100,7 @@ def nearest_above(parent: Int32Array, nodes: IntArray, marked: BoolArray) -> Int
     """The nearest marked ancestor of a few nodes; `nearest_marked` finds it for all of them."""
     result: Int64Array = parent[nodes].astype(np.int64)
     unsettled = np.arange(len(nodes))
-    for _ in range(MOST_STEPS):
+    for _ in range(_MOST_STEPS):
         unsettled = unsettled[result[unsettled] != ROOT]
         unsettled = unsettled[~marked[result[unsettled]]]
         if not len(unsettled):

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from tracelens_ext.intervals import union
-from tracelens_ext.nesting import MOST_STEPS, ROOT, nearest_marked, nest
+from tracelens_ext.nesting import ROOT, nest
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
 from tracelens_ext.work.group_search import by_group_and_time, items_before, last_before
 from tracelens_ext.work.grouping import number_groups
-from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.gaps.causes import ClassifiedGaps
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
-    from tracelens_ext.tree import CallTree
     from tracelens_ext.work.gpu_work import GpuWork
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
@@ -41,13 +39,11 @@ HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
 
 def labels_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
     """Codes of events' names without addresses in memory, and the names; empty without an event."""
-    name = np.full(len(rows), NONE, dtype=np.int64)
-    name[rows != NONE] = trace.name[rows[rows != NONE]]
-    first, number = number_groups([name])
+    first, number = number_groups([np.append(trace.name, NONE)[rows]])
     labels: dict[str, int] = {}
     of_present = [
-        labels.setdefault(_ADDRESS.sub("", trace.names[i]) if i != NONE else "", len(labels))
-        for i in name[first].tolist()
+        labels.setdefault(_ADDRESS.sub("", trace.name_of(row)) if row != NONE else "", len(labels))
+        for row in rows[first].tolist()
     ]
     return np.array(of_present, dtype=np.int64)[number], list(labels)
 
@@ -69,12 +65,12 @@ def host_rows(
     safe = np.where(linked, launch, 0)
     begun, thread = trace.ts[safe], np.where(linked, trace.thread[safe], NONE)
     until = np.where(linked & (begun > start) & (begun < end), begun, end)
-    rows = innermost_during(work.tree, HOST_KINDS[column], thread, start, until, _IGNORED)
+    rows = innermost_during(trace, HOST_KINDS[column], thread, start, until, _IGNORED)
     return np.where(cause != NONE, cause, rows) if column == "host_call" else rows
 
 
 def innermost_during(
-    tree: CallTree,
+    trace: Trace,
     kinds: Sequence[EventKind],
     thread: IntArray,
     start: Int64Array,
@@ -85,35 +81,18 @@ def innermost_during(
 
     `thread` is `NONE` where not known; names that begin as one of `ignored` tell nothing.
     """
-    trace = tree.trace
-    if EventKind.PYTHON_FUNCTION in kinds and not tree.add_python_func:
-        # What encloses one that may cover half of a stretch is as long, and runs in it: they nest
-        # as all events do, and are a few hundred where all are a million.
-        shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
-        rows, parent = nested(trace, _running(trace, kinds, thread, start, end, shortest / 2))
-        threads, starts = trace.thread[rows], trace.ts[rows]
-    else:
-        rows, parent = tree.rows, tree.parent_position
-        threads, starts = _places(tree)
-    tells = np.isin(np.arange(len(EventKind)), kinds)
-
-    def told(of: Int64Array) -> BoolArray:
-        named = trace.named(trace.name[of], lambda name: not name.startswith(ignored))
-        return tells[trace.kind[of]] & named
-
+    # What encloses one that may cover half of a stretch is as long, and runs in it.
+    shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
+    rows, parent = _nested_around(trace, kinds, (thread, start, end), ignored, shortest / 2)
     result = np.full(len(thread), NONE, dtype=np.int64)
     middle = start + (end - start) // 2  # what covers more than half covers this
-    at = last_before(threads, starts, thread, middle + 1)
-    climbing = np.flatnonzero(at != NONE)
-    steps = 0
+    at = last_before(trace.thread[rows], trace.ts[rows], thread, middle + 1)
+    climbing = np.flatnonzero(at != ROOT)
     while len(climbing):
-        steps += 1
-        if steps == MOST_STEPS:  # from here on, past all that tells nothing
-            parent = nearest_marked(parent, told(rows))
         here = rows[at[climbing]]
         inside = np.minimum(trace.end_of(here), end[climbing])
         inside -= np.maximum(trace.ts[here], start[climbing])
-        fits = told(here) & (inside * 2 >= (end - start)[climbing])
+        fits = inside * 2 >= (end - start)[climbing]
         result[climbing[fits]] = here[fits]
         climbing = climbing[~fits]
         at[climbing] = parent[at[climbing]]
@@ -175,9 +154,7 @@ def innermost_moments(
     ignored: str | tuple[str, ...] = (),
 ) -> Moments:
     """The innermost events of host threads, moment by moment, around some stretches of time."""
-    rows = _running(trace, kinds, thread, start, end, shortest=1)
-    rows = rows[trace.named(trace.name[rows], lambda name: not name.startswith(ignored))]
-    rows, parent = nested(trace, rows)
+    rows, parent = _nested_around(trace, kinds, (thread, start, end), ignored, shortest=1)
     position = np.arange(len(rows))
     # At each moment of a thread what ends has ended, the inner first, before anything begins.
     moment = np.concatenate((trace.end_of(rows), trace.ts[rows]))
@@ -191,12 +168,6 @@ def innermost_moments(
     return Moments(lane[:-1][real], moment[:-1][real], moment[1:][real], events)
 
 
-@once_for_each
-def _places(tree: CallTree) -> tuple[Int32Array, Int64Array]:
-    """Thread and start of the host events in tree order, both (m,)."""
-    return tree.trace.thread[tree.rows], tree.trace.ts[tree.rows]
-
-
 def nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int32Array]:
     """Some host events in tree order, and the position of the parent of each."""
     begins, ends, childless = trace.ts[rows], trace.end_of(rows), np.zeros(len(rows), dtype=bool)
@@ -204,23 +175,24 @@ def nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int32Array]:
     return rows[nesting.order], nesting.parent
 
 
-def _running(
+def _nested_around(
     trace: Trace,
     kinds: Sequence[EventKind],
-    thread: IntArray,
-    start: Int64Array,
-    end: Int64Array,
+    stretches: tuple[IntArray, Int64Array, Int64Array],
+    ignored: str | tuple[str, ...],
     shortest: float,
-) -> Int64Array:
-    """Rows of what is as long, on one of the threads, and runs in one of the stretches."""
-    known = thread != NONE
+) -> tuple[Int64Array, Int32Array]:
+    """What is as long, on one of the threads, and runs in one of the stretches, nested."""
+    thread, start, end = (column[stretches[0] != NONE] for column in stretches)
     rows = trace.rows_of(*kinds)
     rows = rows[trace.dur[rows] >= shortest]
     asked = np.zeros(len(trace.threads), dtype=bool)
-    asked[thread[known]] = True
+    asked[thread] = True
     rows = rows[asked[trace.thread[rows]]]
-    first, last = union(start[known], end[known])
+    first, last = union(start, end)
     at = np.searchsorted(last, trace.ts[rows], side="right")  # the first stretch that ends later
     runs: BoolArray = at < len(first)
     runs[runs] = first[at[runs]] < trace.end_of(rows[runs])
-    return rows[runs]
+    rows = rows[runs]
+    told = trace.named(trace.name[rows], lambda name: not name.startswith(ignored))
+    return nested(trace, rows[told])
