@@ -177,7 +177,7 @@ def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     from tracelens_ext.tables import registry
 
-    few = ("timeline.", "iterations.", "kernels.tables:BY_CATEGORY")
+    few = ("timeline.timeline", "iterations.", "kernels.tables:BY_CATEGORY")
     lists = tuple(each for each in registry._LISTS if each.startswith(few))
     assert len(lists) == len(few)
     monkeypatch.setattr("tracelens_ext.tables.registry._LISTS", lists)

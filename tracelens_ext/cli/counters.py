@@ -12,8 +12,8 @@ from tracelens_ext.settings import ReadingOptions
 
 def counters(trace: Path, json: bool = False, *, reading: ReadingOptions) -> None:
     """Show the queue length of each stream and the bandwidth of copies."""
-    from tracelens_ext.counters.tables import TABLES, copy_bandwidth, queue_length
     from tracelens_ext.errors import TraceError
+    from tracelens_ext.timeline.counters import TABLES, copy_bandwidth, queue_length
 
     work = analyze(trace, shared.AnalysisOptions(reading=reading)).work
     if not len(work):

@@ -107,7 +107,8 @@ class ClassifiedGaps:
     @cached_property
     def within(self) -> Pieces:
         """The pieces that are parts of gaps."""
-        return self.pieces.chosen(self.pieces.gap != NONE)
+        inside = self.pieces.gap != NONE
+        return self.pieces if inside.all() else self.pieces.chosen(inside)
 
     @cached_property
     def cause(self) -> Int64Array:

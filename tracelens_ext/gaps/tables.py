@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -167,17 +168,15 @@ def gap_full_names(
     work: GpuWork, sort: GapSort = "avg", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """The full names behind the simplified ones of `gap_pairs`."""
-    pairs = gap_pairs(work, sort, selection=selection)
     gaps = classify_gaps(work, "stream", selection).gaps
     around = _around(gaps, simple_codes(work))
     around |= _around(gaps, (work.name, work.trace.names), "full_name")
     columns, groups = group_labelled(around, gaps.duration)
     frame = pd.DataFrame({**columns, **groups.figures("count", "total_gap_us")})
-    same = ["kernel_before", "kernel_after"]
-    ranked = pairs[same].assign(rank=np.arange(1, len(pairs) + 1))[["rank", *same]]
-    frame = ranked.merge(frame, on=same, how="inner")
+    pairs = gap_pairs(work, sort, selection=selection)[["kernel_before", "kernel_after"]]
+    pairs.insert(0, "rank", np.arange(1, len(pairs) + 1))
     order = ["rank", "count", "total_gap_us"]
-    return frame.sort_values(order, ascending=[True, False, False], ignore_index=True)
+    return pairs.merge(frame).sort_values(order, ascending=[True, False, False], ignore_index=True)
 
 
 def gaps(
@@ -268,8 +267,10 @@ _GAP_COLUMNS = """
             launch_delay_us: from the launch of the event after to its start; empty without a launch
             """
 
+_table = partial(Table, asked_by="gaps")
+_named = partial(Table, asked_by="tables")
 TABLES = [
-    Table(
+    _table(
         name="gap_summary",
         shows="Why the GPU was idle: gaps by cause",
         columns="""
@@ -284,10 +285,9 @@ TABLES = [
             overlapped_time_ms: of `idle_time_ms`, while other streams of the device were busy
             """,
         table=gap_summary,
-        asked_by="gaps",
         on_every_page=True,
     ),
-    Table(
+    _table(
         name="gap_hosts",
         shows="What the host was in while the GPU was idle",
         columns="""
@@ -302,10 +302,9 @@ TABLES = [
             avg_gap_us, max_gap_us: of a gap
             """,
         table=gap_hosts,
-        asked_by="gaps",
         on_every_page=True,
     ),
-    Table(
+    _table(
         name="gap_streams",
         shows="Gaps between GPU events by stream",
         columns="""
@@ -319,9 +318,8 @@ TABLES = [
             device_idle_us: of the idle time, while no stream of the device was busy
             """,
         table=gap_streams,
-        asked_by="gaps",
     ),
-    Table(
+    _table(
         name="gap_pairs",
         shows="Gaps by the kernels around them",
         columns="""
@@ -334,9 +332,8 @@ TABLES = [
             full_names [pairs]: of full names that share the simplified ones
             """,
         table=gap_pairs,
-        asked_by="gaps",
     ),
-    Table(
+    _table(
         name="gaps_longest",
         shows="The longest times without any GPU work, and what the host did",
         columns=f"""{_GAP_COLUMNS}host_op: the innermost operation or annotation that the launching
@@ -345,16 +342,14 @@ TABLES = [
             python_frame: likewise the Python frame
             """,
         table=gaps_longest,
-        asked_by="gaps",
     ),
-    Table(
+    _named(
         name="gaps",
         shows="Every gap of each stream, by stream and time",
         columns=_GAP_COLUMNS,
         table=gaps,
-        asked_by="tables",
     ),
-    Table(
+    _named(
         name="gap_full_names",
         shows="The names behind the simplified ones of gap_pairs",
         columns="""
@@ -365,9 +360,8 @@ TABLES = [
             total_gap_us: of all
             """,
         table=gap_full_names,
-        asked_by="tables",
     ),
-    Table(
+    _named(
         name="gap_histogram",
         shows="How long the gaps of the streams are",
         columns="""
@@ -375,6 +369,5 @@ TABLES = [
             count [gaps]: how many
             """,
         table=gap_histogram,
-        asked_by="tables",
     ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -100,13 +101,12 @@ def _direction(name: str) -> str:
 
 
 def _copy_bandwidth(work: GpuWork) -> pd.DataFrame | None:
-    """How fast copies are, by direction."""
-    table = copy_bandwidth(work)
-    return table if len(table) else None
+    return table if len(table := copy_bandwidth(work)) else None
 
 
+_table = partial(Table, asked_by="counters")
 TABLES = [
-    Table(
+    _table(
         name="queue_length",
         shows="How much launched work waits for each stream",
         columns="""
@@ -118,9 +118,8 @@ TABLES = [
             """,
         table=queue_length,
         screen="Launched and not begun, by stream",
-        asked_by="counters",
     ),
-    Table(
+    _table(
         name="copy_bandwidth",
         shows="How fast copies are, by direction",
         columns="""
@@ -133,6 +132,5 @@ TABLES = [
             """,
         table=_copy_bandwidth,
         screen="Speed of copies, GB/s",
-        asked_by="counters",
     ),
 ]
