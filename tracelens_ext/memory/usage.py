@@ -100,17 +100,15 @@ def _known(values: Int64Array) -> pd.api.extensions.ExtensionArray:
 def _change_per_iteration(memory: Memory) -> pd.api.extensions.ExtensionArray:
     """How much more is allocated at the end of each finished iteration, on average, (d,)."""
     events, iterations = memory.events, memory.iterations
-    changes = np.zeros(len(events.devices), dtype=np.int64)
-    known = np.zeros(len(changes), dtype=bool)
-    for device, (first, last) in enumerate(zip(events.first, events.last, strict=True)):
+    changes: list[int | None] = []
+    for first, last in zip(events.first, events.last, strict=True):
         of_process = iterations.process == memory.process[first]
         ends = iterations.end[iterations.finished & of_process]
         at = np.searchsorted(events.time[first : last + 1], ends, side="right") - 1
-        at = at[at >= 0] + first
-        if len(at) > 1:
-            known[device] = True
-            changes[device] = (events.level[at[-1]] - events.level[at[0]]) // (len(at) - 1)
-    return pd.arrays.IntegerArray(changes, ~known)
+        level = events.level[at[at >= 0] + first]
+        more = len(level) - 1
+        changes.append(int(level[-1] - level[0]) // more if more > 0 else None)
+    return pd.array(changes, dtype="Int64")
 
 
 def memory_at_peak(memory: Memory) -> pd.DataFrame:

@@ -33,8 +33,10 @@ def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
     ]
     if alone := lone_event(trace):
         facts.append(("Set by one event", alone))
-    if rank := _rank(trace):
-        facts.append(("Rank", rank))
+    info = distributed_info(trace.metadata)
+    if "rank" in info:
+        world = info.get("world_size")
+        facts.append(("Rank", f"{info['rank']}" + (f" of {world}" if world is not None else "")))
     if len(steps := find_iterations(work.tree)):
         facts.append(("Steps", steps.label(steps.whole) or "none whole"))
     facts += [
@@ -62,11 +64,9 @@ def lone_event(trace: Trace) -> str:
         return ""
     end, span = trace.end, trace.span_ns
     for row in (int(trace.ts.argmin()), int(end.argmax())):
-        others = np.ones(len(trace), dtype=bool)
-        others[row] = False
-        rest = int(end.max(where=others, initial=0) - trace.ts.min(where=others, initial=span))
+        rest = int(np.delete(end, row).max() - np.delete(trace.ts, row).min())
         if 2 * rest < span:
-            name = _shown(trace.names[trace.name[row]])
+            name = _shown(trace.name_of(row))
             return f"{name}: without it {rest / 1e6:,.3f} of {span / 1e6:,.3f} ms"
     return ""
 
@@ -109,14 +109,6 @@ def devices(trace: Trace) -> str:
     shown = [f"{n}: {device.name}" if device and device.name else f"GPU {n}" for n, device in known]
     names = dict.fromkeys(device.name for device in trace.devices if device.name)
     return ", ".join(shown or names) or "none"
-
-
-def _rank(trace: Trace) -> str:
-    info = distributed_info(trace.metadata)
-    if "rank" not in info:
-        return ""
-    world = info.get("world_size")
-    return f"{info['rank']} of {world}" if world is not None else str(info["rank"])
 
 
 @dataclass(frozen=True)
