@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 ROOT = -1
 #: Below so many nodes a level, numpy takes longer for a level than a loop for its nodes.
 _NARROW: Final = 50
-#: Levels to climb one by one before all nodes are told where their climb ends.
-_MOST_STEPS: Final = 1000
 
 AnyInt = TypeVar("AnyInt", "Int32Array", "Int64Array")
 
@@ -97,19 +95,8 @@ def nearest_marked(parent: Int32Array, marked: BoolArray) -> Int32Array:
 
 
 def nearest_above(parent: Int32Array, nodes: IntArray, marked: BoolArray) -> Int64Array:
-    """The nearest marked ancestor of a few nodes; `nearest_marked` finds it for all of them."""
-    result: Int64Array = parent[nodes].astype(np.int64)
-    unsettled = np.arange(len(nodes))
-    for _ in range(_MOST_STEPS):
-        unsettled = unsettled[result[unsettled] != ROOT]
-        unsettled = unsettled[~marked[result[unsettled]]]
-        if not len(unsettled):
-            return result
-        result[unsettled] = parent[result[unsettled]]
-    reached = result[unsettled]
-    above = nearest_marked(parent, marked)[reached]
-    result[unsettled] = np.where((reached == ROOT) | marked[reached], reached, above)
-    return result
+    """The nearest marked ancestor of some nodes, `ROOT` without one."""
+    return nearest_marked(parent, marked)[nodes].astype(np.int64)
 
 
 def path_sums(parent: Int32Array, values: AnyInt) -> AnyInt:

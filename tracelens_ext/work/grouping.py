@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 _MOST_COMBINATIONS = 2**62
-_ROOM_A_VALUE = 4  # entries of a table of all values between the least and the greatest
-_ROOM_ANYHOW = 1 << 16
 
 
 def number_groups(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
@@ -26,44 +24,22 @@ def number_groups(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
 
     The first place of each combination, and the number of each place.
     """
-    combined, bound = np.zeros(len(keys[0]), dtype=np.int64), 1
+    number, bound = np.zeros(len(keys[0]), dtype=np.int64), 1
     for key in keys:
-        code, count = _from_zero(key)
+        code, count = ranks(key)
         if bound * count > _MOST_COMBINATIONS:  # without holes again, before it overflows
-            combined, bound = ranks(combined)
-        combined, bound = combined * count + code, bound * count
-    number, count = ranks(combined)
+            number, bound = ranks(number)
+        number, bound = number * count + code, bound * count
+    number, count = ranks(number)
     first = np.empty(count, dtype=np.int64)
     first[number[::-1]] = np.arange(len(number) - 1, -1, -1)  # the last to be written is the first
     return first, number
 
 
-def _from_zero(values: IntArray) -> tuple[Int64Array, int]:
-    """Numbers in the order of the values, from 0 on, and a bound; with holes if that is quicker."""
-    if not len(values):
-        return np.empty(0, dtype=np.int64), 0
-    least, greatest = int(values.min()), int(values.max())
-    if greatest - least >= _ROOM_ANYHOW:
-        return ranks(values)
-    return np.subtract(values, least, dtype=np.int64), greatest - least + 1
-
-
 def ranks(values: IntArray) -> tuple[Int64Array, int]:
-    """The place of each integer among the distinct ones, ascending, and how many those are.
-
-    Where they lie close together nothing is sorted.
-    """
-    if not len(values):
-        return np.empty(0, dtype=np.int64), 0
-    least, greatest = int(values.min()), int(values.max())
-    if greatest - least >= max(_ROOM_ANYHOW, _ROOM_A_VALUE * len(values)):
-        distinct, code = np.unique(values, return_inverse=True)
-        return code.astype(np.int64, copy=False), len(distinct)
-    from_least = values.astype(np.int64) - least
-    there = np.zeros(greatest - least + 1, dtype=bool)
-    there[from_least] = True
-    rank = np.cumsum(there) - 1
-    return rank[from_least], int(rank[-1]) + 1
+    """The place of each integer among the distinct ones, ascending, and how many those are."""
+    code, distinct = pd.factorize(values, sort=True)
+    return code, len(distinct)
 
 
 def sums(number: IntArray, values: IntArray, groups: int) -> Int64Array:
