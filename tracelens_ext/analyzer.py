@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property, partial
 from html import escape
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 from tracelens_ext.cache.store import open_cache
@@ -148,10 +149,8 @@ class TreePerfAnalyzer(TableMethods):
 
     def show(self) -> Report:
         """The report, which a notebook shows as its page: findings, charts, notes, tables."""
-        from importlib import import_module  # of what stands above this
-
-        build = import_module("tracelens_ext.perf_report").build_perf_report
-        report: Report = build(self, for_page=True)
+        above = import_module("tracelens_ext.perf_report")  # no layer imports those above it
+        report: Report = above.build_perf_report(self, for_page=True)
         return report
 
     @property
@@ -165,8 +164,6 @@ class TreePerfAnalyzer(TableMethods):
         """How much of the GPU time is linked, and how much of it the categories explain."""
         return coverage(self.work)
 
-    # What is found once.
-
     def simulation(
         self,
         iteration: int | None = None,
@@ -176,10 +173,9 @@ class TreePerfAnalyzer(TableMethods):
         """The replay of the whole recording, or of an iteration; see `Simulation`."""
         from tracelens_ext.replay.what_if import Simulation
 
-        if not (iteration is device is waits is None):
+        if iteration is not None or device is not None or waits is not None:
             return Simulation(self.work, iteration, device, waits)
-        if self._whole is None:
-            self._whole = Simulation(self.work)
+        self._whole = Simulation(self.work) if self._whole is None else self._whole
         return self._whole
 
     @once_for_each
@@ -225,8 +221,6 @@ class TreePerfAnalyzer(TableMethods):
         from tracelens_ext.memory.usage import find_memory
 
         return find_memory(self.tree, annotation)
-
-    # Operations.
 
     @knows_tracelens
     def get_df_kernel_launchers(

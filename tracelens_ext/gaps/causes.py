@@ -134,7 +134,9 @@ class ClassifiedGaps:
         return ClassifiedGaps(
             self.gaps.chosen(which),
             pieces._replace(gap=(np.cumsum(which) - 1)[pieces.gap]),
-            *(column[which] for column in (self.launch, self.returned, self.synchronising)),
+            self.launch[which],
+            self.returned[which],
+            self.synchronising[which],
             selected,
         )
 
@@ -199,7 +201,7 @@ def _left(
     cause = np.full(len(gaps), UNKNOWN, dtype=np.int64)
     short = gaps.end - returned <= usual_launch_latency(work)
     late = begun >= gaps.start
-    if work.tree.linked.any() or calls.count:
+    if work.tree.linked.any() or calls.total:
         cause[short | late] = LAUNCH_OVERHEAD
     left = replace(gaps, start=returned)
     depends = calls.waits_before(thread, begun) & ~(short & late)
@@ -271,7 +273,7 @@ class _Calls:
 class _HostCalls(NamedTuple):
     """The runtime and driver calls of a trace that wait, and those that launch."""
 
-    count: int  #: all runtime and driver calls
+    total: int  #: all runtime and driver calls
     waits: _Calls  #: those that make a stream wait
     launches: _Calls  #: those that started GPU work
     #: those that wait for the GPU: by their name, and copies that returned after the copy had ended

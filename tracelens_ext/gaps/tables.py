@@ -202,7 +202,7 @@ def gaps(
     gaps, lanes = classified.gaps.chosen(order), classified.gaps.lanes
     trace, names, launch = work.trace, work.trace.names, classified.launch[order]
     delay = gaps.end - trace.ts[np.maximum(launch, 0)]
-    told = {
+    told: dict[str, tuple[IntArray, Sequence[str]]] = {
         "cause": (classified.cause[order], CAUSES),
         "cpu_op": (work.tree.cpu_op_label_of_gpu[0][gaps.after], work.tree.cpu_op_label_of_gpu[1]),
         "kernel_before": (work.name[gaps.before], names),

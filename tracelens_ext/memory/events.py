@@ -98,8 +98,7 @@ class MemoryEvents:
     def level(self) -> Int64Array:
         """Bytes allocated on the device after each event, (k,).
 
-        As recorded; where it is not, by the sizes since it was. Of a device without any total,
-        what was allocated less what was freed since its first event.
+        As recorded, or by the sizes since it was; without any total since the first event.
         """
         return np.cumsum(self.size) + self._gap
 
@@ -145,11 +144,7 @@ class MemoryEvents:
         return np.flatnonzero((birth <= moment) & ((death == NONE) | (death > moment)))
 
     def older_bytes_at(self, moments: Int64Array) -> Int64Array:
-        """Bytes older than the trace that are still allocated after an event of each device, (d,).
-
-        They are what was there before, less the frees of blocks that the trace did not see
-        allocated.
-        """
+        """Bytes older than the trace that are still allocated after an event of a device, (d,)."""
         freed = self.blocks.older_freed
         freed = freed[freed <= moments[self.place[freed]]]
         return self.before + sums(self.place[freed], self.size[freed], len(self.devices))

@@ -249,12 +249,11 @@ class _Frames:
 
 
 def _segment(segment: dict[str, Any]) -> tuple[int, str, int, int, int, int]:
-    device, stream, *sizes = (
-        int(segment.get(name, 0))
-        for name in ("device", "stream", "total_size", "allocated_size", "active_size")
-    )
+    names = "device", "stream", "total_size", "allocated_size", "active_size"
+    device, stream, total, allocated, active = (int(segment.get(name, 0)) for name in names)
     kind = segment.get("segment_type")
-    return device, encodable(kind) if isinstance(kind, str) else "", stream, *sizes
+    text = encodable(kind) if isinstance(kind, str) else ""
+    return device, text, stream, total, allocated, active
 
 
 def _iterations(annotations: Sequence[dict[str, Any]], start: int) -> dict[int, Int64Array]:

@@ -75,17 +75,15 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
     values = pd.to_numeric(_only_column(frame, chart.value_column, chart), errors="coerce")
     numbers = values.to_numpy(dtype=np.float64, na_value=0.0)
     shape = (len(labels), len(series))
-    sums = np.bincount(
-        label_codes * shape[1] + series_codes,
-        weights=np.where(np.isfinite(numbers), numbers, 0.0),
-        minlength=shape[0] * shape[1],
-    ).reshape(shape)
+    numbers = np.where(np.isfinite(numbers), numbers, 0.0)
+    cells = np.bincount(label_codes * shape[1] + series_codes, numbers, shape[0] * shape[1])
+    sums: npt.NDArray[np.float64] = cells.astype(np.float64).reshape(shape)
     of_series = chart.series_column is not None or chart.kind == "stacked"
     series, sums = _ranked(series, sums.T, chart.only if of_series else (), MOST_SERIES)
     labels, sums = _ranked(labels, sums.T, () if of_series else chart.only, chart.top)
     # Arrow, where pandas keeps texts in it, refuses half characters: so these are no `str`.
     rows, columns = (pd.Index(texts, dtype=object) for texts in (labels, series))
-    return pd.DataFrame(sums.astype(np.float64), index=rows, columns=columns)
+    return pd.DataFrame(sums, index=rows, columns=columns)
 
 
 def _coded_texts(

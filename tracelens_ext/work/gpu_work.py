@@ -13,7 +13,6 @@ from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, builtin_c
 from tracelens_ext.errors import TraceFormatError, UsageError
 from tracelens_ext.intervals import covered, holes
 from tracelens_ext.trace import MEMORY_KINDS, NONE, EventKind
-from tracelens_ext.work.group_search import by_group_and_time
 from tracelens_ext.work.grouping import number_groups
 from tracelens_ext.work.memoize import once_for_each
 
@@ -55,11 +54,7 @@ class GpuWork:
     """
 
     def __init__(
-        self,
-        tree: CallTree,
-        categorizer: KernelCategorizer | None,
-        *,
-        include_unlinked: bool,
+        self, tree: CallTree, categorizer: KernelCategorizer | None, *, include_unlinked: bool
     ) -> None:
         self.tree = tree
         self.trace: Trace = tree.trace
@@ -98,10 +93,7 @@ class GpuWork:
 
     @cached_property
     def parent_op(self) -> tuple[Int32Array, list[str]]:
-        """The innermost CPU op around each launch, else the launch's name, else empty.
-
-        Codes, and what they stand for.
-        """
+        """The innermost CPU op around each launch, else the launch's name, else empty; codes."""
         tree, trace = self.tree, self.trace
         code = np.full(len(self), len(trace.names), dtype=np.int32)
         code[tree.linked] = trace.name[tree.launch_of_gpu[tree.linked]]
@@ -123,12 +115,10 @@ class GpuWork:
     @property
     def needed_categories(self) -> Categories:
         """The same; a UsageError without a categorizer."""
-        if self.categories is None:
-            raise UsageError(
-                "kernel categories are switched off; make the analyzer with"
-                " TreePerfAnalyzer(trace, use_kernel_name_categories=True)"
-            )
-        return self.categories
+        if self.categories is not None:
+            return self.categories
+        remedy = "make the analyzer with TreePerfAnalyzer(trace, use_kernel_name_categories=True)"
+        raise UsageError(f"kernel categories are switched off; {remedy}")
 
     @cached_property
     def op_categorizer(self) -> KernelCategorizer:
@@ -296,25 +286,13 @@ def find_gaps(work: GpuWork, scope: Scope) -> Gaps:
     Events that overlap count as one stretch of work: the one that ended last is the one before.
     """
     lanes = find_lanes(work, scope)
-    order = _in_order(lanes.of_gpu, work.start, work.end)
+    order = np.lexsort((work.end, work.start, lanes.of_gpu))
     of_lane = np.split(order, np.flatnonzero(np.diff(lanes.of_gpu[order])) + 1)
     found = [holes(work.start, work.end, mine) for mine in of_lane]
     before, after = map(np.concatenate, zip(*found, strict=True))
     begins, ends = work.end[before], work.start[after]
     if (ends - begins).sum(dtype=np.float64) >= _MOST_IN_ALL:
-        path = work.trace.provenance.path
-        raise TraceFormatError(
-            path, "its GPU is idle for more than a century", "check the times of its GPU events"
-        )
+        why, remedy = "its GPU is idle for more than a century", "check the times of its GPU events"
+        raise TraceFormatError(work.trace.provenance.path, why, remedy)
     overlapped = busy_within(work, find_lanes(work, "device").of_gpu[after], begins, ends)
     return Gaps(lanes, lanes.of_gpu[after], begins, ends, before, after, overlapped)
-
-
-def _in_order(lane: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
-    """By lane, start and end; there are few lanes."""
-    order = by_group_and_time(lane, start)
-    by_lane, begun = lane[order], start[order]
-    together = (by_lane[1:] == by_lane[:-1]) & (begun[1:] == begun[:-1])
-    if (together & (end[order[1:]] < end[order[:-1]])).any():
-        return np.lexsort((end, start, lane))
-    return order

@@ -196,7 +196,7 @@ def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
     """Number the distinct paths of a forest, one level of depth after the other."""
     names = int(name.max(initial=0)) + 1
     of_node = np.full(len(parent), ROOT, dtype=np.int64)
-    pairs = [np.empty(0, dtype=np.int64)]
+    pairs: list[IntArray] = [np.empty(0, dtype=np.int64)]
     known = 0
     for level in levels(depths(parent)):
         above = np.where(parent[level] == ROOT, ROOT, of_node[parent[level]])

@@ -40,10 +40,8 @@ class UserPattern:
             return self._pattern.search(name)
         except TimeoutError:
             shown = name if len(name) <= _SHOWN else name[: _SHOWN - 3] + "..."
-            raise UsageError(
-                f"{self._called} takes too long on {shown!r}; make repeated parts exclude one"
-                " another"
-            ) from None
+            why = f"takes too long on {shown!r}; make repeated parts exclude one another"
+            raise UsageError(f"{self._called} {why}") from None
 
 
 def user_pattern(given: Expression | None, what: str) -> UserPattern | None:
