@@ -87,7 +87,7 @@ def copies(work: GpuWork) -> pd.DataFrame:
 def copy_bandwidth(work: GpuWork) -> pd.DataFrame:
     """A row a device and direction; see the sheet `copy_bandwidth`."""
     groups = copies(work).groupby(["device", "direction"])
-    table: pd.DataFrame = groups["gb_per_s"].agg(copies="size", mean="mean", max="max")
+    table = pd.DataFrame(groups["gb_per_s"].agg(copies="size", mean="mean", max="max"))
     table["bytes"] = groups["bytes"].sum()
     return table.reset_index()
 
