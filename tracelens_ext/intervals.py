@@ -12,26 +12,10 @@ if TYPE_CHECKING:
 
 def union(start: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
     """The union of intervals in any order: starts and ends, ascending and apart."""
-    if not len(start):
-        return start[:0], end[:0]
-    before, after = holes(start, end, order := np.argsort(start, kind="stable"))
-    return start[np.append(order[0], after)], np.append(end[before], end.max())
-
-
-def holes(
-    start: Int64Array, end: Int64Array, order: Int64Array | None = None
-) -> tuple[Int64Array, Int64Array]:
-    """The times between the first start and the last end in which no interval runs.
-
-    Of each, in order of time, the interval that ended last before it (of equals the last), and the
-    one that ends it. `order`: the intervals that count, by start; all of them by default.
-    """
-    order = np.argsort(start, kind="stable") if order is None else order
-    ends = end[order]
-    reach = np.maximum.accumulate(ends)
-    at = np.flatnonzero(start[order[1:]] > reach[:-1])
-    last = np.maximum.accumulate(np.where(ends == reach, np.arange(len(order)), 0))
-    return order[last[at]], order[at + 1]
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    lasts = np.append(start[1:] > reach[:-1], True)[: len(start)]  # what follows is apart
+    return start[np.roll(lasts, 1)], reach[lasts]
 
 
 def union_length(start: Int64Array, end: Int64Array) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.intervals import union
+from tracelens_ext.intervals import covered, union
 from tracelens_ext.nesting import ROOT, nest
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
 from tracelens_ext.work.group_search import by_group_and_time, items_before, last_before
@@ -123,15 +123,11 @@ class Moments(NamedTuple):
 
     def time_in(self, thread: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
         """How long a thread was in any of them during each stretch of time, ns."""
-        length = np.append(0, np.cumsum(self.end - self.start))
-
-        def until(time: Int64Array) -> Int64Array:
-            before = items_before(self.thread, self.start, thread, time)
-            at = np.maximum(before - 1, 0)
-            beyond = np.maximum(self.end[at] - time, 0)
-            return length[before] - np.where((before > 0) & (self.thread[at] == thread), beyond, 0)
-
-        return until(end) - until(start) if len(self.row) else np.zeros(len(start), dtype=np.int64)
+        result = np.zeros(len(start), dtype=np.int64)
+        for number in np.unique(thread).tolist():
+            own, mine = self.thread == number, thread == number
+            result[mine] = covered(self.start[own], self.end[own], start[mine], end[mine])
+        return result
 
     def time_of(self, thread: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
         """What of each lies in stretches of time of its thread, which may overlap; summed, ns."""

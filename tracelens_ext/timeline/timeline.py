@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.intervals import holes, union_length
+from tracelens_ext.intervals import union_length
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
+from tracelens_ext.work.gpu_work import holes
 from tracelens_ext.work.grouping import number_groups
 
 if TYPE_CHECKING:

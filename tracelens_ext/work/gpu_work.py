@@ -11,7 +11,7 @@ import numpy as np
 
 from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, builtin_categorizer
 from tracelens_ext.errors import TraceFormatError, UsageError
-from tracelens_ext.intervals import covered, holes
+from tracelens_ext.intervals import covered
 from tracelens_ext.trace import MEMORY_KINDS, NONE, EventKind
 from tracelens_ext.work.grouping import number_groups
 from tracelens_ext.work.memoize import once_for_each
@@ -276,6 +276,22 @@ class Gaps:
         """Some of the gaps."""
         columns = [field.name for field in fields(self) if field.name != "lanes"]
         return replace(self, **{name: getattr(self, name)[which] for name in columns})
+
+
+def holes(
+    start: Int64Array, end: Int64Array, order: Int64Array | None = None
+) -> tuple[Int64Array, Int64Array]:
+    """The times between the first start and the last end in which no interval runs.
+
+    Of each, in order of time, the interval that ended last before it (of equals the last), and the
+    one that ends it. `order`: the intervals that count, by start; all of them by default.
+    """
+    order = np.argsort(start, kind="stable") if order is None else order
+    ends = end[order]
+    reach = np.maximum.accumulate(ends)
+    at = np.flatnonzero(start[order[1:]] > reach[:-1])
+    last = np.maximum.accumulate(np.where(ends == reach, np.arange(len(order)), 0))
+    return order[last[at]], order[at + 1]
 
 
 @once_for_each
