@@ -192,6 +192,11 @@ class CallTree:
         """Row of the innermost CPU op around `parent_of_gpu`, `NONE` without, (g,)."""
         return self._nearest_of_gpu(self.is_operation)
 
+    @property
+    def op_of_gpu(self) -> Int64Array:
+        """Row of the innermost CPU op around each launch, else of the launch, else `NONE`, (g,)."""
+        return np.where(self.cpu_op_of_gpu != NONE, self.cpu_op_of_gpu, self.launch_of_gpu)
+
     @cached_property
     def by_graph(self) -> BoolArray:
         """Whether a graph launch started each GPU event, (g,)."""
@@ -224,14 +229,10 @@ class CallTree:
         `graph` if a graph launch started it and its capture is not known; else the innermost CPU
         op; else the name of the launch; else `(unlinked)`.
         """
-        trace = self.trace
-        labels = [*trace.names, GRAPH, UNLINKED]
-        codes = np.full(len(self.linked), len(trace.names) + 1, dtype=np.int32)
-        codes[self.linked] = trace.name[self.launch_of_gpu[self.linked]]
-        has_op = self.cpu_op_of_gpu != NONE
-        codes[has_op] = trace.name[self.cpu_op_of_gpu[has_op]]
-        codes[self.by_opaque_graph] = len(trace.names)
-        return codes, labels
+        names, op = self.trace.names, self.op_of_gpu
+        codes = np.where(op != NONE, self.trace.name[op], len(names) + 1).astype(np.int32)
+        codes[self.by_opaque_graph] = len(names)
+        return codes, [*names, GRAPH, UNLINKED]
 
     def module_of_gpu(self) -> list[str]:
         """The `nn.Module`s around each GPU event's launch, outermost first, joined by `/`, (g,).

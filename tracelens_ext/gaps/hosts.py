@@ -39,7 +39,7 @@ HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
 
 def labels_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
     """Codes of events' names without addresses in memory, and the names; empty without an event."""
-    first, number = number_groups([np.append(trace.name, NONE)[rows]])
+    first, number = number_groups([np.where(rows != NONE, trace.name[rows], NONE)])
     labels: dict[str, int] = {}
     of_present = [
         labels.setdefault(_ADDRESS.sub("", trace.name_of(row)) if row != NONE else "", len(labels))

@@ -223,10 +223,8 @@ def reference_kernel_summary(work: GpuWork) -> pd.DataFrame:
 
 def _parent_op_category(work: GpuWork) -> tuple[np.ndarray, list[str]]:
     """The category of the innermost CPU op around each launch, else of the launch, else empty."""
-    tree = work.tree
-    parent = np.where(tree.cpu_op_of_gpu != NONE, tree.cpu_op_of_gpu, tree.launch_of_gpu)
-    rows, number = np.unique(parent[tree.linked], return_inverse=True)
+    linked = work.tree.linked
     of_gpu = np.full(len(work), NONE, dtype=np.int64)
-    of_gpu[tree.linked] = number
+    rows, of_gpu[linked] = np.unique(work.tree.op_of_gpu[linked], return_inverse=True)
     code, labels = op_categories(work, rows, of_gpu)
     return np.append(code, len(labels))[of_gpu], [*labels, ""]

@@ -260,16 +260,19 @@ def find_owners(
     modules = frames[_named(trace, frames, lambda name: name.startswith(MODULE_PREFIX))]
     users = frames[_named(trace, frames, _USER_FRAME.match)]
     inner = _Around.of(trace, users, thread, time)
-    name, end = np.append(trace.name, NONE).astype(np.int64), np.append(trace.end, NONE)
     operations = [*trace.names, NO_OPERATION]
+
+    def name(rows: Int64Array) -> Int64Array:
+        return np.where(rows != NONE, trace.name[rows], NONE).astype(np.int64)
+
     owners = {
         "phase": (_phases(trace, hosts, is_op), ["", "forward", "backward", "optimizer"]),
-        "operation": (name[hosts.rows_at(hosts.nearest(is_op))], operations),
-        "outer_operation": (name[outer], operations),
+        "operation": (name(hosts.rows_at(hosts.nearest(is_op))), operations),
+        "outer_operation": (name(outer), operations),
         "module": _module_paths(trace, _Around.of(trace, modules, thread, time)),
-        "python_frame": (name[inner.rows_at(inner.of_moment)], [*trace.names, ""]),
+        "python_frame": (name(inner.rows_at(inner.of_moment)), [*trace.names, ""]),
     }
-    return owners, end[outer]
+    return owners, np.where(outer != NONE, trace.end_of(outer), NONE)
 
 
 def _named(trace: Trace, rows: Int64Array, test: Callable[[str], object]) -> BoolArray:

@@ -94,12 +94,9 @@ class GpuWork:
     @cached_property
     def parent_op(self) -> tuple[Int32Array, list[str]]:
         """The innermost CPU op around each launch, else the launch's name, else empty; codes."""
-        tree, trace = self.tree, self.trace
-        code = np.full(len(self), len(trace.names), dtype=np.int32)
-        code[tree.linked] = trace.name[tree.launch_of_gpu[tree.linked]]
-        has_op = tree.cpu_op_of_gpu != NONE
-        code[has_op] = trace.name[tree.cpu_op_of_gpu[has_op]]
-        return code, [*trace.names, ""]
+        names, op = self.trace.names, self.tree.op_of_gpu
+        code = np.where(op != NONE, self.trace.name[op], len(names)).astype(np.int32)
+        return code, [*names, ""]
 
     @cached_property
     def categories(self) -> Categories | None:
