@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tracelens_ext.kernels import kernels, statistics
@@ -32,6 +33,9 @@ def _as_described(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
     return frame[[name for name in described if name in frame]]
 
 
+_of_time = partial(Chart, value_column="total_time_ms")
+_stacked = partial(_of_time, kind="stacked", series_column="kernel_category")
+_of_duration = partial(Chart, value_column="Kernel duration (µs)_sum", on="page")
 KERNELS_WANTED = Condition(
     "categories are on, or `tracelens_sheets=False`",
     lambda analyzer, options: analyzer.work.categories is not None or not options.tracelens_sheets,
@@ -74,9 +78,7 @@ GPU_TIME_BY_CATEGORY = Table(
     when=[GPU_EVENTS, CATEGORIES],
     answer="GPU time by category",
     answer_columns=("kernel_category", "total_time_ms", "% of GPU time"),
-    charts=[
-        Chart("GPU time by category", "gpu_time_by_category", "kernel_category", "total_time_ms")
-    ],
+    charts=[_of_time("GPU time by category", "gpu_time_by_category", "kernel_category")],
 )
 
 KERNEL_CATEGORIES = Table(
@@ -96,16 +98,7 @@ KERNEL_CATEGORIES = Table(
     when=[GPU_EVENTS, CATEGORIES],
     method="get_df_kernel_category_summary()",
     charts=[
-        Chart(
-            "GPU time by operation",
-            "kernel_categories",
-            "cpu_op",
-            "total_time_ms",
-            kind="stacked",
-            top=15,
-            series_column="kernel_category",
-            on="page",
-        )
+        _stacked("GPU time by operation", "kernel_categories", "cpu_op", top=15, on="page"),
     ],
 )
 
@@ -133,31 +126,10 @@ KERNELS_BY_CATEGORY = Table(
     when=[GPU_EVENTS, KERNELS_WANTED],
     method="get_df_kernel_summary(detail=True)",
     charts=[
-        Chart(
-            "Top operations",
-            "kernels_by_category",
-            "cpu_op",
-            "total_time_ms",
-            kind="stacked",
-            top=10,
-            series_column="kernel_category",
-            on="workbook",
-        ),
-        Chart(
-            "Top kernels",
-            "kernels_by_category",
-            "kernel",
-            "total_time_ms",
-            kind="stacked",
-            top=20,
-            series_column="kernel_category",
-            on="page",
-        ),
-        Chart(
-            "Top kernels",
-            "kernels_by_category",
-            "kernel",
-            "total_time_ms",
+        _stacked("Top operations", "kernels_by_category", "cpu_op", top=10, on="workbook"),
+        _stacked("Top kernels", "kernels_by_category", "kernel", top=20, on="page"),
+        _of_time(
+            *("Top kernels", "kernels_by_category", "kernel"),
             top=20,
             on="page",
             unless=("gpu_time_by_category",),
@@ -187,23 +159,13 @@ KERNEL_SUMMARY = Table(
     asked_by="kernel_summary",
     method='table("kernel_summary")',
     charts=[
-        Chart(
-            "GPU time by operation",
-            "kernel_summary",
-            "Parent cpu_op",
-            "Kernel duration (µs)_sum",
+        _of_duration(
+            *("GPU time by operation", "kernel_summary", "Parent cpu_op"),
             top=15,
-            on="page",
             unless=("kernel_categories", "kernels_by_category"),
         ),
-        Chart(
-            "Top kernels",
-            "kernel_summary",
-            "Kernel name",
-            "Kernel duration (µs)_sum",
-            top=20,
-            on="page",
-            unless=("kernels_by_category",),
+        _of_duration(
+            "Top kernels", "kernel_summary", "Kernel name", top=20, unless=("kernels_by_category",)
         ),
     ],
 )
