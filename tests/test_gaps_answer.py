@@ -13,7 +13,7 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.gaps.causes import classify_gaps
 from tracelens_ext.gaps.told import answer, watched_time
-from tracelens_ext.iterations.selection import Selection
+from tracelens_ext.iterations.iterations import Selection
 
 if TYPE_CHECKING:
     from tracelens_ext.work.gpu_work import Scope

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tracelens_ext.categorize import CategorizerLike
     from tracelens_ext.findings.finding import Findings
     from tracelens_ext.graphs.replays import GraphReplays
-    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.iterations.iterations import Selection
     from tracelens_ext.memory.usage import Memory
     from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.readers import TraceSource

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.gaps.causes import ClassifiedGaps
     from tracelens_ext.gaps.told import Histogram
-    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.iterations.iterations import Selection
     from tracelens_ext.work.gpu_work import Scope
 
 _TERMINAL_BINS = 15

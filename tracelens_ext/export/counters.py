@@ -12,7 +12,7 @@ from tracelens_ext.intervals import covered
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.memory.events import read_memory_events
 from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.timeline.counters import copies, queue_levels
+from tracelens_ext.timeline.timeline import copies, queue_levels
 from tracelens_ext.trace import NS_PER_US
 from tracelens_ext.work.gpu_work import find_lanes
 

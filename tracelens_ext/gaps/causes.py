@@ -23,17 +23,19 @@ from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, Trace
 from tracelens_ext.work.gpu_work import Gaps, Scope, find_gaps, find_lanes
-from tracelens_ext.work.group_search import (
+from tracelens_ext.work.grouping import (
     by_group_and_time,
     items_before,
     last_before,
+    maxima,
+    minima,
     running_maximum,
+    sums,
 )
-from tracelens_ext.work.grouping import maxima, minima, sums
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
-    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.iterations.iterations import Selection
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 

@@ -14,8 +14,7 @@ import numpy as np
 from tracelens_ext.intervals import covered, union
 from tracelens_ext.nesting import ROOT, nest
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
-from tracelens_ext.work.group_search import by_group_and_time, items_before, last_before
-from tracelens_ext.work.grouping import number_groups
+from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before, number_groups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ from tracelens_ext.work.grouping import group_labelled, maxima, number_groups, p
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.iterations.iterations import Selection
     from tracelens_ext.trace import IntArray
     from tracelens_ext.work.gpu_work import Gaps, GpuWork, Scope
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.gaps.causes import ClassifiedGaps
-    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.iterations.iterations import Selection
     from tracelens_ext.trace import Float64Array, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 

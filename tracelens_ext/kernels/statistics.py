@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.iterations.selection import Selection
+from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.kernels.kernels import ARGUMENTS
 from tracelens_ext.lazy import pd

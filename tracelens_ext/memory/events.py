@@ -22,8 +22,15 @@ from tracelens_ext.gaps.hosts import nested
 from tracelens_ext.modules.modules import MODULE_PREFIX, SEPARATOR, class_names
 from tracelens_ext.nesting import ROOT, nearest_marked
 from tracelens_ext.trace import NONE, EventKind, Trace
-from tracelens_ext.work.group_search import by_group_and_time, last_before
-from tracelens_ext.work.grouping import find_paths, maxima, minima, number_groups, sums
+from tracelens_ext.work.grouping import (
+    by_group_and_time,
+    find_paths,
+    last_before,
+    maxima,
+    minima,
+    number_groups,
+    sums,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

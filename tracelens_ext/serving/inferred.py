@@ -19,7 +19,7 @@ from tracelens_ext.serving.annotations import DECODE, PREFILL, Batch, Group
 from tracelens_ext.serving.steps import Steps, find_steps, steps_at
 from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, EventKind
-from tracelens_ext.work.group_search import items_before
+from tracelens_ext.work.grouping import items_before
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:

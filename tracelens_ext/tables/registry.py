@@ -40,7 +40,7 @@ _LISTS = (
     "memory.tables",
     "kernels.tables:UNLINKED_KERNELS",
     "gaps.tables",
-    "timeline.counters",
+    "timeline.timeline:COUNTERS",
     "replay.what_if",
     "iterations.measured",
     "operations.tables:CPU_OPS",

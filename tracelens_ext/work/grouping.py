@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.intervals import stable_order
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, depths, levels
-from tracelens_ext.trace import NS_PER_MS, NS_PER_US
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Float64Array, Int32Array, Int64Array, IntArray
@@ -169,6 +170,67 @@ def percent(part: IntArray | Float64Array, whole: IntArray | int) -> Float64Arra
     result = np.zeros(part.shape)
     np.divide(100.0 * part, divisor, out=result, where=divisor != 0)
     return result
+
+
+# Look-ups among events that are sorted by group (a thread, a stream) and time. Groups are few, so
+# a loop over them costs nothing; within one of them numpy does the work.
+
+
+def by_group_and_time(group: IntArray, time: Int64Array) -> Int64Array:
+    """The order by group, then by time. Traces are nearly sorted by time already."""
+    order = np.argsort(time, kind="stable")
+    return order[stable_order(group[order])]
+
+
+def items_before(
+    group: IntArray, time: Int64Array, asked_group: IntArray, asked_time: Int64Array
+) -> Int64Array:
+    """How many items, which are sorted by group and time, come before a group and time.
+
+    That is the index of the first of the group that is not earlier, or of what would follow it.
+    """
+    result = np.empty(len(asked_group), dtype=np.int64)
+    least = int(asked_group.min(initial=0))
+    count = np.bincount(asked_group - least)
+    present = np.flatnonzero(count)
+    wanted = (present + least).astype(group.dtype)  # of another type, all groups were converted
+    begins, ends = (np.searchsorted(group, wanted, side).tolist() for side in ("left", "right"))
+    bounds = np.cumsum(count[present])
+    places = np.split(stable_order(asked_group - least), bounds)  # and what is left: nothing
+    for begin, end, asked in zip(begins, ends, places, strict=False):
+        result[asked] = begin + np.searchsorted(time[begin:end], asked_time[asked])
+    return result
+
+
+def last_before(
+    group: IntArray, time: Int64Array, asked_group: IntArray, asked_time: Int64Array
+) -> Int64Array:
+    """The last item of a group that is earlier than a time, `NONE` without; as `items_before`."""
+    at = items_before(group, time, asked_group, asked_time) - 1
+    found = at >= 0
+    found[found] = group[at[found]] == asked_group[found]
+    return np.where(found, at, NONE)
+
+
+def running_maximum(group: IntArray, values: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The largest value so far within each group, and its place (the last of equals)."""
+    place = np.arange(len(values))
+    bounds = np.flatnonzero(np.diff(group)) + 1
+    for begin, end in zip([0, *bounds], [*bounds, len(values)], strict=True):
+        highest = np.maximum.accumulate(values[begin:end])
+        place[begin:end][values[begin:end] < highest] = begin
+        np.maximum.accumulate(place[begin:end], out=place[begin:end])
+    return values[place], place
+
+
+def outermost(group: IntArray, end: Int64Array) -> BoolArray:
+    """Which ranges lie in no other of their group; they come by group, start and descending end."""
+    keep: BoolArray = np.ones(len(group), dtype=bool)
+    for number in np.unique(group).tolist():
+        those = np.flatnonzero(group == number)
+        reach = np.maximum.accumulate(end[those])
+        keep[those[1:]] = end[those[1:]] > reach[:-1]
+    return keep
 
 
 @dataclass(frozen=True, eq=False)

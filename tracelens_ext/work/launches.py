@@ -12,7 +12,7 @@ from tracelens_ext.linking import is_graph_launch
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
 from tracelens_ext.work.gpu_work import find_lanes
-from tracelens_ext.work.group_search import by_group_and_time, items_before, last_before
+from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
