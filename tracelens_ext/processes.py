@@ -44,8 +44,7 @@ def processes_starting(**environment: str) -> Iterator[None]:
 
     A terminal sends Ctrl-C to every process of a program: workers would each print a traceback, and
     die before they can be stopped in order. This thread gets it when the block ends. And Python
-    would import modules from the working folder first, which may hold anything. `environment`: more
-    variables of the processes.
+    would import modules from the working folder first, which may hold anything.
     """
     from multiprocessing import resource_tracker
 

@@ -112,10 +112,7 @@ _OPTIONS = {
 
 
 def option_hint(option: str, known: Iterable[str]) -> str:
-    """What to write in place of an option that there is not; empty if nothing is known.
-
-    `known` are the options of the command `report`.
-    """
+    """What to write in place of an option; `known` are those of the command `report`."""
     name = option.lstrip("-").replace("-", "_")
     ours = f"--{name.replace('_', '-')}"
     if name not in _OPTIONS and ours in known and ours != option:

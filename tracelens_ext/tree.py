@@ -177,8 +177,7 @@ class CallTree:
     def is_operation(self) -> BoolArray:
         """Whether tables attribute GPU work to the event at each position, (m,).
 
-        They do to CPU ops, and to annotations that stand for operations unless a CPU op encloses
-        them.
+        Annotations that stand for operations are some, unless a CPU op encloses them.
         """
         kind = self.trace.kind[self.rows]
         is_op: BoolArray = kind == EventKind.CPU_OP

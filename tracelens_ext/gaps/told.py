@@ -119,8 +119,7 @@ def histogram(
 ) -> Histogram:
     """Count finite values by bin, between the bounds, the smallest and largest value by default.
 
-    All values that are one have one bin. With `log` bins are of one ratio instead of one width, and
-    values not above 0 are below all of them.
+    With `log` bins are of one ratio instead of one width, and what is not above 0 is below them.
     """
     inside = values[values > 0] if log else values
     inside = inside[inside >= smallest] if smallest is not None else inside

@@ -67,10 +67,7 @@ class Iterations:
 
     @cached_property
     def whole(self) -> BoolArray:
-        """Whether each iteration is finished and launched GPU work, (k,).
-
-        A profiler that is stopped after a step has opened the next one, which does nothing.
-        """
+        """Whether each iteration is finished and launched GPU work; a last one may not have, (k,)."""
         return self.finished & np.isin(np.arange(len(self)), self.of_gpu)
 
     @cached_property
@@ -165,10 +162,7 @@ def _annotations(trace: Trace) -> tuple[Int64Array, npt.NDArray[np.object_]]:
 
 
 def _repeated(numbers: npt.NDArray[np.object_], process: Int64Array, end: Int64Array) -> BoolArray:
-    """Which annotations lie within one of the same number: the same step, recorded twice.
-
-    They are given by process, start and descending end.
-    """
+    """Which annotations, by process, start and descending end, are a step recorded twice."""
     repeated = np.zeros(len(numbers), dtype=bool)
     until: dict[tuple[int, int], int] = {}
     for at, key in enumerate(zip(process.tolist(), numbers.tolist(), strict=True)):

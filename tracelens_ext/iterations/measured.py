@@ -205,10 +205,7 @@ def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.D
 
 
 def odd_among(values: Float64Array, least: float = 0.0) -> tuple[BoolArray, float]:
-    """Which of some values are odd, (k,), and their median absolute deviation.
-
-    They are whole ns, or counts; an odd one is at least `least` from the median.
-    """
+    """Which of some ns, or counts, are odd, at least `least` from the median, (k,); their MAD."""
     middle = float(np.median(values))
     away = np.abs(values - middle)
     mad = float(np.median(away))

@@ -122,11 +122,7 @@ _PASSES_ON = re.compile(
 
 
 def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.DataFrame:
-    """Kernels by source line and layer.
-
-    Raises:
-        UsageError: the analyzer was made without `add_python_func=True`.
-    """
+    """Kernels by source line and layer, of an analyzer made with `add_python_func=True`."""
     if not work.tree.add_python_func:
         raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
     tree, trace = work.tree, work.trace

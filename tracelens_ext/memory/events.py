@@ -49,10 +49,7 @@ _HOST_TYPE = 0  # `Device Type`; 1 is CUDA, 6 is ROCm
 
 @dataclass(frozen=True, eq=False)
 class MemoryEvents:
-    """The memory events of a trace, k of them, by device, then time, then place in the file.
-
-    Devices are d, the host first.
-    """
+    """The memory events of a trace, k of them, by device (d, the host first), time and place."""
 
     row: Int64Array  #: of each event in the trace, (k,)
     time: Int64Array  #: ns since the trace's first event, (k,)
@@ -159,10 +156,7 @@ class MemoryEvents:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Blocks of memory that the trace saw allocated, b of them, in order of their devices' events.
-
-    They are indices of memory events.
-    """
+    """Blocks that the trace saw allocated, b of them: indices of memory events, in their order."""
 
     birth: Int64Array  #: the allocation of each, (b,)
     death: Int64Array  #: the next event at its address, `NONE` where none follows, (b,)

@@ -115,11 +115,7 @@ class ReportOptions:
 
 
 def takes_report_options(function: _Function) -> _Function:
-    """Name the fields of `ReportOptions` in a function's signature and docstring.
-
-    Args:
-        function: takes them as `**options`, the last line of its `Args`.
-    """
+    """Name the fields of `ReportOptions` in a function's signature, and as last of its `Args`."""
     signature, types = inspect.signature(function), get_type_hints(ReportOptions)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     options = [f for f in fields(ReportOptions) if f.name not in signature.parameters]

@@ -127,10 +127,7 @@ class Coverage:
 
 
 def whole_graphs(trace: Trace) -> set[str]:
-    """Names of the CUDA graphs that were recorded as one GPU event each.
-
-    No rule can tell what is in them: they have to be recorded in another way.
-    """
+    """Names of CUDA graphs recorded as one GPU event each; no rule tells what they hold."""
     if WHOLE_GRAPH not in trace.categories:
         return set()
     rows = trace.gpu_rows[trace.category[trace.gpu_rows] == trace.categories.index(WHOLE_GRAPH)]

@@ -21,10 +21,7 @@ _MOST_COMBINATIONS = 2**62
 
 
 def number_groups(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
-    """Number the distinct combinations of columns of integers, in ascending order.
-
-    The first place of each combination, and the number of each place.
-    """
+    """The first place of each combination of columns of integers, ascending; and which each has."""
     number, bound = np.zeros(len(keys[0]), dtype=np.int64), 1
     for key in keys:
         code, count = ranks(key)

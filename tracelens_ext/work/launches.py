@@ -83,8 +83,7 @@ def captures(trace: Trace) -> tuple[Int64Array, Int64Array]:
 def lane_of_calls(work: GpuWork, rows: Int64Array) -> Int64Array:
     """The device that host events are about: that of the last launch with work on their thread.
 
-    Else of the next one; else the same of their process; as in `find_lanes`, `NONE` where nothing
-    tells.
+    Else of the next one; else the same of their process; else `NONE`. As in `find_lanes`.
     """
     trace, linked = work.trace, work.tree.linked
     launch, lane = work.tree.launch_of_gpu[linked], find_lanes(work, "device").of_gpu[linked]

@@ -13,11 +13,7 @@ _SHOWN: Final = 80
 
 
 class UserPattern:
-    """An expression of a user; its searches have the time limit that rules have.
-
-    `what` is what the user knows it as, such as `annotation` or `--op`. Raises UsageError where it
-    is no regular expression.
-    """
+    """An expression of a user, who knows it as `what`; searches have the time limit of rules."""
 
     def __init__(self, given: str | re.Pattern[str], what: str) -> None:
         import re
