@@ -67,7 +67,7 @@ class Iterations:
 
     @cached_property
     def whole(self) -> BoolArray:
-        """Whether each iteration is finished and launched GPU work; a last one may not have, (k,)."""
+        """Whether each iteration is finished and launched GPU work; a last one may not, (k,)."""
         return self.finished & np.isin(np.arange(len(self)), self.of_gpu)
 
     @cached_property
