@@ -18,7 +18,7 @@ from tracelens_ext.work.gpu_work import holes
 from tracelens_ext.work.grouping import number_groups
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Int64Array
+    from tracelens_ext.trace import ArgColumn, BoolArray, Float64Array, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
 
@@ -129,12 +129,11 @@ def gpu_counters(work: GpuWork) -> pd.DataFrame:
     rows = column.rows[trace.kind[column.rows] == EventKind.OTHER]
     found = [_PROCESS.fullmatch(str(process)) for process, _ in trace.threads]
     device = np.array([int(m[1]) if m else NONE for m in found] or [NONE])[trace.thread[rows]]
-    values = pd.to_numeric(pd.Series(column.texts or [""], dtype="str").str.strip('"'), "coerce")
     frame = pd.DataFrame(
         {
             "device": device,
             "counter": np.array(trace.names, dtype=object)[trace.name[rows]],
-            "value": values.to_numpy(dtype=np.float64)[column.at(rows)],
+            "value": _numbers(column, rows),
         }
     )
     frame = frame[(device != NONE) & np.isfinite(frame["value"])]
@@ -196,6 +195,12 @@ TABLES = [
 ]
 
 
+def _numbers(column: ArgColumn, rows: IntArray) -> Float64Array:
+    """What an argument that is recorded as text is for some events; NaN where it is no number."""
+    told = pd.Series([*(column.texts or ()), ""], dtype="str").str.strip('"')
+    return pd.to_numeric(told, errors="coerce").to_numpy(np.float64)[column.at(rows)]
+
+
 #: So many launches wait at most: the host waits when a stream's queue is full.
 FULL_QUEUE = 1024
 _BANDWIDTH = "memory bandwidth (GB/s)"
@@ -244,9 +249,7 @@ def copies(work: GpuWork) -> pd.DataFrame:
     at = np.flatnonzero(work.kind == EventKind.MEMCPY)
     rows = work.rows[at]
     size = trace.arg("bytes").at(rows)
-    column = trace.arg(_BANDWIDTH)
-    told = pd.Series([*(column.texts or ()), ""], dtype="str").str.strip('"')
-    speed = pd.to_numeric(told, errors="coerce").to_numpy(np.float64)[column.at(rows)]
+    speed = _numbers(trace.arg(_BANDWIDTH), rows)
     speed = np.where((speed > 0) & (speed < np.inf), speed, np.nan)
     duration = work.duration[at]
     computed = (size > 0) & (duration > 0) & np.isnan(speed)
