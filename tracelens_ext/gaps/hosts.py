@@ -14,7 +14,7 @@ import numpy as np
 from tracelens_ext.intervals import covered, union
 from tracelens_ext.nesting import ROOT, nest
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
-from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before, number_groups
+from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before, renamed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,13 +38,9 @@ HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
 
 def labels_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
     """Codes of events' names without addresses in memory, and the names; empty without an event."""
-    first, number = number_groups([np.where(rows != NONE, trace.name[rows], NONE)])
-    labels: dict[str, int] = {}
-    of_present = [
-        labels.setdefault(_ADDRESS.sub("", trace.name_of(row)) if row != NONE else "", len(labels))
-        for row in rows[first].tolist()
-    ]
-    return np.array(of_present, dtype=np.int64)[number], list(labels)
+    names = [*trace.names, ""]  # the last is that of NONE
+    codes = np.where(rows != NONE, trace.name[rows], NONE)
+    return renamed(codes, lambda code: _ADDRESS.sub("", names[code]))
 
 
 def host_rows(

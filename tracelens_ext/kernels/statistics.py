@@ -27,6 +27,7 @@ from tracelens_ext.work.grouping import (
     minima,
     number_groups,
     percent,
+    renamed,
     texts,
 )
 
@@ -47,12 +48,7 @@ SORTS: dict[str, tuple[str, str]] = {
 
 def simple_codes(work: GpuWork) -> tuple[Int64Array, list[str]]:
     """The simplified name of each GPU event."""
-    present, code = np.unique(work.name, return_inverse=True)
-    names: dict[str, int] = {}
-    of_present = [
-        names.setdefault(simple_name(work.trace.names[i]), len(names)) for i in present.tolist()
-    ]
-    return np.array(of_present, dtype=np.int64)[code], list(names)
+    return renamed(work.name, lambda code: simple_name(work.trace.names[code]))
 
 
 def kernel_statistics(

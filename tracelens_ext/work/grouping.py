@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -144,6 +144,14 @@ def inverse(order: Int64Array) -> Int64Array:
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     return place
+
+
+def renamed(codes: IntArray, name: Callable[[int], str]) -> tuple[Int64Array, list[str]]:
+    """Codes by new names, of which several codes may have one; and those names."""
+    present, number = np.unique(codes, return_inverse=True)
+    labels: dict[str, int] = {}
+    new = [labels.setdefault(name(code), len(labels)) for code in present.tolist()]
+    return np.array(new, dtype=np.int64)[number], list(labels)
 
 
 def texts(codes: IntArray, labels: Sequence[str]) -> list[str]:
