@@ -22,13 +22,18 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import TraceFormatError, UsageError
 from tracelens_ext.gaps.tables import PAIR_SORTS
-from tracelens_ext.iterations.selection import Selection
+from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.trace import NONE
-from tracelens_ext.work.group_search import last_before, running_maximum
-from tracelens_ext.work.grouping import group_durations, number_groups, ranks
-from tracelens_ext.work.lanes import find_gaps
+from tracelens_ext.work.gpu_work import find_gaps
+from tracelens_ext.work.grouping import (
+    group_durations,
+    last_before,
+    number_groups,
+    ranks,
+    running_maximum,
+)
 
 
 def analyzed(maker: TraceMaker, **options: Any) -> TreePerfAnalyzer:

@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.gaps.classified import answer, classify_gaps, watched_time
-from tracelens_ext.iterations.selection import Selection
+from tracelens_ext.gaps.causes import classify_gaps
+from tracelens_ext.gaps.told import answer, watched_time
+from tracelens_ext.iterations.iterations import Selection
 
 if TYPE_CHECKING:
-    from tracelens_ext.work.lanes import Scope
+    from tracelens_ext.work.gpu_work import Scope
 
 
 def said(maker: TraceMaker, scope: Scope = "device", **chosen: int | str) -> str:
     work = TreePerfAnalyzer(maker.document(), use_kernel_name_categories=True).work
     selection = Selection(**chosen)  # type: ignore[arg-type]
-    return answer(classify_gaps(work, scope, selection), selection)
+    return answer(work, classify_gaps(work, scope, selection), selection)
 
 
 def kernels(*spans: tuple[float, float], **where: int) -> TraceMaker:
@@ -110,9 +111,9 @@ def test_no_more_is_idle_than_was_watched(
     scopes: list[Scope] = ["stream", "device"]
     for scope in scopes:
         judged = classify_gaps(work, scope, selection)
-        watched = watched_time(judged)
+        watched = watched_time(work, judged)
         assert judged.gaps.duration.sum() <= watched
-        assert answer(judged, selection).endswith(".")
+        assert answer(work, judged, selection).endswith(".")
         if scope == "device" and device is None:
             of_device = [[e for e in events if e[0] == on] for on in (0, 1)]
             spans = [
@@ -130,4 +131,4 @@ def test_what_was_watched_is_the_total_of_the_timeline(name: str) -> None:
     timeline = analyzer.get_df_gpu_timeline().set_index("type")["time ms"]
     classified = classify_gaps(analyzer.work, "device")
     total = round(timeline.loc[["total_time"]].sum() * 1e6) if len(analyzer.work) else 0
-    assert watched_time(classified) == total
+    assert watched_time(analyzer.work, classified) == total

@@ -16,7 +16,7 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import UsageError
 from tracelens_ext.gaps.causes import CAUSES
-from tracelens_ext.iterations.selection import Selection
+from tracelens_ext.iterations.iterations import Selection
 
 OPERATIONS = {"cpu_op", "user_annotation"}
 FRAMES = {"python_function"}

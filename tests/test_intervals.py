@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens_ext.intervals import holes, union, union_length
+from tracelens_ext.intervals import union, union_length
+from tracelens_ext.work.gpu_work import holes
 
 Interval = tuple[int, int]
 

@@ -12,7 +12,7 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import UsageError
-from tracelens_ext.iterations.selection import Selection
+from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.kernels.statistics import SORTS, kernel_full_names
 

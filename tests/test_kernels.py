@@ -17,6 +17,7 @@ from tracelens_ext.kernels.kernels import (
     kernel_category_summary,
     reference_kernel_summary,
 )
+from tracelens_ext.timeline.timeline import total_time_ns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -245,7 +246,7 @@ def test_tables_of_a_trace_without_gpu_events() -> None:
         analyzer.get_df_kernel_summary(),
         analyzer.get_df_kernel_category_summary(),
         analyzer.get_df_kernels(launcher_detail=True),
-        reference_kernel_summary(analyzer.work, 0),
+        reference_kernel_summary(analyzer.work),
     ):
         assert frame.empty
     assert "launch" in analyzer.get_df_kernels(launcher_detail=True)
@@ -259,7 +260,7 @@ def test_tables_of_gpu_events_alone() -> None:
     frame = analyzer.get_df_kernels(launcher_detail=True)
     assert frame["launch"].isna().all()
     assert frame["Parent cpu_op"].tolist() == [""]
-    assert "Parent cpu_op" not in reference_kernel_summary(analyzer.work, 5000)
+    assert "Parent cpu_op" not in reference_kernel_summary(analyzer.work)
 
 
 def test_durations_of_zero() -> None:
@@ -274,7 +275,8 @@ def test_durations_of_zero() -> None:
 
 
 def test_reference_kernel_summary() -> None:
-    frame = reference_kernel_summary(plain(mixed_trace()).work, total_time_ns=400_000)
+    work = plain(mixed_trace()).work
+    frame = reference_kernel_summary(work)
     shown = [c for c in frame.columns if c != "Parent op category"]
     assert shown == [
         *("Parent cpu_op", "Kernel name", "Kernel stream"),
@@ -289,7 +291,8 @@ def test_reference_kernel_summary() -> None:
     assert frame["Percent of kernels time (%)"].tolist() == pytest.approx(
         [10_000 / 190, 8000 / 190, 1000 / 190]
     )
-    assert frame["Percent of total time (%)"].tolist() == [25, 20, 2.5]
+    shares = [100 * time / total_time_ns(work) for time in (100_000, 80_000, 10_000)]
+    assert frame["Percent of total time (%)"].tolist() == shares
 
 
 def test_reference_category_of_the_parent() -> None:
@@ -299,7 +302,7 @@ def test_reference_category_of_the_parent() -> None:
     maker.kernel("unlinked", 120, 3)
     maker.op("around a graph", 10, 20)
     maker.launched("in both", 130, 2, correlation=4, at=12, api="cudaGraphLaunch")
-    frame = reference_kernel_summary(categorised(maker).work, 1000)
+    frame = reference_kernel_summary(categorised(maker).work)
     assert records(frame, "Kernel name", "Parent op category", "Parent cpu_op") == [
         ("in a graph", "graph", "hipGraphLaunch"),
         ("by itself", "runtime", "cudaLaunchKernel"),
@@ -368,6 +371,6 @@ def test_tables_are_those_of_a_loop(launched: list[tuple[str, str, str, int, int
     one_by_one = analyzer.get_df_kernels()
     assert len(one_by_one) == len(launched)
     assert round(one_by_one["duration_us"].sum() * 1000) == everything
-    of_kernels = reference_kernel_summary(analyzer.work, everything)
+    of_kernels = reference_kernel_summary(analyzer.work)
     expected = sum(number for key, number in count.items() if key[2] == "kernel")
     assert of_kernels["Kernel duration (µs)_count"].sum() == expected

@@ -16,7 +16,7 @@ from tracelens_ext.readers.nsys.places import DEVICES_A_MACHINE
 from tracelens_ext.roofline.peaks import peaks_of_devices
 from tracelens_ext.trace import NONE, Device
 from tracelens_ext.tree import CallTree
-from tracelens_ext.work.lanes import find_gaps, find_lanes
+from tracelens_ext.work.gpu_work import find_gaps, find_lanes
 
 
 def test_ids_count_within_a_process() -> None:

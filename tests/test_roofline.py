@@ -24,7 +24,7 @@ from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.hooks.registry import SECONDS_VARIABLE
-from tracelens_ext.iterations.selection import Selection
+from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.operations import launchers
 from tracelens_ext.report.html import page_figures
 from tracelens_ext.roofline import found as rows_found

@@ -11,6 +11,7 @@ from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.kernels.statistics import short_kernel_histogram, short_kernels_summary
+from tracelens_ext.timeline.timeline import total_time_ns
 
 if TYPE_CHECKING:
     from tracelens_ext.work.gpu_work import GpuWork
@@ -69,31 +70,33 @@ def test_no_short_kernels() -> None:
     histogram = short_kernel_histogram(work, short_kernel_threshold_us=1)
     assert list(histogram.columns) == ["bin_start", "bin_end", "count"]
     assert histogram.empty
-    assert short_kernels_summary(work, 1, 1000).empty
+    assert short_kernels_summary(work, 1).empty
     maker = TraceMaker()
     maker.op("no GPU at all", 0, 1)
-    assert short_kernels_summary(work_of(maker), 10, 1000).empty
+    assert short_kernels_summary(work_of(maker), 10).empty
     assert short_kernel_histogram(work_of(maker)).empty
 
 
 def test_summary() -> None:
-    frame = short_kernels_summary(work_of(trace()), 10, total_time_ns=100_000)
+    work = work_of(trace())
+    frame = short_kernels_summary(work, 10)
     assert list(frame.columns) == [
         *("Parent cpu_op", "Input dims", "Input strides", "Concrete Inputs", "Kernel name"),
         *(SUM, COUNT, MEAN, SHARE),
     ]
+    six, three = (100 * ns / total_time_ns(work) for ns in (6000, 3000))
     shapes = ("((4, 3), ())", "((3, 1), ())", "('', '1')")
     assert list(frame.itertuples(index=False, name=None)) == [
-        ("aten::add", *shapes, "k", 6, 2, 3, 6),
-        ("aten::add", "", "", "", "k", 6, 1, 6, 6),
-        ("", "", "", "", "lost", 3, 1, 3, 3),
+        ("aten::add", *shapes, "k", 6, 2, 3, six),
+        ("aten::add", "", "", "", "k", 6, 1, 6, six),
+        ("", "", "", "", "lost", 3, 1, 3, three),
     ]
 
 
 @pytest.mark.parametrize(("topk", "rows"), [(None, 3), (2, 2), (1, 1), (0, 0), (99, 3)])
 def test_the_longest_only(topk: int | None, rows: int) -> None:
-    frame = short_kernels_summary(work_of(trace()), 10, 1000, topk)
-    whole = short_kernels_summary(work_of(trace()), 10, 1000)
+    frame = short_kernels_summary(work_of(trace()), 10, topk)
+    whole = short_kernels_summary(work_of(trace()), 10)
     assert frame.equals(whole.head(rows))
 
 
@@ -110,7 +113,7 @@ def test_how_arguments_are_shown(dims: Any, shown: str) -> None:
     maker = TraceMaker()
     maker.op("aten::add", 0, 5, args={"Input Dims": dims})
     maker.launched("k", 10, 1, correlation=1, at=1)
-    assert short_kernels_summary(work_of(maker), 10, 1000)["Input dims"].tolist() == [shown]
+    assert short_kernels_summary(work_of(maker), 10)["Input dims"].tolist() == [shown]
 
 
 def test_equal_arguments_are_one_row_however_they_are_spaced() -> None:
@@ -124,5 +127,5 @@ def test_equal_arguments_are_one_row_however_they_are_spaced() -> None:
     assert text.count("[[4, 3]]") == 3
     text = text.replace("[[4, 3]]", "[[4,3]]", 1).replace("[[4, 3]]", "[ [4, 3]]", 1)
     work = TreePerfAnalyzer(io.BytesIO(text.encode())).work
-    frame = short_kernels_summary(work, 10, 1000)
+    frame = short_kernels_summary(work, 10)
     assert frame[["Input dims", COUNT]].values.tolist() == [["((4, 3),)", 3]]

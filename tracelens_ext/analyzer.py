@@ -1,16 +1,17 @@
-"""`TreePerfAnalyzer`: the thin face over trace, call tree, categories and analyses.
+"""`TreePerfAnalyzer`: a trace, its call tree and its GPU work, and what is found of them once.
 
-The columns of a table stand where it is declared, in `tables.py` of the package of its subject, and
-in `docs/tables.md`. Methods that TraceLens has too are here; the others come from the registry.
+The columns of a table are described where it is declared, in the package of its subject, and in
+`docs/tables.md`. Methods that TraceLens has too are here; the others come from the registry.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
 
-from tracelens_ext.analyzed import Analyzed
 from tracelens_ext.cache.store import open_cache
 from tracelens_ext.categorize import KernelCategorizer
 from tracelens_ext.errors import UsageError
@@ -18,26 +19,36 @@ from tracelens_ext.hooks import default_registry
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.tables.methods import TableMethods
 from tracelens_ext.text import encodable
-from tracelens_ext.timeline.overview import Coverage, coverage
+from tracelens_ext.timeline.overview import Coverage, coverage, overview
 from tracelens_ext.trace import NS_PER_US
 from tracelens_ext.tracelens_calls import OnClassToo, knows_tracelens
 from tracelens_ext.tree import CallTree
 from tracelens_ext.work.gpu_work import GpuWork
+from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
     import os
+    import re
     from collections.abc import Callable, Sequence
 
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.categorize import CategorizerLike
+    from tracelens_ext.findings.finding import Findings
     from tracelens_ext.graphs.replays import GraphReplays
+    from tracelens_ext.iterations.iterations import Selection
+    from tracelens_ext.memory.usage import Memory
+    from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.readers import TraceSource
+    from tracelens_ext.replay.what_if import Simulation
     from tracelens_ext.report.report import Report
+    from tracelens_ext.roofline.found import Roofline
+    from tracelens_ext.serving.steps import Steps
     from tracelens_ext.trace import Trace
 
 
-class TreePerfAnalyzer(Analyzed):
+class TreePerfAnalyzer(TableMethods):
     """Answers where the GPU time of one trace went.
 
     Args:
@@ -99,6 +110,7 @@ class TreePerfAnalyzer(Analyzed):
         self.trace: Trace = read_trace(trace, progress=progress, cache=store, reading=reading)
         links = store.links(self.trace) if store is not None and not add_python_func else None
         self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
+        #: what graph launches replay, where a capture tells
         self.graph_replays: GraphReplays | None = None
         if self.tree.by_graph.any():  # most traces need none of this
             from tracelens_ext.graphs.replays import find_replays
@@ -112,23 +124,17 @@ class TreePerfAnalyzer(Analyzed):
         self.work: GpuWork = GpuWork(
             self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
         )
+        self._whole: Simulation | None = None
 
     @classmethod
-    def from_file(
-        cls,
-        profile_filepath: str | os.PathLike[str],
-        **options: Any,  # noqa: ANN401
-    ) -> TreePerfAnalyzer:
+    def from_file(cls, profile_filepath: str | os.PathLike[str], **options: Any) -> Self:  # noqa: ANN401
         """The analyzer of a trace file; `options` are the keyword arguments of the constructor."""
         return cls(profile_filepath, **options)
 
     def __repr__(self) -> str:
         trace = self.trace
-        holds = {
-            "GPU event": len(self.work),
-            "device": len(set(trace.device.tolist())),
-            "CPU operation": trace.count_of(*trace.operation_kinds),
-        }
+        holds = {"GPU event": len(self.work), "device": len(set(trace.device.tolist()))}
+        holds["CPU operation"] = trace.count_of(*trace.operation_kinds)
         counts = [f"{n:,} {what}{'' if n == 1 else 's'}" for what, n in holds.items()]
         counts += [] if self.categorizer is None else ["kernel categories"]
         name = encodable(trace.provenance.path)
@@ -136,10 +142,6 @@ class TreePerfAnalyzer(Analyzed):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the facts of the first sheet, and the methods for the tables."""
-        from html import escape
-
-        from tracelens_ext.timeline.overview import overview
-
         facts = pd.DataFrame([[k, str(v)] for k, v in overview(self.work, self.coverage)])
         methods = ", ".join(f"{name}()" for name in dir(type(self)) if name.startswith("get_df_"))
         table: str = facts.to_html(index=False, header=False)
@@ -147,10 +149,8 @@ class TreePerfAnalyzer(Analyzed):
 
     def show(self) -> Report:
         """The report, which a notebook shows as its page: findings, charts, notes, tables."""
-        from importlib import import_module  # of what stands above this
-
-        build = import_module("tracelens_ext.perf_report").build_perf_report
-        report: Report = build(self, for_page=True)
+        above = import_module("tracelens_ext.perf_report")  # no layer imports those above it
+        report: Report = above.build_perf_report(self, for_page=True)
         return report
 
     @property
@@ -164,7 +164,63 @@ class TreePerfAnalyzer(Analyzed):
         """How much of the GPU time is linked, and how much of it the categories explain."""
         return coverage(self.work)
 
-    # Operations.
+    def simulation(
+        self,
+        iteration: int | None = None,
+        device: int | None = None,
+        waits: pd.DataFrame | None = None,
+    ) -> Simulation:
+        """The replay of the whole recording, or of an iteration; see `Simulation`."""
+        from tracelens_ext.replay.what_if import Simulation
+
+        if iteration is not None or device is not None or waits is not None:
+            return Simulation(self.work, iteration, device, waits)
+        self._whole = Simulation(self.work) if self._whole is None else self._whole
+        return self._whole
+
+    @once_for_each
+    def roofline(
+        self, device_peaks: str | os.PathLike[str] | None = None, selection: Selection | None = None
+    ) -> Roofline:
+        """The operations and their best case, found once for each choice; see `get_df_roofline`."""
+        from tracelens_ext.roofline.found import find_roofline
+        from tracelens_ext.roofline.peaks import read_peaks
+
+        peaks = None if device_peaks is None else read_peaks(device_peaks)
+        selected = None if selection is None else selection.of(self.work)
+        return find_roofline(self.work, self.launchers, peaks, selected)
+
+    @cached_property
+    def launchers(self) -> Launchers:
+        """The operations that launched GPU work."""
+        from tracelens_ext.operations.launchers import find_launchers
+
+        return find_launchers(self.work)
+
+    @once_for_each
+    def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
+        """What would save the most wall time, how much, why, and what to do; found once."""
+        from tracelens_ext.findings.detect import find_findings
+
+        return find_findings(
+            self.work,
+            lambda: self.launchers,
+            lambda: self.roofline(device_peaks),
+            simulate=self.simulation,
+        )
+
+    def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
+        """The steps of a serving engine; see `serving.inferred.serving_steps`."""
+        from tracelens_ext.serving.inferred import serving_steps
+        from tracelens_ext.serving.steps import own_phases
+
+        return serving_steps(self.tree, own_phases(phases))
+
+    def memory(self, annotation: str | re.Pattern[str] | None = None) -> Memory:
+        """What the memory events tell, found once."""
+        from tracelens_ext.memory.usage import find_memory
+
+        return find_memory(self.tree, annotation)
 
     @knows_tracelens
     def get_df_kernel_launchers(
@@ -175,9 +231,7 @@ class TreePerfAnalyzer(Analyzed):
         include_call_stack: bool = False,
         include_first_occurrence_time: bool = False,
     ) -> pd.DataFrame:
-        """A row an operation that launched GPU work, in order of start, without communication.
-
-        See `operations.launchers` for what the launcher, the direct and the subtree time are.
+        """A row an operation that launched GPU work, in order of start; see `operations.launchers`.
 
         Args:
             id_cols: also `pid`, `tid` and `external_id` (-1 without one).
@@ -189,17 +243,17 @@ class TreePerfAnalyzer(Analyzed):
         """
         from tracelens_ext.operations.launchers import TEXT_COLUMNS
 
+        trace, rows = self.trace, self.launchers.rows
         frame = self._launcher_table.astype(dict.fromkeys(TEXT_COLUMNS, "str"))
         if id_cols:
-            where = [self.trace.threads[i] for i in self.trace.thread[self.launchers.rows]]
-            frame["pid"] = [process for process, _ in where]
-            frame["tid"] = [thread for _, thread in where]
-            frame["external_id"] = self.trace.external_id[self.launchers.rows]
+            frame["pid"], frame["tid"] = (
+                [trace.threads[thread][part] for thread in trace.thread[rows]] for part in (0, 1)
+            )
+            frame["external_id"] = trace.external_id[rows]
         if include_kernel_details:
             from tracelens_ext.operations.op_tables import LaunchedKernels
 
-            launched = LaunchedKernels(self.work, self.launchers)
-            details = launched.of_each(self.launchers.rows)
+            details = LaunchedKernels(self.work, self.launchers).of_each(rows)
             frame["kernel_details"] = pd.Series(details, dtype="object")
         if include_call_stack:
             from tracelens_ext.modules.modules import call_stacks
@@ -207,20 +261,17 @@ class TreePerfAnalyzer(Analyzed):
             stacks = call_stacks(self.work, self.launchers.of_gpu, frame["name"].tolist())
             frame["parent_module"], frame["call_stack"] = (pd.array(s, dtype="str") for s in stacks)
         if include_first_occurrence_time:
-            frame["ts"] = self.trace.ts[self.launchers.rows] / NS_PER_US
+            frame["ts"] = trace.ts[rows] / NS_PER_US
         return frame
 
-    # The next three may be called on the class, with a table.
+    # The next three may be called on the class, with a table of launchers, and take all without.
 
     @OnClassToo
     @knows_tracelens
     def get_df_kernel_launchers_summary(
         self: TreePerfAnalyzer | None, df_kernel_launchers: pd.DataFrame | None = None
     ) -> pd.DataFrame:
-        """GPU time by operation, longest first, as the sheet `ops_summary`.
-
-        `df_kernel_launchers` is a part of `get_df_kernel_launchers()`, all of it by default.
-        """
+        """GPU time by operation, longest first, as the sheet `ops_summary`."""
         from tracelens_ext.operations.op_tables import summary
 
         return summary(_given_or_all(self, df_kernel_launchers))
@@ -255,11 +306,7 @@ class TreePerfAnalyzer(Analyzed):
             event_name: only operations of this name.
             agg_metrics: statistics over the operations of a row, besides their sum.
             include_pct: whether the two columns of percentages are wanted.
-            group_by_num_kernels: whether operations that launched different numbers of GPU events
-                are rows of their own.
-
-        Raises:
-            UsageError: there is no such metric.
+            group_by_num_kernels: a row for each number of GPU events launched.
         """
         from tracelens_ext.operations.op_tables import PERCENTAGES, LaunchedKernels, unique_args
 
@@ -277,15 +324,11 @@ class TreePerfAnalyzer(Analyzed):
     def get_df_kernel_summary(self, *, detail: bool = False) -> pd.DataFrame:
         """GPU time by operation and kernel, longest first, as the sheet `kernels_by_category`.
 
-        Args:
-            detail: also `op category`, `streams` and `% of total time`.
+        With `detail` also `op category`, `streams` and `% of total time`.
         """
         from tracelens_ext.kernels.kernels import kernel_detail, kernel_summary
-        from tracelens_ext.timeline.timeline import total_time_ns
 
-        if detail:
-            return kernel_detail(self.work, total_time_ns(self.work))
-        return kernel_summary(self.work)
+        return kernel_detail(self.work) if detail else kernel_summary(self.work)
 
     def get_df_kernels(
         self,
@@ -294,35 +337,27 @@ class TreePerfAnalyzer(Analyzed):
         cpu_op_detail: bool = False,
         nn_module_detail: bool = False,
     ) -> pd.DataFrame:
-        """A row a GPU event, in order of start; see `kernels.kernels.kernels`.
+        """A row a GPU event, in order of start.
 
         Args:
             launcher_detail: also which launch started it, when, and the CPU op around it.
             cpu_op_detail: also the arguments of the CPU op around the launch, and the share that
-                the event has in its GPU time; see `kernels.kernels.cpu_op_detail`.
+                the event has in its GPU time.
             nn_module_detail: also the `nn.Module`s around the launch.
-
-        Raises:
-            UsageError: `nn_module_detail` without `add_python_func=True`.
         """
         from tracelens_ext.kernels import kernels
 
         if nn_module_detail and not self.tree.add_python_func:
             raise UsageError("nn_module_detail needs TreePerfAnalyzer(…, add_python_func=True)")
-        frame = kernels.kernels(
-            self.work, launcher_detail=launcher_detail, nn_module_detail=nn_module_detail
+        return kernels.kernels(
+            self.work,
+            launcher_detail=launcher_detail,
+            cpu_op_detail=cpu_op_detail,
+            nn_module_detail=nn_module_detail,
         )
-        if cpu_op_detail:
-            detail = kernels.cpu_op_detail(self.work)
-            frame[detail.columns] = detail
-        return frame
 
     def get_df_memory_blocks(self, largest: int | None = None) -> pd.DataFrame:
-        """A row a block of memory, as the table `memory_largest`.
-
-        Args:
-            largest: only so many of each device, all by default.
-        """
+        """A row a block of memory, as the table `memory_largest`; all, or so many of a device."""
         from tracelens_ext.memory.usage import memory_blocks
 
         return memory_blocks(self.memory(), largest)
@@ -330,11 +365,7 @@ class TreePerfAnalyzer(Analyzed):
     def get_df_performance_model(
         self, family: str, device_peaks: str | os.PathLike[str] | None = None
     ) -> pd.DataFrame:
-        """The operations of a family, such as `GEMM`, with their parameters, as its sheet.
-
-        Raises:
-            UsageError: there is no such family, or the peaks cannot be read.
-        """
+        """The operations of a family, such as `GEMM`, with their parameters, as its sheet."""
         from tracelens_ext.roofline.summary import family_table
 
         return family_table(self.roofline(device_peaks), family)
@@ -342,10 +373,7 @@ class TreePerfAnalyzer(Analyzed):
     def get_df_nn_modules(self, *, instances: bool = False) -> pd.DataFrame:
         """GPU time by path of `nn.Module` classes, as the sheet `nn_modules`.
 
-        The trace must have been recorded with stacks; `add_python_func` is not needed.
-
-        Args:
-            instances: a row for each module (`Block_0`, `Block_1` …), not for each class.
+        With `instances` a row for each module (`Block_0`, `Block_1` …), not for each class.
         """
         from tracelens_ext.modules.modules import nn_modules
 
@@ -361,11 +389,7 @@ class TreePerfAnalyzer(Analyzed):
 def _given_or_all(
     analyzer: TreePerfAnalyzer | None, launchers: pd.DataFrame | None
 ) -> pd.DataFrame:
-    """A table of launchers, or that of the whole trace.
-
-    Raises:
-        UsageError: there is neither a table nor a trace.
-    """
+    """A table of launchers, or that of the whole trace."""
     if launchers is not None:
         return launchers
     if analyzer is None:

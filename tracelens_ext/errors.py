@@ -10,13 +10,9 @@ import os
 
 
 class TracelensError(Exception):
-    """The base of every error this package raises on purpose.
+    """The base of every error this package raises on purpose."""
 
-    Attributes:
-        exit_code: what the command line exits with: 1 for bad input, 2 for bad usage.
-    """
-
-    exit_code = 1
+    exit_code = 1  #: what the command line exits with: 1 for bad input, 2 for bad usage
 
 
 class UsageError(TracelensError):

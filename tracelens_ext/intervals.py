@@ -1,8 +1,4 @@
-"""When intervals run (busy time, in which overlaps count once) and when none does (idle time).
-
-And sorting in linear time. All times are int64; intervals are given as start and end arrays of one
-shape.
-"""
+"""When intervals run, and when none does; sorting in linear time. Times are int64."""
 
 from __future__ import annotations
 
@@ -16,26 +12,10 @@ if TYPE_CHECKING:
 
 def union(start: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
     """The union of intervals in any order: starts and ends, ascending and apart."""
-    if not len(start):
-        return start[:0], end[:0]
-    before, after = holes(start, end, order := np.argsort(start, kind="stable"))
-    return start[np.append(order[0], after)], np.append(end[before], end.max())
-
-
-def holes(
-    start: Int64Array, end: Int64Array, order: Int64Array | None = None
-) -> tuple[Int64Array, Int64Array]:
-    """The times between the first start and the last end in which no interval runs.
-
-    Of each, in order of time, the interval that ended last before it (of equals the last), and the
-    one that ends it. `order`: the intervals that count, by start; all of them by default.
-    """
-    order = np.argsort(start, kind="stable") if order is None else order
-    ends = end[order]
-    reach = np.maximum.accumulate(ends)
-    at = np.flatnonzero(start[order[1:]] > reach[:-1])
-    last = np.maximum.accumulate(np.where(ends == reach, np.arange(len(order)), 0))
-    return order[last[at]], order[at + 1]
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    lasts = np.append(start[1:] > reach[:-1], True)[: len(start)]  # what follows is apart
+    return start[np.roll(lasts, 1)], reach[lasts]
 
 
 def union_length(start: Int64Array, end: Int64Array) -> int:
@@ -62,27 +42,18 @@ def covered(
 
 
 def non_overlapped_time(start: Int64Array, end: Int64Array) -> Int64Array:
-    """The part of each event during which no earlier event runs; they add up to the union.
+    """The part of each event during which no earlier one runs, ns, (k,); they add up to the union.
 
     Of two events the one that starts first is the earlier; of two that start together, the one
     that comes first here.
-
-    Args:
-        start: ns, shape (k,), in any order.
-        end: no less than `start`, shape (k,).
-
-    Returns:
-        ns, shape (k,), in the order of the events.
     """
     share = np.zeros(len(start), dtype=np.int64)
-    if not len(start):
-        return share
     order = np.argsort(start, kind="stable")
-    sorted_start, sorted_end = start[order], end[order]
-    reach = np.maximum.accumulate(sorted_end)
+    start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
     # What is covered when an event starts; before the first event nothing is.
-    covered = np.concatenate((sorted_start[:1], reach[:-1]))
-    share[order] = np.maximum(sorted_end - np.maximum(sorted_start, covered), 0)
+    covered = np.concatenate((start[:1], reach[:-1]))
+    share[order] = np.maximum(end - np.maximum(start, covered), 0)
     return share
 
 
@@ -93,15 +64,8 @@ def outside(
 
     Starts and ends of the parts that are left, and the window of each, by window and time.
     """
-    begin = np.searchsorted(last, start, side="right")
-    count = np.maximum(np.searchsorted(first, end, side="left") - begin, 0) + 1
-    window = np.repeat(np.arange(len(start)), count)
-    before = np.arange(len(window)) - np.repeat(np.cumsum(count) - count, count) + begin[window]
-    opens = np.concatenate(([np.iinfo(np.int64).min], last))[before]
-    closes = np.concatenate((first, [np.iinfo(np.int64).max]))[before]
-    opens, closes = np.maximum(opens, start[window]), np.minimum(closes, end[window])
-    left = closes > opens
-    return opens[left], closes[left], window[left]
+    ever = np.iinfo(np.int64)
+    return inside(start, end, np.append(ever.min, last), np.append(first, ever.max))[:3]
 
 
 def inside(
@@ -120,16 +84,8 @@ def inside(
     return opens[real], closes[real], window[real], other[real]
 
 
-_RADIX = 1 << 16  # numpy sorts integers of 16 bits by radix
-
-
 def stable_order(numbers: IntArray) -> Int64Array:
-    """A stable argsort. Numbers from 0 to 2^32 - 1 are sorted by radix, 16 bits at a time."""
-    least, greatest = int(numbers.min(initial=0)), int(numbers.max(initial=0))
-    if least < 0 or greatest >= _RADIX**2:
-        return np.argsort(numbers, kind="stable")
-    order = np.argsort(numbers.astype(np.uint16), kind="stable")
-    if greatest >= _RADIX:
-        high = (numbers >> 16).astype(np.uint16)
-        order = order[np.argsort(high[order], kind="stable")]
-    return order
+    """A stable argsort; numpy sorts numbers of 16 bits by radix, in linear time."""
+    least, greatest = numbers.min(initial=0), numbers.max(initial=0)
+    few = least >= 0 and greatest < 1 << 16
+    return np.argsort(numbers.astype(np.uint16) if few else numbers, kind="stable")

@@ -77,8 +77,8 @@ def _refuse_ids_of_two_processes(trace: Trace, launches: Int64Array, ids: Int64A
     used = np.isin(ids, trace.correlation[trace.gpu_rows])
     shared = (np.diff(ids) == 0) & (np.diff(process) != 0) & used[1:]
     if shared.any():
-        labels = [str(label) for label, _ in trace.threads]
-        pids = sorted({labels[thread] for thread in trace.thread[launches[used]].tolist()})
+        threads = np.unique(trace.thread[launches[used]]).tolist()
+        pids = sorted({str(trace.threads[thread][0]) for thread in threads})
         _refuse(trace, "processes", pids, int(shared.sum()))
 
 
@@ -92,8 +92,7 @@ def _refuse_launches_on_two_devices(trace: Trace, launch_of_gpu: Int64Array) -> 
     )
     if len(np.unique(trace.device[kernels])) < 2:
         return
-    names = trace.names
-    several = np.fromiter((bool(_OF_SEVERAL_DEVICES.search(n)) for n in names), bool, len(names))
+    several = trace.names_matching(_OF_SEVERAL_DEVICES.search)
     kernels = kernels[~several[trace.name[launch_of_gpu[kernels]]]]
     kernels = kernels[np.lexsort((trace.device[kernels], launch_of_gpu[kernels]))]
     one_launch = np.diff(launch_of_gpu[kernels]) == 0
@@ -117,17 +116,11 @@ def _latest_before(
     trace: Trace, candidates: Int64Array, ids: Int64Array, gpu: Int64Array, wanted: Int64Array
 ) -> Int64Array:
     """Of several launches with a GPU event's id, the last that starts no later; else the first."""
-    rows = np.concatenate((candidates, gpu))
-    is_gpu = np.arange(len(rows)) >= len(candidates)
-    group = np.concatenate((ids, wanted))
-    order = np.lexsort((is_gpu, trace.ts[rows], group))
-    place = np.where(is_gpu[order], -1, np.arange(len(order)))
-    before = np.maximum.accumulate(place)
-    starts = np.flatnonzero(np.diff(group[order], prepend=group[order[0]] - 1))
-    launch_place = np.where(is_gpu[order], len(order), np.arange(len(order)))
-    first = np.minimum.reduceat(launch_place, starts)
-    before = np.maximum(before, np.repeat(first, np.diff(np.append(starts, len(order)))))
-    result = np.empty(len(gpu), dtype=np.int64)
-    those = is_gpu[order]
-    result[order[those] - len(candidates)] = rows[order[before[those]]]
-    return result
+    order = np.lexsort((trace.ts[candidates], ids))
+    first = np.searchsorted(ids, wanted)
+    rows = np.concatenate((candidates[order], gpu))
+    is_gpu = np.arange(len(rows)) >= len(order)
+    merged = np.lexsort((is_gpu, trace.ts[rows], np.concatenate((ids, wanted))))
+    so_far = np.empty(len(rows), dtype=np.int64)  # launches up to each, by id and time
+    so_far[merged] = np.cumsum(~is_gpu[merged])
+    return rows[np.maximum(so_far[is_gpu] - 1, first)]

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 ROOT = -1
 #: Below so many nodes a level, numpy takes longer for a level than a loop for its nodes.
 _NARROW: Final = 50
-#: Levels to climb one by one before all nodes are told where their climb ends.
-MOST_STEPS: Final = 1000
 
 AnyInt = TypeVar("AnyInt", "Int32Array", "Int64Array")
 
@@ -39,18 +37,10 @@ class Nesting:
 def nest(
     thread: Int32Array, start: Int64Array, end: Int64Array, tie: Int64Array, childless: BoolArray
 ) -> Nesting:
-    """Nest intervals by time on their threads.
+    """Nest intervals by time on their threads (non-negative); all of shape (m,).
 
-    Args:
-        thread: which intervals can enclose one another, non-negative, shape (m,).
-        start: shape (m,).
-        end: no less than `start`, shape (m,).
-        tie: of two equal intervals, the one with the lower number is the parent; with equal
-            numbers the first.
-        childless: of two equal intervals that are both marked, neither is the parent of the other.
-
-    Returns:
-        The nesting. Intervals that overlap without nesting are siblings.
+    Of two equal intervals the one with the lower `tie` is the parent, with equal numbers the first;
+    if both are marked as `childless` neither is. Those that overlap without nesting are siblings.
     """
     order = _tree_order(thread, start, end, tie)
     lane, left, right = thread[order], start[order], end[order]
@@ -105,19 +95,8 @@ def nearest_marked(parent: Int32Array, marked: BoolArray) -> Int32Array:
 
 
 def nearest_above(parent: Int32Array, nodes: IntArray, marked: BoolArray) -> Int64Array:
-    """The nearest marked ancestor of a few nodes; `nearest_marked` finds it for all of them."""
-    result: Int64Array = parent[nodes].astype(np.int64)
-    unsettled = np.arange(len(nodes))
-    for _ in range(MOST_STEPS):
-        unsettled = unsettled[result[unsettled] != ROOT]
-        unsettled = unsettled[~marked[result[unsettled]]]
-        if not len(unsettled):
-            return result
-        result[unsettled] = parent[result[unsettled]]
-    reached = result[unsettled]
-    above = nearest_marked(parent, marked)[reached]
-    result[unsettled] = np.where((reached == ROOT) | marked[reached], reached, above)
-    return result
+    """The nearest marked ancestor of some nodes, `ROOT` without one."""
+    return nearest_marked(parent, marked)[nodes].astype(np.int64)
 
 
 def path_sums(parent: Int32Array, values: AnyInt) -> AnyInt:
@@ -205,8 +184,7 @@ def insert_below(
     """Put further events into a forest in tree order, each below a node and before its children.
 
     Of the new ones, those of one owner (a position) follow one another, parents first; `above` is
-    the parent of each, an index into `new`, `ROOT` for one right below its owner. Rows and parents
-    of all.
+    the parent of each, an index into `new`, `ROOT` for one right below its owner.
     """
     order = np.argsort(owner, kind="stable")
     place = np.empty(len(new), dtype=np.int64)

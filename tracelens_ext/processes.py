@@ -42,14 +42,9 @@ def traces_at_once(largest: int) -> int:
 def processes_starting(**environment: str) -> Iterator[None]:
     """Start processes in this block that leave Ctrl-C to this one, and import no stranger's files.
 
-    A terminal sends Ctrl-C to every process of a program. Workers would each print a traceback, and
-    die before they can be stopped in order. Threads that are started here do not get it either;
-    this thread gets it when the block ends.
-
-    A Python process would import modules from the working folder first, which may hold anything.
-
-    Args:
-        environment: more variables of the processes' environment.
+    A terminal sends Ctrl-C to every process of a program: workers would each print a traceback, and
+    die before they can be stopped in order. This thread gets it when the block ends. And Python
+    would import modules from the working folder first, which may hold anything.
     """
     from multiprocessing import resource_tracker
 
@@ -64,9 +59,8 @@ def processes_starting(**environment: str) -> Iterator[None]:
             yield
     finally:
         for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
+            os.environ.pop(name, None)
+            if value is not None:
                 os.environ[name] = value
 
 

@@ -102,27 +102,16 @@ MEMORY_KINDS = ("srcKind", "dstKind")
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU that the trace describes.
+    """A GPU that the trace describes; a number is 0 if the trace does not say."""
 
-    Attributes:
-        ordinal: its number.
-        name: as the profiler gives it; empty, or of no use, for some.
-        units: compute units (multiprocessors); 0 if the trace does not say, as for the others.
-        warp: threads of a warp or wave.
-        memory_bytes: size of its memory.
-        clock_hz: the highest clock of its compute units.
-        bandwidth: bytes a second that its memory can move.
-        capability: ten times NVIDIA's compute capability, such as 86 for 8.6.
-    """
-
-    ordinal: int
-    name: str
-    units: int = 0
-    warp: int = 0
-    memory_bytes: int = 0
-    clock_hz: int = 0
-    bandwidth: int = 0
-    capability: int = 0
+    ordinal: int  #: its number
+    name: str  #: as the profiler gives it; empty, or of no use, for some
+    units: int = 0  #: compute units (multiprocessors)
+    warp: int = 0  #: threads of a warp or wave
+    memory_bytes: int = 0  #: size of its memory
+    clock_hz: int = 0  #: the highest clock of its compute units
+    bandwidth: int = 0  #: bytes a second that its memory can move
+    capability: int = 0  #: ten times NVIDIA's compute capability, such as 86 for 8.6
 
 
 @dataclass(frozen=True)
@@ -188,58 +177,41 @@ class Replays:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The events of one trace, in file order, n of them.
+    """The events of one trace, in file order, n of them."""
 
-    Attributes:
-        ts: start, ns since the trace's first event, int64 (n,).
-        dur: duration in ns, int64 (n,); 0 for flows and instants.
-        name: index into `names`, int32 (n,).
-        kind: an `EventKind`, uint8 (n,).
-        thread: index into `threads`, int32 (n,).
-        correlation: id that a launch shares with its GPU events, `NONE` without one, int64 (n,).
-        external_id: id of the CPU op, or of the one around a launch, `NONE` without, int64 (n,).
-        names: the distinct event names.
-        threads: (process, thread) as the trace spells them; of a GPU event (device, stream),
-            unless `conventions` tells otherwise.
-        categories: the trace's own word for an event's kind, index in `category`.
-        category: index into `categories`, int32 (n,).
-        args: further arguments by their name in the trace.
-        base_ns: absolute time of the first event in ns, in the clock of the trace.
-        devices: the GPUs that the trace describes.
-        metadata: the document's other top-level members.
-        process_names: process → the name that a metadata event gives it.
-        process_labels: process → its label, such as `CPU` or `GPU 0`.
-        thread_names: entry of `threads` → the name that a metadata event gives it.
-        provenance: the file, and what became of its events.
-        conventions: what `threads`, correlation ids and annotations mean.
-        replays: the events that captures of graphs add; None for none.
-        programs: compiled programs, each as the message `HloProto` of XLA.
-        instructions: of operations: which program, shifted by `PROGRAM_SHIFT`, and which of its
-            instructions, in their order there.
-    """
-
-    ts: Int64Array
-    dur: Int64Array
-    name: Int32Array
-    kind: npt.NDArray[np.uint8]
-    thread: Int32Array
-    correlation: Int64Array
+    ts: Int64Array  #: start, ns since the trace's first event, (n,)
+    dur: Int64Array  #: duration in ns, (n,); 0 for flows and instants
+    name: Int32Array  #: index into `names`, (n,)
+    kind: npt.NDArray[np.uint8]  #: an `EventKind`, (n,)
+    thread: Int32Array  #: index into `threads`, (n,)
+    correlation: Int64Array  #: id that a launch shares with its GPU events, `NONE` without, (n,)
+    #: id of the CPU op, or of the one around a launch, `NONE` without, (n,)
     external_id: Int64Array
-    category: Int32Array
-    names: list[str]
+    category: Int32Array  #: index into `categories`, (n,)
+    names: list[str]  #: the distinct event names
+    #: (process, thread) as the trace spells them; of a GPU event (device, stream), unless
+    #: `conventions` tells otherwise
     threads: list[tuple[int | str, int | str]]
-    categories: list[str]
-    args: Mapping[str, ArgColumn]
-    base_ns: int = 0
-    devices: tuple[Device, ...] = ()
+    categories: list[str]  #: the trace's own words for the kinds of events
+    args: Mapping[str, ArgColumn]  #: further arguments by their name in the trace
+    base_ns: int = 0  #: absolute time of the first event in ns, in the clock of the trace
+    devices: tuple[Device, ...] = ()  #: the GPUs that the trace describes
+    #: the document's other top-level members
     metadata: Mapping[str, object] = field(default_factory=dict)
+    #: process → the name that a metadata event gives it
     process_names: Mapping[int | str, str] = field(default_factory=dict)
+    #: process → its label, such as `CPU` or `GPU 0`
     process_labels: Mapping[int | str, str] = field(default_factory=dict)
+    #: entry of `threads` → the name that a metadata event gives it
     thread_names: Mapping[tuple[int | str, int | str], str] = field(default_factory=dict)
+    #: the file, and what became of its events
     provenance: Provenance = field(default_factory=Provenance)
+    #: what `threads`, correlation ids and annotations mean
     conventions: Conventions = field(default_factory=Conventions)
-    replays: Replays | None = None
-    programs: tuple[bytes, ...] = ()
+    replays: Replays | None = None  #: the events that captures of graphs add
+    programs: tuple[bytes, ...] = ()  #: compiled ones, each as the message `HloProto` of XLA
+    #: of operations: which program, shifted by `PROGRAM_SHIFT`, and which of its instructions, in
+    #: their order there
     instructions: ArgColumn = field(default_factory=no_arg)
 
     def __len__(self) -> int:
@@ -275,8 +247,7 @@ class Trace:
 
     def count_of(self, *kinds: EventKind) -> int:
         """How many recorded events are of these kinds."""
-        recorded = self.kind[: self.recorded]
-        return sum(int(np.count_nonzero(recorded == kind)) for kind in set(kinds))
+        return len(self.rows_of(*kinds))
 
     def described(self, number: int) -> Device | None:
         """What the file says of a device; of one with a number of ROCm's, that of equal GPUs."""
@@ -294,8 +265,8 @@ class Trace:
     @property
     def operation_kinds(self) -> tuple[EventKind, ...]:
         """The kinds of host events to which tables attribute GPU work."""
-        annotations = (EventKind.USER_ANNOTATION,)
-        return (EventKind.CPU_OP, *(annotations * self.conventions.annotations_are_operations))
+        annotations = (EventKind.USER_ANNOTATION,) * self.conventions.annotations_are_operations
+        return (EventKind.CPU_OP, *annotations)
 
     def arg(self, name: str) -> ArgColumn:
         """The argument of that name; an empty column if no event has it."""

@@ -15,7 +15,7 @@ def trace_suffixes() -> tuple[str, ...]:
     """How the names of traces end, by the readers that take part."""
     from tracelens_ext.readers.formats import offered_readers, suffixes_of
 
-    found = [suffix for each in offered_readers() for suffix in suffixes_of(each.item)]
+    found = (suffix for each in offered_readers() for suffix in suffixes_of(each.item))
     return tuple(dict.fromkeys(found))
 
 
@@ -88,17 +88,13 @@ def paths_matching(pattern: str) -> list[Path]:
 
 
 def _without_others(paths: Iterable[Path]) -> list[Path]:
+    """The files without those that this program wrote, and databases that no reader knows."""
     from tracelens_ext.report.manifest import made_here
 
-    return [
-        path
-        for path in paths
-        if path.is_file() and not made_here(path) and not _is_other_database(path)
-    ]
+    return [p for p in paths if p.is_file() and not made_here(p) and not _is_other_database(p)]
 
 
 def _is_other_database(path: Path) -> bool:
-    """Whether a file is a database of which no reader knows the tables."""
     from tracelens_ext.readers.formats import HEAD_BYTES, is_recognised
     from tracelens_ext.readers.source import SQLITE_MAGIC
 
@@ -112,5 +108,4 @@ def _is_other_database(path: Path) -> bool:
 
 def _stem(name: str, suffixes: tuple[str, ...]) -> str:
     """What stands before the suffix of a file of a format; empty for one of another."""
-    ending = next((suffix for suffix in suffixes if name.lower().endswith(suffix)), "")
-    return name[: -len(ending)] if ending else ""
+    return next((name[: -len(each)] for each in suffixes if name.lower().endswith(each)), "")

@@ -48,8 +48,7 @@ INSTEAD = {
 def knows_tracelens(function: _Function) -> _Function:
     """Refuse TraceLens's keywords that a function does not have, with what to use instead.
 
-    The function raises `UsageError` for them; for other unknown ones a `TypeError` as Python's,
-    which names the function that was called.
+    For other unknown ones it raises a `TypeError` as Python's, which names the function.
     """
     own = inspect.signature(function).parameters
 
@@ -113,12 +112,7 @@ _OPTIONS = {
 
 
 def option_hint(option: str, known: Iterable[str]) -> str:
-    """What to write in place of an option that there is not; empty if nothing is known.
-
-    Args:
-        option: as the user wrote it.
-        known: the options of the command `report`.
-    """
+    """What to write in place of an option; `known` are those of the command `report`."""
     name = option.lstrip("-").replace("-", "_")
     ours = f"--{name.replace('_', '-')}"
     if name not in _OPTIONS and ours in known and ours != option:

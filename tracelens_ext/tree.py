@@ -44,22 +44,16 @@ class CallTree:
     """The call tree of a trace.
 
     An event is identified by its row in the trace. Arrays whose names end in `_of_gpu` have one
-    entry for each event of `trace.gpu_rows`, in that order.
+    entry for each event of `trace.gpu_rows`, in that order. `links` are those of a tree of the same
+    trace (without replays) and the same frames.
 
-    Args:
-        trace: the events.
-        add_python_func: whether Python frames are part of the tree.
-        links: the `links` of a tree of the same trace (without replays) and the same frames.
-
-    Raises:
-        MergedRanksError: several ranks in the file reuse each other's correlation ids.
-
-    Attributes:
-        rows: the host events in tree order: thread by thread, parents before children, (m,).
-        parent_position: position in `rows` → position of the parent, `ROOT` without one, (m,).
-        launch_of_gpu: row of each GPU event's launch, `NONE` when unlinked, (g,). It is the graph
-            launch for the GPU events of a graph.
+    Raises MergedRanksError where several ranks in the file reuse each other's correlation ids.
     """
+
+    rows: Int64Array  #: the host events in tree order: thread by thread, parents first, (m,)
+    parent_position: Int32Array  #: position in `rows` → that of the parent, `ROOT` without, (m,)
+    #: row of each GPU event's launch, `NONE` when unlinked; that of a graph for its events, (g,)
+    launch_of_gpu: Int64Array
 
     def __init__(
         self,
@@ -70,15 +64,13 @@ class CallTree:
     ) -> None:
         self.trace = trace
         self.add_python_func = add_python_func
-        if links is not None:
-            self.rows: Int64Array = links["rows"]
-            self.parent_position: Int32Array = links["parent_position"]
-            self.launch_of_gpu: Int64Array = links["launch_of_gpu"]
-            if trace.replays is None:
-                self.cpu_op_of_gpu = links["cpu_op_of_gpu"]
-        else:
+        self._kinds = [k for k in HOST_KINDS if add_python_func or k != EventKind.PYTHON_FUNCTION]
+        if links is None:
             self._find_links()
+        else:
+            vars(self).update(links)
         if trace.replays is not None:
+            vars(self).pop("cpu_op_of_gpu", None)
             self._add_replays(trace.replays)
 
     def __repr__(self) -> str:
@@ -101,17 +93,13 @@ class CallTree:
 
     def _find_links(self) -> None:
         trace = self.trace
-        kinds = [k for k in HOST_KINDS if self.add_python_func or k != EventKind.PYTHON_FUNCTION]
-        rows = trace.rows_of(*kinds)
+        rows = trace.rows_of(*self._kinds)
         launches = np.isin(trace.kind[rows], LAUNCH_KINDS)
-        ts = trace.ts[rows]
-        nesting = nest(
-            trace.thread[rows],
-            ts,
-            ts + trace.dur[rows],
-            _tie_breaker(trace.external_id[rows], launches),
-            launches,
-        )
+        # The parent of two equal intervals has the lower External id; a frame without one encloses,
+        # a call without one is enclosed.
+        tie = trace.external_id[rows]
+        tie = np.where(launches & (tie == NONE), np.iinfo(np.int64).max, tie)
+        nesting = nest(trace.thread[rows], trace.ts[rows], trace.end_of(rows), tie, launches)
         self.rows = rows[nesting.order]
         self.parent_position = nesting.parent
         self.launch_of_gpu = link(trace)
@@ -124,9 +112,8 @@ class CallTree:
 
     def _add_replays(self, replays: Replays) -> None:
         """Put the events of captures below the launches of their graphs."""
-        kinds = [k for k in HOST_KINDS if self.add_python_func or k != EventKind.PYTHON_FUNCTION]
         first = self.trace.recorded
-        shown = np.isin(self.trace.kind[first:], kinds)
+        shown = np.isin(self.trace.kind[first:], self._kinds)
         places = np.flatnonzero(shown)
         above = nearest_marked(replays.parent, shown)[places]
         index = np.full(len(shown) + 1, NONE, dtype=np.int64)
@@ -190,8 +177,7 @@ class CallTree:
     def is_operation(self) -> BoolArray:
         """Whether tables attribute GPU work to the event at each position, (m,).
 
-        They do to CPU ops, and to annotations that stand for operations unless a CPU op encloses
-        them.
+        Annotations that stand for operations are some, unless a CPU op encloses them.
         """
         kind = self.trace.kind[self.rows]
         is_op: BoolArray = kind == EventKind.CPU_OP
@@ -205,11 +191,15 @@ class CallTree:
         """Row of the innermost CPU op around `parent_of_gpu`, `NONE` without, (g,)."""
         return self._nearest_of_gpu(self.is_operation)
 
+    @property
+    def op_of_gpu(self) -> Int64Array:
+        """Row of the innermost CPU op around each launch, else of the launch, else `NONE`, (g,)."""
+        return np.where(self.cpu_op_of_gpu != NONE, self.cpu_op_of_gpu, self.launch_of_gpu)
+
     @cached_property
     def by_graph(self) -> BoolArray:
         """Whether a graph launch started each GPU event, (g,)."""
-        names = self.trace.names
-        graph = np.fromiter((is_graph_launch(n) for n in names), bool, len(names))
+        graph = self.trace.names_matching(is_graph_launch)
         result = self.linked.copy()
         result[result] = graph[self.trace.name[self.launch_of_gpu[result]]]
         return result
@@ -233,22 +223,15 @@ class CallTree:
 
     @cached_property
     def cpu_op_label_of_gpu(self) -> tuple[Int32Array, list[str]]:
-        """The operation of each GPU event, the column `cpu_op` of our tables.
+        """The column `cpu_op` of our tables for each GPU event: codes, (g,), and labels.
 
         `graph` if a graph launch started it and its capture is not known; else the innermost CPU
         op; else the name of the launch; else `(unlinked)`.
-
-        Returns:
-            Codes, shape (g,), and the labels that they stand for.
         """
-        trace = self.trace
-        labels = [*trace.names, GRAPH, UNLINKED]
-        codes = np.full(len(self.linked), len(trace.names) + 1, dtype=np.int32)
-        codes[self.linked] = trace.name[self.launch_of_gpu[self.linked]]
-        has_op = self.cpu_op_of_gpu != NONE
-        codes[has_op] = trace.name[self.cpu_op_of_gpu[has_op]]
-        codes[self.by_opaque_graph] = len(trace.names)
-        return codes, labels
+        names, op = self.trace.names, self.op_of_gpu
+        codes = np.where(op != NONE, self.trace.name[op], len(names) + 1).astype(np.int32)
+        codes[self.by_opaque_graph] = len(names)
+        return codes, [*names, GRAPH, UNLINKED]
 
     def module_of_gpu(self) -> list[str]:
         """The `nn.Module`s around each GPU event's launch, outermost first, joined by `/`, (g,).
@@ -256,7 +239,7 @@ class CallTree:
         Empty where there is none. Needs a tree with Python frames, recorded `with_stack=True`.
         """
         names = self.trace.names
-        is_module = np.fromiter((n.startswith(_MODULE_PREFIX) for n in names), bool, len(names))
+        is_module = self.trace.names_matching(lambda name: name.startswith(_MODULE_PREFIX))
         frames = is_module[self.trace.name[self.rows]]
         outer = nearest_marked(self.parent_position, frames)
         paths: dict[int, str] = {ROOT: ""}
@@ -282,16 +265,13 @@ class CallTree:
         if (at := int(self.position[row])) != NONE:
             above = int(self.parent_position[at])
             return int(self.rows[above]) if above != ROOT else None
-        place = self._gpu_place(row)
-        launch = int(self.parent_of_gpu[place]) if place is not None else NONE
-        return launch if launch != NONE else None
+        launch = self.parent_of_gpu[self.trace.gpu_rows == row]
+        return int(launch[0]) if len(launch) and launch[0] != NONE else None
 
     def ancestors(self, row: int) -> Iterator[int]:
         """The events above one, from the innermost outwards."""
-        above = self.parent(row)
-        while above is not None:
-            yield above
-            above = self.parent(above)
+        while (above := self.parent(row)) is not None:
+            yield (row := above)
 
     def children(self, row: int) -> list[int]:
         """The host events directly below, by start, then the GPU events that a launch started."""
@@ -331,11 +311,6 @@ class CallTree:
         those = [places[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True) if a < b]
         return self.trace.gpu_rows[np.concatenate(those)] if those else np.empty(0, dtype=np.int64)
 
-    def _gpu_place(self, row: int) -> int | None:
-        place = int(np.searchsorted(self.trace.gpu_rows, row))
-        rows = self.trace.gpu_rows
-        return place if place < len(rows) and int(rows[place]) == row else None
-
     def format_subtree(self, row: int, *, max_depth: int | None = None) -> str:
         """The tree below an event as indented text: name, kind and duration in µs a line."""
         lines: list[str] = []
@@ -343,9 +318,8 @@ class CallTree:
         while stack:
             event, level = stack.pop()
             kind = EventKind(self.trace.kind[event]).name.lower()
-            name = self.trace.name_of(event)
-            duration = int(self.trace.dur[event]) / 1000
-            lines.append(f"{'  ' * level}{name}  [{kind}, {duration:,.3f} µs]")
+            about = f"[{kind}, {self.trace.dur[event] / 1000:,.3f} µs]"
+            lines.append(f"{'  ' * level}{self.trace.name_of(event)}  {about}")
             if max_depth is None or level < max_depth:
                 stack += [(child, level + 1) for child in reversed(self.children(event))]
         return "\n".join(lines)
@@ -362,9 +336,8 @@ class CallTree:
     def forward_of_backward(self) -> dict[int, int]:
         """Row of a backward CPU op → row of the forward op that made its autograd node.
 
-        PyTorch gives both one sequence number; the backward op names the forward thread. Ops that
-        merely run under the node (they carry no forward thread) are not listed. Of several forward
-        ops with one number the last to start before the backward op made the node.
+        PyTorch gives both one sequence number; the backward op, and no op that merely runs under
+        the node, names the forward thread. Of several forward ops the last to start before made it.
         """
         trace = self.trace
         number, forward_thread = trace.arg("Sequence number"), trace.arg("Fwd thread id")
@@ -378,11 +351,3 @@ class CallTree:
         found = found[sequence[last_forward[found]] == sequence[found]]
         made_by = rows[last_forward[found]]
         return dict(zip(rows[found].tolist(), made_by.tolist(), strict=True))
-
-
-def _tie_breaker(external_id: Int64Array, launches: BoolArray) -> Int64Array:
-    """Who is the parent of two equal intervals: the lower External id.
-
-    A frame without an id encloses; a call without an id is enclosed.
-    """
-    return np.where(launches & (external_id == NONE), np.iinfo(np.int64).max, external_id)

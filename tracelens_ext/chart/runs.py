@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens_ext.chart.specification import NS_PER_S, ChartInput
 from tracelens_ext.errors import TraceError, UsageError
-from tracelens_ext.gaps.classified import classify_gaps
+from tracelens_ext.gaps.causes import classify_gaps
 from tracelens_ext.intervals import non_overlapped_time
 from tracelens_ext.lazy import pd
 from tracelens_ext.serving.steps import find_steps

@@ -24,8 +24,12 @@ from tracelens_ext.errors import ConfigurationError, TraceError, UsageError
 from tracelens_ext.linking import link
 from tracelens_ext.readers.nsys.ranges import DOMAIN
 from tracelens_ext.trace import NONE, EventKind, Trace
-from tracelens_ext.work.group_search import by_group_and_time, items_before
-from tracelens_ext.work.grouping import group_durations, number_groups
+from tracelens_ext.work.grouping import (
+    by_group_and_time,
+    group_durations,
+    items_before,
+    number_groups,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

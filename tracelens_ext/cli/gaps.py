@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.gaps.classified import ClassifiedGaps
-    from tracelens_ext.gaps.histogram import Histogram
-    from tracelens_ext.iterations.selection import Selection
-    from tracelens_ext.work.lanes import Scope
+    from tracelens_ext.gaps.causes import ClassifiedGaps
+    from tracelens_ext.gaps.told import Histogram
+    from tracelens_ext.iterations.iterations import Selection
+    from tracelens_ext.work.gpu_work import Scope
 
 _TERMINAL_BINS = 15
 _HOSTS_SHOWN = 8
@@ -70,7 +70,7 @@ class GapReport:
     asked: ClassifiedGaps  #: those of the stream that is selected, else of whole devices
     #: as a report has them; `gap_hosts` and `gaps_longest` are of `asked`
     tables: dict[str, pd.DataFrame]
-    selection: Selection
+    answer: str  #: why the GPU was idle, a sentence
     selected: str  #: which events are asked about, in words; empty for all
     options: shared.GapOptions  #: what was asked for
     members: dict[str, object]  #: what JSON has beside the tables
@@ -85,7 +85,8 @@ class GapReport:
             UsageError: there is nothing that could be selected.
         """
         from tracelens_ext.gaps import tables
-        from tracelens_ext.gaps.classified import classify_gaps
+        from tracelens_ext.gaps.causes import classify_gaps
+        from tracelens_ext.gaps.told import answer
 
         work, sort = analyzer.work, options.sort
         chosen: dict[str, Any] = {"selection": selection}
@@ -109,7 +110,8 @@ class GapReport:
         asked = devices if scope == "device" else streams
         members: dict[str, object] = {"idle_by_cause_ms": devices.idle_by_cause_ms()}
         selected = shared.selected_text(selection, work)
-        return cls(streams, asked, found, selection, selected, options, members)
+        why = answer(work, asked, selection)
+        return cls(streams, asked, found, why, selected, options, members)
 
     @property
     def sorted_by(self) -> str:
@@ -118,16 +120,9 @@ class GapReport:
 
         return PAIR_SORTS[self.options.sort][1]
 
-    @property
-    def answer(self) -> str:
-        """Why the GPU was idle, a sentence."""
-        from tracelens_ext.gaps.classified import answer
-
-        return answer(self.asked, self.selection)
-
     def headline(self) -> list[str]:
         """Totals and streams, a line each."""
-        from tracelens_ext.gaps.classified import in_words
+        from tracelens_ext.gaps.told import in_words
 
         gaps, idle = self.streams.gaps, int(self.asked.gaps.duration.sum())
         several = len(gaps.lanes) > 1 and self.asked is not self.streams
@@ -159,7 +154,7 @@ class GapReport:
 
     def histogram(self, bins: int, factor: float = 1.0) -> tuple[Histogram, str]:
         """The lengths of the gaps, µs times a factor; and why its bins are not of one width."""
-        from tracelens_ext.gaps.histogram import telling_histogram
+        from tracelens_ext.gaps.told import telling_histogram
 
         bounds = [
             None if bound is None else bound * factor
@@ -171,13 +166,13 @@ class GapReport:
     @property
     def notes(self) -> list[str]:
         """Why the GPU was idle; why bins of the histogram are not of one width."""
-        from tracelens_ext.gaps.histogram import BINS
+        from tracelens_ext.gaps.told import BINS
 
         return [self.answer, *filter(None, [self.histogram(BINS)[1]])]
 
     def histogram_lines(self, bins: int, *, bars: bool) -> list[str]:
         """The lengths of the gaps, a line a bin, and what lies outside of the bins."""
-        from tracelens_ext.gaps.histogram import histogram_lines
+        from tracelens_ext.gaps.told import histogram_lines
 
         end = self.options.hist_max
         if end is None:
@@ -194,7 +189,7 @@ class GapReport:
 
     def text(self) -> str:
         """The detailed text for a file."""
-        from tracelens_ext.gaps.histogram import BINS
+        from tracelens_ext.gaps.told import BINS
         from tracelens_ext.report.kernel_text import gap_text
 
         return gap_text(

@@ -14,7 +14,7 @@ from tracelens_ext.cli.screen import Block, first_lines, show, trace_report
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.iterations.iterations import Selection
 
 
 def kernels(

@@ -21,7 +21,7 @@ from tracelens_ext.tables.options import ReportOptions
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.iterations.iterations import Selection
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: Described as in the docstring of a command, which wins: `name FLAGS METAVAR LEAST..MOST: help`;
@@ -153,7 +153,7 @@ class SelectionOptions:
         Raises:
             UsageError: they do not go together.
         """
-        from tracelens_ext.iterations.selection import Selection
+        from tracelens_ext.iterations.iterations import Selection
 
         if self.pstep_by is not None and self.pstep is None:
             raise UsageError("--pstep-by needs --pstep N")

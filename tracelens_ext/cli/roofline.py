@@ -61,7 +61,7 @@ def roofline(
         family: Only operations of this family, such as GEMM.
         top -t 0..: Operations to print.
     """
-    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.iterations.iterations import Selection
     from tracelens_ext.roofline.summary import advice, modelled, roofline_facts
 
     how = shared.AnalysisOptions(kernel_categories=False, capture=capture, reading=reading)

@@ -180,7 +180,7 @@ def _show_lines(lines: Sequence[str], screen: Console) -> None:
 
 def _plain(lines: Sequence[str], screen: Console) -> Sequence[str]:
     """Lines as this terminal can show them: one that knows ASCII only, in that."""
-    from tracelens_ext.gaps.histogram import ascii_lines
+    from tracelens_ext.gaps.told import ascii_lines
     from tracelens_ext.report.terminal import safe_text
 
     lines = [safe_text(line) for line in lines]

@@ -181,7 +181,7 @@ def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measure
     """
     from tracelens_ext.kernels.kernels import reference_kernel_summary
 
-    tables = {"kernel_summary": reference_kernel_summary(analyzer.work, 0)}
+    tables = {"kernel_summary": reference_kernel_summary(analyzer.work)}
     if analyzer.trace.count_of(*analyzer.trace.operation_kinds):
         tables |= {
             "ops_summary": analyzer.get_df_kernel_launchers_summary(),

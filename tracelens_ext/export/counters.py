@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from tracelens_ext.counters.tables import copies, queue_levels
 from tracelens_ext.export.tracks import us_text
 from tracelens_ext.intervals import covered
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.memory.events import read_memory_events
 from tracelens_ext.recording.recording import recording_of
+from tracelens_ext.timeline.timeline import copies, queue_levels
 from tracelens_ext.trace import NS_PER_US
-from tracelens_ext.work.lanes import find_lanes
+from tracelens_ext.work.gpu_work import find_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

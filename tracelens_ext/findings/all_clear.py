@@ -10,8 +10,8 @@ from tracelens_ext.gaps.causes import UNKNOWN
 from tracelens_ext.intervals import union_length
 from tracelens_ext.recording.program import program_of
 from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.work.gpu_work import find_lanes
 from tracelens_ext.work.grouping import group_durations
-from tracelens_ext.work.lanes import find_lanes
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.inspection import Inspection

@@ -12,7 +12,7 @@ from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.gaps.causes import blocking_calls
 from tracelens_ext.recording.again import compilations, slow_regions
 from tracelens_ext.trace import EventKind
-from tracelens_ext.work.lanes import captures
+from tracelens_ext.work.launches import captures
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Int64Array

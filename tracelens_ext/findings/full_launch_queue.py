@@ -11,7 +11,7 @@ from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.intervals import covered
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US
-from tracelens_ext.work.lanes import find_launches
+from tracelens_ext.work.launches import find_launches
 
 #: A launch that does not block takes a few microseconds; so many, and of the judged time, are told.
 _BLOCKED_NS, _FEWEST, _LEAST = 50_000, 4, 0.05

@@ -7,7 +7,7 @@ import numpy as np
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.recording.again import instantiations
-from tracelens_ext.work.lanes import captures, find_launches
+from tracelens_ext.work.launches import captures, find_launches
 
 
 def _detect(inspection: Inspection) -> Finding | None:

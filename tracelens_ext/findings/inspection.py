@@ -15,8 +15,7 @@ from tracelens_ext.intervals import covered
 from tracelens_ext.recording.program import PYTORCH, Kind, program_of
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.trace import NONE, NS_PER_MS
-from tracelens_ext.work.group_search import by_group_and_time, items_before
-from tracelens_ext.work.grouping import number_groups
+from tracelens_ext.work.grouping import by_group_and_time, items_before, number_groups
 
 if TYPE_CHECKING:
     import re

@@ -11,7 +11,7 @@ import numpy as np
 from tracelens_ext.findings.finding import Place
 from tracelens_ext.gaps.hosts import HOST_KINDS, Moments, innermost_moments, labels_of
 from tracelens_ext.intervals import inside
-from tracelens_ext.iterations.measured import named_iterations
+from tracelens_ext.iterations.iterations import named_iterations
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.modules.modules import has_modules, module_of_gpu
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind

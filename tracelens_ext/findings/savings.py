@@ -10,7 +10,7 @@ import numpy as np
 from tracelens_ext.findings.finding import Confidence, Finding, saving_text
 from tracelens_ext.replay.changes import Named, Removed
 from tracelens_ext.trace import NONE, NS_PER_MS
-from tracelens_ext.work.lanes import find_gaps
+from tracelens_ext.work.gpu_work import find_gaps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,12 +8,11 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding, Place
 from tracelens_ext.findings.inspection import Detector, Inspection
-from tracelens_ext.iterations.iterations import Iterations, find_iterations
+from tracelens_ext.iterations.iterations import Iterations, find_iterations, named_iterations
 from tracelens_ext.iterations.measured import (
     ODD_AT_LEAST,
     ODD_BEYOND,
     iteration_table,
-    named_iterations,
     odd_among,
 )
 from tracelens_ext.lazy import pd
@@ -21,7 +20,7 @@ from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
-    from tracelens_ext.work.lanes import Gaps
+    from tracelens_ext.work.gpu_work import Gaps
 
 _WALL = "wall_time_ms"
 _NOT_PARTS = ("iteration", "process", "device", "start_ms", _WALL, "kernels", "whole", "odd")

@@ -13,7 +13,7 @@ import numpy as np
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
-from tracelens_ext.work.group_search import last_before
+from tracelens_ext.work.grouping import last_before
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array

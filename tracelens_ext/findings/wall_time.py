@@ -25,15 +25,14 @@ from tracelens_ext.gaps.causes import (
     UNKNOWN,
     Pieces,
     blocking_calls,
+    classify_gaps,
     usual_launch_latency,
 )
-from tracelens_ext.gaps.classified import classify_gaps
 from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import HOLE, recording_of
 from tracelens_ext.trace import NONE, NS_PER_MS
-from tracelens_ext.work.group_search import by_group_and_time, last_before
-from tracelens_ext.work.grouping import number_groups
-from tracelens_ext.work.lanes import find_lanes
+from tracelens_ext.work.gpu_work import find_lanes
+from tracelens_ext.work.grouping import by_group_and_time, last_before, number_groups
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray

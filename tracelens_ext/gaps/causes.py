@@ -1,23 +1,9 @@
 """Why the GPU was idle: each gap divided into pieces, by what the launching thread and others did.
 
-Let a gap last from E, when the event before ended, to S, when the event after started, and let the
-event after have been launched by a call that began at L and returned at R. Until R the GPU waits
-for the host; that time is
-
-* `synchronisation` while the launching thread is, before L, in a call that waits for the GPU;
-* `host` otherwise: it had issued no work in time.
-
-What is left of the gap, all of it if R is before E, is
-
-* `dependency`: the thread made the stream wait for an event just before L; or work on another
-  stream of the device ended meanwhile, at most `DEPENDENCY_LATENCY_NS` before S;
-* `launch overhead`: it was launched after E, when there was nothing to wait for, or this is no
-  longer than the usual launch latency of the trace;
-* `unknown`: none of these.
-
-What a recording does not hold, and what happens once (`recording`), is `not_recorded` and
-`start_up` instead. `edge` is what of the wall time lies before the first and after the last event
-of a device, and in no gap.
+A gap lasts from E, when the event before ended, to S, when the event after started, whose launch
+began at L and returned at R; `docs/commands.md` says what the causes are. What a recording does not
+hold, and what happens once (`recording`), is `not_recorded` and `start_up` instead. `edge` is what
+of the wall time lies before the first and after the last event of a device, and in no gap.
 
 An event without a launch in a trace that has launches was launched before the recording began, so
 before E. In a trace without any launches nothing is known of the host.
@@ -26,25 +12,30 @@ before E. In a trace without any launches nothing is known of the host.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import numpy as np
 
+from tracelens_ext.errors import UsageError
 from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, Trace
-from tracelens_ext.work.group_search import (
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, Trace
+from tracelens_ext.work.gpu_work import Gaps, Scope, find_gaps, find_lanes
+from tracelens_ext.work.grouping import (
     by_group_and_time,
     items_before,
     last_before,
+    maxima,
+    minima,
     running_maximum,
+    sums,
 )
-from tracelens_ext.work.grouping import maxima, minima
-from tracelens_ext.work.lanes import Gaps, Scope, find_gaps, find_lanes
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
+    from tracelens_ext.iterations.iterations import Selection
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -95,25 +86,87 @@ class Pieces(NamedTuple):
         return within_them, self.chosen(without)._replace(start=begin, end=until)
 
 
-class Division(NamedTuple):
-    """The gaps of a scope, k of them, divided."""
+@dataclass(frozen=True, eq=False)
+class ClassifiedGaps:
+    """Gaps with their causes, k of them."""
 
-    pieces: Pieces
+    gaps: Gaps  #: when each began and ended, and between which events
+    pieces: Pieces  #: the gaps divided by cause; of whole devices, unless selected, with edges
     launch: Int64Array  #: row of the launch of the event after, `NONE` without, (k,)
-    returned: Int64Array  #: until when the gap may be the host's: R, within the gap, (k,)
+    returned: Int64Array  #: until when each may be the host's: R, within the gap, (k,)
     synchronising: Int64Array  #: row of the synchronising call that ran, `NONE` without, (k,)
+    selected: BoolArray  #: which GPU events are selected, (g,)
 
-    def chosen(self, which: BoolArray) -> Division:
-        """That of some of the gaps, without edges."""
-        number = np.append(np.where(which, np.cumsum(which) - 1, NONE), NONE)
-        pieces = self.pieces._replace(gap=number[self.pieces.gap])
-        columns = (column[which] for column in self[1:])
-        return Division(pieces.chosen(pieces.gap != NONE), *columns)
+    def __len__(self) -> int:
+        return len(self.gaps)
+
+    @cached_property
+    def events(self) -> Int64Array:
+        """How many selected GPU events each lane has, (p,)."""
+        lanes = self.gaps.lanes
+        return np.bincount(lanes.of_gpu[self.selected], minlength=len(lanes))
+
+    @cached_property
+    def within(self) -> Pieces:
+        """The pieces that are parts of gaps."""
+        inside = self.pieces.gap != NONE
+        return self.pieces if inside.all() else self.pieces.chosen(inside)
+
+    @cached_property
+    def cause(self) -> Int64Array:
+        """The cause of most of each gap, an index into `CAUSES`, (k,)."""
+        return self.main_cause(np.arange(len(self)), len(self))
+
+    def main_cause(self, group: Int64Array, groups: int) -> Int64Array:
+        """The cause of most of the idle time of each group of gaps, `group` being each gap's."""
+        main: Int64Array = by_cause(self.within, group[self.within.gap], groups).argmax(axis=1)
+        return main
+
+    def idle_by_cause_ms(self) -> dict[int | str, dict[str, float]]:
+        """The idle time of each device by cause; without a selection that is all of its wall."""
+        lanes = self.gaps.lanes
+        rows = (by_cause(self.pieces, self.pieces.lane, len(lanes)) / NS_PER_MS).tolist()
+        times = [dict(zip(CAUSES, row, strict=True)) for row in rows]
+        return dict(zip(lanes.device_labels, times, strict=True))
+
+    def of(self, selected: BoolArray) -> ClassifiedGaps:
+        """Those that selected GPU events end, without edges."""
+        which = selected[self.gaps.after]
+        pieces = self.within.chosen(which[self.within.gap])
+        return ClassifiedGaps(
+            self.gaps.chosen(which),
+            pieces._replace(gap=(np.cumsum(which) - 1)[pieces.gap]),
+            self.launch[which],
+            self.returned[which],
+            self.synchronising[which],
+            selected,
+        )
+
+
+def by_cause(pieces: Pieces, group: Int64Array, groups: int) -> Int64Array:
+    """The time of pieces by their groups and causes, ns, (groups, causes)."""
+    cells = group * len(CAUSES) + pieces.cause
+    times = sums(cells, pieces.end - pieces.start, groups * len(CAUSES))
+    return times.reshape(groups, len(CAUSES))
 
 
 @once_for_each
-def divide_gaps(work: GpuWork, scope: Scope) -> Division:
-    """Divide each gap of the streams, or of the devices, by its causes; see the module."""
+def classify_gaps(
+    work: GpuWork, scope: Scope = "stream", selection: Selection | None = None
+) -> ClassifiedGaps:
+    """Divide each gap of the streams, or of the devices, by its causes; see the module.
+
+    A gap is selected when the event after it is. (The gaps of a device belong to no stream: its
+    number does not restrict them.)
+    """
+    if scope not in (scopes := get_args(Scope)):
+        raise UsageError(f"no such scope: {scope!r}; choose from {', '.join(scopes)}")
+    if selection is not None:
+        selected = selection.of(work)
+        if scope == "device" and selection.stream is not None:
+            selected = replace(selection, stream=None).of(work)
+        whole = classify_gaps(work, scope)
+        return whole if selected.all() else whole.of(selected)
     trace, gaps, calls = work.trace, find_gaps(work, scope), _host_calls(work)
     launch = work.tree.launch_of_gpu[gaps.after]
     linked = launch != NONE
@@ -127,18 +180,19 @@ def divide_gaps(work: GpuWork, scope: Scope) -> Division:
     late = Pieces(gaps.start, returned, gaps.lane, number, np.full(len(gaps), HOST))
     launching = late._replace(start=np.clip(begun, gaps.start, returned))
     parts = [launching, _left(work, gaps, calls, (thread, begun, returned))]
-    late = late._replace(end=launching.start)
-    for asked in np.unique(trace.thread[calls.blocking]).tolist():
-        mine = thread[late.gap] == asked
-        rows = calls.blocking[trace.thread[calls.blocking] == asked]
-        waits, rest = late.chosen(mine).cut(*union(trace.ts[rows], trace.end_of(rows)))
+    late, blocking = late._replace(end=launching.start), calls.blocking
+    for asked in np.unique(blocking.thread).tolist():
+        mine, those = thread[late.gap] == asked, blocking.thread == asked
+        waits, rest = late.chosen(mine).cut(*union(blocking.begun[those], blocking.ended[those]))
         parts.append(waits._replace(cause=np.full(len(waits.gap), SYNCHRONISATION)))
         late = late.chosen(~mine).joined(rest)
     if scope == "device":
         parts.append(_edges(work))
     pieces = late.joined(*parts)
     pieces = _without_parts(work, scope, pieces.chosen(pieces.end > pieces.start))
-    return Division(pieces, launch, returned, calls.synchronising(thread, begun, gaps))
+    synchronising = calls.synchronising(thread, begun, gaps)
+    everything = np.ones(len(work), dtype=bool)
+    return ClassifiedGaps(gaps, pieces, launch, returned, synchronising, everything)
 
 
 def _left(
@@ -149,7 +203,7 @@ def _left(
     cause = np.full(len(gaps), UNKNOWN, dtype=np.int64)
     short = gaps.end - returned <= usual_launch_latency(work)
     late = begun >= gaps.start
-    if work.tree.linked.any() or calls.count:
+    if work.tree.linked.any() or calls.total:
         cause[short | late] = LAUNCH_OVERHEAD
     left = replace(gaps, start=returned)
     depends = calls.waits_before(thread, begun) & ~(short & late)
@@ -161,15 +215,13 @@ def _left(
 def _edges(work: GpuWork) -> Pieces:
     """The time from the beginning of the wall to a device's first event, and after its last."""
     lanes, recording = find_lanes(work, "device"), recording_of(work)
-    first = minima(lanes.of_gpu, work.start, len(lanes))
-    last = maxima(lanes.of_gpu, work.end, len(lanes))
-    count = 2 * len(lanes)
+    count = len(lanes)
+    first, last = minima(lanes.of_gpu, work.start, count), maxima(lanes.of_gpu, work.end, count)
     return Pieces(
-        np.concatenate((np.full(len(lanes), recording.wall_start), last)),
-        np.concatenate((first, np.full(len(lanes), recording.wall_end))),
-        np.tile(np.arange(len(lanes)), 2),
-        np.full(count, NONE),
-        np.full(count, EDGE),
+        np.append(np.full(count, recording.wall_start), last),
+        np.append(first, np.full(count, recording.wall_end)),
+        np.tile(np.arange(count), 2),
+        *(np.full(2 * count, what) for what in (NONE, EDGE)),
     )
 
 
@@ -178,15 +230,13 @@ def _without_parts(work: GpuWork, scope: Scope, pieces: Pieces) -> Pieces:
     parts, lanes = recording_of(work).parts, find_lanes(work, scope)
     device_of = np.zeros(len(lanes), dtype=np.int64)
     device_of[lanes.of_gpu] = find_lanes(work, "device").of_gpu
-    for device in np.unique(parts["device"]).tolist():
-        here = parts[parts["device"] == device]
-        for cause in (NOT_RECORDED, START_UP):
-            those = here[(here["kind"] == "start_up") == (cause == START_UP)]
-            mine = device_of[pieces.lane] == device
-            windows = union(those["start"].to_numpy(), those["end"].to_numpy())
-            within, rest = pieces.chosen(mine).cut(*windows)
-            within = within._replace(cause=np.full(len(within.gap), cause))
-            pieces = pieces.chosen(~mine).joined(within, rest)
+    causes = np.where(parts["kind"] == "start_up", START_UP, NOT_RECORDED)
+    for (device, cause), those in parts.groupby(["device", causes]):
+        mine = device_of[pieces.lane] == device
+        windows = union(those["start"].to_numpy(), those["end"].to_numpy())
+        within, rest = pieces.chosen(mine).cut(*windows)
+        within = within._replace(cause=np.full(len(within.gap), cause))
+        pieces = pieces.chosen(~mine).joined(within, rest)
     return pieces
 
 
@@ -209,53 +259,41 @@ def usual_launch_latency(work: GpuWork) -> int:
     return min(max(2 * int(np.quantile(delay, 0.25)), low), high)
 
 
-class _HostCalls:
-    """The runtime and driver calls of a trace that wait, and those that launch.
+class _Calls:
+    """Some calls of the host, by thread and start."""
 
-    Attributes:
-        count: all runtime and driver calls.
-        waits: rows of the calls that make a stream wait, by thread and start.
-        launches: rows of the calls that started GPU work, likewise.
-        blocking: rows of the calls that wait for the GPU, likewise: by their name, and copies
-            that returned after the copy had ended.
-    """
+    def __init__(self, trace: Trace, rows: Int64Array) -> None:
+        self.rows = rows[by_group_and_time(trace.thread[rows], trace.ts[rows])]
+        self.thread, self.begun = trace.thread[self.rows], trace.ts[self.rows]
+        self.ended = trace.end_of(self.rows)
 
-    def __init__(self, work: GpuWork) -> None:
-        trace, launch = work.trace, work.tree.launch_of_gpu
-        self._trace: Trace = trace
-        calls = trace.rows_of(*LAUNCH_KINDS)
-        self.count = len(calls)
-        self.waits = self._in_order(_named(trace, calls, _STREAM_WAIT))
-        marked = np.zeros(len(trace), dtype=bool)
-        marked[launch[work.tree.linked]] = True
-        self.launches = self._in_order(np.flatnonzero(marked))
-        copies = np.flatnonzero(work.is_copy & work.tree.linked)
-        of_copy = launch[copies]
-        of_copy = of_copy[trace.end_of(of_copy) >= work.end[copies]]
-        self.blocking = self._in_order(np.union1d(_named(trace, calls, _SYNCHRONISING), of_copy))
+    def last_before(self, thread: IntArray, time: Int64Array) -> Int64Array:
+        """The last that began on a thread before a time: an index, or `NONE`."""
+        return last_before(self.thread, self.begun, thread, time)
 
-    def _in_order(self, rows: Int64Array) -> Int64Array:
-        return rows[by_group_and_time(self._trace.thread[rows], self._trace.ts[rows])]
 
-    def _last_before(self, rows: Int64Array, thread: IntArray, time: Int64Array) -> Int64Array:
-        """The last of some calls that began on a thread before a time: an index, or `NONE`."""
-        return last_before(self._trace.thread[rows], self._trace.ts[rows], thread, time)
+class _HostCalls(NamedTuple):
+    """The runtime and driver calls of a trace that wait, and those that launch."""
+
+    total: int  #: all runtime and driver calls
+    waits: _Calls  #: those that make a stream wait
+    launches: _Calls  #: those that started GPU work
+    #: those that wait for the GPU: by their name, and copies that returned after the copy had ended
+    blocking: _Calls
 
     def synchronising(self, thread: IntArray, begun: Int64Array, gaps: Gaps) -> Int64Array:
         """The row of the synchronising call that kept a launch from coming sooner, or `NONE`."""
-        trace, rows = self._trace, self.blocking
+        calls = self.blocking
         result = np.full(len(thread), NONE, dtype=np.int64)
-        if not len(rows):
+        if not len(calls.rows):
             return result
-        called, returned = trace.ts[rows], trace.end_of(rows)
-        at = self._last_before(rows, thread, begun)
-        _, longest = running_maximum(trace.thread[rows], returned)
-        call = longest[at]
-        found = np.flatnonzero((at != NONE) & (returned[call] > gaps.start))
+        at = calls.last_before(thread, begun)
+        call = running_maximum(calls.thread, calls.ended)[1][at]
+        found = np.flatnonzero((at != NONE) & (calls.ended[call] > gaps.start))
         call, start, end = call[found], gaps.start[found], gaps.end[found]
-        inside = np.minimum(returned[call], end) - np.maximum(called[call], start)
-        runs = (inside > 0) & ((called[call] <= start) | (inside * 2 >= end - start))
-        result[found] = np.where(runs, rows[call], NONE)
+        inside = np.minimum(calls.ended[call], end) - np.maximum(calls.begun[call], start)
+        runs = (inside > 0) & ((calls.begun[call] <= start) | (inside * 2 >= end - start))
+        result[found] = np.where(runs, calls.rows[call], NONE)
         return result
 
     def waits_before(self, thread: IntArray, begun: Int64Array) -> BoolArray:
@@ -263,30 +301,31 @@ class _HostCalls:
 
         A wait is about the stream that is launched on next; its target is not in the trace.
         """
-        trace = self._trace
-        wait = self._last_before(self.waits, thread, begun)
+        wait, launch = (each.last_before(thread, begun) for each in (self.waits, self.launches))
         result: BoolArray = wait != NONE
-        asked = np.flatnonzero(result)
-        launch = self._last_before(self.launches, thread[asked], begun[asked])
-        before = launch != NONE
-        waited = trace.ts[self.waits[wait[asked[before]]]]
-        result[asked[before]] = waited > trace.ts[self.launches[launch[before]]]
+        both = result & (launch != NONE)
+        result[both] = self.waits.begun[wait[both]] > self.launches.begun[launch[both]]
         return result
 
 
 @once_for_each
 def _host_calls(work: GpuWork) -> _HostCalls:
-    return _HostCalls(work)
+    trace, launch = work.trace, work.tree.launch_of_gpu
+    calls = trace.rows_of(*LAUNCH_KINDS)
+    waits, synchronising = (
+        calls[trace.named(trace.name[calls], pattern.match)]
+        for pattern in (_STREAM_WAIT, _SYNCHRONISING)
+    )
+    copies = np.flatnonzero(work.is_copy & work.tree.linked)
+    copies = copies[trace.end_of(launch[copies]) >= work.end[copies]]
+    blocking = np.union1d(synchronising, launch[copies])
+    launches = np.unique(launch[work.tree.linked])
+    return _HostCalls(len(calls), *(_Calls(trace, rows) for rows in (waits, launches, blocking)))
 
 
 def blocking_calls(work: GpuWork) -> Int64Array:
     """Rows of the calls that wait for the GPU, by thread and start."""
-    return _host_calls(work).blocking
-
-
-def _named(trace: Trace, rows: Int64Array, pattern: re.Pattern[str]) -> Int64Array:
-    """Those of some events whose name begins as a pattern says."""
-    return rows[trace.named(trace.name[rows], pattern.match)]
+    return _host_calls(work).blocking.rows
 
 
 @once_for_each

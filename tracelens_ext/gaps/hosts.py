@@ -11,24 +11,23 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.intervals import union
-from tracelens_ext.nesting import MOST_STEPS, ROOT, nearest_marked, nest
+from tracelens_ext.intervals import covered, union
+from tracelens_ext.nesting import ROOT, nest
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
-from tracelens_ext.work.group_search import by_group_and_time, items_before, last_before
-from tracelens_ext.work.grouping import number_groups
-from tracelens_ext.work.memoize import once_for_each
+from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before, renamed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.gaps.classified import ClassifiedGaps
+    from tracelens_ext.gaps.causes import ClassifiedGaps
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
-    from tracelens_ext.tree import CallTree
+    from tracelens_ext.work.gpu_work import GpuWork
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 
 #: As in `<built-in method item of Tensor object at 0x7f3a91c04d60>`.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_IGNORED = ("ProfilerStep#",)  # it tells nothing
 #: What is told of the host, by column.
 HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
     "host_op": (EventKind.CPU_OP, EventKind.USER_ANNOTATION),
@@ -39,44 +38,34 @@ HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
 
 def labels_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
     """Codes of events' names without addresses in memory, and the names; empty without an event."""
-    name = np.full(len(rows), NONE, dtype=np.int64)
-    name[rows != NONE] = trace.name[rows[rows != NONE]]
-    first, number = number_groups([name])
-    labels: dict[str, int] = {}
-    of_present = [
-        labels.setdefault(_ADDRESS.sub("", trace.names[i]) if i != NONE else "", len(labels))
-        for i in name[first].tolist()
-    ]
-    return np.array(of_present, dtype=np.int64)[number], list(labels)
+    names = [*trace.names, ""]  # the last is that of NONE
+    codes = np.where(rows != NONE, trace.name[rows], NONE)
+    return renamed(codes, lambda code: _ADDRESS.sub("", names[code]))
 
 
 def host_rows(
+    work: GpuWork,
     classified: ClassifiedGaps,
     column: HostColumn,
     chosen: IntArray | slice = slice(None),
-    ignored: tuple[str, ...] = ("ProfilerStep#",),
 ) -> Int64Array:
     """Rows of the events that the host was in during each (chosen) gap, `NONE` where there is none.
 
-    As `host_call` a synchronisation has the call that synchronised; `ignored` names tell nothing.
+    As `host_call` a synchronisation has the call that synchronised.
     """
-    trace = classified.work.trace
+    trace = work.trace
     start, end = classified.gaps.start[chosen], classified.gaps.end[chosen]
-    launch = classified.launch[chosen]
+    launch, cause = classified.launch[chosen], classified.synchronising[chosen]
     linked = launch != NONE
     safe = np.where(linked, launch, 0)
     begun, thread = trace.ts[safe], np.where(linked, trace.thread[safe], NONE)
     until = np.where(linked & (begun > start) & (begun < end), begun, end)
-    tree, kinds = classified.work.tree, HOST_KINDS[column]
-    rows = innermost_during(tree, kinds, thread, start, until, ignored)
-    if column == "host_call":
-        is_cause = classified.synchronising[chosen] != NONE
-        rows = np.where(is_cause, classified.synchronising[chosen], rows)
-    return rows
+    rows = innermost_during(trace, HOST_KINDS[column], thread, start, until, _IGNORED)
+    return np.where(cause != NONE, cause, rows) if column == "host_call" else rows
 
 
 def innermost_during(
-    tree: CallTree,
+    trace: Trace,
     kinds: Sequence[EventKind],
     thread: IntArray,
     start: Int64Array,
@@ -87,33 +76,18 @@ def innermost_during(
 
     `thread` is `NONE` where not known; names that begin as one of `ignored` tell nothing.
     """
-    trace = tree.trace
-    if EventKind.PYTHON_FUNCTION in kinds and not tree.add_python_func:
-        # What encloses one that may cover half of a stretch is as long, and runs in it: they nest
-        # as all events do, and are a few hundred where all are a million.
-        shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
-        rows, parent = _nested(trace, _running(trace, kinds, thread, start, end, shortest / 2))
-        threads, starts = trace.thread[rows], trace.ts[rows]
-    else:
-        rows, parent = tree.rows, tree.parent_position
-        threads, starts = _places(tree)
-    tells = np.isin(np.arange(len(EventKind)), kinds)
+    # What encloses one that may cover half of a stretch is as long, and runs in it.
+    shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
+    rows, parent = _nested_around(trace, kinds, (thread, start, end), ignored, shortest / 2)
     result = np.full(len(thread), NONE, dtype=np.int64)
     middle = start + (end - start) // 2  # what covers more than half covers this
-    at = last_before(threads, starts, thread, middle + 1)
-    climbing = np.flatnonzero(at != NONE)
-    steps = 0
+    at = last_before(trace.thread[rows], trace.ts[rows], thread, middle + 1)
+    climbing = np.flatnonzero(at != ROOT)
     while len(climbing):
-        steps += 1
-        if steps == MOST_STEPS:  # from here on, past all that tells nothing
-            told = ~trace.named(trace.name[rows], lambda name: name.startswith(ignored))
-            parent = nearest_marked(parent, tells[trace.kind[rows]] & told)
         here = rows[at[climbing]]
-        fits = tells[trace.kind[here]]
-        fits &= ~trace.named(trace.name[here], lambda name: name.startswith(ignored))
         inside = np.minimum(trace.end_of(here), end[climbing])
         inside -= np.maximum(trace.ts[here], start[climbing])
-        fits &= inside * 2 >= (end - start)[climbing]
+        fits = inside * 2 >= (end - start)[climbing]
         result[climbing[fits]] = here[fits]
         climbing = climbing[~fits]
         at[climbing] = parent[at[climbing]]
@@ -144,15 +118,11 @@ class Moments(NamedTuple):
 
     def time_in(self, thread: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
         """How long a thread was in any of them during each stretch of time, ns."""
-        length = np.append(0, np.cumsum(self.end - self.start))
-
-        def until(time: Int64Array) -> Int64Array:
-            before = items_before(self.thread, self.start, thread, time)
-            at = np.maximum(before - 1, 0)
-            beyond = np.maximum(self.end[at] - time, 0)
-            return length[before] - np.where((before > 0) & (self.thread[at] == thread), beyond, 0)
-
-        return until(end) - until(start) if len(self.row) else np.zeros(len(start), dtype=np.int64)
+        result = np.zeros(len(start), dtype=np.int64)
+        for number in np.unique(thread).tolist():
+            own, mine = self.thread == number, thread == number
+            result[mine] = covered(self.start[own], self.end[own], start[mine], end[mine])
+        return result
 
     def time_of(self, thread: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
         """What of each lies in stretches of time of its thread, which may overlap; summed, ns."""
@@ -175,9 +145,7 @@ def innermost_moments(
     ignored: str | tuple[str, ...] = (),
 ) -> Moments:
     """The innermost events of host threads, moment by moment, around some stretches of time."""
-    rows = _running(trace, kinds, thread, start, end, shortest=1)
-    rows = rows[trace.named(trace.name[rows], lambda name: not name.startswith(ignored))]
-    rows, parent = _nested(trace, rows)
+    rows, parent = _nested_around(trace, kinds, (thread, start, end), ignored, shortest=1)
     position = np.arange(len(rows))
     # At each moment of a thread what ends has ended, the inner first, before anything begins.
     moment = np.concatenate((trace.end_of(rows), trace.ts[rows]))
@@ -191,36 +159,31 @@ def innermost_moments(
     return Moments(lane[:-1][real], moment[:-1][real], moment[1:][real], events)
 
 
-@once_for_each
-def _places(tree: CallTree) -> tuple[Int32Array, Int64Array]:
-    """Thread and start of the host events in tree order, both (m,)."""
-    return tree.trace.thread[tree.rows], tree.trace.ts[tree.rows]
-
-
-def _nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int32Array]:
+def nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int32Array]:
     """Some host events in tree order, and the position of the parent of each."""
     begins, ends, childless = trace.ts[rows], trace.end_of(rows), np.zeros(len(rows), dtype=bool)
     nesting = nest(trace.thread[rows], begins, ends, trace.external_id[rows], childless)
     return rows[nesting.order], nesting.parent
 
 
-def _running(
+def _nested_around(
     trace: Trace,
     kinds: Sequence[EventKind],
-    thread: IntArray,
-    start: Int64Array,
-    end: Int64Array,
+    stretches: tuple[IntArray, Int64Array, Int64Array],
+    ignored: str | tuple[str, ...],
     shortest: float,
-) -> Int64Array:
-    """Rows of what is as long, on one of the threads, and runs in one of the stretches."""
-    known = thread != NONE
+) -> tuple[Int64Array, Int32Array]:
+    """What is as long, on one of the threads, and runs in one of the stretches, nested."""
+    thread, start, end = (column[stretches[0] != NONE] for column in stretches)
     rows = trace.rows_of(*kinds)
     rows = rows[trace.dur[rows] >= shortest]
     asked = np.zeros(len(trace.threads), dtype=bool)
-    asked[thread[known]] = True
+    asked[thread] = True
     rows = rows[asked[trace.thread[rows]]]
-    first, last = union(start[known], end[known])
+    first, last = union(start, end)
     at = np.searchsorted(last, trace.ts[rows], side="right")  # the first stretch that ends later
     runs: BoolArray = at < len(first)
     runs[runs] = first[at[runs]] < trace.end_of(rows[runs])
-    return rows[runs]
+    rows = rows[runs]
+    told = trace.named(trace.name[rows], lambda name: not name.startswith(ignored))
+    return nested(trace, rows[told])

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.gaps.causes import CAUSES, EDGE
-from tracelens_ext.gaps.classified import classify_gaps
-from tracelens_ext.gaps.histogram import BINS, telling_histogram
+from tracelens_ext.gaps.causes import CAUSES, EDGE, classify_gaps
 from tracelens_ext.gaps.hosts import HOST_KINDS, host_rows, labels_of
+from tracelens_ext.gaps.told import BINS, telling_histogram
 from tracelens_ext.kernels.statistics import simple_codes
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.table import Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.tree import UNLINKED
+from tracelens_ext.work.gpu_work import busy_within, find_lanes
 from tracelens_ext.work.grouping import group_labelled, maxima, number_groups, percent, sums, texts
-from tracelens_ext.work.lanes import busy_within, find_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.iterations.iterations import Selection
     from tracelens_ext.trace import IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
-    from tracelens_ext.work.lanes import Gaps, Scope
+    from tracelens_ext.work.gpu_work import Gaps, GpuWork, Scope
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 
@@ -56,14 +55,13 @@ def gap_summary(
     for scope in scopes:
         each = classify_gaps(work, scope, selection)
         pieces = each.pieces.chosen(each.pieces.cause != EDGE)
-        idle_of, gap = pieces.end - pieces.start, pieces.gap
-        first, number = number_groups([pieces.cause, gap, pieces.lane])
-        of_gap = pieces.cause[first], sums(number, idle_of, len(first))
-        count = np.bincount(of_gap[0], minlength=EDGE)
-        idle = sums(pieces.cause, idle_of, EDGE)
-        overlapped = np.zeros(len(gap), dtype=np.int64)
+        length, cause = pieces.end - pieces.start, pieces.cause
+        first, number = number_groups([cause, pieces.gap, pieces.lane])
+        of_gap = cause[first], sums(number, length, len(first))
+        count, idle = np.bincount(of_gap[0], minlength=EDGE), sums(cause, length, EDGE)
+        overlapped = np.zeros(len(length), dtype=np.int64)
         if scope == "stream":
-            device = find_lanes(work, "device").of_gpu[each.gaps.after[gap]]
+            device = find_lanes(work, "device").of_gpu[each.gaps.after[pieces.gap]]
             overlapped = busy_within(work, device, pieces.start, pieces.end)
         columns = {
             "scope": pd.array([scope] * EDGE, dtype="str"),
@@ -73,7 +71,7 @@ def gap_summary(
             "% of idle time": percent(idle, int(idle.sum())),
             "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
             "max_gap_us": np.maximum(maxima(*of_gap, EDGE), 0) / NS_PER_US,
-            "overlapped_time_ms": sums(pieces.cause, overlapped, EDGE) / NS_PER_MS,
+            "overlapped_time_ms": sums(cause, overlapped, EDGE) / NS_PER_MS,
         }
         parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True)
@@ -85,8 +83,8 @@ def gap_hosts(
     """Idle time by what the host was in, longest first."""
     classified = classify_gaps(work, scope, selection)
     duration, trace = classified.gaps.duration, work.trace
-    op, ops = labels_of(trace, host_rows(classified, "host_op"))
-    frame, frames = labels_of(trace, host_rows(classified, "python_frame"))
+    op, ops = labels_of(trace, host_rows(work, classified, "host_op"))
+    frame, frames = labels_of(trace, host_rows(work, classified, "python_frame"))
     op[classified.launch == NONE] = len(ops)
     keys = {"host_op": (op, [*ops, UNLINKED]), "python_frame": (frame, frames)}
     columns, groups = group_labelled(keys, duration)
@@ -170,17 +168,15 @@ def gap_full_names(
     work: GpuWork, sort: GapSort = "avg", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """The full names behind the simplified ones of `gap_pairs`."""
-    pairs = gap_pairs(work, sort, selection=selection)
     gaps = classify_gaps(work, "stream", selection).gaps
     around = _around(gaps, simple_codes(work))
     around |= _around(gaps, (work.name, work.trace.names), "full_name")
     columns, groups = group_labelled(around, gaps.duration)
     frame = pd.DataFrame({**columns, **groups.figures("count", "total_gap_us")})
-    same = ["kernel_before", "kernel_after"]
-    ranked = pairs[same].assign(rank=np.arange(1, len(pairs) + 1))[["rank", *same]]
-    frame = ranked.merge(frame, on=same, how="inner")
+    pairs = gap_pairs(work, sort, selection=selection)[["kernel_before", "kernel_after"]]
+    pairs.insert(0, "rank", np.arange(1, len(pairs) + 1))
     order = ["rank", "count", "total_gap_us"]
-    return frame.sort_values(order, ascending=[True, False, False], ignore_index=True)
+    return pairs.merge(frame).sort_values(order, ascending=[True, False, False], ignore_index=True)
 
 
 def gaps(
@@ -190,13 +186,9 @@ def gaps(
     longest: int | None = None,
     selection: Selection | None = None,
 ) -> pd.DataFrame:
-    """A row a gap, by stream and time.
+    """A row a gap, by stream and time; or so many of the longest, with what the host was doing.
 
-    Args:
-        work: the GPU events.
-        scope: `stream` for the idle times of each stream, `device` for those of all streams.
-        longest: only so many, the longest first, with what the host was doing.
-        selection: which GPU events end the gaps, all by default.
+    `scope` is `stream` for the idle times of each stream, `device` for those of all streams.
 
     Raises:
         UsageError: there is no such scope, `longest` is negative, or nothing is selected.
@@ -208,34 +200,30 @@ def gaps(
     if longest is not None:
         order = np.argsort(-classified.gaps.duration, kind="stable")[:longest]
     gaps, lanes = classified.gaps.chosen(order), classified.gaps.lanes
-    trace = work.trace
-    op, labels = work.tree.cpu_op_label_of_gpu
-    launch = classified.launch[order]
-    linked = launch != NONE
-    begun = trace.ts[np.where(linked, launch, 0)]
-    names = trace.names
-    process = [str(label) for label in lanes.process]
-    frame = pd.DataFrame(
-        {
-            "process": pd.array(texts(gaps.lane, process), dtype="str"),
-            "device": lanes.device[gaps.lane],
-            "stream": lanes.stream[gaps.lane],
-            "start_us": gaps.start / NS_PER_US,
-            "gap_us": gaps.duration / NS_PER_US,
-            "overlapped_us": gaps.overlapped / NS_PER_US,
-            "cause": pd.array(texts(classified.cause[order], CAUSES), dtype="str"),
-            "cpu_op": pd.array(texts(op[gaps.after], labels), dtype="str"),
-            "kernel_before": pd.array(texts(work.name[gaps.before], names), dtype="str"),
-            "kernel_after": pd.array(texts(work.name[gaps.after], names), dtype="str"),
-            "launch_delay_us": np.where(linked, (gaps.end - begun) / NS_PER_US, np.nan),
-        }
-    )
-    if longest is not None:
-        for column in HOST_KINDS:
-            rows = host_rows(classified, column, order).tolist()
-            shown = [names[trace.name[row]] if row != NONE else "" for row in rows]
-            frame[column] = pd.array(shown, dtype="str")
-    return frame
+    trace, names, launch = work.trace, work.trace.names, classified.launch[order]
+    delay = gaps.end - trace.ts[np.maximum(launch, 0)]
+    told: dict[str, tuple[IntArray, Sequence[str]]] = {
+        "cause": (classified.cause[order], CAUSES),
+        "cpu_op": (work.tree.cpu_op_label_of_gpu[0][gaps.after], work.tree.cpu_op_label_of_gpu[1]),
+        "kernel_before": (work.name[gaps.before], names),
+        "kernel_after": (work.name[gaps.after], names),
+    }
+    process = texts(gaps.lane, [str(label) for label in lanes.process])
+    columns = {
+        "process": pd.array(process, dtype="str"),
+        "device": lanes.device[gaps.lane],
+        "stream": lanes.stream[gaps.lane],
+        "start_us": gaps.start / NS_PER_US,
+        "gap_us": gaps.duration / NS_PER_US,
+        "overlapped_us": gaps.overlapped / NS_PER_US,
+        **{name: pd.array(texts(*column), dtype="str") for name, column in told.items()},
+        "launch_delay_us": np.where(launch != NONE, delay / NS_PER_US, np.nan),
+    }
+    for column in HOST_KINDS if longest is not None else ():
+        rows = host_rows(work, classified, column, order).tolist()
+        shown = [names[trace.name[row]] if row != NONE else "" for row in rows]
+        columns[column] = pd.array(shown, dtype="str")
+    return pd.DataFrame(columns)
 
 
 def gaps_longest(
@@ -279,8 +267,10 @@ _GAP_COLUMNS = """
             launch_delay_us: from the launch of the event after to its start; empty without a launch
             """
 
+_table = partial(Table, asked_by="gaps")
+_named = partial(Table, asked_by="tables")
 TABLES = [
-    Table(
+    _table(
         name="gap_summary",
         shows="Why the GPU was idle: gaps by cause",
         columns="""
@@ -295,10 +285,9 @@ TABLES = [
             overlapped_time_ms: of `idle_time_ms`, while other streams of the device were busy
             """,
         table=gap_summary,
-        asked_by="gaps",
         on_every_page=True,
     ),
-    Table(
+    _table(
         name="gap_hosts",
         shows="What the host was in while the GPU was idle",
         columns="""
@@ -313,10 +302,9 @@ TABLES = [
             avg_gap_us, max_gap_us: of a gap
             """,
         table=gap_hosts,
-        asked_by="gaps",
         on_every_page=True,
     ),
-    Table(
+    _table(
         name="gap_streams",
         shows="Gaps between GPU events by stream",
         columns="""
@@ -330,9 +318,8 @@ TABLES = [
             device_idle_us: of the idle time, while no stream of the device was busy
             """,
         table=gap_streams,
-        asked_by="gaps",
     ),
-    Table(
+    _table(
         name="gap_pairs",
         shows="Gaps by the kernels around them",
         columns="""
@@ -345,9 +332,8 @@ TABLES = [
             full_names [pairs]: of full names that share the simplified ones
             """,
         table=gap_pairs,
-        asked_by="gaps",
     ),
-    Table(
+    _table(
         name="gaps_longest",
         shows="The longest times without any GPU work, and what the host did",
         columns=f"""{_GAP_COLUMNS}host_op: the innermost operation or annotation that the launching
@@ -356,16 +342,14 @@ TABLES = [
             python_frame: likewise the Python frame
             """,
         table=gaps_longest,
-        asked_by="gaps",
     ),
-    Table(
+    _named(
         name="gaps",
         shows="Every gap of each stream, by stream and time",
         columns=_GAP_COLUMNS,
         table=gaps,
-        asked_by="tables",
     ),
-    Table(
+    _named(
         name="gap_full_names",
         shows="The names behind the simplified ones of gap_pairs",
         columns="""
@@ -376,9 +360,8 @@ TABLES = [
             total_gap_us: of all
             """,
         table=gap_full_names,
-        asked_by="tables",
     ),
-    Table(
+    _named(
         name="gap_histogram",
         shows="How long the gaps of the streams are",
         columns="""
@@ -386,6 +369,5 @@ TABLES = [
             count [gaps]: how many
             """,
         table=gap_histogram,
-        asked_by="tables",
     ),
 ]

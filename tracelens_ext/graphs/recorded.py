@@ -19,8 +19,7 @@ from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.experts import EXPERTS_BELOW, experts_below, is_of_experts
 from tracelens_ext.text import json_value
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
-from tracelens_ext.work.group_search import last_before
-from tracelens_ext.work.grouping import maxima, minima, number_groups
+from tracelens_ext.work.grouping import last_before, maxima, minima, number_groups
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -7,25 +7,32 @@ the end of the recording, which a `Record Window End` event marks.
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from tracelens_ext.nesting import ROOT
+from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, EventKind, Trace
+from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before, outermost
 from tracelens_ext.work.memoize import once_for_each
+from tracelens_ext.work.patterns import Expression, UserPattern, user_pattern
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.tree import CallTree
+    from tracelens_ext.work.gpu_work import GpuWork
 
 STEP = re.compile(r"ProfilerStep#([0-9]+)")
 _RECORDING_ENDS = "Record Window End"
+#: How Python frames of a step of a serving engine end: vLLM's and SGLang's.
+_ENGINE_STEP = re.compile(r".*: (?:execute_model|forward_batch_generation)$")
 #: Profilers before 2023 record the annotation as an operator.
 _KINDS = (EventKind.USER_ANNOTATION, EventKind.CPU_OP)
 
@@ -60,10 +67,7 @@ class Iterations:
 
     @cached_property
     def whole(self) -> BoolArray:
-        """Whether each iteration is finished and launched GPU work, (k,).
-
-        A profiler that is stopped after a step has opened the next one, which does nothing.
-        """
+        """Whether each iteration is finished and launched GPU work; a last one may not, (k,)."""
         return self.finished & np.isin(np.arange(len(self)), self.of_gpu)
 
     @cached_property
@@ -158,10 +162,7 @@ def _annotations(trace: Trace) -> tuple[Int64Array, npt.NDArray[np.object_]]:
 
 
 def _repeated(numbers: npt.NDArray[np.object_], process: Int64Array, end: Int64Array) -> BoolArray:
-    """Which annotations lie within one of the same number: the same step, recorded twice.
-
-    They are given by process, start and descending end.
-    """
+    """Which annotations, by process, start and descending end, are a step recorded twice."""
     repeated = np.zeros(len(numbers), dtype=bool)
     until: dict[tuple[int, int], int] = {}
     for at, key in enumerate(zip(process.tolist(), numbers.tolist(), strict=True)):
@@ -180,6 +181,62 @@ def _recording_end(trace: Trace) -> int:
     return int(np.iinfo(np.int64).max)
 
 
+def named_iterations(
+    tree: CallTree, annotation: Expression | None
+) -> tuple[Iterations, list[str], int]:
+    """The iterations, what each is called, and how many were left out because they are nested."""
+    trace, pattern = tree.trace, user_pattern(annotation, "annotation")
+    if pattern is None:
+        steps = find_iterations(tree)
+        if not len(steps) and len(frames := engine_frames(trace)):
+            process = trace.process_of_thread[trace.thread[frames]]
+            frames = frames[np.lexsort((trace.ts[frames], process))]
+            names = [trace.name_of(row).rpartition(": ")[2] for row in frames.tolist()]
+            steps = iterations_of(tree, frames, list(range(len(frames))))
+            return steps, [f"{name}#{at}" for at, name in enumerate(names)], 0
+        return steps, [f"ProfilerStep#{number}" for number in steps.number], 0
+    rows = found = _matching(trace, pattern)
+    process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
+    start, end = trace.ts[rows], trace.end_of(rows)
+    order = np.lexsort((rows, -end, start, process))
+    rows = rows[order[outermost(process[order], end[order])]]
+    labels = [trace.name_of(row) for row in rows.tolist()]
+    return iterations_of(tree, rows, list(range(len(rows)))), labels, len(found) - len(rows)
+
+
+def _matching(trace: Trace, pattern: UserPattern) -> Int64Array:
+    """The rows of the annotations that match; of the CPU ops, where no annotation does."""
+    matching = trace.names_matching(pattern.search)
+    for kind in (EventKind.USER_ANNOTATION, EventKind.CPU_OP):
+        rows: Int64Array = trace.rows_of(kind)
+        rows = rows[matching[trace.name[rows]]]
+        if len(rows):
+            return rows
+    return np.empty(0, dtype=np.int64)
+
+
+def engine_frames(trace: Trace) -> Int64Array:
+    """The rows of the outermost Python frames of an engine's steps, by thread and start.
+
+    None where annotations name the steps: where one is around a frame, and not twice as long.
+    """
+    rows = trace.rows_of(EventKind.PYTHON_FUNCTION)
+    rows = rows[trace.named(trace.name[rows], _ENGINE_STEP.match)]
+    order = np.lexsort((rows, -trace.end_of(rows), trace.ts[rows], trace.thread[rows]))
+    rows = rows[order]
+    rows = rows[outermost(trace.thread[rows].astype(np.int64), trace.end_of(rows))]
+    marks = trace.rows_of(EventKind.USER_ANNOTATION)
+    marks = marks[by_group_and_time(trace.thread[marks], trace.ts[marks])]
+    if len(marks) and len(rows):
+        threads, times = trace.thread[marks].astype(np.int64), trace.ts[marks]
+        at = last_before(threads, times, trace.thread[rows].astype(np.int64), trace.ts[rows] + 1)
+        around = (at != NONE) & (trace.end_of(marks[at]) >= trace.end_of(rows))
+        if (around & (trace.dur[marks[at]] < 2 * trace.dur[rows])).any():
+            return rows[:0]
+    found: Int64Array = rows
+    return found
+
+
 def iteration_at(
     iterations: tuple[Int64Array, Int64Array, Int64Array], of: Int64Array, moment: Int64Array
 ) -> Int64Array:
@@ -188,14 +245,8 @@ def iteration_at(
     `iterations` are process, start and end of each, by process and start, (k,).
     """
     process, start, end = iterations
-    result = np.full(len(of), NONE, dtype=np.int64)
-    for number in np.unique(process).tolist():
-        first, last = np.searchsorted(process, [number, number + 1]).tolist()
-        those = np.flatnonzero(of == number)
-        at = np.searchsorted(start[first:last], moment[those], side="right") - 1 + first
-        inside = (at >= first) & (moment[those] < end[np.maximum(at, first)])
-        result[those] = np.where(inside, at, NONE)
-    return result
+    at = last_before(process, start, of, moment + 1)
+    return np.where(moment < np.append(end, np.iinfo(np.int64).max)[at], at, NONE)
 
 
 _OPERATION_AT_MOST = 5  # GPU events: what launches more could be an iteration
@@ -209,68 +260,132 @@ def likely_iterations(tree: CallTree, most: int) -> list[str]:
 
     Names that differ in their numbers are one candidate. It is the likelier the more GPU work is
     launched in its ranges, the more evenly that is spread over them, and the farther out they are;
-    and less likely when there is but one. Ranges on threads that launch nothing, and in which
-    nothing is launched, do not count. CPU ops, which annotations become in some traces, count where
-    they are likelier than all annotations: several without another around them, that launch more
-    than an operation does.
+    and less likely when there is but one. CPU ops, which annotations become in some traces, count
+    where they are likelier than all annotations: several without another around them, that launch
+    more than an operation does.
     """
-    trace = tree.trace
+    trace, launch = tree.trace, tree.launch_of_gpu[tree.linked]
     rows = tree.rows[np.isin(trace.kind[tree.rows], (EventKind.USER_ANNOTATION, EventKind.CPU_OP))]
-    rows = rows[np.isin(trace.thread[rows], trace.thread[tree.launch_of_gpu[tree.linked]])]
-    work = _launched_in(tree, rows)
-    is_op = trace.kind[rows] == EventKind.CPU_OP
-    inside = tree.parent_position[tree.position[rows]] != ROOT
-    chosen = ~(is_op & (inside | (work <= _OPERATION_AT_MOST)))
-    rows, work, is_op = rows[chosen], work[chosen], is_op[chosen]
-    if not work.any():
-        return []
-    family, names = _families(trace.name[rows], trace.names)
-    count = np.bincount(family)
-    total, squares = np.bincount(family, work), np.bincount(family, work.astype(np.float64) ** 2)
-    depth = np.bincount(family, tree.depth[tree.position[rows]]) / count
-    mean = total / count
-    spread = np.sqrt(np.maximum(squares / count - mean**2, 0)) / np.maximum(mean, 1)
-    score = np.minimum(total / tree.linked.sum(), 1) / (1 + spread)
-    score[count < 2] /= 2
-    of_ops = np.bincount(family, is_op).astype(bool)
-    of_ops &= (count < 2) | (score <= score[~of_ops].max(initial=0.0))
-    kept = (score >= max(_OF_THE_BEST * score.max(), 1e-9)) & ~of_ops
-    order = np.lexsort((np.arange(len(names)), depth, -np.round(score, 2)))
-    return [names[at] for at in order.tolist() if kept[at]][:most]
-
-
-def _launched_in(tree: CallTree, rows: Int64Array) -> Int64Array:
-    """How many GPU events were launched in the time of each host event, in its process."""
-    trace = tree.trace
-    launch = tree.launch_of_gpu[tree.linked]
+    rows = rows[np.isin(trace.thread[rows], trace.thread[launch])]
     process = trace.process_of_thread[trace.thread]
-    launched = np.zeros(len(rows), dtype=np.int64)
-    for number in np.unique(process[rows]).tolist():
-        moments = np.sort(trace.ts[launch[process[launch] == number]])
-        those = process[rows] == number
-        asked = rows[those]
-        first, last = (
-            np.searchsorted(moments, times) for times in (trace.ts[asked], trace.end_of(asked))
-        )
-        launched[those] = last - first
-    return launched
-
-
-def _families(name: IntArray, names: list[str]) -> tuple[IntArray, list[str]]:
-    """The candidate that each event belongs to, and the expression for each."""
-    used, of_row = np.unique(name, return_inverse=True)
-    numbers: dict[str, int] = {}
-    shapes = [_NUMBER.sub("0", names[code]) for code in used.tolist()]
-    family = np.array([numbers.setdefault(shape, len(numbers)) for shape in shapes])
-    first, members = np.unique(family, return_index=True)[1], np.bincount(family)
-    expressions = [
-        _expression(names[int(used[at])], any_number=int(many) > 1)
-        for at, many in zip(first.tolist(), members.tolist(), strict=True)
+    order = by_group_and_time(process[launch], trace.ts[launch])
+    launches = process[launch[order]], trace.ts[launch[order]]
+    spans = trace.ts[rows], trace.end_of(rows)
+    begun, ended = (items_before(*launches, process[rows], times) for times in spans)
+    is_op, depth = trace.kind[rows] == EventKind.CPU_OP, tree.depth[tree.position[rows]]
+    columns = {"work": ended - begun, "op": is_op, "depth": depth, "code": trace.name[rows]}
+    ranges = pd.DataFrame(columns)[~is_op | ((depth == 0) & (ended - begun > _OPERATION_AT_MOST))]
+    if not ranges["work"].any():
+        return []
+    ranges = ranges.sort_values("code", kind="stable")
+    ranges["name"] = [trace.names[code] for code in ranges["code"].tolist()]
+    families = ranges.groupby(ranges["name"].str.replace(_NUMBER, "0", regex=True), sort=False)
+    found = families.agg(name=("name", "first"), names=("name", "nunique"), op=("op", "any"))
+    work, several = families["work"], families.size() > 1
+    spread = work.std(ddof=0) / work.mean().clip(lower=1)
+    score = (work.sum() / len(launch)).clip(upper=1) / (1 + spread) / np.where(several, 1, 2)
+    likelier = several & (score > score[~found["op"]].max()) if not found["op"].all() else several
+    kept = (score >= max(_OF_THE_BEST * score.max(), 1e-9)) & (~found["op"] | likelier)
+    found = found.assign(score=-score.round(2), depth=families["depth"].mean())[kept]
+    found = found.sort_values(["score", "depth"]).head(most)
+    return [
+        _expression(name, any_number=names > 1)
+        for name, names in zip(found["name"], found["names"], strict=True)
     ]
-    return family[of_row], expressions
 
 
 def _expression(name: str, *, any_number: bool) -> str:
     """What matches a name; with any other numbers in it too."""
     text = _SPECIAL.sub(r"\\\g<0>", name)
     return f"^{_NUMBER.sub('[0-9]+', text) if any_number else text}$"
+
+
+#: How an event is of a step: it was launched in it, or started on the GPU during it.
+PStepBy = Literal["launch", "time"]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is asked for; None for no condition."""
+
+    pstep: int | None = None  #: the N of a `ProfilerStep#N` in which an event was launched
+    pstep_by: PStepBy = "launch"  #: or `time`: the events that started on the GPU during that step
+    stream: int | None = None  #: number of a stream
+    device: int | None = None  #: number of a device
+    category: str | None = None  #: a kernel category, in upper or lower case
+
+    def __post_init__(self) -> None:
+        if self.pstep_by not in (choices := get_args(PStepBy)):
+            raise UsageError(f"pstep_by is {self.pstep_by!r}; choose from {', '.join(choices)}")
+
+    def of(self, work: GpuWork) -> BoolArray:
+        """Which of the GPU events are selected, (g,)."""
+        selected = np.ones(len(work), dtype=bool)
+        if self.pstep is not None:
+            iterations = _with_step(work, self.pstep)
+            of_gpu = iterations.started_in if self.pstep_by == "time" else iterations.of_gpu
+            selected &= iterations.has_number(self.pstep)[of_gpu]
+        for what, wanted in (("stream", self.stream), ("device", self.device)):
+            if wanted is not None:
+                selected &= _numbered(what, getattr(work.trace, what), wanted)
+        if self.category is not None:
+            selected &= _of_category(work, self.category)
+        return selected
+
+    @property
+    def text(self) -> str:
+        """The conditions in words, such as `ProfilerStep#5, stream 7`; empty for none."""
+        step = f"ProfilerStep#{self.pstep} (by {self.pstep_by})" if self.pstep is not None else ""
+        others = {name: getattr(self, name) for name in ("device", "stream", "category")}
+        told = [f"{name} {value}" for name, value in others.items() if value is not None]
+        return ", ".join(filter(None, [step, *told]))
+
+    def left_out(self, work: GpuWork) -> str:
+        """What a step by launch leaves out for want of a launch, a sentence; empty for nothing."""
+        unlinked = ~work.tree.linked
+        if self.pstep is None or self.pstep_by == "time" or not unlinked.any():
+            return ""
+        iterations = _with_step(work, self.pstep)
+        during = int((iterations.has_number(self.pstep)[iterations.started_in] & unlinked).sum())
+        return (
+            f"{work.count_text(unlinked)} without a launch in the trace are left out; {during:,} of"
+            f" them started during ProfilerStep#{self.pstep}."
+        )
+
+
+def span_of_step(work: GpuWork, number: int) -> tuple[int, int]:
+    """Start and end of an iteration, ns since the trace's first event."""
+    iterations = _with_step(work, number)
+    at = iterations.number.index(number)
+    return int(iterations.start[at]), int(iterations.end[at])
+
+
+def _with_step(work: GpuWork, number: int) -> Iterations:
+    """The iterations of a trace, one of which at least has this number."""
+    iterations = find_iterations(work.tree)
+    if number not in iterations.number:
+        there = iterations.label(np.ones(len(iterations), dtype=bool))
+        has = f"it has {there}" if there else "it has no ProfilerStep#N at all"
+        raise UsageError(f"there is no ProfilerStep#{number} in the trace; {has}")
+    return iterations
+
+
+def _numbered(what: str, numbers: Int64Array, wanted: int) -> BoolArray:
+    selected: BoolArray = numbers == wanted
+    if not selected.any():
+        present = ", ".join(str(n) for n in np.unique(numbers).tolist()[:20]) or "none"
+        raise UsageError(f"no GPU event ran on {what} {wanted}; the trace has {present}")
+    return selected
+
+
+def _of_category(work: GpuWork, wanted: str) -> BoolArray:
+    categories = work.needed_categories
+    labels = [categories.labels[i] for i in np.unique(categories.code).tolist()]
+    found = [label for label in labels if label.casefold() == wanted.casefold()]
+    if not found:
+        nearest = difflib.get_close_matches(wanted, labels, n=3, cutoff=0.5) or labels
+        raise UsageError(
+            f"no GPU event is of the category {wanted!r}; the trace has {', '.join(nearest)}"
+        )
+    selected: BoolArray = categories.code == categories.labels.index(found[0])
+    return selected

@@ -16,22 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.intervals import covered
-from tracelens_ext.iterations.iterations import (
-    Iterations,
-    find_iterations,
-    iteration_at,
-    iterations_of,
-)
+from tracelens_ext.iterations.iterations import Iterations, iteration_at, named_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
-from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Trace
+from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.busy_time import BusyTime
-from tracelens_ext.work.gpu_work import COMMUNICATION, GpuWork
-from tracelens_ext.work.group_search import engine_frames, outermost
-from tracelens_ext.work.lanes import find_lanes, find_launches
+from tracelens_ext.work.gpu_work import COMMUNICATION, GpuWork, find_lanes
+from tracelens_ext.work.launches import find_launches
 from tracelens_ext.work.memoize import once_for_each
-from tracelens_ext.work.patterns import Expression, UserPattern, user_pattern
 
 if TYPE_CHECKING:
     import re
@@ -40,7 +33,7 @@ if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.tables.options import ReportOptions
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
-    from tracelens_ext.tree import CallTree
+    from tracelens_ext.work.patterns import Expression
 
 #: An iteration is odd when it is this many median absolute deviations from the median …
 ODD_BEYOND = 3
@@ -124,41 +117,6 @@ def is_category_time(column: str) -> bool:
     return column.endswith(CATEGORY_ENDING) and column not in _TIMES
 
 
-def named_iterations(
-    tree: CallTree, annotation: Expression | None
-) -> tuple[Iterations, list[str], int]:
-    """The iterations, what each is called, and how many were left out because they are nested."""
-    pattern = user_pattern(annotation, "annotation")
-    if pattern is None:
-        steps = find_iterations(tree)
-        if not len(steps) and len(frames := engine_frames(tree.trace)):
-            process = tree.trace.process_of_thread[tree.trace.thread[frames]]
-            frames = frames[np.lexsort((tree.trace.ts[frames], process))]
-            steps = iterations_of(tree, frames, list(range(len(frames))))
-            names = [tree.trace.name_of(row).rpartition(": ")[2] for row in frames.tolist()]
-            return steps, [f"{name}#{at}" for at, name in enumerate(names)], 0
-        return steps, [f"ProfilerStep#{number}" for number in steps.number], 0
-    trace = tree.trace
-    rows = found = _annotations(trace, pattern)
-    process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
-    start, end = trace.ts[rows], trace.end_of(rows)
-    order = np.lexsort((rows, -end, start, process))
-    rows = rows[order[outermost(process[order], end[order])]]
-    labels = [trace.name_of(row) for row in rows.tolist()]
-    return iterations_of(tree, rows, list(range(len(rows)))), labels, len(found) - len(rows)
-
-
-def _annotations(trace: Trace, pattern: UserPattern) -> Int64Array:
-    """The rows of the annotations that match; of the CPU ops, where no annotation does."""
-    matching = trace.names_matching(pattern.search)
-    for kind in (EventKind.USER_ANNOTATION, EventKind.CPU_OP):
-        rows: Int64Array = trace.rows_of(kind)
-        rows = rows[matching[trace.name[rows]]]
-        if len(rows):
-            return rows
-    return np.empty(0, dtype=np.int64)
-
-
 def _block(
     work: GpuWork, iterations: Iterations, labels: list[str], device: int, chosen: BoolArray
 ) -> pd.DataFrame:
@@ -228,33 +186,26 @@ def _counts(owner: Int64Array, count: int) -> Int64Array:
 def _odd_ones(frame: pd.DataFrame, measured: list[str]) -> tuple[list[str], pd.DataFrame]:
     """In which columns each row is odd, and the statistics of the columns."""
     odd_in: list[list[str]] = [[] for _ in range(len(frame))]
-    whole, of_device = frame["whole"].to_numpy(), frame["device"].to_numpy()
     rows = []
-    for device in np.unique(of_device).tolist():
-        those = np.flatnonzero(whole & (of_device == device))
-        if not len(those):
-            continue
-        wall = ODD_OF_WALL_TIME * float(frame["wall_time_ms"].iloc[those].median()) * NS_PER_MS
+    for device, whole in frame[frame["whole"]].groupby("device"):
+        wall = ODD_OF_WALL_TIME * float(whole["wall_time_ms"].median()) * NS_PER_MS
         for column in measured:
-            values = frame[column].to_numpy(dtype=np.float64)[those]
+            values = whole[column].to_numpy(dtype=np.float64)
             # Times are whole ns: rounding must not make two equal ones differ.
             exact = np.round(values * NS_PER_MS)
             odd, mad = odd_among(exact, 0.0 if column == "kernels" else wall)
-            for at in those[odd].tolist():
+            for at in whole.index[odd]:
                 odd_in[at].append(column)
-            std = values.std(ddof=1) if len(those) > 1 else 0.0
+            std = values.std(ddof=1) if len(values) > 1 else 0.0
             spread = values.mean(), std, np.median(values), mad / NS_PER_MS
             extremes = values.min(), values.max()
-            rows.append((column, device, len(those), *spread, *extremes, int(odd.sum())))
+            rows.append((column, device, len(values), *spread, *extremes, int(odd.sum())))
     names = ["column", "device", "iterations", "mean", "std", "median", "mad", "min", "max", "odd"]
     return [", ".join(columns) for columns in odd_in], pd.DataFrame(rows, columns=names)
 
 
 def odd_among(values: Float64Array, least: float = 0.0) -> tuple[BoolArray, float]:
-    """Which of some values are odd, (k,), and their median absolute deviation.
-
-    They are whole ns, or counts; an odd one is at least `least` from the median.
-    """
+    """Which of some ns, or counts, are odd, at least `least` from the median, (k,); their MAD."""
     middle = float(np.median(values))
     away = np.abs(values - middle)
     mad = float(np.median(away))
@@ -295,28 +246,25 @@ def _note_on_communication(work: GpuWork, inside: BoolArray) -> list[str]:
     if work.categories is None or COMMUNICATION not in work.categories.labels:
         return []
     chosen = work.categories.code == work.categories.labels.index(COMMUNICATION)
-    more = int((inside & chosen & ~work.is_communication).sum())
-    fewer = int((inside & ~chosen & work.is_communication).sum())
-    counts = {"more": more, "fewer": fewer}
-    told = " and ".join(f"{count:,} {how}" for how, count in counts.items() if count)
-    if not told:
-        return []
-    return [
-        (
-            "exposed_comm_time_ms goes by the built-in rules, so that traces can be compared;"
-            f" {COMMUNICATION}{CATEGORY_ENDING} by the chosen ones, which call other GPU events"
-            f" communication ({told})."
-        )
-    ]
+    usual = work.is_communication
+    counts = {"more": inside & chosen & ~usual, "fewer": inside & ~chosen & usual}
+    told = " and ".join(f"{which.sum():,} {how}" for how, which in counts.items() if which.any())
+    note = (
+        "exposed_comm_time_ms goes by the built-in rules, so that traces can be compared;"
+        f" {COMMUNICATION}{CATEGORY_ENDING} by the chosen ones, which call other GPU events"
+        f" communication ({told})."
+    )
+    return [note] if told else []
+
+
+# `annotation` says what is an iteration, `ProfilerStep#N` by default.
 
 
 def _iterations(work: GpuWork, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
-    """A row an iteration; `annotation` says what is one, `ProfilerStep#N` by default."""
     return iteration_table(work, annotation).frame.copy()
 
 
 def _statistics(work: GpuWork, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
-    """Mean and spread over whole iterations."""
     return iteration_table(work, annotation).statistics.copy()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.operations.launchers import busy_below, op_argument, op_categories, recomputed
+from tracelens_ext.timeline.timeline import total_time_ns
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.tree import UNLINKED
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
@@ -88,7 +89,7 @@ def _largest_operations(operations: pd.Series) -> str:
     return ", ".join(names[:_OPERATIONS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
+def kernel_detail(work: GpuWork) -> pd.DataFrame:
     """As `kernel_summary`, with what TraceLens's sheet of kernels tells as well."""
     frame, groups = _summary(work)
     category, labels = _parent_op_category(work)
@@ -96,16 +97,12 @@ def kernel_detail(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
     streams = {each: str(each) for each in np.unique(stream[stream >= 0]).tolist()}
     frame["op category"] = texts(category[groups.first], labels)
     frame["streams"] = joined(groups.number, streams, stream, len(groups))
-    frame["% of total time"] = percent(groups.total, total_time_ns)
+    frame["% of total time"] = percent(groups.total, total_time_ns(work))
     return frame
 
 
 def gpu_time_by_category(work: GpuWork) -> pd.DataFrame:
-    """GPU time by category, longest first; every GPU event is in it.
-
-    Raises:
-        UsageError: the analyzer was made without categories.
-    """
+    """GPU time by category, longest first; every GPU event is in it."""
     found = work.needed_categories
     columns, groups = group_labelled({"kernel_category": (found.code, found.labels)}, work.duration)
     named, _ = number_groups([groups.number, work.name])
@@ -116,11 +113,7 @@ def gpu_time_by_category(work: GpuWork) -> pd.DataFrame:
 
 
 def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
-    """GPU time by operation and category, longest first; every GPU event is in it.
-
-    Raises:
-        UsageError: the analyzer was made without categories.
-    """
+    """GPU time by operation and category, longest first; every GPU event is in it."""
     op, op_labels = work.tree.cpu_op_label_of_gpu
     found = work.needed_categories
     keys: Labelled = {
@@ -139,15 +132,16 @@ def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
 
 
 def kernels(
-    work: GpuWork, *, launcher_detail: bool = False, nn_module_detail: bool = False
+    work: GpuWork,
+    *,
+    launcher_detail: bool = False,
+    cpu_op_detail: bool = False,
+    nn_module_detail: bool = False,
 ) -> pd.DataFrame:
     """A row a GPU event, in order of start."""
     tree, trace = work.tree, work.trace
-    op, op_labels = tree.cpu_op_label_of_gpu
-    categories = work.categories
-    columns: dict[str, object] = {"cpu_op": texts(op, op_labels)}
-    if categories:
-        columns["kernel_category"] = texts(categories.code, categories.labels)
+    columns: dict[str, object] = {"cpu_op": texts(*tree.cpu_op_label_of_gpu)}
+    columns |= {name: texts(*labelled) for name, labelled in work.category_key.items()}
     columns |= {
         "kernel_name": texts(work.name, trace.names),
         "kind": texts(work.kind, KIND_NAMES),
@@ -162,23 +156,44 @@ def kernels(
         columns["is_recompute"] = again
     if launcher_detail:
         launch = np.where(tree.linked, tree.launch_of_gpu, 0)
-        missing = ~tree.linked
         names = texts(trace.name[launch], trace.names) if len(work) else []
-        columns["launch"] = pd.array(names, dtype="str")
-        columns["launch"][missing] = None  # type: ignore[index]
+        columns["launch"] = pd.Series(names, dtype="str").where(tree.linked)
         for label, value in (
             ("launch_start_us", trace.ts[launch]),
             ("launch_duration_us", trace.dur[launch]),
             ("launch_delay_us", work.start - trace.ts[launch]),
         ):
-            columns[label] = np.where(missing, np.nan, value / NS_PER_US)
+            columns[label] = np.where(tree.linked, value / NS_PER_US, np.nan)
         columns["Parent cpu_op"] = texts(*work.parent_op)
     if nn_module_detail:
         columns["nn_module"] = tree.module_of_gpu()
+    if cpu_op_detail:
+        columns |= _cpu_op_detail(work)
     return pd.DataFrame(columns).iloc[np.argsort(work.start, kind="stable")].reset_index(drop=True)
 
 
-def reference_kernel_summary(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
+def _cpu_op_detail(work: GpuWork) -> dict[str, object]:
+    """Arguments of the innermost CPU op around each launch; what is below counts in its time."""
+    tree, op = work.tree, work.tree.cpu_op_of_gpu
+    ops, number = np.unique(op[op != NONE], return_inverse=True)
+    position = tree.position[ops]
+    launches = np.sort(tree.launch_position_of_gpu[tree.linked])
+    below = np.searchsorted(launches, tree.subtree_end[position])
+    busy, kernels = np.full(len(work), np.nan), np.full(len(work), NONE, dtype=np.int64)
+    busy[op != NONE] = busy_below(work, ops)[number]
+    kernels[op != NONE] = (below - np.searchsorted(launches, position))[number]
+    share = np.full(len(work), np.nan)
+    np.divide(100.0 * work.duration, busy, out=share, where=busy > 0)
+    return {
+        "Parent cpu_op": texts(*work.parent_op),
+        **{name: texts(*op_argument(work.trace, op, of)) for name, of in ARGUMENTS.items()},
+        "Parent cpu_op busy time (µs)": busy / NS_PER_US,
+        "Parent cpu_op kernel count": pd.Series(kernels, dtype="Int64").where(kernels != NONE),
+        "Percent of Parent cpu_op busy time (%)": share,
+    }
+
+
+def reference_kernel_summary(work: GpuWork) -> pd.DataFrame:
     """The sheet `kernel_summary`, with the columns TraceLens gives it; kernels only."""
     chosen = np.flatnonzero(work.is_kernel)
     streams, stream = np.unique(work.trace.stream, return_inverse=True)
@@ -201,42 +216,15 @@ def reference_kernel_summary(work: GpuWork, total_time_ns: int) -> pd.DataFrame:
         "Kernel duration (µs)_min": groups.shortest / NS_PER_US,
         "Kernel duration (µs)_max": groups.longest / NS_PER_US,
         "Percent of kernels time (%)": percent(groups.total, int(work.duration[chosen].sum())),
-        "Percent of total time (%)": percent(groups.total, total_time_ns),
+        "Percent of total time (%)": percent(groups.total, total_time_ns(work)),
     }
     return pd.DataFrame(columns)
 
 
 def _parent_op_category(work: GpuWork) -> tuple[np.ndarray, list[str]]:
     """The category of the innermost CPU op around each launch, else of the launch, else empty."""
-    tree = work.tree
-    parent = np.where(tree.cpu_op_of_gpu != NONE, tree.cpu_op_of_gpu, tree.launch_of_gpu)
-    rows, number = np.unique(parent[tree.linked], return_inverse=True)
+    linked = work.tree.linked
     of_gpu = np.full(len(work), NONE, dtype=np.int64)
-    of_gpu[tree.linked] = number
+    rows, of_gpu[linked] = np.unique(work.tree.op_of_gpu[linked], return_inverse=True)
     code, labels = op_categories(work, rows, of_gpu)
     return np.append(code, len(labels))[of_gpu], [*labels, ""]
-
-
-def cpu_op_detail(work: GpuWork) -> pd.DataFrame:
-    """A row a GPU event, in order of start: the innermost CPU op around its launch.
-
-    `Parent cpu_op` is else the launch's name, else empty; what is below counts in the busy time.
-    """
-    tree, op = work.tree, work.tree.cpu_op_of_gpu
-    ops, number = np.unique(op[op != NONE], return_inverse=True)
-    position = tree.position[ops]
-    launches = np.sort(tree.launch_position_of_gpu[tree.linked])
-    below = np.searchsorted(launches, tree.subtree_end[position])
-    busy, kernels = np.full(len(work), np.nan), np.full(len(work), NONE, dtype=np.int64)
-    busy[op != NONE] = busy_below(work, ops)[number]
-    kernels[op != NONE] = (below - np.searchsorted(launches, position))[number]
-    percent = np.full(len(work), np.nan)
-    np.divide(100.0 * work.duration, busy, out=percent, where=busy > 0)
-    columns: dict[str, object] = {
-        "Parent cpu_op": texts(*work.parent_op),
-        **{name: texts(*op_argument(work.trace, op, of)) for name, of in ARGUMENTS.items()},
-        "Parent cpu_op busy time (µs)": busy / NS_PER_US,
-        "Parent cpu_op kernel count": pd.Series(kernels, dtype="Int64").where(kernels != NONE),
-        "Percent of Parent cpu_op busy time (%)": percent,
-    }
-    return pd.DataFrame(columns).iloc[np.argsort(work.start, kind="stable")].reset_index(drop=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.iterations.selection import Selection
+from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.kernels.kernels import ARGUMENTS
 from tracelens_ext.lazy import pd
@@ -16,6 +16,7 @@ from tracelens_ext.modules.modules import module_of_gpu
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.launchers import op_argument
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
+from tracelens_ext.timeline.timeline import total_time_ns
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, EventKind
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 from tracelens_ext.work.grouping import (
@@ -26,11 +27,12 @@ from tracelens_ext.work.grouping import (
     minima,
     number_groups,
     percent,
+    renamed,
     texts,
 )
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import Int64Array
+    from tracelens_ext.trace import BoolArray, Int64Array
 
 
 KernelSort = Literal["count", "duration", "percentage", "duration-percentage"]
@@ -46,12 +48,7 @@ SORTS: dict[str, tuple[str, str]] = {
 
 def simple_codes(work: GpuWork) -> tuple[Int64Array, list[str]]:
     """The simplified name of each GPU event."""
-    present, code = np.unique(work.name, return_inverse=True)
-    names: dict[str, int] = {}
-    of_present = [
-        names.setdefault(simple_name(work.trace.names[i]), len(names)) for i in present.tolist()
-    ]
-    return np.array(of_present, dtype=np.int64)[code], list(names)
+    return renamed(work.name, lambda code: simple_name(work.trace.names[code]))
 
 
 def kernel_statistics(
@@ -61,30 +58,23 @@ def kernel_statistics(
     if sort not in get_args(KernelSort):
         raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(get_args(KernelSort))}")
     mask = (selection or Selection()).of(work)
-    simple, names = simple_codes(work)
-    duration = work.duration[mask]
-    keys: Labelled = {"kernel_name": (simple, names), "kind": (work.kind, KIND_NAMES)}
+    keys: Labelled = {"kernel_name": simple_codes(work), "kind": (work.kind, KIND_NAMES)}
     columns, groups = group_labelled(keys, work.duration, mask)
     full, example = _full_names(work.name[mask], groups.number, len(groups))
     kind = columns.pop("kind")
-    columns |= groups.figures("count", "avg_time_us", "total_time_us")
     columns |= {
-        "std_time_us": groups.deviation(duration) / NS_PER_US,
-        "% of launches": percent(groups.count, len(duration)),
-        "% of duration": percent(groups.total, int(duration.sum())),
+        **groups.figures("count", "avg_time_us", "total_time_us"),
+        "std_time_us": groups.deviation(work.duration[mask]) / NS_PER_US,
+        "% of launches": percent(groups.count, int(mask.sum())),
+        "% of duration": percent(groups.total, int(groups.total.sum())),
         **groups.figures("min_time_us", "max_time_us"),
         "kind": kind,
     }
-    if work.categories is not None:
-        labels = dict(enumerate(work.categories.labels))
-        code = work.categories.code[mask]
-        columns["kernel_category"] = joined(groups.number, labels, code, len(groups))
-    columns["full_names"] = full
-    columns["example_full_name"] = texts(example, work.trace.names)
-    frame = pd.DataFrame(columns)
-    frame = frame.sort_values(
-        [SORTS[sort][0], "total_time_us", "kernel_name"], ascending=[False, False, True]
-    ).reset_index(drop=True)
+    for name, (code, labels) in work.category_key.items():
+        columns[name] = joined(groups.number, dict(enumerate(labels)), code[mask], len(groups))
+    columns |= {"full_names": full, "example_full_name": texts(example, work.trace.names)}
+    by = [SORTS[sort][0], "total_time_us", "kernel_name"]
+    frame = pd.DataFrame(columns).sort_values(by, ascending=[False, False, True], ignore_index=True)
     frame.insert(0, "rank", np.arange(1, len(frame) + 1))
     return frame
 
@@ -128,11 +118,7 @@ _PASSES_ON = re.compile(
 
 
 def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.DataFrame:
-    """Kernels by source line and layer.
-
-    Raises:
-        UsageError: the analyzer was made without `add_python_func=True`.
-    """
+    """Kernels by source line and layer, of an analyzer made with `add_python_func=True`."""
     if not work.tree.add_python_func:
         raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
     tree, trace = work.tree, work.trace
@@ -170,10 +156,9 @@ def short_kernel_histogram(
 
 
 def short_kernels_summary(
-    work: GpuWork, threshold_us: float, total_time_ns: int, topk: int | None = None
+    work: GpuWork, threshold_us: float, topk: int | None = None
 ) -> pd.DataFrame:
     """Short kernels by the CPU op that launched them, its arguments, and their name."""
-    chosen = np.flatnonzero(_short(work, threshold_us))
     arguments = {
         column: op_argument(work.trace, work.tree.cpu_op_of_gpu, name)
         for column, name in ARGUMENTS.items()
@@ -181,28 +166,19 @@ def short_kernels_summary(
     }
     names = {"Kernel name": (work.name, work.trace.names)}
     keys: Labelled = {"Parent cpu_op": work.parent_op, **arguments, **names}
-    columns, groups = group_labelled(keys, work.duration, chosen)
-    total_us = groups.total / 1e3
-    frame = pd.DataFrame(
-        {
-            **columns,
-            "Short Kernel duration (µs) sum": total_us,
-            "Short Kernel count": groups.count,
-            "Short Kernel duration (µs) mean": total_us / np.maximum(groups.count, 1),
-            "Short Kernel duration (µs) percent of total time": percent(
-                groups.total, total_time_ns
-            ),
-        }
-    )
-    return frame.head(topk) if topk is not None else frame
+    columns, groups = group_labelled(keys, work.duration, _short(work, threshold_us))
+    duration = "Short Kernel duration (µs)"
+    columns |= {
+        f"{duration} sum": groups.total / NS_PER_US,
+        "Short Kernel count": groups.count,
+        f"{duration} mean": groups.total / NS_PER_US / groups.count,
+        f"{duration} percent of total time": percent(groups.total, total_time_ns(work)),
+    }
+    return pd.DataFrame(columns).head(len(groups) if topk is None else topk)
 
 
-def _short(work: GpuWork, threshold_us: float) -> np.ndarray:
+def _short(work: GpuWork, threshold_us: float) -> BoolArray:
     return work.is_kernel & (work.duration < threshold_us * 1000)
-
-
-NO_ID = "no correlation id"
-NO_LAUNCH = "launch not in the trace"
 
 
 def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
@@ -213,7 +189,7 @@ def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
         "kernel_name": (work.name, work.trace.names),
         **work.category_key,
         "kind": (work.kind, KIND_NAMES),
-        "reason": (has_id, [NO_ID, NO_LAUNCH]),
+        "reason": (has_id, ["no correlation id", "launch not in the trace"]),
     }
     columns, groups = group_labelled(keys, work.duration, chosen)
     start, end = work.start[chosen], work.end[chosen]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tracelens_ext.kernels import kernels, statistics
@@ -9,7 +10,6 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.short_names import with_short_names
 from tracelens_ext.tables.table import CATEGORIES, GPU_EVENTS, Condition, Table
-from tracelens_ext.timeline.timeline import total_time_ns
 from tracelens_ext.tree import UNLINKED
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def _kernels_by_category(work: GpuWork) -> pd.DataFrame:
     """GPU time by operation, category and kernel."""
-    return _as_described(KERNELS_BY_CATEGORY, kernels.kernel_detail(work, total_time_ns(work)))
+    return _as_described(KERNELS_BY_CATEGORY, kernels.kernel_detail(work))
 
 
 def _kernel_names(work: GpuWork) -> pd.DataFrame:
@@ -33,6 +33,9 @@ def _as_described(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
     return frame[[name for name in described if name in frame]]
 
 
+_of_time = partial(Chart, value_column="total_time_ms")
+_stacked = partial(_of_time, kind="stacked", series_column="kernel_category")
+_of_duration = partial(Chart, value_column="Kernel duration (µs)_sum", on="page")
 KERNELS_WANTED = Condition(
     "categories are on, or `tracelens_sheets=False`",
     lambda analyzer, options: analyzer.work.categories is not None or not options.tracelens_sheets,
@@ -75,9 +78,7 @@ GPU_TIME_BY_CATEGORY = Table(
     when=[GPU_EVENTS, CATEGORIES],
     answer="GPU time by category",
     answer_columns=("kernel_category", "total_time_ms", "% of GPU time"),
-    charts=[
-        Chart("GPU time by category", "gpu_time_by_category", "kernel_category", "total_time_ms")
-    ],
+    charts=[_of_time("GPU time by category", "gpu_time_by_category", "kernel_category")],
 )
 
 KERNEL_CATEGORIES = Table(
@@ -97,16 +98,7 @@ KERNEL_CATEGORIES = Table(
     when=[GPU_EVENTS, CATEGORIES],
     method="get_df_kernel_category_summary()",
     charts=[
-        Chart(
-            "GPU time by operation",
-            "kernel_categories",
-            "cpu_op",
-            "total_time_ms",
-            kind="stacked",
-            top=15,
-            series_column="kernel_category",
-            on="page",
-        )
+        _stacked("GPU time by operation", "kernel_categories", "cpu_op", top=15, on="page"),
     ],
 )
 
@@ -134,31 +126,10 @@ KERNELS_BY_CATEGORY = Table(
     when=[GPU_EVENTS, KERNELS_WANTED],
     method="get_df_kernel_summary(detail=True)",
     charts=[
-        Chart(
-            "Top operations",
-            "kernels_by_category",
-            "cpu_op",
-            "total_time_ms",
-            kind="stacked",
-            top=10,
-            series_column="kernel_category",
-            on="workbook",
-        ),
-        Chart(
-            "Top kernels",
-            "kernels_by_category",
-            "kernel",
-            "total_time_ms",
-            kind="stacked",
-            top=20,
-            series_column="kernel_category",
-            on="page",
-        ),
-        Chart(
-            "Top kernels",
-            "kernels_by_category",
-            "kernel",
-            "total_time_ms",
+        _stacked("Top operations", "kernels_by_category", "cpu_op", top=10, on="workbook"),
+        _stacked("Top kernels", "kernels_by_category", "kernel", top=20, on="page"),
+        _of_time(
+            *("Top kernels", "kernels_by_category", "kernel"),
             top=20,
             on="page",
             unless=("gpu_time_by_category",),
@@ -184,27 +155,17 @@ KERNEL_SUMMARY = Table(
         Percent of kernels time (%): of the summed durations of all kernels
         Percent of total time (%): of `total_time` of `gpu_timeline`
         """,
-    table=lambda work: kernels.reference_kernel_summary(work, total_time_ns(work)),
+    table=kernels.reference_kernel_summary,
     asked_by="kernel_summary",
     method='table("kernel_summary")',
     charts=[
-        Chart(
-            "GPU time by operation",
-            "kernel_summary",
-            "Parent cpu_op",
-            "Kernel duration (µs)_sum",
+        _of_duration(
+            *("GPU time by operation", "kernel_summary", "Parent cpu_op"),
             top=15,
-            on="page",
             unless=("kernel_categories", "kernels_by_category"),
         ),
-        Chart(
-            "Top kernels",
-            "kernel_summary",
-            "Kernel name",
-            "Kernel duration (µs)_sum",
-            top=20,
-            on="page",
-            unless=("kernels_by_category",),
+        _of_duration(
+            "Top kernels", "kernel_summary", "Kernel name", top=20, unless=("kernels_by_category",)
         ),
     ],
 )
@@ -220,14 +181,10 @@ def _short_kernels_summary(
     tracelens_sheets: bool = False,
 ) -> pd.DataFrame:
     """Short kernels by operation, arguments and name."""
-    table = statistics.short_kernels_summary(
-        work, short_kernel_threshold_us, total_time_ns(work), topk_short_kernels
-    )
+    table = statistics.short_kernels_summary(work, short_kernel_threshold_us, topk_short_kernels)
     if tracelens_sheets:
         return table
-    if "Parent cpu_op" in table:
-        table["Parent cpu_op"] = table["Parent cpu_op"].replace("", UNLINKED)
-    return with_short_names(table, "Kernel name")
+    return with_short_names(table.replace({"Parent cpu_op": {"": UNLINKED}}), "Kernel name")
 
 
 SHORT = [

@@ -89,7 +89,7 @@ def read_snapshot(path: str | os.PathLike[str], reading: ReadingOptions = AS_USU
         if not isinstance(content, dict) or not isinstance(content.get("device_traces"), list):
             raise TraceFormatError(source.path, "is a pickle, but no memory snapshot", _REMEDY)
         try:
-            return _Reader(source.path).read(content)
+            return _read(source.path, content)
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError):
             raise TraceFormatError(source.path, "is a damaged memory snapshot", _REMEDY) from None
 
@@ -145,118 +145,115 @@ def _bounded_memory(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-class _Reader:
-    """Makes arrays of the dicts of a snapshot."""
+def _read(path: str, content: dict[str, Any]) -> Snapshot:
+    """The arrays of the dicts of a snapshot."""
+    frames, held = _Frames(), []
+    segments = [each for each in content.get("segments") or [] if isinstance(each, dict)]
+    for segment in segments:
+        at = segment["address"]
+        for block in segment["blocks"]:
+            if block["state"] in _HELD:
+                size = block.get("requested_size") or block["size"]
+                where = segment.get("device", 0), block.get("address", at)
+                held.append((*where, size, frames.code(block)))
+            at += block["size"]
+    used = [
+        (device, event, event["action"] == "free_completed")
+        for device, trace in enumerate(content["device_traces"])
+        for event in trace
+        if event["action"] in {"alloc", "free_completed"}
+    ]
+    told = {"address": ("addr", NONE), "size": ("size", NONE), "time": ("time_us", 0)}
+    columns = {
+        name: np.fromiter((event.get(*key) for _, event, _ in used), np.int64, len(used))
+        for name, key in told.items()
+    }
+    columns["device"] = np.array([device for device, _, _ in used], dtype=np.int64)
+    columns["frame"] = np.fromiter(
+        (NONE if frees else frames.code(event) for _, event, frees in used), np.int64, len(used)
+    )
+    all_events = pd.DataFrame({**columns, "frees": [frees for _, _, frees in used]})
+    usable = all_events["size"].between(0, _MOST - 1) & (all_events["address"] >= 0)
+    usable &= all_events["time"].abs() < _MOST * 2**10
+    events = _with_older(all_events[usable], held, frames.names[BEFORE])
+    recorded, time = events["recorded"].to_numpy(dtype=bool), events["time"].to_numpy() * 1000
+    start = int(time[recorded].min()) if recorded.any() else 0
+    devices, place = np.unique(events["device"].to_numpy(), return_inverse=True)
+    nothing = np.full(len(events), NONE, dtype=np.int64)
+    return Snapshot(
+        path,
+        MemoryEvents(
+            **dict.fromkeys(("row", "thread", "total", "reserved"), nothing),
+            time=np.where(recorded, time - start, 0),
+            size=np.where(events["frees"], -events["size"], events["size"]),
+            address=events["address"].to_numpy(),
+            place=place.reshape(-1),
+            devices=devices,
+            unusable=0,
+        ),
+        events["frame"].to_numpy(),
+        list(frames.names),
+        recorded,
+        [_segment(each) for each in segments],
+        _iterations(content.get("external_annotations") or [], start),
+        int((~usable).sum()),
+    )
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._frames: Interner[str] = Interner()
-        self._frame_of: dict[int, int] = {}
+
+def _with_older(
+    events: pd.DataFrame, held: list[tuple[int, int, int, int]], before: int
+) -> pd.DataFrame:
+    """The events, and as allocations before them what was held before the first of each device.
+
+    That is what is freed without having been allocated, and blocks of the end (device, address,
+    size, frame) that no event has allocated.
+    """
+    place = ["device", "address"]
+    older = events[events["frees"] & ~events.duplicated(place)].sort_values(place)
+    last = events[~events["frees"] & ~events.duplicated(place, keep="last")]
+    ours = set(zip(last["device"], last["address"], strict=True))
+    left = [b for b in held if b[:2] not in ours and 0 <= b[1] < 2**63 and 0 <= b[2] < _MOST]
+    kept = pd.DataFrame(left, columns=[*place, "size", "frame"], dtype=np.int64)
+    parts = [older.assign(frame=before), kept.assign(time=0), events]
+    every = pd.concat([part.assign(recorded=part is events) for part in parts])
+    every["frees"] = every["frees"].eq(True) & every["recorded"]
+    return every.sort_values("device", kind="stable")
+
+
+class _Frames:
+    """The innermost Python frames of users' own, each asked for once."""
+
+    def __init__(self) -> None:
+        self.names: Interner[str] = Interner()
+        self._codes: dict[int, int] = {}
         self._labels: dict[int, str] = {}
 
-    def read(self, content: dict[str, Any]) -> Snapshot:
-        """The snapshot."""
-        segments = [each for each in content.get("segments") or [] if isinstance(each, dict)]
-        held: dict[int, list[tuple[int, int, int]]] = {}
-        for segment in segments:
-            at = segment["address"]
-            for block in segment["blocks"]:
-                if block["state"] in _HELD:
-                    size = block.get("requested_size") or block["size"]
-                    of_device = held.setdefault(segment.get("device", 0), [])
-                    of_device.append((block.get("address", at), size, self._frame(block)))
-                at += block["size"]
-        parts = [
-            self._device(device, trace, held.pop(device, []))
-            for device, trace in enumerate(content["device_traces"])
-        ]
-        parts += [self._device(device, [], blocks) for device, blocks in sorted(held.items())]
-        columns = list(map(np.concatenate, zip(*parts, strict=True)))
-        device, time, size, address, frame, recorded, dropped = columns
-        devices, place = np.unique(device, return_inverse=True)
-        nothing = np.full(len(size), NONE, dtype=np.int64)
-        start = int(time[recorded].min()) if recorded.any() else 0
-        of_event = {"size": size, "address": address, "place": place.reshape(-1)}
-        of_event |= dict.fromkeys(("row", "thread", "total", "reserved"), nothing)
-        since = np.where(recorded, time - start, 0)
-        events = MemoryEvents(time=since, devices=devices, unusable=0, **of_event)
-        return Snapshot(
-            self._path,
-            events,
-            frame,
-            list(self._frames),
-            recorded,
-            [_segment(each) for each in segments],
-            _iterations(content.get("external_annotations") or [], start),
-            int(dropped.sum()),
-        )
-
-    def _device(
-        self, device: int, trace: Sequence[dict[str, Any]], held: list[tuple[int, int, int]]
-    ) -> tuple[np.ndarray, ...]:
-        """Device, time, size, address, frame of allocations and frees; whether they are recorded.
-
-        And how many cannot be used. What was held before the first event comes before it: blocks
-        of the end that no event has allocated, and what is freed without having been allocated.
-        """
-        used = [e for e in trace if e["action"] in {"alloc", "free_completed"}]
-        count = len(used)
-        address = np.fromiter((e.get("addr", NONE) for e in used), np.int64, count)
-        size = np.fromiter((e.get("size", NONE) for e in used), np.int64, count)
-        time = np.fromiter((e.get("time_us", 0) for e in used), np.int64, count)
-        frees = np.fromiter((e["action"] == "free_completed" for e in used), bool, count)
-        who = (NONE if e["action"] == "free_completed" else self._frame(e) for e in used)
-        frame = np.fromiter(who, np.int64, count)
-        usable = (size >= 0) & (size < _MOST) & (address >= 0) & (np.abs(time) < _MOST * 2**10)
-        dropped = np.array([count - int(usable.sum())])
-        address, size, time, frees, frame = (
-            column[usable] for column in (address, size, time * 1000, frees, frame)
-        )
-        places, first = np.unique(address, return_index=True)
-        last = len(address) - 1 - np.unique(address[::-1], return_index=True)[1]
-        older = first[frees[first]]
-        ours = set(places[~frees[last]].tolist())
-        left = [b for b in held if b[0] not in ours and 0 <= b[1] < _MOST and 0 <= b[0] < 2**63]
-        at, much, whose = np.array(left, dtype=np.int64).reshape(-1, 3).T
-        unknown = np.full(len(older), self._frames[BEFORE])
-        begin = int(time.min()) if len(time) else 0
-        address = np.concatenate((address[older], at, address))
-        size = np.concatenate((size[older], much, np.where(frees, -size, size)))
-        recorded = np.arange(len(size)) >= len(older) + len(left)
-        time = np.concatenate((np.full(len(older) + len(left), begin), time))
-        frame = np.concatenate((unknown, whose, frame))
-        return np.full(len(size), device), time, size, address, frame, recorded, dropped
-
-    def _frame(self, holder: dict[str, Any]) -> int:
-        """The code of the innermost Python frame of the user's own."""
+    def code(self, holder: dict[str, Any]) -> int:
+        """The code of the frame of a block or an event."""
         frames = holder.get("frames") or ()
-        known = self._frame_of.get(id(frames))
-        if known is None:
+        if id(frames) not in self._codes:
             label = next(filter(None, map(self._label, frames)), NO_FRAME)
-            known = self._frame_of[id(frames)] = self._frames[label]
-        return known
+            self._codes[id(frames)] = self.names[label]
+        return self._codes[id(frames)]
 
     def _label(self, frame: dict[str, Any]) -> str:
         """`FILE(LINE): NAME`; empty of a frame that is no Python or not the user's."""
-        label = self._labels.get(id(frame))
-        if label is None:
+        if id(frame) not in self._labels:
             file, line, name = (frame.get(key) for key in ("filename", "line", "name"))
             label = ""
             if isinstance(file, str) and file.endswith(".py") and not _NOT_USERS.search(file):
                 known = isinstance(line, int) and isinstance(name, str)
                 label = encodable(f"{file}({line}): {name}" if known else file)
             self._labels[id(frame)] = label
-        return label
+        return self._labels[id(frame)]
 
 
 def _segment(segment: dict[str, Any]) -> tuple[int, str, int, int, int, int]:
-    total, allocated, active = (
-        int(segment.get(name, 0)) for name in ("total_size", "allocated_size", "active_size")
-    )
+    names = "device", "stream", "total_size", "allocated_size", "active_size"
+    device, stream, total, allocated, active = (int(segment.get(name, 0)) for name in names)
     kind = segment.get("segment_type")
-    kind = encodable(kind) if isinstance(kind, str) else ""
-    device, stream = int(segment.get("device", 0)), int(segment.get("stream", 0))
-    return device, kind, stream, total, allocated, active
+    text = encodable(kind) if isinstance(kind, str) else ""
+    return device, text, stream, total, allocated, active
 
 
 def _iterations(annotations: Sequence[dict[str, Any]], start: int) -> dict[int, Int64Array]:
@@ -326,24 +323,19 @@ def _held(snapshot: Snapshot, moments: Int64Array) -> pd.DataFrame:
 
 def _growth(snapshot: Snapshot, place: int) -> tuple[str, int, int] | None:
     """The frame whose blocks grow with each iteration: bytes an iteration, over how many."""
-    events = snapshot.events
+    events, blocks = snapshot.events, snapshot.events.blocks
     first, last = events.first[place], events.last[place]
-    begins = snapshot.iterations.get(int(events.devices[place]), first[:0] if first.ndim else [])
+    begins = snapshot.iterations.get(int(events.devices[place]), np.empty(0, dtype=np.int64))
     at = np.searchsorted(events.time[first : last + 1], begins[-_MOST_ITERATIONS:]) - 1 + first
     at = at[at >= first]
     if len(at) < _LEAST_ITERATIONS:
         return None
-    birth, death = events.blocks.birth, events.blocks.death
-    those = (events.place[birth] == place) & snapshot.recorded[birth]
-    birth, death = birth[those], death[those]
-    frame, size = snapshot.frame[birth], events.size[birth]
-    held = np.stack(
-        [
-            sums(frame[alive], size[alive], len(snapshot.frames))
-            for moment in at.tolist()
-            for alive in [(birth <= moment) & ((death < 0) | (death > moment))]
-        ]
-    )
+    those = (events.place[blocks.birth] == place) & snapshot.recorded[blocks.birth]
+    birth, death = blocks.birth[those], blocks.death[those]
+    held = []
+    for moment in at.tolist():
+        alive = birth[(birth <= moment) & ((death < 0) | (death > moment))]
+        held.append(sums(snapshot.frame[alive], events.size[alive], len(snapshot.frames)))
     grows = (np.diff(held, axis=0) > 0).all(axis=0)
     amount = np.where(grows, held[-1] - held[0], 0)
     most = int(amount.argmax())
@@ -381,14 +373,11 @@ def compare_snapshots(first: Snapshot, second: Snapshot) -> dict[str, pd.DataFra
     """Peaks, and what was held at them and at the end by frame, of two snapshots side by side."""
     tables = [snapshot_tables(each) for each in (first, second)]
     result = {}
-    for name, keys in (
-        ("memory_peaks", ["device"]),
-        ("memory_at_peak", ["device", "python_frame"]),
-        ("memory_at_end", ["device", "python_frame"]),
-    ):
+    for name in ("memory_peaks", "memory_at_peak", "memory_at_end"):
+        keys = ["device"] if name == "memory_peaks" else ["device", "python_frame"]
         a, b = (each[name].set_index(keys) for each in tables)
         columns: dict[str, pd.Series] = {}
-        for column in a.columns.intersection(["blocks", "bytes"] if len(keys) > 1 else a.columns):
+        for column in a.columns if len(keys) == 1 else ["blocks", "bytes"]:
             pair = pd.concat([a[column], b[column]], axis=1, keys=["A", "B"]).fillna(0)
             columns |= {f"{column} {letter}": pair[letter] for letter in "AB"}
             columns[f"{column} B - A"] = pair["B"] - pair["A"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
@@ -47,13 +48,14 @@ def _notes(
     return usage.memory_notes(analyzer.memory(options.annotation))
 
 
+_table = partial(Table, when=[_HAS_MEMORY])
 _OWNER = """phase: `forward`, `backward` or `optimizer`; empty outside of all operations
             operation: the innermost CPU op on the thread at that time; or `(no operation)`
             outer_operation: the outermost CPU op around it
             """
 
 TABLES = [
-    Table(
+    _table(
         name="memory_peaks",
         shows="The most memory that each device had allocated, and when",
         columns="""
@@ -80,10 +82,9 @@ TABLES = [
              lost by the profiler
             """,
         table=_of(usage.memory_peaks),
-        when=[_HAS_MEMORY],
         notes=_notes,
     ),
-    Table(
+    _table(
         name="memory_at_peak",
         shows="What was alive when the most memory was allocated, and who allocated it",
         columns=f"""
@@ -97,10 +98,9 @@ TABLES = [
             % of peak [%]: of the device
             """,
         table=_of(usage.memory_at_peak),
-        when=[_HAS_MEMORY],
         charts=[Chart("Memory", "memory_at_peak", "operation", "bytes", kind="memory", on="page")],
     ),
-    Table(
+    _table(
         name="memory_by_operation",
         shows="What each operation allocated, and for how long",
         columns=f"""
@@ -121,9 +121,8 @@ TABLES = [
             "Allocated most in all: outer_operation, operation, allocations, allocated_bytes, "
             "kept_bytes, mean_lifetime_us, frees_within_operation"
         ),
-        when=[_HAS_MEMORY],
     ),
-    Table(
+    _table(
         name="memory_largest",
         shows="The largest blocks of each device",
         columns=f"""
@@ -139,10 +138,9 @@ TABLES = [
             "Largest blocks: outer_operation, bytes, allocated_at_ms, lifetime_us, module, "
             "python_frame"
         ),
-        when=[_HAS_MEMORY],
         asked_by="tables",
     ),
-    Table(
+    _table(
         name="memory_over_time",
         shows="How much memory was allocated and reserved, in at most a thousand points",
         columns="""
@@ -152,11 +150,10 @@ TABLES = [
             reserved_bytes [bytes]: likewise; empty where it is not recorded
             """,
         table=_of(usage.memory_over_time),
-        when=[_HAS_MEMORY],
         asked_by="tables",
         on_every_page=True,
     ),
-    Table(
+    _table(
         name="memory_iterations",
         shows="When the first hundred iterations begin",
         columns="""
@@ -164,7 +161,6 @@ TABLES = [
             start_ms: since the trace's first event
             """,
         table=_of(usage.memory_iterations),
-        when=[_HAS_MEMORY],
         asked_by="tables",
         on_every_page=True,
     ),

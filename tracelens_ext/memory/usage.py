@@ -7,32 +7,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.iterations.iterations import Iterations, iteration_at
-from tracelens_ext.iterations.measured import named_iterations
+from tracelens_ext.iterations.iterations import Iterations, iteration_at, named_iterations
 from tracelens_ext.lazy import pd
-from tracelens_ext.memory.events import (
-    HOST,
-    PHASES,
-    MemoryEvents,
-    Owners,
-    find_owners,
-    read_memory_events,
-)
+from tracelens_ext.memory.events import HOST, MemoryEvents, find_owners, read_memory_events
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
-from tracelens_ext.work.grouping import maxima, number_groups, percent, sums
+from tracelens_ext.work.grouping import maxima, number_groups, percent, sums, texts
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
+    from tracelens_ext.trace import BoolArray, Int64Array
     from tracelens_ext.tree import CallTree
     from tracelens_ext.work.patterns import Expression
 
-NO_OPERATION = "(no operation)"
 BEFORE = "(before the recording)"
 LOST = "(events lost)"
-_OWNER = ("phase", "operation", "outer_operation", "module", "python_frame")
 _MOST_POINTS, _MOST_MARKS = 1000, 100  # of a line over time, a device; iterations on it
 
 
@@ -41,7 +31,9 @@ class Memory:
     """What the memory events of a trace tell."""
 
     events: MemoryEvents
-    owners: Owners  #: of each event
+    #: who was at work at each event, by column: codes, (k,), and labels; see `find_owners`
+    owners: Mapping[str, tuple[Int64Array, list[str]]]
+    outer_end: Int64Array  #: when the outermost operation around each event ended, (k,)
     iterations: Iterations
     labels: list[str]  #: what each iteration is called
     iteration: Int64Array  #: that of each event, `NONE` outside of all, (k,)
@@ -61,7 +53,7 @@ def find_memory(tree: CallTree, annotation: Expression | None = None) -> Memory:
     process = tree.trace.process_of_thread[events.thread].astype(np.int64)
     ranges = (iterations.process, iterations.start, iterations.end)
     at = iteration_at(ranges, process, events.time)
-    return Memory(events, find_owners(tree, events), iterations, labels, at, process)
+    return Memory(events, *find_owners(tree, events), iterations, labels, at, process)
 
 
 def memory_peaks(memory: Memory) -> pd.DataFrame:
@@ -108,17 +100,15 @@ def _known(values: Int64Array) -> pd.api.extensions.ExtensionArray:
 def _change_per_iteration(memory: Memory) -> pd.api.extensions.ExtensionArray:
     """How much more is allocated at the end of each finished iteration, on average, (d,)."""
     events, iterations = memory.events, memory.iterations
-    changes = np.zeros(len(events.devices), dtype=np.int64)
-    known = np.zeros(len(changes), dtype=bool)
-    for device, (first, last) in enumerate(zip(events.first, events.last, strict=True)):
+    changes: list[int | None] = []
+    for first, last in zip(events.first, events.last, strict=True):
         of_process = iterations.process == memory.process[first]
         ends = iterations.end[iterations.finished & of_process]
         at = np.searchsorted(events.time[first : last + 1], ends, side="right") - 1
-        at = at[at >= 0] + first
-        if len(at) > 1:
-            known[device] = True
-            changes[device] = (events.level[at[-1]] - events.level[at[0]]) // (len(at) - 1)
-    return pd.arrays.IntegerArray(changes, ~known)
+        level = events.level[at[at >= 0] + first]
+        more = len(level) - 1
+        changes.append(int(level[-1] - level[0]) // more if more > 0 else None)
+    return pd.array(changes, dtype="Int64")
 
 
 def memory_at_peak(memory: Memory) -> pd.DataFrame:
@@ -164,11 +154,11 @@ def memory_by_operation(memory: Memory) -> pd.DataFrame:
     events, blocks = memory.events, memory.events.blocks
     birth, death = blocks.birth, blocks.death
     size, device = events.size[birth], events.place[birth]
-    first, number, owners = _grouped(memory, birth, _OWNER[:3])
+    first, number, owners = _grouped(memory, birth, 3)
     count = len(first)
     freed = (death != NONE) & (events.size[death] < 0)
     lifetime = np.where(freed, events.time[death] - events.time[birth], 0)
-    within = freed & (events.time[death] <= memory.owners.outer_end[birth])
+    within = freed & (events.time[death] <= memory.outer_end[birth])
     kept = _kept(memory)
     at_peak = np.zeros(len(birth), dtype=bool)
     at_peak[events.alive_at(events.peak)] = True
@@ -232,42 +222,20 @@ def memory_blocks(memory: Memory, largest: int | None = None) -> pd.DataFrame:
             "allocated_at_ms": events.time[birth] / NS_PER_MS,
             "lifetime_us": np.where((death != NONE) & (events.size[death] < 0), lifetime, np.nan),
             "iteration": memory.labels_of(birth),
-            **{
-                name: _text_column(told)
-                for name, told in _owner_texts(memory.owners, birth, _OWNER).items()
-            },
+            **{name: _text_column(texts(c[birth], t)) for name, (c, t) in memory.owners.items()},
         }
     )
 
 
 def _grouped(
-    memory: Memory, birth: Int64Array, by: tuple[str, ...] = _OWNER
+    memory: Memory, birth: Int64Array, columns: int | None = None
 ) -> tuple[Int64Array, Int64Array, dict[str, list[str]]]:
     """The first of each group of allocations by device and owner, each one's group, and columns."""
-    codes = _codes(memory.owners)
-    keys = [memory.events.place[birth], *(codes[name][0][birth] for name in by)]
+    owners = dict(list(memory.owners.items())[:columns])
+    keys = [memory.events.place[birth], *(codes[birth] for codes, _ in owners.values())]
     first, number = number_groups(keys)
-    return first, number, _owner_texts(memory.owners, birth[first], by)
-
-
-def _codes(owners: Owners) -> dict[str, tuple[Int64Array, list[str], str]]:
-    """By column of `_OWNER`: a code an event, labels, and what `NONE` stands for."""
-    return {
-        "phase": (owners.phase, PHASES, ""),
-        "operation": (owners.operation, owners.names, NO_OPERATION),
-        "outer_operation": (owners.outer, owners.names, NO_OPERATION),
-        "module": (owners.module, owners.modules, ""),
-        "python_frame": (owners.frame, owners.names, ""),
-    }
-
-
-def _owner_texts(owners: Owners, at: IntArray, columns: tuple[str, ...]) -> dict[str, list[str]]:
-    """What some of the columns of `_OWNER` are for some events."""
-    told = _codes(owners)
-    return {
-        name: [missing if code == NONE else labels[code] for code in codes[at].tolist()]
-        for name, (codes, labels, missing) in ((name, told[name]) for name in columns)
-    }
+    told = {name: texts(codes[birth[first]], labels) for name, (codes, labels) in owners.items()}
+    return first, number, told
 
 
 def _text_column(told: list[str]) -> pd.api.extensions.ExtensionArray:

@@ -19,7 +19,7 @@ from tracelens_ext.intervals import covered
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.trace import LAUNCH_KINDS, EventKind
 from tracelens_ext.work.grouping import minima, number_groups
-from tracelens_ext.work.lanes import captures, find_launches
+from tracelens_ext.work.launches import captures, find_launches
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:

@@ -36,16 +36,9 @@ from tracelens_ext.recording.again import (
 )
 from tracelens_ext.recording.program import Missing, missing_of
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
+from tracelens_ext.work.gpu_work import busy_within, find_lanes
 from tracelens_ext.work.grouping import maxima, minima, sums
-from tracelens_ext.work.lanes import (
-    Launches,
-    busy_within,
-    captures,
-    find_lanes,
-    find_launches,
-    lane_of_calls,
-    place_of,
-)
+from tracelens_ext.work.launches import Launches, captures, find_launches, lane_of_calls, place_of
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:

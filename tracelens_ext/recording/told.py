@@ -17,8 +17,8 @@ from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import Table
 from tracelens_ext.timeline.timeline import MOST_BINS, time_axis
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, Trace
+from tracelens_ext.work.gpu_work import find_lanes
 from tracelens_ext.work.grouping import group_durations
-from tracelens_ext.work.lanes import find_lanes
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer

@@ -229,6 +229,6 @@ def _host(
             threads = np.full(len(asked), thread)
             begin, stop = start[asked] - later[asked], end[asked] - later[asked]
             result[asked] = innermost_during(
-                work.tree, kinds, threads, begin, stop, "ProfilerStep#"
+                work.trace, kinds, threads, begin, stop, "ProfilerStep#"
             )
     return _labels(np.where(result == NONE, NONE, work.trace.name[result]), work.trace.names)

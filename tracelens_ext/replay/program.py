@@ -18,8 +18,8 @@ from tracelens_ext.intervals import covered, union
 from tracelens_ext.recording.recording import BEFORE, HOLE, recording_of
 from tracelens_ext.replay.replay import find_clocks
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
-from tracelens_ext.work.group_search import by_group_and_time, items_before, running_maximum
-from tracelens_ext.work.lanes import find_lanes
+from tracelens_ext.work.gpu_work import find_lanes
+from tracelens_ext.work.grouping import by_group_and_time, items_before, running_maximum
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array

@@ -15,7 +15,7 @@ import numpy as np
 
 from tracelens_ext.intervals import union
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
-from tracelens_ext.work.group_search import items_before
+from tracelens_ext.work.grouping import items_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

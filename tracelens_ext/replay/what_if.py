@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.iterations.selection import Selection, span_of_step
+from tracelens_ext.iterations.iterations import Selection, span_of_step
 from tracelens_ext.lazy import pd
 from tracelens_ext.replay.changes import Changes, Named, parse_change
 from tracelens_ext.replay.path import (

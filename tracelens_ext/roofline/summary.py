@@ -105,7 +105,7 @@ def utilisation(
     It is the time that all products, convolutions and attention would take at the peak of their
     type, by the wall time; of several devices by the time of all of them.
     """
-    from tracelens_ext.iterations.measured import named_iterations
+    from tracelens_ext.iterations.iterations import named_iterations
 
     groups = roofline.groups
     group = groups.of_gpu[groups.first_gpu]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.iterations.selection import Selection
+    from tracelens_ext.iterations.iterations import Selection
     from tracelens_ext.tables.options import ReportOptions
 
 _SHAPES = Condition(

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens_ext.iterations.iterations import engine_frames
 from tracelens_ext.serving.annotations import DECODE, PREFILL, Batch, Group
 from tracelens_ext.serving.steps import Steps, find_steps, steps_at
 from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, EventKind
-from tracelens_ext.work.group_search import engine_frames, items_before
+from tracelens_ext.work.grouping import items_before
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:

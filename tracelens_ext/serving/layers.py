@@ -19,8 +19,8 @@ import numpy as np
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_US
 from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.work.gpu_work import find_lanes
 from tracelens_ext.work.grouping import sums
-from tracelens_ext.work.lanes import find_lanes
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:

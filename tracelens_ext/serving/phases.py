@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.gaps.causes import CAUSES
-from tracelens_ext.gaps.classified import classify_gaps
+from tracelens_ext.gaps.causes import CAUSES, classify_gaps
 from tracelens_ext.intervals import covered
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_MS, NS_PER_US
@@ -125,7 +124,7 @@ def _counts(steps: Steps) -> dict[str, list[int]]:
 def _idle(work: GpuWork, steps: Steps) -> Int64Array:
     """The idle time of devices by cause and phase, ns, (causes, phases + 1)."""
     classified, count = classify_gaps(work, "device"), len(steps.labels)
-    pieces = classified.pieces.chosen(classified.pieces.gap != NONE)
+    pieces = classified.within
     cell = pieces.cause * count + steps.phase_of_gpu[classified.gaps.after[pieces.gap]]
     ns = sums(cell, pieces.end - pieces.start, len(CAUSES) * count)
     return ns.reshape(len(CAUSES), count)

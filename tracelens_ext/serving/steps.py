@@ -23,7 +23,7 @@ from tracelens_ext.serving.annotations import (
     parse_annotation,
 )
 from tracelens_ext.trace import NONE, NS_PER_US, EventKind
-from tracelens_ext.work.group_search import last_before, outermost
+from tracelens_ext.work.grouping import last_before, outermost
 from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import UserPattern
 

@@ -74,16 +74,13 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
         series_codes, series, label_codes, labels = label_codes, labels, series_codes, [""]
     values = pd.to_numeric(_only_column(frame, chart.value_column, chart), errors="coerce")
     numbers = values.to_numpy(dtype=np.float64, na_value=0.0)
-    numbers = np.where(np.isfinite(numbers), numbers, 0.0)
     shape = (len(labels), len(series))
-    cells = label_codes * shape[1] + series_codes
-    flat = np.bincount(cells, weights=numbers, minlength=shape[0] * shape[1])
-    sums: npt.NDArray[np.float64] = flat.astype(np.float64).reshape(shape)
-
-    only_series = chart.only if chart.series_column or chart.kind == "stacked" else ()
-    only_labels = () if only_series else chart.only
-    series, sums = _ranked(series, sums.T, only_series, MOST_SERIES)
-    labels, sums = _ranked(labels, sums.T, only_labels, chart.top)
+    numbers = np.where(np.isfinite(numbers), numbers, 0.0)
+    cells = np.bincount(label_codes * shape[1] + series_codes, numbers, shape[0] * shape[1])
+    sums: npt.NDArray[np.float64] = cells.astype(np.float64).reshape(shape)
+    of_series = chart.series_column is not None or chart.kind == "stacked"
+    series, sums = _ranked(series, sums.T, chart.only if of_series else (), MOST_SERIES)
+    labels, sums = _ranked(labels, sums.T, () if of_series else chart.only, chart.top)
     # Arrow, where pandas keeps texts in it, refuses half characters: so these are no `str`.
     rows, columns = (pd.Index(texts, dtype=object) for texts in (labels, series))
     return pd.DataFrame(sums, index=rows, columns=columns)
@@ -94,23 +91,17 @@ def _coded_texts(
 ) -> tuple[npt.NDArray[np.intp], list[str]]:
     """Give a column as a number a row and the distinct texts, `(none)` where it is empty."""
     column = _only_column(frame, name, chart)
-    if not isinstance(column.dtype, pd.StringDtype):
-        missing = column.isna().tolist()
-        texts = [
-            "(none)" if empty else str(value)
-            for value, empty in zip(column.tolist(), missing, strict=True)
-        ]
-        column = pd.Series(texts, dtype=object)
-    codes, uniques = pd.factorize(column.to_numpy(dtype=object), use_na_sentinel=False)
-    return codes, [text if isinstance(text, str) else "(none)" for text in uniques.tolist()]
+    shown = zip(column.tolist(), column.isna().tolist(), strict=True)
+    texts = ["(none)" if empty else str(value) for value, empty in shown]
+    codes, uniques = pd.factorize(np.array(texts, dtype=object))
+    return codes, uniques.tolist()
 
 
 def _only_column(frame: pd.DataFrame, name: str, chart: Chart) -> pd.Series:
-    places = [place for place, column in enumerate(frame.columns) if column == name]
-    if not places:
-        message = f"the chart {chart.title!r} needs the column {name!r} of {chart.sheet!r}"
-        raise ValueError(message)
-    return frame.iloc[:, places[0]]
+    for place, column in enumerate(frame.columns):
+        if column == name:
+            return frame.iloc[:, place]
+    raise ValueError(f"the chart {chart.title!r} needs the column {name!r} of {chart.sheet!r}")
 
 
 def _ranked(

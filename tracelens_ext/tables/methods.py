@@ -17,12 +17,8 @@ class TableMethods:
     def table(self, name: str, **options: Any) -> pd.DataFrame | None:  # noqa: ANN401
         """A registered table, those of plugins too; None if there is nothing to show.
 
-        Args:
-            name: as `report --tables` takes it; `docs/tables.md` has all.
-            options: what its function takes, or fields of `ReportOptions`.
-
-        Raises:
-            UsageError: there is no such table, or an option makes no sense.
+        `name` is as `report --tables` takes it; `docs/tables.md` has all. Options are what its
+        function takes, or fields of `ReportOptions`.
         """
         table = find_table(name)
         if table.named_options() is None:

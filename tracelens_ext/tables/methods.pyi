@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from tracelens_ext.gaps.tables import GapSort
-from tracelens_ext.iterations.selection import Selection
+from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.kernels.statistics import KernelSort
-from tracelens_ext.work.lanes import Scope
+from tracelens_ext.work.gpu_work import Scope
 
 class TableMethods:
     def table(self, name: str, **options: object) -> pd.DataFrame: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from operator import ge, le
 from typing import Any, TypeVar, get_type_hints
 
 from tracelens_ext.errors import UsageError
@@ -12,7 +13,6 @@ from tracelens_ext.work.patterns import user_pattern
 
 #: What `tables` is for every table.
 ALL_TABLES = "all"
-_LIMITS = ("least", "most")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -101,12 +101,12 @@ class ReportOptions:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value, least, most = (getattr(self, each.name), *map(each.metadata.get, _LIMITS))
             what = "time" if each.name.endswith("_us") else "number"
-            if value is not None and least is not None and not value >= least:
-                raise UsageError(f"{each.name} is {value}; expected a {what} of at least {least}")
-            if value is not None and most is not None and value > most:
-                raise UsageError(f"{each.name} is {value}; expected a {what} of at most {most}")
+            for limit, fits in (("least", ge), ("most", le)):
+                value, bound = getattr(self, each.name), each.metadata.get(limit)
+                if value is not None and bound is not None and not fits(value, bound):
+                    expected = f"expected a {what} of at {limit} {bound}"
+                    raise UsageError(f"{each.name} is {value}; {expected}")
         user_pattern(self.annotation, "annotation")
         if self.kernel_summary is None:
             object.__setattr__(self, "kernel_summary", self.tracelens_sheets)
@@ -115,11 +115,7 @@ class ReportOptions:
 
 
 def takes_report_options(function: _Function) -> _Function:
-    """Name the fields of `ReportOptions` in a function's signature and docstring.
-
-    Args:
-        function: takes them as `**options`, the last line of its `Args`.
-    """
+    """Name the fields of `ReportOptions` in a function's signature, and as last of its `Args`."""
     signature, types = inspect.signature(function), get_type_hints(ReportOptions)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     options = [f for f in fields(ReportOptions) if f.name not in signature.parameters]

@@ -40,7 +40,7 @@ _LISTS = (
     "memory.tables",
     "kernels.tables:UNLINKED_KERNELS",
     "gaps.tables",
-    "counters.tables",
+    "timeline.timeline:COUNTERS",
     "replay.what_if",
     "iterations.measured",
     "operations.tables:CPU_OPS",
@@ -66,16 +66,13 @@ def offered_tables(registry: PluginRegistry | None = None) -> list[Offered[Table
     """The tables of this distribution, then those of plugins, each name once."""
     registry = registry or default_registry()
     offered = registry.offers("tracelens_sheets", _check)
-    offered.sort(key=lambda each: not each.plugin.own)
-    names: set[str] = set()
-    result = []
-    for each in offered:
+    found: dict[str, Offered[Table]] = {}
+    for each in sorted(offered, key=lambda each: not each.plugin.own):
         with registry.guard(each.plugin.name):
-            if (name := each.item.name.lower()) in names:
+            if each.item.name.lower() in found:
                 raise PluginAnswerError(f"sheet {each.item.name!r}: the report has one already")
-            names.add(name)
-            result.append(each)
-    return result
+            found[each.item.name.lower()] = each
+    return [*found.values()]
 
 
 def find_table(name: str) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from os.path import commonprefix
 from typing import TYPE_CHECKING
 
@@ -18,10 +17,9 @@ _WORD_BEFORE = 12  # characters before a difference that help to read it
 
 
 def cut_middle(text: str, width: int, mark: str = "…") -> str:
-    """Cut a text in its middle; the end of a kernel's name tells as much as its beginning.
+    """Cut a text without control characters in its middle, as its end tells as much as its start.
 
-    `text`: a text without control characters. `width`: cells of the terminal that it may take; a
-    wide character takes two.
+    `width`: cells of the terminal that it may take; a wide character takes two.
     """
     if _cells(text) <= width:
         return text
@@ -36,9 +34,7 @@ def cut_middle(text: str, width: int, mark: str = "…") -> str:
 def told_apart(texts: Sequence[str], width: int, mark: str = "…") -> list[str]:
     """Cut texts as `cut_middle` does; where different ones would look alike, show the difference.
 
-    `texts`: texts without control characters, the same one perhaps several times. `width`: as for
-    `cut_middle`. Gives a text each. Those that no difference tells apart in so little room end in a
-    number.
+    Those that no difference tells apart in so little room end in a number.
     """
     labels = {text: cut_middle(text, width, mark) for text in texts}
     open_groups = _alike(labels, labels)
@@ -72,12 +68,10 @@ def with_short_names(table: pd.DataFrame, column: str = "kernel_name") -> pd.Dat
 
 def _alike(labels: dict[str, str], texts: Iterable[str]) -> list[list[str]]:
     """The texts that share a label."""
-    count = Counter(map(labels.__getitem__, texts))
-    groups: dict[str, list[str]] = {label: [] for label, texts in count.items() if texts > 1}
-    for text in texts if groups else ():
-        if (label := labels[text]) in groups:
-            groups[label].append(text)
-    return list(groups.values())
+    groups: dict[str, list[str]] = {}
+    for text in texts:
+        groups.setdefault(labels[text], []).append(text)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _with_difference(text: str, differ_at: int, width: int, mark: str) -> str:

@@ -112,8 +112,8 @@ class Table:
 
     def of(self, analyzer: TreePerfAnalyzer) -> Callable[..., pd.DataFrame | None]:
         """What makes it of an analyzer's trace."""
-        first = next(iter(inspect.signature(self.table).parameters))
-        return MethodType(self.table, analyzer.work if first == "work" else analyzer)
+        of_work = next(iter(inspect.signature(self.table).parameters)) == "work"
+        return MethodType(self.table, analyzer.work if of_work else analyzer)
 
     def make(self, analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame | None:
         """The table, as the options want it."""

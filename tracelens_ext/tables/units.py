@@ -156,14 +156,7 @@ _SIZE_UNITS = {"bytes": Unit(Quantity.BYTES, "B"), "byte": Unit(Quantity.BYTES, 
 
 @functools.lru_cache(maxsize=4096)
 def unit_of(column: str) -> Unit:
-    """Read the unit from a column's name.
-
-    Args:
-        column: the name, such as `avg_time_us`, `Kernel duration (µs)_count` or `percent`.
-
-    Returns:
-        The unit; of unknown quantity when the name tells nothing.
-    """
+    """Read the unit from a column's name, such as `avg_time_us`, `Kernel duration (µs)_count`."""
     words = _WORDS.findall(re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", column).lower())
     unit = _unsigned_unit(column, words)
     if _DIFFERENCE_WORDS.isdisjoint(words) or unit.quantity is Quantity.IDENTIFIER:

@@ -33,13 +33,15 @@ def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
     ]
     if alone := lone_event(trace):
         facts.append(("Set by one event", alone))
-    if rank := _rank(trace):
-        facts.append(("Rank", rank))
+    info = distributed_info(trace.metadata)
+    if "rank" in info:
+        world = info.get("world_size")
+        facts.append(("Rank", f"{info['rank']}" + (f" of {world}" if world is not None else "")))
     if len(steps := find_iterations(work.tree)):
         facts.append(("Steps", steps.label(steps.whole) or "none whole"))
     facts += [
         ("Events", made.present),
-        ("Events dropped", trace.provenance.dropped_text or "none"),
+        ("Events dropped", made.dropped_text or "none"),
         ("CPU operations", trace.count_of(*trace.operation_kinds)),
         ("GPU events", covered.events),
         ("GPU events unlinked", covered.unlinked_events),
@@ -62,11 +64,9 @@ def lone_event(trace: Trace) -> str:
         return ""
     end, span = trace.end, trace.span_ns
     for row in (int(trace.ts.argmin()), int(end.argmax())):
-        others = np.ones(len(trace), dtype=bool)
-        others[row] = False
-        rest = int(end.max(where=others, initial=0) - trace.ts.min(where=others, initial=span))
+        rest = int(np.delete(end, row).max() - np.delete(trace.ts, row).min())
         if 2 * rest < span:
-            name = _shown(trace.names[trace.name[row]])
+            name = _shown(trace.name_of(row))
             return f"{name}: without it {rest / 1e6:,.3f} of {span / 1e6:,.3f} ms"
     return ""
 
@@ -111,24 +111,15 @@ def devices(trace: Trace) -> str:
     return ", ".join(shown or names) or "none"
 
 
-def _rank(trace: Trace) -> str:
-    info = distributed_info(trace.metadata)
-    if "rank" not in info:
-        return ""
-    world = info.get("world_size")
-    return f"{info['rank']} of {world}" if world is not None else str(info["rank"])
-
-
 @dataclass(frozen=True)
 class Coverage:
-    """Shares of the summed durations of all GPU events; percent, 0 to 100."""
+    """What the tables leave unexplained, of all GPU events; percent of their time, 0 to 100."""
 
     events: int  #: GPU events
     total_ns: int  #: sum of their durations
     unlinked_events: int  #: those whose launch is not in the trace
-    unlinked_percent: float  #: their share of the time
-    #: share of the time that no rule knows; None without categories
-    uncategorized_percent: float | None
+    unlinked_percent: float
+    uncategorized_percent: float | None  #: of what no rule knows; None without categories
     uncategorized_names: int  #: distinct names that no rule knows
     names: int  #: distinct names
     #: up to five of them by time: (name, percent of GPU time)
@@ -136,10 +127,7 @@ class Coverage:
 
 
 def whole_graphs(trace: Trace) -> set[str]:
-    """Names of the CUDA graphs that were recorded as one GPU event each.
-
-    No rule can tell what is in them: they have to be recorded in another way.
-    """
+    """Names of CUDA graphs recorded as one GPU event each; no rule tells what they hold."""
     if WHOLE_GRAPH not in trace.categories:
         return set()
     rows = trace.gpu_rows[trace.category[trace.gpu_rows] == trace.categories.index(WHOLE_GRAPH)]
@@ -148,30 +136,22 @@ def whole_graphs(trace: Trace) -> set[str]:
 
 def coverage(work: GpuWork) -> Coverage:
     """Measure what the tables leave unexplained."""
-    total = int(work.duration.sum())
+    total, unlinked = int(work.duration.sum()), ~work.tree.linked
 
     def share(part: np.ndarray | int) -> float:
         return 100.0 * float(part) / total if total else 0.0
 
-    unlinked = ~work.tree.linked
-    unknown_percent: float | None = None
-    unknown_names = 0
-    largest: tuple[tuple[str, float], ...] = ()
-    if work.categories is not None:
-        unknown = ~work.categories.known
-        groups = group_durations([work.name[unknown]], work.duration[unknown])
-        unknown_percent, unknown_names = share(work.duration[unknown].sum()), len(groups)
-        largest = tuple(
-            (work.trace.names[name], share(time))
-            for name, time in zip(groups.keys[0][:5].tolist(), groups.total.tolist(), strict=False)
-        )
+    known = work.categories is None or work.categories.known
+    unknown = np.flatnonzero(~np.broadcast_to(known, len(work)))
+    groups = group_durations([work.name[unknown]], work.duration[unknown])
+    largest = zip(groups.keys[0][:5].tolist(), groups.total.tolist(), strict=False)
     return Coverage(
         events=len(work),
         total_ns=total,
         unlinked_events=int(unlinked.sum()),
         unlinked_percent=share(work.duration[unlinked].sum()),
-        uncategorized_percent=unknown_percent,
-        uncategorized_names=unknown_names,
+        uncategorized_percent=None if work.categories is None else share(groups.total.sum()),
+        uncategorized_names=len(groups),
         names=len(np.unique(work.name)),
-        largest_uncategorized=largest,
+        largest_uncategorized=tuple((work.trace.names[n], share(time)) for n, time in largest),
     )

@@ -3,51 +3,53 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.intervals import holes, union_length
+from tracelens_ext.intervals import union_length
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
+from tracelens_ext.work.gpu_work import holes
+from tracelens_ext.work.grouping import number_groups
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Int64Array
+    from tracelens_ext.trace import ArgColumn, BoolArray, Float64Array, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
 
 def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd.DataFrame:
     """How the GPU spent its time, as the sheet `gpu_timeline`; no rows without GPU events.
 
-    Args:
-        work: the GPU events.
-        micro_idle_thresh_us: splits idle time into holes up to this many µs and longer ones.
+    `micro_idle_thresh_us` splits idle time into holes up to this many µs and longer ones.
     """
     if micro_idle_thresh_us is not None and not micro_idle_thresh_us >= 0:
         raise UsageError(
             f"micro_idle_thresh_us is {micro_idle_thresh_us}; expected a time of at least 0"
         )
-    device = work.trace.device
-    present = np.unique(device[work.counted])
-    blocks = [
-        (int(number), _timeline_of(work, work.counted & (device == number), micro_idle_thresh_us))
-        for number in present
-    ]
+    parts = _counted_by_device(work)
     records = [
-        {"device": number, "type": kind, "time ms": time / NS_PER_MS, "percent": percent}
-        for number, times in blocks
-        for kind, time, percent in times
+        (device, kind, time / NS_PER_MS, 100.0 * time / times["total_time"] if time else 0.0)
+        for device, chosen in parts.items()
+        for times in [_times(work, chosen, micro_idle_thresh_us)]
+        for kind, time in times.items()
     ]
     frame = pd.DataFrame(records, columns=["device", "type", "time ms", "percent"])
-    return frame if len(present) > 1 else frame.drop(columns="device")
+    return frame if len(parts) > 1 else frame.drop(columns="device")
 
 
-def _timeline_of(
-    work: GpuWork, chosen: BoolArray, micro_idle_thresh_us: float | None
-) -> list[tuple[str, int, float]]:
+def _counted_by_device(work: GpuWork) -> dict[int, BoolArray]:
+    """Which GPU events of each device count in the timeline."""
+    device = work.trace.device
+    present = np.unique(device[work.counted]).tolist()
+    return {number: work.counted & (device == number) for number in present}
+
+
+def _times(work: GpuWork, chosen: BoolArray, micro_idle_thresh_us: float | None) -> dict[str, int]:
     def length(part: BoolArray) -> int:
         part = part & chosen
         return union_length(work.start[part], work.end[part])
@@ -69,19 +71,14 @@ def _timeline_of(
     if micro_idle_thresh_us is not None:
         micro = int(idle[idle <= micro_idle_thresh_us * 1000].sum())
         times |= {"micro_idle_time": micro, "macro_idle_time": total - busy - micro}
-    times |= {
-        "total_time": total,
-        "total_comm_time": length(communication),
-        "total_memcpy_time": length(copy),
-    }
-    return [(kind, time, 100.0 * time / total if total else 0.0) for kind, time in times.items()]
+    totals = {"total_comm_time": length(communication), "total_memcpy_time": length(copy)}
+    return {**times, "total_time": total, **totals}
 
 
 def total_time_ns(work: GpuWork) -> int:
     """First start to last end of GPU work, summed over the devices, ns."""
-    device = work.trace.device
-    chosen = [work.counted & (device == number) for number in np.unique(device[work.counted])]
-    return sum(int(work.end[part].max() - work.start[part].min()) for part in chosen)
+    parts = _counted_by_device(work).values()
+    return sum(int(work.end[part].max() - work.start[part].min()) for part in parts)
 
 
 MOST_BINS = 600
@@ -89,21 +86,19 @@ MOST_BINS = 600
 
 def time_axis(work: GpuWork) -> pd.DataFrame:
     """How long GPU events of each category ran in each bin; summed, so overlaps count twice."""
-    found = work.categories
-    code = found.code if found is not None else np.zeros(len(work), dtype=np.int32)
+    found, device = work.categories, work.trace.device
     labels = found.labels if found is not None else ["GPU work"]
+    code = found.code if found is not None else np.zeros(len(work), dtype=np.int32)
     edges = np.linspace(work.start.min(), work.end.max(), MOST_BINS + 1).astype(np.int64)
     edges = np.unique(edges)
     if len(edges) < 2:
         edges = np.array([edges[0], edges[0] + 1])
-    device = work.trace.device
-    pairs, group = np.unique(np.stack((device, code)), axis=1, return_inverse=True)
     parts = []
-    for at, (number, category) in enumerate(pairs.T.tolist()):
-        own = group.reshape(-1) == at
+    for at, group in enumerate((groups := number_groups([device, code]))[0].tolist()):
+        own = groups[1] == at
         ns = np.diff(_work_until(edges, work.start[own], work.end[own]))
         bins = np.flatnonzero(ns)
-        columns = {"device": number, "category": labels[category], "bin": bins}
+        columns = {"device": device[group], "category": labels[code[group]], "bin": bins}
         times = {"start_ms": edges[bins] / NS_PER_MS, "end_ms": edges[bins + 1] / NS_PER_MS}
         parts.append(pd.DataFrame({**columns, **times, "gpu_time_ns": ns[bins]}))
     return pd.concat(parts, ignore_index=True)
@@ -134,12 +129,11 @@ def gpu_counters(work: GpuWork) -> pd.DataFrame:
     rows = column.rows[trace.kind[column.rows] == EventKind.OTHER]
     found = [_PROCESS.fullmatch(str(process)) for process, _ in trace.threads]
     device = np.array([int(m[1]) if m else NONE for m in found] or [NONE])[trace.thread[rows]]
-    values = pd.to_numeric(pd.Series(column.texts or [""], dtype="str").str.strip('"'), "coerce")
     frame = pd.DataFrame(
         {
             "device": device,
             "counter": np.array(trace.names, dtype=object)[trace.name[rows]],
-            "value": values.to_numpy(dtype=np.float64)[column.at(rows)],
+            "value": _numbers(column, rows),
         }
     )
     frame = frame[(device != NONE) & np.isfinite(frame["value"])]
@@ -197,5 +191,131 @@ TABLES = [
                 "counters of a GPU were sampled", lambda analyzer, _: _VALUE in analyzer.trace.args
             )
         ],
+    ),
+]
+
+
+def _numbers(column: ArgColumn, rows: IntArray) -> Float64Array:
+    """What an argument that is recorded as text is for some events; NaN where it is no number."""
+    told = pd.Series([*(column.texts or ()), ""], dtype="str").str.strip('"')
+    return pd.to_numeric(told, errors="coerce").to_numpy(np.float64)[column.at(rows)]
+
+
+#: So many launches wait at most: the host waits when a stream's queue is full.
+FULL_QUEUE = 1024
+_BANDWIDTH = "memory bandwidth (GB/s)"
+_DIRECTION = re.compile(r"\b([HDPA])to([HDPA])\b")
+_DIRECTION_WORDS = re.compile(r"(Host|Device|Peer)(?: ?(?:->|-to-|[tT]o) ?)(Host|Device|Peer)")
+
+
+def queue_levels(work: GpuWork) -> pd.DataFrame:
+    """How many GPU events are launched and not begun (`level`), a row a change by stream and time.
+
+    A launch adds one for each GPU event that it starts; the start of a GPU event takes one away.
+    Of changes at one instant launches come first.
+    """
+    linked = np.flatnonzero(work.tree.linked)
+    device, stream = work.trace.device[linked], work.trace.stream[linked]
+    launched = work.trace.ts[work.tree.launch_of_gpu[linked]]
+    frame = pd.DataFrame(
+        {
+            "device": np.tile(device, 2),
+            "stream": np.tile(stream, 2),
+            "time_ns": np.concatenate((launched, work.start[linked])),
+            "begins": np.repeat((False, True), len(linked)),
+        }
+    ).sort_values(["device", "stream", "time_ns", "begins"], kind="stable", ignore_index=True)
+    change = np.where(frame.pop("begins"), -1, 1)
+    frame["level"] = pd.Series(change).groupby([frame["device"], frame["stream"]]).cumsum()
+    return frame
+
+
+def queue_length(work: GpuWork) -> pd.DataFrame:
+    """A row a stream; see the sheet `queue_length`."""
+    levels = queue_levels(work)
+    streams = levels.groupby(["device", "stream"])
+    lasts = streams["time_ns"].shift(-1).sub(levels["time_ns"]).fillna(0)
+    keys = [levels["device"], levels["stream"]]
+    full = lasts.where(levels["level"] >= FULL_QUEUE, 0).groupby(keys).sum()
+    whole = lasts.groupby(keys).sum()
+    table = streams["level"].agg(changes="size", mean="mean", max="max")
+    table[f"time at {FULL_QUEUE} (%)"] = (100 * full / whole.where(whole > 0)).fillna(0.0)
+    return table.reset_index()
+
+
+def copies(work: GpuWork) -> pd.DataFrame:
+    """The copies whose speed is known: as recorded, else of its bytes and its duration."""
+    trace = work.trace
+    at = np.flatnonzero(work.kind == EventKind.MEMCPY)
+    rows = work.rows[at]
+    size = trace.arg("bytes").at(rows)
+    speed = _numbers(trace.arg(_BANDWIDTH), rows)
+    speed = np.where((speed > 0) & (speed < np.inf), speed, np.nan)
+    duration = work.duration[at]
+    computed = (size > 0) & (duration > 0) & np.isnan(speed)
+    speed[computed] = size[computed] / duration[computed]
+    names = [_direction(name) for name in trace.names]
+    frame = pd.DataFrame(
+        {
+            "start_ns": work.start[at],
+            "end_ns": work.end[at],
+            "device": trace.device[at],
+            "direction": [names[code] for code in work.name[at].tolist()],
+            "bytes": np.maximum(size, 0),
+            "gb_per_s": speed,
+        }
+    )
+    return frame[frame["gb_per_s"].notna()].reset_index(drop=True)
+
+
+def copy_bandwidth(work: GpuWork) -> pd.DataFrame:
+    """A row a device and direction; see the sheet `copy_bandwidth`."""
+    groups = copies(work).groupby(["device", "direction"])
+    table = pd.DataFrame(groups["gb_per_s"].agg(copies="size", mean="mean", max="max"))
+    table["bytes"] = groups["bytes"].sum()
+    return table.reset_index()
+
+
+def _direction(name: str) -> str:
+    """`HtoD` of a copy's name, in any profiler's words; `other` where it does not say."""
+    if found := _DIRECTION.search(name):
+        return f"{found[1]}to{found[2]}"
+    if found := _DIRECTION_WORDS.search(name):
+        return f"{found[1][0]}to{found[2][0]}"
+    return "other"
+
+
+def _copy_bandwidth(work: GpuWork) -> pd.DataFrame | None:
+    return table if len(table := copy_bandwidth(work)) else None
+
+
+_of_counters = partial(Table, asked_by="counters")
+COUNTERS = [
+    _of_counters(
+        name="queue_length",
+        shows="How much launched work waits for each stream",
+        columns="""
+            device, stream: whose queue it is
+            changes [changes]: launches and starts of GPU events that have a launch
+            mean [GPU events]: launched and not begun, on average after each change
+            max [GPU events]: likewise, at most
+            time at 1024 (%): share of the time in which so many wait that the host must wait too
+            """,
+        table=queue_length,
+        screen="Launched and not begun, by stream",
+    ),
+    _of_counters(
+        name="copy_bandwidth",
+        shows="How fast copies are, by direction",
+        columns="""
+            device: its number
+            direction: `HtoD`, `DtoH`, `DtoD`, `HtoH`, `PtoP`; or `other`
+            copies [copies]: those whose speed is known
+            mean [GB/s]: as recorded, else bytes by duration; 10⁹ bytes
+            max [GB/s]: likewise, the fastest
+            bytes [bytes]: copied
+            """,
+        table=_copy_bandwidth,
+        screen="Speed of copies, GB/s",
     ),
 ]

@@ -2,68 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.intervals import stable_order
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, depths, levels
-from tracelens_ext.trace import NS_PER_MS, NS_PER_US
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Float64Array, Int32Array, Int64Array, IntArray
 
 
 _MOST_COMBINATIONS = 2**62
-_ROOM_A_VALUE = 4  # entries of a table of all values between the least and the greatest
-_ROOM_ANYHOW = 1 << 16
 
 
 def number_groups(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
-    """Number the distinct combinations of columns of integers, in ascending order.
-
-    The first place of each combination, and the number of each place.
-    """
-    combined, bound = _from_zero(keys[0])
-    for key in keys[1:]:
-        code, count = _from_zero(key)
+    """The first place of each combination of columns of integers, ascending; and which each has."""
+    number, bound = np.zeros(len(keys[0]), dtype=np.int64), 1
+    for key in keys:
+        code, count = ranks(key)
         if bound * count > _MOST_COMBINATIONS:  # without holes again, before it overflows
-            combined, bound = ranks(combined)
-        combined, bound = combined * count + code, bound * count
-    number, count = ranks(combined)
+            number, bound = ranks(number)
+        number, bound = number * count + code, bound * count
+    number, count = ranks(number)
     first = np.empty(count, dtype=np.int64)
     first[number[::-1]] = np.arange(len(number) - 1, -1, -1)  # the last to be written is the first
     return first, number
 
 
-def _from_zero(values: IntArray) -> tuple[Int64Array, int]:
-    """Numbers in the order of the values, from 0 on, and a bound; with holes if that is quicker."""
-    if not len(values):
-        return np.empty(0, dtype=np.int64), 0
-    least, greatest = int(values.min()), int(values.max())
-    if greatest - least >= _ROOM_ANYHOW:
-        return ranks(values)
-    return np.subtract(values, least, dtype=np.int64), greatest - least + 1
-
-
 def ranks(values: IntArray) -> tuple[Int64Array, int]:
-    """The place of each integer among the distinct ones, ascending, and how many those are.
-
-    Where they lie close together nothing is sorted.
-    """
-    if not len(values):
-        return np.empty(0, dtype=np.int64), 0
-    least, greatest = int(values.min()), int(values.max())
-    if greatest - least >= max(_ROOM_ANYHOW, _ROOM_A_VALUE * len(values)):
-        distinct, code = np.unique(values, return_inverse=True)
-        return code.astype(np.int64, copy=False), len(distinct)
-    from_least = values.astype(np.int64) - least
-    there = np.zeros(greatest - least + 1, dtype=bool)
-    there[from_least] = True
-    rank = np.cumsum(there) - 1
-    return rank[from_least], int(rank[-1]) + 1
+    """The place of each integer among the distinct ones, ascending, and how many those are."""
+    code, distinct = pd.factorize(values, sort=True)
+    return code, len(distinct)
 
 
 def sums(number: IntArray, values: IntArray, groups: int) -> Int64Array:
@@ -113,8 +87,7 @@ class Groups:
 
         They begin with `total`, `avg`, `min` or `max`, and end in `ms` or `us`.
         """
-        ns: dict[str, IntArray | Float64Array] = {"total": self.total, "avg": self.mean}
-        ns |= {"min": self.shortest, "max": self.longest}
+        ns = {"total": self.total, "avg": self.mean, "min": self.shortest, "max": self.longest}
         per = {"ms": NS_PER_MS, "us": NS_PER_US}
         return {
             name: self.count if name == "count" else ns[name.split("_")[0]] / per[name[-2:]]
@@ -136,17 +109,17 @@ class Groups:
 def group_durations(keys: Sequence[IntArray], duration: Int64Array) -> Groups:
     """Group events by columns of codes; the groups, by total duration, then by first event."""
     first, number = number_groups(keys)
-    total = sums(number, duration, len(first))
+    total, count = sums(number, duration, len(first)), len(first)
     order = np.lexsort((first, -total))
-    number = inverse(order)[number]
+    number, first = inverse(order)[number], first[order]
     return Groups(
-        keys=tuple(key[first[order]] for key in keys),
-        number=number,
-        first=first[order],
-        count=np.bincount(number, minlength=len(order)),
-        total=total[order],
-        shortest=minima(number, duration, len(order)),
-        longest=maxima(number, duration, len(order)),
+        tuple(key[first] for key in keys),
+        number,
+        first,
+        np.bincount(number, minlength=count),
+        total[order],
+        minima(number, duration, count),
+        maxima(number, duration, count),
     )
 
 
@@ -173,6 +146,14 @@ def inverse(order: Int64Array) -> Int64Array:
     return place
 
 
+def renamed(codes: IntArray, name: Callable[[int], str]) -> tuple[Int64Array, list[str]]:
+    """Codes by new names, of which several codes may have one; and those names."""
+    present, number = np.unique(codes, return_inverse=True)
+    labels: dict[str, int] = {}
+    new = [labels.setdefault(name(code), len(labels)) for code in present.tolist()]
+    return np.array(new, dtype=np.int64)[number], list(labels)
+
+
 def texts(codes: IntArray, labels: Sequence[str]) -> list[str]:
     """The labels that codes stand for."""
     return [labels[code] for code in codes.tolist()]
@@ -194,6 +175,70 @@ def percent(part: IntArray | Float64Array, whole: IntArray | int) -> Float64Arra
     result = np.zeros(part.shape)
     np.divide(100.0 * part, divisor, out=result, where=divisor != 0)
     return result
+
+
+# Look-ups among events that are sorted by group (a thread, a stream) and time. Groups are few, so
+# a loop over them costs nothing; within one of them numpy does the work.
+
+
+def by_group_and_time(group: IntArray, time: Int64Array) -> Int64Array:
+    """The order by group, then by time. Traces are nearly sorted by time already."""
+    order = np.argsort(time, kind="stable")
+    return order[stable_order(group[order])]
+
+
+def items_before(
+    group: IntArray, time: Int64Array, asked_group: IntArray, asked_time: Int64Array
+) -> Int64Array:
+    """How many items, which are sorted by group and time, come before a group and time.
+
+    That is the index of the first of the group that is not earlier, or of what would follow it.
+    """
+    result = np.empty(len(asked_group), dtype=np.int64)
+    least = int(asked_group.min(initial=0))
+    count = np.bincount(asked_group - least)
+    present = np.flatnonzero(count)
+    wanted = (present + least).astype(group.dtype)  # of another type, all groups were converted
+    begins, ends = (np.searchsorted(group, wanted, side).tolist() for side in ("left", "right"))
+    if len(present) == 1:
+        result[:] = begins[0] + np.searchsorted(time[begins[0] : ends[0]], asked_time)
+        return result
+    bounds = np.cumsum(count[present])
+    places = np.split(stable_order(asked_group - least), bounds)  # and what is left: nothing
+    for begin, end, asked in zip(begins, ends, places, strict=False):
+        result[asked] = begin + np.searchsorted(time[begin:end], asked_time[asked])
+    return result
+
+
+def last_before(
+    group: IntArray, time: Int64Array, asked_group: IntArray, asked_time: Int64Array
+) -> Int64Array:
+    """The last item of a group that is earlier than a time, `NONE` without; as `items_before`."""
+    at = items_before(group, time, asked_group, asked_time) - 1
+    found = at >= 0
+    found[found] = group[at[found]] == asked_group[found]
+    return np.where(found, at, NONE)
+
+
+def running_maximum(group: IntArray, values: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The largest value so far within each group, and its place (the last of equals)."""
+    place = np.arange(len(values))
+    bounds = np.flatnonzero(np.diff(group)) + 1
+    for begin, end in zip([0, *bounds], [*bounds, len(values)], strict=True):
+        highest = np.maximum.accumulate(values[begin:end])
+        place[begin:end][values[begin:end] < highest] = begin
+        np.maximum.accumulate(place[begin:end], out=place[begin:end])
+    return values[place], place
+
+
+def outermost(group: IntArray, end: Int64Array) -> BoolArray:
+    """Which ranges lie in no other of their group; they come by group, start and descending end."""
+    keep: BoolArray = np.ones(len(group), dtype=bool)
+    for number in np.unique(group).tolist():
+        those = np.flatnonzero(group == number)
+        reach = np.maximum.accumulate(end[those])
+        keep[those[1:]] = end[those[1:]] > reach[:-1]
+    return keep
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,17 +264,15 @@ class CallPaths:
 
 def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
     """Number the distinct paths of a forest, one level of depth after the other."""
-    names = int(name.max()) + 1 if len(name) else 1
+    names = int(name.max(initial=0)) + 1
     of_node = np.full(len(parent), ROOT, dtype=np.int64)
-    parents: list[Int64Array] = [np.empty(0, dtype=np.int64)]
-    last_names: list[Int64Array] = [np.empty(0, dtype=np.int64)]
+    pairs: list[IntArray] = [np.empty(0, dtype=np.int64)]
     known = 0
     for level in levels(depths(parent)):
         above = np.where(parent[level] == ROOT, ROOT, of_node[parent[level]])
-        pairs = (above + 1) * names + name[level].astype(np.int64)
-        distinct, which = np.unique(pairs, return_inverse=True)
+        distinct, which = np.unique((above + 1) * names + name[level], return_inverse=True)
         of_node[level] = which + known
-        parents.append(distinct // names - 1)
-        last_names.append(distinct % names)
+        pairs.append(distinct)
         known += len(distinct)
-    return CallPaths(of_node, np.concatenate(parents), np.concatenate(last_names))
+    above, last = np.divmod(np.concatenate(pairs), names)
+    return CallPaths(of_node, above - 1, last)

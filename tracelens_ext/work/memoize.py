@@ -20,10 +20,8 @@ def once_for_each(
 ) -> Callable[Concatenate[Subject, Further], Finding]:
     """Remember what a function finds out about an object, as long as the object lives.
 
-    Args:
-        find: a function of an object, which can be referred to weakly, and of further arguments,
-            which can be hashed; one that is left out is the same as its default. What it returns
-            must not refer to that object: the two would keep each other alive.
+    What it returns must not refer to that object: the two would keep each other alive. Further
+    arguments can be hashed; one that is left out is the same as its default.
     """
     parameters = signature(find)
     found: WeakKeyDictionary[Subject, dict[Hashable, Finding]] = WeakKeyDictionary()

@@ -13,11 +13,7 @@ _SHOWN: Final = 80
 
 
 class UserPattern:
-    """An expression of a user; its searches have the time limit that rules have.
-
-    `what` is what the user knows it as, such as `annotation` or `--op`. Raises UsageError where it
-    is no regular expression.
-    """
+    """An expression of a user, who knows it as `what`; searches have the time limit of rules."""
 
     def __init__(self, given: str | re.Pattern[str], what: str) -> None:
         import re
@@ -40,10 +36,8 @@ class UserPattern:
             return self._pattern.search(name)
         except TimeoutError:
             shown = name if len(name) <= _SHOWN else name[: _SHOWN - 3] + "..."
-            raise UsageError(
-                f"{self._called} takes too long on {shown!r}; make repeated parts exclude one"
-                " another"
-            ) from None
+            why = f"takes too long on {shown!r}; make repeated parts exclude one another"
+            raise UsageError(f"{self._called} {why}") from None
 
 
 def user_pattern(given: Expression | None, what: str) -> UserPattern | None:

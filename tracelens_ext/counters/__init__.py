@@ -1,1 +1,0 @@
-"""Levels over time: how much work waits for each stream, how fast copies are."""

@@ -1,0 +1,116 @@
+"""The launches of GPU work, and the device and the operation that calls are about."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.linking import is_graph_launch
+from tracelens_ext.nesting import ROOT
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
+from tracelens_ext.work.gpu_work import find_lanes
+from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before
+from tracelens_ext.work.memoize import once_for_each
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray, Trace
+    from tracelens_ext.work.gpu_work import GpuWork
+
+#: Calls that start a kernel; `…LaunchHostFunc` starts none.
+_KERNEL: Final = re.compile(r"(?:cuda|hip|cu)\w*?Launch(?:\w*Kernel|ByPtr|Grid|$)")
+_COPY: Final = re.compile(r"(?:cuda|hip|cu)Memcpy")
+_BEGIN: Final = re.compile(r"(?:cuda|hip|cu)StreamBeginCapture")
+_END: Final = re.compile(r"(?:cuda|hip|cu)StreamEndCapture")
+
+
+@dataclass(frozen=True, eq=False)
+class Launches:
+    """The launches of kernels, graphs and copies in a trace, by time, l of them."""
+
+    rows: Int64Array  #: (l,)
+    lost: BoolArray  #: whether no GPU event is theirs, (l,)
+    is_graph: BoolArray  #: (l,)
+    is_kernel: BoolArray  #: (l,)
+    lane: Int64Array  #: the device, as in `find_lanes`, `NONE` where it is not known, (l,)
+
+
+@once_for_each
+def find_launches(work: GpuWork) -> Launches:
+    """Find them, without those that a thread calls while it captures a stream: they start nothing.
+
+    Nor those within another, and copies where the file holds no copy at all.
+    """
+    trace, tree = work.trace, work.tree
+    graph, kernel = (trace.names_matching(test) for test in (is_graph_launch, _KERNEL.match))
+    kernel &= ~graph
+    starts = graph | kernel
+    if work.is_copy.any():
+        starts |= trace.names_matching(_COPY.match)
+    calls = trace.rows_of(*LAUNCH_KINDS)
+    calls = calls[starts[trace.name[calls]] & (trace.correlation[calls] > 0)]
+    begins, ended = captures(trace)
+    thread, ts = trace.thread[calls], trace.ts[calls]
+    at = last_before(trace.thread[begins], trace.ts[begins], thread, ts)
+    captured = at != NONE
+    captured[captured] = ts[captured] < ended[at[captured]]
+    calls = calls[~captured]
+    above = tree.parent_position[tree.position[calls]]
+    inside = above != ROOT
+    inside[inside] = np.isin(tree.rows[above[inside]], calls)
+    rows = calls[~inside]
+    rows = rows[np.argsort(trace.ts[rows], kind="stable")]
+    ran = np.isin(rows, tree.launch_of_gpu)
+    if not trace.conventions.gpu_by_process:  # of two calls with one id, one has the work
+        ran |= np.isin(trace.correlation[rows], trace.correlation[work.rows])
+    name = trace.name[rows]
+    return Launches(rows, ~ran, graph[name], kernel[name], lane_of_calls(work, rows))
+
+
+def captures(trace: Trace) -> tuple[Int64Array, Int64Array]:
+    """The calls that begin a capture of a stream, by thread and time, and when each has ended."""
+    calls = trace.rows_of(*LAUNCH_KINDS)
+    is_begin, is_end = (trace.named(trace.name[calls], p.match) for p in (_BEGIN, _END))
+    edges = calls[is_begin | is_end]
+    edges = edges[by_group_and_time(trace.thread[edges], trace.ts[edges])]
+    begins = trace.named(trace.name[edges], _BEGIN.match)
+    pair = begins[:-1] & ~begins[1:] & (np.diff(trace.thread[edges]) == 0)
+    return edges[:-1][pair], trace.end_of(edges[1:][pair])
+
+
+def lane_of_calls(work: GpuWork, rows: Int64Array) -> Int64Array:
+    """The device that host events are about: that of the last launch with work on their thread.
+
+    Else of the next one; else the same of their process; else `NONE`. As in `find_lanes`.
+    """
+    trace, linked = work.trace, work.tree.linked
+    launch, lane = work.tree.launch_of_gpu[linked], find_lanes(work, "device").of_gpu[linked]
+    result = np.full(len(rows), NONE, dtype=np.int64)
+    places: list[IntArray] = [np.arange(len(trace.threads)), trace.process_of_thread]
+    for place in places:
+        order = by_group_and_time(place[trace.thread[launch]], trace.ts[launch])
+        group, time = place[trace.thread[launch[order]]], trace.ts[launch[order]]
+        left = np.flatnonzero(result == NONE)
+        if not len(order) or not len(left):
+            break
+        asked = place[trace.thread[rows[left]]]
+        at = items_before(group, time, asked, trace.ts[rows[left]] + 1)
+        for near in (np.minimum(at, len(order) - 1), np.maximum(at - 1, 0)):  # the last one wins
+            same = group[near] == asked
+            result[left[same]] = lane[order[near[same]]]
+    return result
+
+
+def place_of(work: GpuWork, row: int) -> str:
+    """The innermost operation around a call, else the annotation or Python frame; else its name."""
+    trace = work.trace
+    if trace.kind[row] not in LAUNCH_KINDS:
+        return trace.name_of(row)
+    above = list(work.tree.ancestors(row))
+    for kinds in ((EventKind.CPU_OP,), (EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)):
+        for each in above:
+            if trace.kind[each] in kinds:
+                return trace.name_of(each)
+    return trace.name_of(row)
