@@ -130,16 +130,11 @@ class BoundRule:
             raise RuleTimeoutError(self, field, text) from None
 
 
-@lru_cache(maxsize=16)
-def _prefilter(patterns: tuple[str, ...]) -> Prefilter:
-    """Made once a process: all analyzers of it have the same rules."""
-    return Prefilter(patterns)
+_prefilter = lru_cache(maxsize=16)(Prefilter)  # all analyzers of a process have the same rules
 
 
-@lru_cache(maxsize=4096)
-def _vetted(pattern: str) -> re.Pattern[str]:
-    """A built-in pattern, which needs no time limit: `re` compiles three times as fast."""
-    return re.compile(pattern)
+#: A built-in pattern needs no time limit, and `re` compiles it three times as fast.
+_vetted = lru_cache(maxsize=4096)(re.compile)
 
 
 def _compiled(bound: BoundRule, field: str, pattern: str) -> TimedPattern:
@@ -159,11 +154,6 @@ class Matcher:
 
     def __init__(self, rules: Iterable[BoundRule]) -> None:
         self.rules = tuple(rules)
-        self._always: dict[str | None, frozenset[int]] = {}
-
-    @cached_property
-    def _prefilter(self) -> Prefilter:
-        return _prefilter(tuple(bound.rule.pattern for bound in self.rules))
 
     def decide(self, kernels: Iterable[Kernel]) -> list[Verdict | None]:
         """The winning rule's verdict for each kernel; None where no rule matches.
@@ -176,27 +166,16 @@ class Matcher:
 
     def winner(self, name: str, cpu_op: str | None) -> BoundRule | None:
         """The rule that decides about one kernel; raises as `decide` does."""
-        if cpu_op not in self._always:
-            self._always[cpu_op] = self._always_asked(cpu_op)
-        for number in self._prefilter.candidates(name, self._always[cpu_op]):
-            bound = self.rules[number]
-            if bound.finds(name) and bound.allows(cpu_op):
-                return bound
-        return None
-
-    def _always_asked(self, cpu_op: str | None) -> frozenset[int]:
-        """The rules to ask about any name that an operation launched."""
-        always = ((number, self.rules[number]) for number in self._prefilter.always)
-        return frozenset(
-            number
-            for number, bound in always
-            # A pattern that may take too long is asked only when it is its turn.
-            if bound.limited or not bound.rule.takes_any_name or bound.allows(cpu_op)
-        )
+        found = (bound for bound in self.candidates(name) if bound.finds(name))
+        return next((bound for bound in found if bound.allows(cpu_op)), None)
 
     def candidates(self, name: str) -> Iterator[BoundRule]:
         """The rules that may find the name, in order; the others cannot."""
         return (self.rules[number] for number in self._prefilter.candidates(name))
+
+    @cached_property
+    def _prefilter(self) -> Prefilter:
+        return _prefilter(tuple(bound.rule.pattern for bound in self.rules))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ no needed text, and such a pattern is always tried.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 Requirement = frozenset[str]
 """A name that matches contains at least one of these ASCII texts, in upper or lower case."""
 
-_SHORTEST: Final = 3
 _MOST_NESTED: Final = 40
 _MOST_REQUIREMENTS: Final = 4
 # Letters outside ASCII that match an ASCII letter when case is ignored.
@@ -127,53 +125,23 @@ def _either(branches: list[list[Requirement]]) -> list[Requirement]:
 
 
 class Prefilter:
-    """Finds, for each name, the patterns that may match it.
-
-    Every needed text is filed under the rarest of its three-letter pieces. A name is cut into its
-    pieces, and only the texts filed under one of those are looked for.
-
-    Attributes:
-        always: the numbers of the patterns that need no text.
-    """
+    """Finds, for each name, the patterns that may match it."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        always: list[int] = []
-        patterns_of_text: dict[str, list[int]] = {}
-        self._further: list[list[list[str]]] = []
-        for number, pattern in enumerate(patterns):
-            needs = [[fold(text) for text in texts] for texts in requirements(pattern)]
-            if not needs or min(map(len, needs[0])) < _SHORTEST:
-                always.append(number)
-            else:
-                for text in needs[0]:
-                    patterns_of_text.setdefault(text, []).append(number)
-            self._further.append(needs[1:])
-        self.always = frozenset(always)
-        pieces = {text: sorted(_pieces(text)) for text in patterns_of_text}
-        uses = Counter(piece for of_text in pieces.values() for piece in of_text)
-        self._filed: dict[str, list[tuple[str, list[int]]]] = {}
-        for text, numbers in patterns_of_text.items():
-            rarest = min(pieces[text], key=uses.__getitem__)
-            self._filed.setdefault(rarest, []).append((text, numbers))
-        self._known = frozenset(self._filed)
+        self._needs = [
+            [[fold(text) for text in texts] for texts in requirements(pattern)]
+            for pattern in patterns
+        ]
 
-    def candidates(self, name: str, always: frozenset[int] | None = None) -> Iterator[int]:
-        """The numbers of the patterns that may match a name, ascending.
-
-        Of those that need no text only the ones in `always` count, all by default.
-        """
+    def candidates(self, name: str) -> Iterator[int]:
+        """The numbers of the patterns that may match a name, ascending."""
         folded = fold(name)
-        found = set(self.always if always is None else always)
-        for piece in self._known.intersection(_pieces(folded)):
-            for text, numbers in self._filed[piece]:
-                if text in folded:
-                    found.update(numbers)
-        for number in sorted(found):
-            needs = self._further[number]
-            if not needs or all(any(text in folded for text in texts) for texts in needs):
+        for number, needs in enumerate(self._needs):
+            for texts in needs:  # plain loops: three times as fast as any() in all()
+                for text in texts:
+                    if text in folded:
+                        break
+                else:
+                    break
+            else:
                 yield number
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """Each three letters that stand side by side."""
-    return map("".join, zip(text, text[1:], text[2:], strict=False))
