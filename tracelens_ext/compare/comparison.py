@@ -20,7 +20,6 @@ from tracelens_ext.compare.verdict import (
     Verdict,
     facts_of,
     notes_of,
-    periods_agree,
     prefixes,
     shares_of_change,
     verdict,
@@ -42,6 +41,7 @@ __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 #: Without the letter that is also a unit of time.
 _LETTERS = "ABCDEFGHIJKLMNOPQRTUVWXYZ"
 _LEAST_PLACES = 3  # that tell the amount of work
+_PERIODS_AGREE = 0.1  # how far the counts of periods may lie from what calls say
 _WITHOUT_CALLS = ("timeline", "phases")
 _MOST_TELLING: tuple[TableName, ...] = ("operations", "kernels", "categories")
 
@@ -80,10 +80,12 @@ class Comparison:
             return Unit("iteration", iterations, 1.0)
         periods = [m.period for m in self.measurements if m.period is not None]
         counts = [period.count for period in periods]
-        if len(periods) == len(iterations):
-            by_calls = [ratios[0] for ratios in self._ratios_by_calls]
-            if periods_agree(counts, by_calls):
-                return Unit("period", counts, min(period.confidence for period in periods))
+        agree = len(periods) == len(iterations) and all(
+            ratio is not None and abs(count / counts[0] / ratio - 1) <= _PERIODS_AGREE
+            for count, (ratio, _) in zip(counts[1:], self._ratios_by_calls, strict=True)
+        )
+        if agree:
+            return Unit("period", counts, min(period.confidence for period in periods))
         return Unit("trace", [1] * len(iterations), 0.0)
 
     @property
@@ -196,9 +198,8 @@ class Comparison:
         `kernel_category`; `cpu_op`; `kernel_category` and `kernel_name`), then `A_time_ms`,
         `B_time_ms`, `difference_ms` (B - A), `difference_%` (of A) and `ratio` (B / A), both empty
         where A has no time, and `A_count`, `B_count` (GPU events, but for the timeline). With more
-        than two traces the columns of each read `B_time_ms`, `B_difference_ms`, … All are of an
-        average iteration when `per_iteration`. The largest difference comes first, whatever its
-        sign; the timeline keeps its order.
+        than two traces the columns of each read `B_time_ms`, `B_difference_ms`, … The largest
+        difference comes first, whatever its sign; the timeline keeps its order.
         """
         tables: dict[str, pd.DataFrame] = {
             name: _table(name, aligned, self.letters, self._divisors(name))
@@ -214,15 +215,23 @@ class Comparison:
             parts.append(frame)
         return tables | ({"places": pd.concat(parts, ignore_index=True)} if parts else {})
 
-    @cached_property
-    def facts(self) -> list[tuple[str, object]]:
-        """What was compared, label and value."""
-        return facts_of(self)
+    facts = cached_property(facts_of)  #: what was compared, label and value
+    notes = cached_property(notes_of)  #: what changed most, and how it was compared, sentences
 
     @cached_property
-    def notes(self) -> list[str]:
-        """What changed most, and how the comparison was made, a sentence each."""
-        return notes_of(self)
+    def savings(self) -> tuple[list[str], Float64Array] | None:
+        """Findings, and what each saves: ms by unit and percent, NaN for none, (f, t, 2).
+
+        None where the findings of some trace are unknown.
+        """
+        known = [m.findings for m in self.measurements if m.findings is not None]
+        if len(known) < len(self.measurements):
+            return None
+        ids = list(dict.fromkeys(name for each in known for name in each))
+        cells = [[each.get(name, (np.nan, np.nan)) for each in known] for name in ids]
+        found = np.array(cells, dtype=np.float64).reshape(len(ids), len(known), 2)
+        found[..., 0] /= self.divisors
+        return ids, found
 
     def times_ms(self, name: TableName) -> Float64Array:
         """The times of a table as shown, ms, (k, t)."""

@@ -20,12 +20,14 @@ from tracelens_ext.compare.finished_tables import (
     table_files,
 )
 from tracelens_ext.compare.measurement import KEYS, REFERENCE_KEYS, TRACELENS, Figures, Measurement
-from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.errors import TraceFormatError, TracelensError
 from tracelens_ext.lazy import pd
+from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.report.excel_text import cell_text
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
+from tracelens_ext.trace_files import traces_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,6 +94,9 @@ _SAVINGS = ("finding", "claimed ms", "of judged time")
 _BEFORE = {"of wall time": _SAVINGS[2], "saving ms": _SAVINGS[1]}
 #: How far from 100 the percentages of a whole sheet may be.
 _ABOUT = 0.5
+_LEAST = 3  # traces of a history
+#: A start before 2001 is none of the calendar: the clock counts since the machine's start.
+_FIRST_START = 10**18
 _MOST_NS = 2.0**62
 
 
@@ -113,6 +118,31 @@ def reports_among(paths: Sequence[Path]) -> list[Path]:
         for p in paths
         if (is_report(p) if p.is_dir() else is_workbook(p, sheets) or is_json_report(p, sheets))
     ]
+
+
+def history_in(folder: Path, last: int, without: Path) -> list[Path]:
+    """The last traces of a folder, else the last reports, by recorded start, else by file time."""
+    traces = [path for path in traces_in(folder) if not is_report(path)]
+    found = traces or reports_among(sorted(folder.iterdir()))
+    found = [path for path in found if path.resolve() != without.resolve()]
+    if len(found) < _LEAST:
+        raise TracelensError(
+            f"{folder}: holds {len(found)} traces or reports besides; a history needs {_LEAST}"
+        )
+    if len(found) > last:
+        found.sort(key=lambda path: (_start(path), path.stat().st_mtime_ns, path))
+    return found[-last:]
+
+
+def _start(path: Path) -> int:
+    """When a trace was recorded, ns since 1970."""
+    if not is_report(path):
+        trace = read_trace(path)
+        base = trace.metadata.get("baseTimeNanoseconds")
+        start = trace.base_ns + (base if isinstance(base, int) else 0)
+        if start > _FIRST_START:
+            return start
+    return path.stat().st_mtime_ns
 
 
 def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
@@ -148,13 +178,9 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
             gpu_ns=0 if counted is None else int(counted["ns"].sum()),
             reference=reference,
         ),
-        whole_iterations=None,
-        iterations=0,
-        iteration_label="",
-        left_out="",
-        categories=frozenset(tables["categories"]["kernel_category"])
-        if "categories" in tables
-        else frozenset(),
+        categories=frozenset(
+            tables["categories"]["kernel_category"] if "categories" in tables else ()
+        ),
         report=GENERATOR if read.ours else TRACELENS,
         notes=tuple(notes),
         spelled=_spelled,

@@ -19,14 +19,7 @@ from tracelens_ext.serving.steps import find_steps
 from tracelens_ext.timeline.overview import devices
 from tracelens_ext.timeline.timeline import gpu_timeline
 from tracelens_ext.trace import NONE, NS_PER_MS
-from tracelens_ext.work.grouping import (
-    group_labelled,
-    maxima,
-    minima,
-    number_groups,
-    ranks,
-    sums,
-)
+from tracelens_ext.work.grouping import group_labelled, maxima, minima, number_groups, ranks, sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +31,6 @@ if TYPE_CHECKING:
 
 #: What a finding saves: ms, and percent of the wall time.
 Saving = tuple[float, float]
-NO_SAVING: Saving = (0.0, 0.0)
 
 TableName = Literal["timeline", "phases", "categories", "operations", "kernels"]
 
@@ -85,13 +77,13 @@ class Measurement:
     devices: str  #: its GPUs
     events: int | None  #: how many GPU events it holds; None if a report does not tell
     total: Figures  #: figures of the whole trace
-    #: figures of its whole iterations together; None when there are none.
-    whole_iterations: Figures | None
-    iterations: int  #: how many those are, 0 for none
-    iteration_label: str  #: which ones, such as `ProfilerStep#5 to #7`
-    left_out: str  #: the iterations that are not whole, as text; empty for none
     #: every category that the rules could have given; of a report, those it names.
     categories: frozenset[str]
+    #: figures of its whole iterations together; None when there are none.
+    whole_iterations: Figures | None = None
+    iterations: int = 0  #: how many those are
+    iteration_label: str = ""  #: which ones, such as `ProfilerStep#5 to #7`
+    left_out: str = ""  #: the iterations that are not whole, as text
     report: str = ""  #: the program whose report was measured; empty for a trace
     notes: tuple[str, ...] = ()  #: what the reader of a comparison should know of it, clauses
     #: `phase`, `ns` of GPU time and `count` of steps, where a serving engine names its steps.
@@ -115,23 +107,21 @@ def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Meas
     Raises:
         UsageError: the analyzer was made without categories.
     """
-    iterations = find_iterations(work.tree)
-    bound_packs = work.categorizer.packs if work.categorizer else []
-    packs = [bound.pack for bound in bound_packs if bound.pack.kind == "kernel"]
+    iterations, whole = find_iterations(work.tree), None
+    if iterations.whole_count:
+        whole = _iteration_figures(work, iterations, micro_idle_thresh_us)
+    packs = [bound.pack for bound in (work.categorizer.packs if work.categorizer else ())]
+    rules = [rule for pack in packs if pack.kind == "kernel" for rule in pack.rules]
     return Measurement(
         path=work.trace.provenance.path,
         devices=devices(work.trace),
         events=len(work),
         total=_figures(work, micro_idle_thresh_us),
-        whole_iterations=(
-            _iteration_figures(work, iterations, micro_idle_thresh_us)
-            if iterations.whole_count
-            else None
-        ),
+        whole_iterations=whole,
         iterations=iterations.whole_count,
         iteration_label=iterations.label(iterations.whole),
         left_out=iterations.label(~iterations.whole),
-        categories=frozenset(rule.category for pack in packs for rule in pack.rules),
+        categories=frozenset(rule.category for rule in rules),
         phases=_phases(work),
         period=find_period(work),
     )

@@ -1,4 +1,4 @@
-"""The comparison of traces as a report: how traces are measured, tables, charts, descriptions."""
+"""Comparisons of traces, or of one with its history, as reports; how traces are measured."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens_ext.compare.measurement import NO_SAVING, measure
-from tracelens_ext.compare.verdict import prefixes
+from tracelens_ext.compare.measurement import measure
+from tracelens_ext.compare.verdict import prefixes, time_basis
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
 from tracelens_ext.lazy import pd
@@ -23,44 +23,37 @@ if TYPE_CHECKING:
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.compare.comparison import Comparison
-    from tracelens_ext.compare.measurement import Measurement, Saving
+    from tracelens_ext.compare.measurement import Measurement, TableName
     from tracelens_ext.modules.modules import NodePath
     from tracelens_ext.roofline.found import Roofline
+    from tracelens_ext.trace import Float64Array
 
 
 def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
     """A row a finding, the largest change first; None where some findings are unknown."""
-    divided = zip(comparison.measurements, comparison.divisors, strict=True)
-    known = [
-        {name: (saving / units, share) for name, (saving, share) in measured.findings.items()}
-        for measured, units in divided
-        if measured.findings is not None
-    ]
-    if len(known) < len(comparison.measurements):
+    if comparison.savings is None:
         return None
-    letters = comparison.letters
-    ids = list(dict.fromkeys(name for savings in known for name in savings))
-    both = [[savings.get(name, NO_SAVING) for name in ids] for savings in known]
-    saving, share = np.array(both, dtype=np.float64).reshape(len(known), -1, 2).transpose(2, 0, 1)
-    columns: dict[str, object] = {"finding": pd.array(ids, dtype="str")}
-    for prefix, savings in zip(prefixes(letters).values(), known[1:], strict=True):
-        words = [_change(known[0].get(name), savings.get(name)) for name in ids]
-        columns[f"{prefix}change"] = pd.array(words, dtype="str")
-    columns |= {f"{letter}_saving_ms": saving[at] for at, letter in enumerate(letters)}
+    letters, (ids, cells) = comparison.letters, comparison.savings
+    there = ~np.isnan(cells[..., 0].T)
+    saving, share = np.nan_to_num(cells).transpose(2, 1, 0)
+    words, changes = {}, {}
     for at, prefix in enumerate(prefixes(letters).values(), start=1):
-        columns[f"{prefix}difference_ms"] = saving[at] - saving[0]
+        grown = share[at] - share[0]
+        cases = {
+            "": ~there[0] & ~there[at],
+            "new": ~there[0],
+            "gone": ~there[at],
+            "as before": np.abs(grown) < LEAST_SHARE_PERCENT,
+            "worse": grown > 0,
+        }
+        word = np.select([*cases.values()], [*cases], "better")
+        words[f"{prefix}change"] = pd.array(word.tolist(), dtype="str")
+        changes[f"{prefix}difference_ms"] = saving[at] - saving[0]
+    columns: dict[str, object] = {"finding": pd.array(ids, dtype="str"), **words}
+    columns |= {f"{letter}_saving_ms": saving[at] for at, letter in enumerate(letters)} | changes
     columns |= {f"{letter}_% of judged time": share[at] for at, letter in enumerate(letters)}
     order = np.argsort(-np.abs(share - share[0]).max(axis=0), kind="stable")
     return pd.DataFrame(columns).iloc[order].reset_index(drop=True)
-
-
-def _change(before: Saving | None, after: Saving | None) -> str:
-    if before is None or after is None:
-        return "" if before is after else "new" if before is None else "gone"
-    grown = after[1] - before[1]
-    if abs(grown) < LEAST_SHARE_PERCENT:
-        return "as before"
-    return "worse" if grown > 0 else "better"
 
 
 _LOST_KEYS = ["op_name", "shapes"]
@@ -270,4 +263,58 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
         units={"verdict": {}},
         answers=[Answer("Verdict", "verdict", list(columns))],
         members=comparison.members,
+    )
+
+
+_HISTORY: tuple[TableName, ...] = ("timeline", "categories", "operations", "kernels")
+_ROUNDING = 1e-6  # ms, of a division
+_FAR = 3  # median absolute deviations that deserve a word
+
+
+def history_table(comparison: Comparison) -> pd.DataFrame:
+    """A row a figure: its median, its median absolute deviation, and the trace's own value.
+
+    Columns `table`, `figure`, `median_ms`, `mad_ms`, `time_ms`, `difference_ms` (from the median)
+    and `difference_mads` (empty where the history does not vary). The farthest come first.
+    """
+    parts: list[tuple[str, list[str], Float64Array]] = []
+    for name in _HISTORY:
+        if (aligned := comparison.aligned.get(name)) is not None:
+            keys = aligned.keys.drop(columns="device", errors="ignore").astype(str)
+            parts.append((name, keys.iloc[:, -1].tolist(), comparison.times_ms(name)))
+    if comparison.savings is not None:
+        ids, cells = comparison.savings
+        parts.append(("findings", ids, np.nan_to_num(cells[..., 0])))
+    frames, surprise = [], []
+    for table, figures, times in parts:
+        median = np.median(times[:, :-1], axis=1)
+        mad = np.median(np.abs(times[:, :-1] - median[:, None]), axis=1)
+        change = times[:, -1] - median
+        mads = np.divide(change, mad, out=np.full(len(mad), np.nan), where=mad > 0)
+        surprise.append(np.where(mad > 0, np.abs(mads), np.where(change == 0, 0.0, np.inf)))
+        columns = {"median_ms": median, "mad_ms": mad, "time_ms": times[:, -1]}
+        columns |= {"difference_ms": change, "difference_mads": mads}
+        frames.append(pd.DataFrame({"table": table, "figure": figures, **columns}))
+    frame = pd.concat(frames, ignore_index=True)
+    order = np.lexsort((-frame["difference_ms"].abs(), -np.concatenate(surprise)))
+    return frame.iloc[order].reset_index(drop=True)
+
+
+def history_report(comparison: Comparison) -> Report:
+    """The comparison with a history, ready for any format."""
+    table, count = history_table(comparison), len(comparison.measurements) - 1
+    far = table[table["difference_ms"].abs() > _FAR * table["mad_ms"] + _ROUNDING]
+    of = far[far["table"].isin(["timeline", "categories"])].to_dict("records")
+    named = [f"{row['figure']} {row['difference_ms']:+,.3f} ms" for row in of[:_FAR]]
+    text = f"Of {len(table):,} figures {len(far):,} are more than {_FAR} MAD from the median of"
+    text += f" {count} before{': ' if named else ''}{', '.join(named)}."
+    facts: list[tuple[str, object]] = [("Verdict", text)]
+    for letter, each in comparison.named:
+        facts.append((letter if each is not comparison.measurements[-1] else "Trace", each.path))
+    return Report(
+        title="GPU performance against its history",
+        sheets={"history": table},
+        facts=[*facts, ("Times", time_basis(comparison))],
+        descriptions={"history": "Each figure against the median of those before it"},
+        members={"unit": comparison.unit.document(comparison.letters), "verdict": {"text": text}},
     )

@@ -14,7 +14,7 @@ import queue
 import tempfile
 import time
 from collections import deque
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TracelensError, UsageError
@@ -44,16 +44,10 @@ def require_fleet_extra() -> None:
     """Check that what a fleet needs is installed."""
     import importlib.util
 
-    missing = [
-        name
-        for name in ("distributed", "fsspec", "pyarrow")
-        if importlib.util.find_spec(name) is None
-    ]
-    if missing:
-        raise UsageError(
-            f"a fleet needs {missing[0]}, not installed here; run:"
-            " pip install 'tracelens-ext[fleet]'"
-        )
+    for name in ("distributed", "fsspec", "pyarrow"):
+        if importlib.util.find_spec(name) is None:
+            how = "not installed here; run: pip install 'tracelens-ext[fleet]'"
+            raise UsageError(f"a fleet needs {name}, {how}")
 
 
 def default_workers(sources: Sequence[FleetInput] = ()) -> int:
@@ -84,14 +78,12 @@ def workers_of(scheduler: str | None, workers: int) -> Iterator[Any]:
                 _check_versions(client, scheduler)
                 yield client
             return
-        with (
-            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-            ExitStack() as open_,
-        ):
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             with processes_starting():
-                cluster = open_.enter_context(_local_cluster(workers, folder))
-                client = open_.enter_context(Client(cluster, set_as_default=False))
-            yield client
+                cluster = _local_cluster(workers, folder)
+                client = Client(cluster, set_as_default=False)
+            with cluster, client:
+                yield client
 
 
 def _local_cluster(workers: int, folder: str) -> Any:  # noqa: ANN401  # it has no type hints
@@ -120,14 +112,16 @@ def _local_cluster(workers: int, folder: str) -> Any:  # noqa: ANN401  # it has 
 def run_jobs(
     client: Any,  # noqa: ANN401
     jobs: Sequence[TraceJob],
-    *,
     attempts: int,
+    *,
     in_order: bool,
 ) -> Iterator[tuple[TraceJob, Outcome, int]]:
     """Yield each job when it is over, how it went, and how often it was tried.
 
     `in_order`: no more are handed out than there are threads.
     """
+    if not jobs:
+        return
     waiting = deque((job, 1) for job in jobs)
     running: dict[Any, tuple[TraceJob, int]] = {}
     over: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -148,9 +142,7 @@ def run_jobs(
             job, attempt = running.pop(future)
             outcome = _outcome(future, job)
             future.release()
-            if (
-                outcome.stage == "worker"
-            ):  # two jobs on the one worker that is left: which kills it?
+            if outcome.stage == "worker":  # two jobs on the one that is left: which kills it?
                 threads.count()
             if outcome.about is None and not outcome.final and attempt < attempts:
                 waiting.append((job, attempt + 1))
@@ -175,7 +167,7 @@ def _outcome(future: Any, job: TraceJob) -> Outcome:  # noqa: ANN401
     what = f"failed ({type(error).__name__}: {reason(error)})"
     what = "process died (out of memory, or killed)" if died else what
     message = f"{job.source.name}: the worker {what}"
-    return Outcome(job.source.stem, stage="worker", message=message)
+    return Outcome(stage="worker", message=message)
 
 
 class _Threads:

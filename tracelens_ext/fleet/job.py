@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from tracelens_ext.fleet.inputs import (
     world_size_of,
 )
 from tracelens_ext.lazy import pd
-from tracelens_ext.ranks.part import rank_tables
+from tracelens_ext.ranks.part import communication_about, rank_tables
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.timeline.timeline import gpu_timeline
 from tracelens_ext.work.grouping import group_durations, number_groups, percent, sums, texts
@@ -89,12 +89,12 @@ def portable_rules(
         rules=rules, categorizer=categorizer, maps=maps, without_packs=without_packs
     )
     chosen = None if categorizer is None else os.fspath(categorizer)
+    is_file = chosen is not None and chosen.lower().endswith(".json")
 
     def named(packs: Iterable[RulePack]) -> list[RulePack]:
         """Where the files lie changes nothing."""
         return [replace(pack, source=Path(pack.source or "").name) for pack in packs]
 
-    is_file = chosen is not None and chosen.lower().endswith(".json")
     return {
         "rules": named(map(load_pack, rules)),
         "maps": named(pack for place in maps for pack in load_maps(place, passed_over=[])),
@@ -115,10 +115,10 @@ class TraceJob:
 
     def is_done(self, mark: Mapping[str, Any] | None) -> bool:
         """Whether a marker says that this very job was done."""
-        if mark is None or self.source.identity is None:
-            return False
         return (
-            mark.get("key") == self.key
+            mark is not None
+            and self.source.identity is not None
+            and mark.get("key") == self.key
             and mark.get("identity") == self.source.identity
             and mark.get("trace") == self.source.name
             and (mark.get("by_place") is False or mark.get("place") == self.place)
@@ -129,7 +129,6 @@ class TraceJob:
 class Outcome:
     """How a job went."""
 
-    stem: str  #: of the trace
     #: what is noted of the trace, as JSON; None when it failed
     about: dict[str, Any] | None = None
     stage: str = ""  #: where it failed: `open`, `read`, `analyse`, `write` or `worker`
@@ -148,29 +147,23 @@ class _StageError(Exception):
 
 def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
     """Do a job."""
-    stem = job.source.stem
     if attempt > 1 and job.source.is_remote:
         time.sleep(job.options.pause_s * 2 ** (attempt - 2))
-    try:
-        about, problems = _do(job)
-    except _StageError as error:
-        return Outcome(stem, stage=error.stage, message=str(error), final=error.final)
-    return Outcome(stem, about, problems=problems)
-
-
-def _do(job: TraceJob) -> tuple[dict[str, Any], tuple[str, ...]]:
     started = time.perf_counter()
-    with _on_this_machine(job.source) as path:
-        analyzer = _analyzer(job, path)
-        with _stage("analyse"):
-            about, tables = _results(job, analyzer)
-    with _stage("write"):
-        job.store.unmark(job.source.stem)
-        for name, frame in tables.items():
-            job.store.put_table(f"{name}/{job.source.stem}", frame)
-        about["seconds"] = round(time.perf_counter() - started, 3)
-        job.store.mark(job.source.stem, about)
-    return about, tuple(analyzer.problems)
+    try:
+        with _on_this_machine(job.source) as path:
+            analyzer = _analyzer(job, path)
+            with _stage("analyse"):
+                about, tables = _results(job, analyzer)
+        with _stage("write"):
+            job.store.unmark(job.source.stem)
+            for name, frame in tables.items():
+                job.store.put_table(f"{name}/{job.source.stem}", frame)
+            about["seconds"] = round(time.perf_counter() - started, 3)
+            job.store.mark(job.source.stem, about)
+    except _StageError as error:
+        return Outcome(stage=error.stage, message=str(error), final=error.final)
+    return Outcome(about, problems=tuple(analyzer.problems))
 
 
 def _analyzer(job: TraceJob, path: Path) -> TreePerfAnalyzer:
@@ -195,8 +188,6 @@ def _analyzer(job: TraceJob, path: Path) -> TreePerfAnalyzer:
 
 def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is noted of a trace, and its tables."""
-    from tracelens_ext.ranks.part import communication_about
-
     trace, work = analyzer.trace, analyzer.work
     rank, rank_from = rank_of(trace.metadata, job.source.url, job.place)
     tables = trace_tables(analyzer, job.source.name, rank, job.place)
@@ -232,24 +223,19 @@ def _stage(name: str) -> Iterator[None]:
         raise _StageError(name, error, final=wrong) from error
 
 
-def _worker_folder() -> str | None:
-    """The folder of this Dask worker, which goes with it, even if it is killed; None without."""
-    from distributed import get_worker
-
-    try:
-        return str(get_worker().local_directory)
-    except ValueError:
-        return None
-
-
 @contextmanager
 def _on_this_machine(source: FleetInput) -> Iterator[Path]:
     """A path at which a trace can be read; what is far away is copied here first."""
     if not source.is_remote:
         yield Path(source.url)
         return
+    from distributed import get_worker
+
+    place = None
+    with suppress(ValueError):  # a Dask worker's own folder goes with it, even if it is killed
+        place = get_worker().local_directory
     with tempfile.TemporaryDirectory(
-        prefix="tracelens-ext-", dir=_worker_folder(), ignore_cleanup_errors=True
+        prefix="tracelens-ext-", dir=place, ignore_cleanup_errors=True
     ) as folder:
         copy = Path(folder) / (base_name(source.url) or "trace.json")
         try:
@@ -281,8 +267,6 @@ TABLES = (
     *("timeline", "categories", "kernels", "ops", "collectives", "collective_calls"),
     *("findings", "rank_calls", "rank_iterations", "overlap"),
 )
-#: The first columns of each part.
-KEYS = ("trace", "rank", "device")
 #: What has no type of its own in a table without rows: a column has one type in all parts.
 _NUMBERS = {"time ms": "float64", "percent": "float64"}
 _TEXTS = (

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 from tracelens_ext.errors import OutputError
 from tracelens_ext.fleet.inputs import file_system, is_url, reason
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.manifest import MANIFEST
+from tracelens_ext.report.manifest import GENERATOR, MANIFEST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
-_GENERATOR = "tracelens-ext"
 _DONE = ".done"
 
 
@@ -122,7 +121,9 @@ class ResultStore:
         if self.is_local and Path(self.url).exists() and not Path(self.url).is_dir():
             raise OutputError(f"{self.url}: is a file; name a folder for the results")
         here = set(self.names())
-        ours = self._manifest()
+        found = _json(self.get(MANIFEST)) or {}
+        files = found.get("files") if found.get("generator") == GENERATOR else None
+        ours = [n for n in files if isinstance(n, str)] if isinstance(files, list) else []
         if not force and MANIFEST not in here and here:
             raise OutputError(
                 f"{self.url}: holds files that tracelens-ext did not make; name an empty or a new"
@@ -137,15 +138,8 @@ class ResultStore:
         from tracelens_ext import __version__
 
         listed = list(dict.fromkeys([*names, *ours]))
-        manifest = {"generator": _GENERATOR, "version": __version__, "files": listed}
+        manifest = {"generator": GENERATOR, "version": __version__, "files": listed}
         self.put(MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
-
-    def _manifest(self) -> list[str]:
-        found = _json(self.get(MANIFEST))
-        if found is None or found.get("generator") != _GENERATOR:
-            return []
-        files = found.get("files")
-        return [name for name in files if isinstance(name, str)] if isinstance(files, list) else []
 
     # Tables.
 
@@ -191,24 +185,19 @@ class ResultStore:
     def marks(self) -> dict[str, dict[str, Any]]:
         """What is done: stem → what was noted; a marker that makes no sense is left out."""
         stems = [name.removesuffix(".json") for name in self.names(_DONE) if name.endswith(".json")]
-        found = self._contents(f"{_DONE}/{stem}.json" for stem in stems)
-        read = {stem: _json(content) for stem, content in zip(stems, found, strict=True)}
+        paths = {stem: self.path_of(f"{_DONE}/{stem}.json") for stem in stems}
+        # File systems far away are asked for all at once.
+        found = self._place[0].cat([*paths.values()], on_error="return") if paths else {}
+        if not isinstance(found, dict):
+            found = dict.fromkeys(paths.values(), found)
+        read = {stem: _json(found.get(path)) for stem, path in paths.items()}
         return {stem: about for stem, about in read.items() if about is not None}
 
-    def _contents(self, names: Iterable[str]) -> list[bytes | None]:
-        """The content of several files; file systems far away are asked for all at once."""
-        paths = [self.path_of(name) for name in names]
-        if not paths:
-            return []
-        contents = self._place[0].cat(paths, on_error="return")
-        if not isinstance(contents, dict):
-            contents = {paths[0]: contents}
-        return [c if isinstance(c := contents.get(path), bytes) else None for path in paths]
 
-
-def _json(content: bytes | None) -> dict[str, Any] | None:
+def _json(content: object) -> dict[str, Any] | None:
+    """The object that some bytes stand for; None for anything else."""
     try:
-        document = json.loads(content) if content is not None else None
+        document = json.loads(content) if isinstance(content, bytes) else None
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
