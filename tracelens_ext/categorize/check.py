@@ -91,25 +91,19 @@ def _hidden(rules: Sequence[BoundRule]) -> Iterator[BoundRule | None]:
     for bound in rules:
         rule = bound.rule
         same_case = [] if "(?" in rule.pattern else requirements(rule.pattern)
-        yield next(
-            (
-                first
-                for first, words in earlier
-                if first.rule.cpu_op in (None, rule.cpu_op)
-                and (
-                    first.rule.pattern == rule.pattern
-                    or first.rule.takes_any_name
-                    or any(all(_has(text, words) for text in texts) for texts in same_case)
-                )
-            ),
-            None,
+        hiding = (
+            first
+            for first, words in earlier
+            if first.rule.cpu_op in (None, rule.cpu_op)
+            and (
+                first.rule.pattern == rule.pattern
+                or first.rule.takes_any_name
+                or any(all(any(w in text for w in words) for text in each) for each in same_case)
+            )
         )
+        yield next(hiding, None)
         words = rule.pattern.split("|")
         earlier.append((bound, words if all(map(_PLAIN.fullmatch, words)) else []))
-
-
-def _has(text: str, words: Iterable[str]) -> bool:
-    return any(word in text for word in words)
 
 
 def _check_rule(
@@ -121,10 +115,8 @@ def _check_rule(
     slow = _slowest(bound)
     if slow is not None:
         hangs = slow >= _HANG_SECONDS
-        problem = (
-            f"pattern takes {'over ' * hangs}{slow:.1f} s on a name of {LONG_NAME} characters; "
-            "make repeated parts exclude one another"
-        )
+        problem = f"pattern takes {'over ' * hangs}{slow:.1f} s on a name of {LONG_NAME} characters"
+        problem += "; make repeated parts exclude one another"
         yield Finding("error" if hangs else "warning", place, problem)
         if hangs:
             return  # the other checks would search with this pattern, again and again
@@ -156,12 +148,8 @@ def _check_examples(
         winner = matcher.winner(example.name, example.cpu_op)
         winners.append(winner)
         if winner is not None and winner.rule.category != bound.rule.category:
-            yield Finding(
-                "error",
-                place,
-                f"its example {example.name!r} goes to {winner.id} ({winner.rule.category}), "
-                "which comes first",
-            )
+            goes = f"goes to {winner.id} ({winner.rule.category}), which comes first"
+            yield Finding("error", place, f"its example {example.name!r} {goes}")
     if winners and all(winner is not bound for winner in winners):
         names = ", ".join(dict.fromkeys(winner.id for winner in winners if winner is not None))
         yield Finding("warning", place, f"can never win: {names} has all of its examples")
@@ -176,12 +164,10 @@ def _not_found(bound: BoundRule, example: Example) -> str | None:
         return f"does not find its example {example.name!r}"
     if bound.allows(example.cpu_op):
         return None
+    named = f"its example {example.name!r}"
     if example.cpu_op is None:
-        return (
-            f"its example {example.name!r} needs the operation that launched it: "
-            '{name = "...", cpu_op = "..."}'
-        )
-    return f"its condition cpu_op does not find {example.cpu_op!r} of its example {example.name!r}"
+        return named + ' needs the operation that launched it: {name = "...", cpu_op = "..."}'
+    return f"its condition cpu_op does not find {example.cpu_op!r} of {named}"
 
 
 def _slowest(bound: BoundRule) -> float | None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -45,28 +46,28 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
     """
     if len(class_map) > _MOST_KEYS:
         raise RuleError(f"{name}: expected at most {_MOST_KEYS:,} keys, got {len(class_map):,}")
-    for key, category in class_map.items():
-        if not isinstance(key, str) or not key or not isinstance(category, str) or not category:
+    for pair in class_map.items():
+        if not all(isinstance(text, str) and text for text in pair):
             raise RuleError(
-                f"{name}: {key!r}: expected a part of a kernel name and its category, both texts, "
-                f"got {key!r}: {category!r}"
+                f"{name}: {pair[0]!r}: expected a part of a kernel name and its category, both"
+                f" texts, got {pair[0]!r}: {pair[1]!r}"
             )
     keys = [key.lower() for key in class_map]
-    for position, key in enumerate(keys):
-        for other in keys[position + 1 :]:
-            if key == other:
-                raise RuleError(f"{name}: the key {key!r} occurs twice; case does not matter")
-            if key in other or other in key:
-                short, long = sorted((key, other), key=len)
-                raise RuleError(
-                    f"{name}: the key {long!r} contains the key {short!r}, so it is not clear "
-                    "which is meant; make them exclude one another"
-                )
+    for one, other in combinations(keys, 2):
+        if one == other:
+            raise RuleError(f"{name}: the key {one!r} occurs twice; case does not matter")
+        short, long = sorted((one, other), key=len)
+        if short in long:
+            raise RuleError(
+                f"{name}: the key {long!r} contains the key {short!r}, so it is not clear "
+                "which is meant; make them exclude one another"
+            )
     import regex
 
+    pairs = zip(keys, class_map.values(), strict=True)
     rules = [
-        Rule(category, "(?i)" + regex.escape(key.lower()), number=number)
-        for number, (key, category) in enumerate(class_map.items(), start=1)
+        Rule(category, "(?i)" + regex.escape(key), number=number)
+        for number, (key, category) in enumerate(pairs, start=1)
     ]
     nccl = Rule(NCCL_CLASS, "(?i)nccl", name=f"{name}:{NCCL_CLASS}", number=0)
     others = Rule(OTHERS_CLASS, _ANYTHING, name=f"{name}:{OTHERS_CLASS}", number=len(rules) + 1)
@@ -215,10 +216,8 @@ def python_hooks(registry: PluginRegistry) -> list[Hook]:
 
 def _check_type(item: object) -> None:
     if not isinstance(item, (RulePack, Mapping, str, os.PathLike)):
-        raise PluginAnswerError(
-            "tracelens_rule_packs: expected paths of rule packs, dicts or RulePack objects, "
-            f"got {type(item).__name__}"
-        )
+        wanted = "tracelens_rule_packs: expected paths of rule packs, dicts or RulePack objects"
+        raise PluginAnswerError(f"{wanted}, got {type(item).__name__}")
 
 
 def _packs_from(item: RulePack | Mapping[str, object] | str, plugin: Plugin) -> Iterator[RulePack]:
@@ -294,10 +293,9 @@ def user_maps(
     for path in user_map_files():
         with registry.guard("configuration folder"):
             packs += load_map_file(path)
-    for place in places:
-        packs += (
-            [place] if isinstance(place, RulePack) else load_maps(place, passed_over=passed_over)
-        )
+    for each in places:
+        own = isinstance(each, RulePack)
+        packs += [each] if own else load_maps(each, passed_over=passed_over)
     return [Offered(pack, _USER) for pack in packs]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from tracelens_ext.lazy import pd
 
@@ -146,8 +146,7 @@ Kernel = tuple[str, str | None]
 """A kernel's name and the operation that launched it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What a rule or a Python categoriser says about one kernel; see `Decisions`."""
 
     category: str
@@ -178,11 +177,5 @@ class Decisions:
 
     def to_frame(self) -> pd.DataFrame:
         """A table in the order asked; None where a rule says nothing or no rule matched."""
-        columns = {
-            "kernel_category": self.category,
-            "vendor": self.vendor,
-            "library": self.library,
-            "rule": self.rule,
-            "pack": self.pack,
-        }
-        return pd.DataFrame(columns, dtype="object")
+        columns = {name: getattr(self, name) for name in ("vendor", "library", "rule", "pack")}
+        return pd.DataFrame({"kernel_category": self.category, **columns}, dtype="object")

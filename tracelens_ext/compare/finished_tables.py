@@ -12,9 +12,8 @@ import re
 import warnings
 import zipfile
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.parsers import expat
 
 from tracelens_ext.errors import (
@@ -49,12 +48,10 @@ _MOST_CELLS, _MOST_OTHERS, _DEEPEST = 4_000_000, 20_000, 100
 _MOST_HELD, _MOST_ATTRIBUTES = 1 << 20, 2_000_000
 _OF_CELLS = frozenset({"row", "c", "v", "is", "si", "t"})
 _OTHER_FORM = "name the trace, or a folder of CSV or Parquet tables"
-_ROWS_AT_ONCE = 65_536
 _PIECE = 1 << 18
 
 
-@dataclass(frozen=True)
-class Tables:
+class Tables(NamedTuple):
     """What was read of a report."""
 
     #: by name of the sheet; columns by their plain names, values as they were stored
@@ -308,18 +305,21 @@ def _read_folder(folder: Path, wanted: Mapping[str, Collection[str]], most_bytes
     for path in files:
         if path.stat().st_size > most_bytes:
             raise _too_large(path, size_text(most_bytes))
-        read = _read_csv if path.suffix == Format.csv.suffix else _read_parquet
-        tables[path.stem] = read(path, wanted[path.stem], most_bytes)
+        columns = wanted[path.stem]
+        is_csv = path.suffix == Format.csv.suffix
+        with _damage_told(path, "the table"):
+            read = _read_csv(path, columns) if is_csv else _read_parquet(path, columns, most_bytes)
+        tables[path.stem] = read
     manifest = read_manifest(folder)
     return Tables(tables, bool(manifest), manifest.get(TABLES_VERSION_KEY))
 
 
-def _read_csv(path: Path, columns: Collection[str], _: int) -> pd.DataFrame:
+def _read_csv(path: Path, columns: Collection[str]) -> pd.DataFrame:
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - 1, 0))
         if file.read(1) != b"\n":
             raise TraceFormatError(path, "is empty or cut off", "write the report again")
-    with _damage_told(path, "the table"), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("error")  # such as for a row that is too long
         frame = pd.read_csv(
             path,
@@ -339,20 +339,19 @@ def _read_parquet(path: Path, columns: Collection[str], most_bytes: int) -> pd.D
     require_format(Format.parquet)
     from pyarrow import parquet
 
-    with _damage_told(path, "the table"):
-        with parquet.ParquetFile(path) as file:
-            names, metadata = file.schema_arrow.names[:_MOST_COLUMNS], file.metadata
-            places = _places(names, columns)
-            unpacked = sum(
-                metadata.row_group(group).column(place).total_uncompressed_size
-                for group in range(metadata.num_row_groups)
-                for place in places.values()
-            )
-            if metadata.num_rows > _MOST_ROWS or unpacked > most_bytes:
-                raise _too_large(path, f"{_MOST_ROWS:,} rows, or {size_text(most_bytes)}")
-        chosen = [names[place] for place in places.values()]
-        # A name that a million rows share is then kept once.
-        with parquet.ParquetFile(path, read_dictionary=chosen) as file:
-            table = file.read(columns=chosen, use_threads=False)
-            series = [table.column(name).to_pandas().astype(object) for name in chosen]
+    with parquet.ParquetFile(path) as file:
+        names, metadata = file.schema_arrow.names[:_MOST_COLUMNS], file.metadata
+        places = _places(names, columns)
+        unpacked = sum(
+            metadata.row_group(group).column(place).total_uncompressed_size
+            for group in range(metadata.num_row_groups)
+            for place in places.values()
+        )
+        if metadata.num_rows > _MOST_ROWS or unpacked > most_bytes:
+            raise _too_large(path, f"{_MOST_ROWS:,} rows, or {size_text(most_bytes)}")
+    chosen = [names[place] for place in places.values()]
+    # A name that a million rows share is then kept once.
+    with parquet.ParquetFile(path, read_dictionary=chosen) as file:
+        table = file.read(columns=chosen, use_threads=False)
+    series = [table.column(name).to_pandas().astype(object) for name in chosen]
     return pd.DataFrame(dict(zip(places, series, strict=True)), dtype=object)

@@ -58,16 +58,15 @@ def find_annotations(trace: Trace, reading: ReadingOptions = AS_USUAL) -> Annota
         return None
     words: Interner[_Word] = Interner()
     gpu = trace.gpu_rows
-    columns = [trace.arg(name) for name in _ARGUMENTS]
-    codes = [column.at(gpu) for column in columns]
-    first, group = number_groups(codes)
+    columns = {name: trace.arg(name) for name in _ARGUMENTS}
+    codes = {name: column.at(gpu) for name, column in columns.items()}
+    first, group = number_groups([*codes.values()])
     said = []
     for place in first.tolist():
         entries: list[object] = []
-        for name, column, code in zip(_ARGUMENTS, columns, codes, strict=True):
-            if code[place] != NONE and column.texts:
-                text = column.texts[code[place]]
-                value = json_value(text, text)
+        for name, column in columns.items():
+            if (code := codes[name][place]) != NONE and column.texts:
+                value = json_value(column.texts[code], column.texts[code])
                 entries += _listed(value) if name == "annotation" else [{name: value}]
         said.append(_code(entries, words))
     of_gpu = np.array(said or [NONE], dtype=np.int64)[group]
@@ -169,9 +168,8 @@ def with_annotations(
 
 def _annotated_graph(words: Sequence[_Word], base: CapturedGraph | None) -> CapturedGraph:
     """Modules with a range in them for each word, its launch; behind those of a capture."""
-    base = base or CapturedGraph(
-        [], np.empty(0, np.uint8), np.empty(0, np.int32), {}, np.empty(0, np.int64), [], []
-    )
+    none = np.empty(0, np.int64)
+    base = base or CapturedGraph([], none, none, {}, none, [], [])  # type: ignore[arg-type]
     names, kinds, parents = list(base.names), base.kind.tolist(), base.parent.tolist()
     modules: dict[tuple[int, str], int] = {}
     leaves = []

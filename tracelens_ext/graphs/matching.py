@@ -15,7 +15,7 @@ import re
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -133,23 +133,18 @@ class Match:
     node: Int64Array
 
 
-@dataclass(frozen=True)
-class _Sequence:
+class _Sequence(NamedTuple):
     """What the GPU events of a launch are, by stream and start, as bytes of int32."""
 
     node: bytes  #: their numbers among the nodes
     stream: bytes
 
 
-@dataclass(frozen=True)
-class _Content:
+class _Content(NamedTuple):
     """What the nodes of a captured graph are, in order, as bytes of int32."""
 
     node: bytes
     likely: bytes  #: with the kernels that nameless ones launched outside of graphs
-
-    def __len__(self) -> int:
-        return len(self.node) // _ITEM
 
 
 def padded_sizes(
@@ -208,14 +203,10 @@ class GraphMatcher:
         )[name]
         node[trace.kind[rows] == EventKind.MEMCPY] = self._numbers[MEMCPY]
         node[trace.kind[rows] == EventKind.MEMSET] = self._numbers[MEMSET]
-        stream = self._launches.stream.astype(np.int32)
         bounds = np.cumsum([len(each) for each in self._launches.events])[:-1]
-        return [
-            _Sequence(of_launch.tobytes(), its_streams.tobytes())
-            for of_launch, its_streams in zip(
-                np.split(node, bounds), np.split(stream, bounds), strict=True
-            )
-        ]
+        columns = node, self._launches.stream.astype(np.int32)
+        parts = ([part.tobytes() for part in np.split(column, bounds)] for column in columns)
+        return list(map(_Sequence, *parts))
 
     def _of_step(self, step: list[int]) -> list[Match | None]:
         """The matches of the launches of one step, or of all outside of steps."""
@@ -232,11 +223,8 @@ class GraphMatcher:
         """The captures that a step of so many tokens may replay; all for `NONE`."""
         captured = [(capture.batch_size, capture.mode) for capture in self._captures]
         fitting = padded_sizes(tokens, captured)
-        return tuple(
-            i
-            for i, (size, mode) in enumerate(captured)
-            if tokens == NONE or size is None or (size, mode) in fitting
-        )
+        every = enumerate(captured)
+        return tuple(i for i, of in every if tokens == NONE or of[0] is None or of in fitting)
 
     def _of_likely_mode(self, step: list[int], candidates: tuple[int, ...]) -> tuple[int, ...]:
         """Of captures those that fit a step best; of equally good ones by shapes, then by mode."""
@@ -244,11 +232,9 @@ class GraphMatcher:
         fits = {i: sum(self._fit(each, i)[0][0] for each in sequences) for i in candidates}
         best = [i for i in candidates if fits[i] == max(fits.values())]
         tokens = int(self._launches.tokens[step[0]])
-        sizes = [(self._captures[i].likely_size, "") for i in best]
-        fitting = padded_sizes(tokens, sizes)
-        best = [
-            i for i, of_i in zip(best, sizes, strict=True) if of_i[0] is None or of_i in fitting
-        ] or best
+        sizes = {i: (self._captures[i].likely_size, "") for i in best}
+        fitting = padded_sizes(tokens, sizes.values()) | {(None, "")}
+        best = [i for i in best if sizes[i] in fitting] or best
         annotation = self._launches.annotation[step[0]].lower()
 
         def likely(capture: int) -> tuple[bool, bool]:
@@ -304,14 +290,14 @@ class GraphMatcher:
         for graph, content in enumerate(self._graphs[capture]):
             of_content.setdefault(content, []).append(graph)
         same = _Content(sequence.node, sequence.node)
-        likely = [(len(same), same)]
+        likely = [(len(sequence.node) // _ITEM, same)]
         if same not in of_content:  # else none can be better
             likely = self._most_common(sequence, of_content)
         for bound, content in likely:
             if bound < best[0] or 2 * bound < len(sequence.node) // _ITEM:
                 break
             matched = int((self._aligned(sequence, content) != NONE).sum())
-            score = matched, -len(content)
+            score = matched, -len(content.node) // _ITEM
             if score > best:
                 best, graphs = score, []
             if matched and score == best:
